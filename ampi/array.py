@@ -290,11 +290,11 @@ class ndarray(TrackedArray):
         """Set every element to one value."""
         writing.assign(self, value, "fill", action=lambda: plain(self).fill(writing.plain_of(value)))
 
-    def sort(self, axis: int = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> None:
+    def sort(self, axis: int = -1, kind: Any = None, order: Any = None, **options: Any) -> None:
         """Sort in place."""
         if axis is None:
             raise TypeError("'NoneType' object cannot be interpreted as an integer")
-        writing.assign(self, np.sort(self, axis, kind, order, stable=stable))
+        writing.assign(self, np.sort(self, axis, kind, order, **options))
 
     def partition(self, kth: Any, axis: int = -1, kind: Any = "introselect", order: Any = None) -> None:
         """Partition in place."""

@@ -26,7 +26,16 @@ from .entry_points import object_at
 from .errors import ActivityError, no_rule
 from .interception import arguments_at
 from .memory import TrackedArray, carries_derivatives, plain, storage_of, tracked
-from .outside import is_called_by_ampi, is_called_by_program, lend, lose, lose_unheard, warn_lost, would_be_lost
+from .outside import (
+    is_called_by_ampi,
+    is_called_by_numpy,
+    is_called_by_program,
+    lend,
+    lose,
+    lose_unheard,
+    warn_lost,
+    would_be_lost,
+)
 from .structures import leaves
 from .tape import Tape, at_opening, current
 from .trampolines import NOTHING, Hook, Place
@@ -84,7 +93,7 @@ def _convert(name: str, signature: str) -> Hook:
     """``numpy.asarray(x)`` and its relatives."""
 
     def hook(_: int, items: int, n: int = 0, names: int = 0) -> Any:
-        if current() is None or is_called_by_ampi(2):
+        if current() is None or (is_called_by_ampi(2) and not (name == "asanyarray" and is_called_by_numpy(2))):
             return None
         arguments, keywords = arguments_at(signature, items, n, names)
         x = arguments[0] if arguments else next(iter(keywords.values()))

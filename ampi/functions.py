@@ -26,6 +26,7 @@ from .errors import no_rule
 from .memory import is_numpys, is_scalar, plain, storage_of, wrapped
 from .outside import warn_filed
 from .rules import fourier, inplace, linear_algebra, movement, rewritten
+from .rules.known_parameters import for_this_numpy, require_known
 from .structures import leaves, mapped
 from .tape import Tape, current
 from .texts import of_active
@@ -52,21 +53,25 @@ TEXTS: set[Callable] = _named("array2string array_repr array_str")
 
 COMPOSITE: set[Callable] = _named(
     "amax amin angle astype average clip cumprod cumsum cumulative_prod cumulative_sum diff ediff1d "
-    "full_like geomspace gradient kron logspace max mean median meshgrid min percentile piecewise "
+    "geomspace gradient kron logspace max mean median meshgrid min percentile piecewise "
     "prod ptp quantile real sum take_along_axis trace trapezoid var"
 ) | _named("matrix_power multi_dot trace", np.linalg)
 
-RULES: dict[Callable, Callable] = {
-    **movement.RULES,
-    **rewritten.RULES,
-    **linear_algebra.RULES,
-    **fourier.RULES,
-}
+RULES: dict[Callable, Callable] = for_this_numpy(
+    {
+        **movement.RULES,
+        **rewritten.RULES,
+        **linear_algebra.RULES,
+        **fourier.RULES,
+    }
+)
 
 
 def apply(function: Callable, arguments: tuple, keywords: dict) -> Any:
     """Run ``function(*arguments, **keywords)`` and record it if it has an active operand."""
     if function in inplace.WRITERS:
+        if keywords and current() is not None:
+            require_known(function, keywords)
         return inplace.WRITERS[function](*arguments, **keywords)
     out = _given_out(function, arguments, keywords)
     if out is not None:
@@ -93,6 +98,8 @@ def apply(function: Callable, arguments: tuple, keywords: dict) -> Any:
             result = function._implementation(*given, **named)
         return _checked(function, result)
     if function in RULES:
+        if keywords:
+            require_known(function, keywords)
         return RULES[function](*arguments, **keywords)
     result = wrapped(function(*mapped(plain_of, arguments), **mapped(plain_of, keywords)))
     if not any(is_inexact(r) for r in leaves(result)):
@@ -168,9 +175,19 @@ def _out_position(function: Callable) -> int | None:
 
 def _given_out(function: Callable, arguments: tuple, keywords: dict) -> Any:
     if "out" in keywords:
-        return keywords["out"]
+        return None if function in _NOT_WRITING and _leaves_out_alone(function) else keywords["out"]
     k = _out_position(function) if len(arguments) > 1 else None
     return None if k is None or len(arguments) <= k else arguments[k]
+
+
+_NOT_WRITING = {np.fft.ifft2, np.fft.irfft2}
+
+
+@functools.cache
+def _leaves_out_alone(function: Callable) -> bool:
+    """Whether a function does not look at its argument out, as some before NumPy 2.5."""
+    out = np.zeros((1, 2), complex if function is np.fft.ifft2 else float)
+    return function(np.ones((1, 2)), out=out) is not out
 
 
 def _without_out(function: Callable, arguments: tuple, keywords: dict) -> tuple[tuple, dict]:

@@ -207,3 +207,8 @@ def is_called_by_ampi(depth: int) -> bool:
             return False
         frame = frame.f_back
     return False
+
+
+def is_called_by_numpy(depth: int) -> bool:
+    """Whether NumPy's own Python source is what called a function: where it is differentiated, arrays stay ours."""
+    return sys._getframe(depth).f_globals.get("__name__", "").partition(".")[0] == "numpy"

@@ -153,7 +153,7 @@ def _laid_out(values: Any, like: np.ndarray) -> Any:
 def reduce(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dict) -> Any:
     x = _in_real_dtype(inputs[0], keywords)
     if is_active(tape, keywords.get("initial")):
-        raise no_rule(ufunc, ".reduce for an active `initial`")
+        raise no_rule(ufunc, f" for its method reduce with an active initial (write np.{ufunc.__name__}(initial, ...))")
     keywords = {name: plain_of(value) for name, value in keywords.items()}
     (out,) = keywords.pop("out", (None,)) or (None,)
     run = lambda values: ufunc.reduce(values, **keywords)

@@ -125,7 +125,7 @@ def _into_scalars(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict, o
     if not is_of_numpy(3):
         require_arrays(outs)
     if any(is_scalar(out) and hasattr(out, "_node") for out in outs):  # a number, which NumPy's code binds anew
-        return apply(ufunc, method, inputs, {name: x for name, x in keywords.items() if name != "out"})
+        return apply(ufunc, method, inputs, {name: x for name, x in keywords.items() if name not in ("out", "where")})
     arrays = tuple([tracked(writable(out)) if is_scalar(out) else out for out in outs])
     return _given(outs, apply(ufunc, method, inputs, {**keywords, "out": arrays}))
 

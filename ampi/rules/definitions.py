@@ -152,7 +152,9 @@ def _install(
         raise TypeError("ampi.rules.define: partials= are for ufuncs")
     if hasattr(function, "_implementation"):  # what NumPy hands to the classes of arguments
         from .. import functions
+        from .known_parameters import forget
 
+        forget(function)
         found = Hook(function, f"{function.__module__}.{function.__name__}", handle)
         functions.RULES[function] = lambda *arguments, **keywords: handle(found, current(), arguments, keywords)
     else:

@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import checks
 from ..activity import plain_of
+from ..errors import no_rule
 from ..indexing import copied
 from ..memory import as_scalar, is_scalar, writable
 from ..structures import leaves, mapped
@@ -24,8 +25,13 @@ def exactly(function: Callable) -> Callable:
             exact = function(*mapped(plain_of, arguments), **mapped(plain_of, keywords))  # its errors come first
             with np.errstate(all="ignore"):
                 result = formula(*arguments, **keywords)
+            if isinstance(exact, np.ndarray) and exact.shape != result.shape:
+                raise no_rule(function, f" for these arguments (its formula gives the shape {result.shape})")
             if isinstance(exact, (np.ndarray, np.inexact)) and result.dtype != exact.dtype:
                 result = result.astype(exact.dtype)
+            elif isinstance(exact, tuple):
+                dtypes = iter([getattr(x, "dtype", None) for x in leaves(exact)])
+                result = mapped(lambda made: _cast(made, next(dtypes)), result)
             if isinstance(exact, np.ndarray) and (is_scalar(result) or _order(result) != _order(exact)):
                 return copied(result, exact)
             if checks.is_full():  # which looks at what the formula has computed: that stays as it is
@@ -42,6 +48,10 @@ def exactly(function: Callable) -> Callable:
         return rewritten
 
     return decorate
+
+
+def _cast(made: Any, dtype: np.dtype | None) -> Any:
+    return made.astype(dtype) if dtype is not None and isinstance(made, np.ndarray) and made.dtype != dtype else made
 
 
 def _copied(made: Any, wanted: Any) -> Any:

@@ -14,6 +14,7 @@ from ..memory import is_scalar, plain, region_of, storage_of, tracked, writable
 from ..nested import from_nested, nested_plain
 from ..tape import current
 from ..writing import assign
+from .known_parameters import for_this_numpy
 
 _NOTHING = object()
 """What a formula gives where no element is written."""
@@ -133,14 +134,17 @@ def _put_along_axis(arr: Any, indices: Any, values: Any, axis: Any = -1) -> Any:
 
 
 # The name of the argument that is overwritten comes first.
-WRITERS: dict[Callable, Callable] = {
-    getattr(np, name): _writing(name, parameter, formula)
-    for name, (parameter, formula) in {
-        "copyto": ("dst", _copyto),
-        "fill_diagonal": ("a", _fill_diagonal),
-        "place": ("arr", _place),
-        "put": ("a", _put),
-        "put_along_axis": ("arr", _put_along_axis),
-        "putmask": ("a", _putmask),
-    }.items()
-}
+WRITERS: dict[Callable, Callable] = for_this_numpy(
+    {
+        getattr(np, name): _writing(name, parameter, formula)
+        for name, (parameter, formula) in {
+            "copyto": ("dst", _copyto),
+            "fill_diagonal": ("a", _fill_diagonal),
+            "place": ("arr", _place),
+            "put": ("a", _put),
+            "put_along_axis": ("arr", _put_along_axis),
+            "putmask": ("a", _putmask),
+        }.items()
+    },
+    tried=False,
+)

@@ -8,6 +8,8 @@ outside a triangle), which take no adjoint.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -161,12 +163,22 @@ def _moving(function: Callable, parameters: str, data: str, check: Callable | No
 def _run(function: Callable, parameters: str, given: dict) -> Any:
     # Positional as far as they go: many of NumPy's parameters are positional only.
     given = dict(given)
-    positional = []
+    positional: list = []
+    by_name = _only_by_name(function)
     for name in parameters.split():
-        if name not in given:
+        if name not in given or name in by_name:
             break
         positional.append(given.pop(name))
     return function(*positional, **given)
+
+
+@functools.cache
+def _only_by_name(function: Callable) -> frozenset[str]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return frozenset()
+    return frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
 
 
 def _place(tape: Tape, x: Any) -> Any:

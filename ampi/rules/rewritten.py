@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ..activity import is_active, plain_of
+from ..activity import is_active, plain_of, run_plainly
 from ..errors import no_rule
 from ..indexing import gathered
 from ..memory import is_scalar, plain, region_of, tracked, wrapped
 from ..nested import from_nested
+from ..structures import leaves
 from ..tape import Push, Sweep, current
 from .contractions import contracted
 from .exact import exactly
@@ -31,10 +32,10 @@ def _array(x: Any) -> Any:
 # ----------------------------------------------------------------------------------------------- order statistics
 
 
-def _sort(a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None) -> Any:
+def _sort(a: Any, axis: Any = -1, kind: Any = None, order: Any = None, **options: Any) -> Any:
     if axis is None:
         a, axis = a.ravel(), -1
-    return _reordered(a, np.sort(plain(a), axis, kind, order, stable=stable), axis, order)
+    return _reordered(a, np.sort(plain(a), axis, kind, order, **options), axis, order)
 
 
 def _partition(a: Any, kth: Any, axis: Any = -1, kind: Any = "introselect", order: Any = None) -> Any:
@@ -59,6 +60,9 @@ def _reordered(a: Any, values: np.ndarray, axis: int, order: Any) -> Any:
 
 
 def _nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+    for name, number in {"nan": nan, "posinf": posinf, "neginf": neginf}.items():
+        if is_active(current(), number):
+            raise no_rule(np.nan_to_num, f" with respect to {name} (write np.where)")
     if x.dtype.kind not in "fc":
         return wrapped(np.nan_to_num(plain_of(x), copy, nan, posinf, neginf))
     numbers = np.nan_to_num(plain(x), nan=nan, posinf=posinf, neginf=neginf)
@@ -77,13 +81,21 @@ def _nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, n
     return result[()]
 
 
+def _full_like(a: Any, fill_value: Any, *arguments: Any, **keywords: Any) -> Any:
+    if not any(is_active(current(), x) for x in leaves(fill_value)):
+        return run_plainly(np.full_like, (a, fill_value, *arguments), keywords)
+    return np.full_like._implementation(a, fill_value, *arguments, **keywords)  # type: ignore[attr-defined]
+
+
 def _real_if_close(a: Any, tol: Any = 100) -> Any:
     return a if np.iscomplexobj(np.real_if_close(plain(a), tol)) else a.real
 
 
 @exactly(np.unwrap)
-def _unwrap(p: Any, *arguments: Any, **keywords: Any) -> Any:
-    return p + (np.unwrap(plain(p), *arguments, **keywords) - plain(p))
+def _unwrap(p: Any, discont: Any = None, axis: int = -1, *, period: Any = 2 * math.pi) -> Any:
+    p = _array(p)
+    found = np.unwrap(plain(p), plain_of(discont), axis, period=plain_of(period))
+    return p + np.rint((found - plain(p)) / plain_of(period)) * period
 
 
 # ---------------------------------------------------------------------------------------- ignoring not-a-numbers
@@ -100,6 +112,7 @@ def _without_nan(function: Callable, fill: Any) -> Callable:
 
 def _filled(a: Any, fill: Any) -> Any:
     """A copy with the NaNs replaced, laid out as in NumPy: strides and rounding of results depend on it."""
+    a = _array(a)
     absent = np.isnan(plain(a))
     result = a[...].copy(order="K")
     if absent.any():
@@ -118,11 +131,22 @@ def _nanmean(
 
 @exactly(np.nanvar)
 def _nanvar(
-    a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: int = 0, keepdims: Any = False, **keywords: Any
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: None = None,
+    ddof: int = 0,
+    keepdims: Any = False,
+    *,
+    mean: Any = None,
+    correction: Any = None,
+    **keywords: Any,
 ) -> Any:
+    ddof = ddof if correction is None else correction
     present = ~np.isnan(plain(a))
     # The NaNs leave first: their adjoint would be zero times NaN.
-    deviation = _filled(a, 0) - _nanmean.__wrapped__(a, axis, dtype, keepdims=True, **keywords)
+    mean = _nanmean.__wrapped__(a, axis, dtype, keepdims=True, **keywords) if mean is None else mean
+    deviation = _filled(a, 0) - mean
     squares = np.where(present, (deviation * np.conj(deviation)).real, 0)
     total = np.sum(squares, axis=axis, keepdims=keepdims, **keywords)
     return total / (np.sum(present, axis=axis, keepdims=keepdims, **keywords) - ddof)
@@ -135,7 +159,7 @@ def _nanstd(a: Any, *arguments: Any, **keywords: Any) -> Any:
 
 def _nan_extremum(ufunc: np.ufunc) -> Callable:
     def extremum(a: Any, axis: Any = None, out: None = None, keepdims: Any = False, **keywords: Any) -> Any:
-        return ufunc.reduce(a, axis=axis, keepdims=keepdims, **keywords)
+        return ufunc.reduce(_array(a), axis=axis, keepdims=keepdims, **keywords)
 
     return extremum
 
@@ -161,12 +185,22 @@ def _interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, perio
 
 
 @exactly(np.linspace)
-def _linspace(start: Any, stop: Any, *arguments: Any, **keywords: Any) -> Any:
+def _linspace(
+    start: Any,
+    stop: Any,
+    num: Any = 50,
+    endpoint: Any = True,
+    retstep: Any = False,
+    dtype: Any = None,
+    axis: int = 0,
+    **keywords: Any,
+) -> Any:
     start, stop = np.asanyarray(start), np.asanyarray(stop)
+    make = np.linspace._implementation  # type: ignore[attr-defined]
     if start.ndim or stop.ndim:
-        return np.linspace._implementation(start, stop, *arguments, **keywords)
+        return make(start, stop, num, endpoint, retstep, dtype, axis, **keywords)
     # Of numbers, NumPy's computes in an array of its own, which nobody tracks.
-    found = np.linspace._implementation(_array(start)[None], _array(stop)[None], *arguments, **keywords)
+    found = make(_array(start)[None], _array(stop)[None], num, endpoint, retstep, dtype, **keywords)
     return (found[0][:, 0], found[1][0]) if isinstance(found, tuple) else found[:, 0]
 
 
@@ -335,6 +369,7 @@ RULES: dict[Callable, Callable] = {
     np.bincount: _bincount,
     np.convolve: _convolve,
     np.correlate: _correlate,
+    np.full_like: _full_like,
     np.i0: _i0,
     np.imag: lambda val: val.imag,  # of real numbers a constant
     np.interp: _interp,

@@ -7,7 +7,7 @@ parameters; the first call in such a release shows whether the rule still fits.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -15,15 +15,22 @@ import numpy as np
 from ..activity import is_active, is_inexact, plain_of
 from ..errors import AmpiError
 from ..memory import TrackedArray
+from ..structures import leaves, mapped
 from ..tape import Tape, passive
-from .definitions import mapped, parts
 
 STEP = 2.0**-17
 CONVERGED, WRONG = 1e-3, 1e-2  # iterative solvers leave more than rounding
 NOISE = 1e-6  # of the results' size: what differences of them leave
 
 
-def agrees(function: Callable, rule: Callable, tape: Tape, arguments: tuple, keywords: dict) -> bool | None:
+def agrees(
+    function: Callable,
+    rule: Callable,
+    tape: Tape,
+    arguments: tuple,
+    keywords: dict,
+    structures: tuple[Callable, Callable] = (leaves, mapped),
+) -> bool | None:
     """Whether a rule gives the derivative that finite differences of the function give; None: that cannot be told.
 
     Nothing of the program's is called or changed: functions among the arguments, and differences that do not converge
@@ -39,7 +46,10 @@ def agrees(function: Callable, rule: Callable, tape: Tape, arguments: tuple, key
         On which arguments are active.
     arguments, keywords : tuple, dict
         Those of a call.
+    structures : tuple of callable
+        ``(parts(x), mapped(function, x))``, of what arguments and results consist of.
     """
+    parts, mapped = structures
     given = (arguments, keywords)
     if any(callable(x) for x in parts(given)):
         return None
@@ -55,7 +65,7 @@ def agrees(function: Callable, rule: Callable, tape: Tape, arguments: tuple, key
 
     def along(h: float) -> float:
         values = [(p + h * m)[()] for p, m in zip(points, moves)]
-        total, _ = _weighted(called_with(lambda a, k: function(*a, **k), values))
+        total, _ = _weighted(parts(called_with(lambda a, k: function(*a, **k), values)))
         return float(total)
 
     try:
@@ -64,7 +74,7 @@ def agrees(function: Callable, rule: Callable, tape: Tape, arguments: tuple, key
             near, far = ((along(h) - along(-h)) / (2 * h) for h in (STEP, 2 * STEP))
             with Tape() as own:
                 watched = [own.watch(p) for p in points]
-                total, size = _weighted(called_with(lambda a, k: rule(own, a, k), watched))
+                total, size = _weighted(parts(called_with(lambda a, k: rule(own, a, k), watched)))
             found: list = own.gradient(total, watched) if is_active(own, total) else [np.zeros(1)] * len(moves)
     except (AmpiError, ArithmeticError, AttributeError, LookupError, NotImplementedError, TypeError, ValueError):
         return None
@@ -100,21 +110,17 @@ def _drawn(rng: np.random.Generator, shape: tuple, dtype: np.dtype) -> Any:
     return found + 1j * rng.uniform(-1, 1, shape) if dtype.kind == "c" else found
 
 
-def _weighted(result: Any) -> tuple[Any, float]:
+def _weighted(found: Iterable) -> tuple[Any, float]:
     """A sum of all numbers of a result with any weights, and the sum of their sizes."""
     rng = np.random.default_rng(2)
     total: Any = 0.0
     size = 0.0
-    for x in _numbers(result):
+    for x in found:
+        if not isinstance(x, (float, complex, np.inexact)) and not is_inexact(x):
+            continue
         weights, others = rng.uniform(0.5, 1.5, (2, *np.shape(x)))
         total = total + (np.real(x) * weights).sum()
         if np.asarray(plain_of(x)).dtype.kind == "c":
             total = total + (np.imag(x) * others).sum()
         size += float(np.abs(plain_of(x)).sum())
     return total, size
-
-
-def _numbers(result: Any) -> Iterator[Any]:
-    for x in parts(result):
-        if isinstance(x, (float, complex, np.inexact)) or is_inexact(x):
-            yield x

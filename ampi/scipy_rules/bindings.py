@@ -23,7 +23,7 @@ import scipy
 from .. import libraries, versions
 from ..libraries import Hook
 from ..rules import definitions, trials
-from ..rules.definitions import any_active, refusal
+from ..rules.definitions import any_active, mapped, parts, refusal
 from ..tape import Tape
 from . import guards
 from .known_parameters import PARAMETERS
@@ -135,7 +135,7 @@ class _AtFirst:
             self.calls += 1
             found.handle = handle  # by which it is tried
             rule = lambda tape, arguments, keywords: handle(found, tape, arguments, keywords)
-            fits = trials.agrees(found.original, rule, tape, arguments, keywords)
+            fits = trials.agrees(found.original, rule, tape, arguments, keywords, (parts, mapped))
             if fits is False:
                 _refuse(found, "its derivative is not that of the function that ampi's rule was written for")
                 return found.handle(found, tape, arguments, keywords)
