@@ -9,6 +9,7 @@ import contextlib
 import sys
 
 import ampi.mpi
+from ampi import run as runner
 from ampi.arguments import ArgumentParser, add_version
 from ampi.errors import ProgramError
 from ampi.programs import command, lint, traffic
@@ -55,6 +56,8 @@ def parse(arguments):
 def run(options, comm, say):
     """Run the program, and print what carried derivatives."""
     program = command.program_of([options.script, *options.arguments])
+    board = runner.Board()
+    runner.RUNNERS.add(__file__)
     try:
         with command.without_the_runners_path(program):
             ampi.mpi.install()
@@ -64,6 +67,9 @@ def run(options, comm, say):
         with contextlib.redirect_stdout(sys.stderr):
             say(f"ampi.check: {error}")
         return 2
+    except Exception as error:  # of the program: shown once, from its own lines on
+        runner.fail(board, error)
+        return 1
     say(text)
     return 0
 

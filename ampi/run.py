@@ -6,6 +6,7 @@ other than zero on one rank ends all ranks with it. An exception is shown once: 
 tracebacks on a board in shared memory, and the lowest of those that failed prints it for all.
 """
 
+import ast
 import contextlib
 import difflib
 import os
@@ -44,6 +45,9 @@ With --wrt and --of it prints the gradient of one variable of the program with r
 
 EMPTY_LINE = "\n\n"
 PROGRAMS = os.path.dirname(command.__file__)
+RUNNERS = {__file__, traced.__file__, mpi4py.run.__file__, runpy.run_path.__code__.co_filename}
+"""Files whose frames are not shown where they are the first ones of a traceback."""
+
 JOINING = 0.25  # seconds in which ranks that fail together are gathered into one report
 PATIENCE = 5.0  # seconds a rank leaves to the one that prints
 TEXT_SIZE = 1 << 14  # bytes of a traceback that a rank can leave on the board
@@ -52,6 +56,7 @@ TEXT_SIZE = 1 << 14  # bytes of a traceback that a rank can leave on the board
 def main():
     """Entry point of ``python -m ampi.run``."""
     options, arguments = parse(sys.argv[1:])
+    require_program(arguments[0])
     board = Board()
     try:
         install()
@@ -107,6 +112,25 @@ def parse(arguments):
             sys.exit(2)
 
 
+def require_program(path):
+    """End all ranks, with a line of the first one, if one of them cannot read the program. Collective."""
+    problem = ""
+    if not path.startswith("-"):
+        try:
+            if not os.path.isdir(path):
+                open(path, "rb").close()
+            elif not os.path.exists(os.path.join(path, "__main__.py")):
+                problem = f"cannot run {path}: the folder has no __main__.py"
+        except OSError as error:
+            problem = f"cannot run {path}: {error.strerror}"
+    problems = WORLD.allgather(problem)
+    if any(problems):
+        rank, problem = next((rank, problem) for rank, problem in enumerate(problems) if problem)
+        where = f" (on rank {rank} of {SIZE})" if not all(problems) else ""
+        say(f"ampi.run: {problem}{where}", sys.stderr)
+        sys.exit(2)
+
+
 def wrong(arguments):
     """What is wrong with a command line that names no program, and where to look."""
     known = (*command.FIRST, *command.HELP, *command.VERSION, "-m", "-c")
@@ -149,13 +173,14 @@ def fail(board, error, besides=""):
 
 def render(error):
     """The traceback from the program's own first frame on, without those of the runner."""
-    runners = {__file__, traced.__file__, mpi4py.run.__file__, runpy.run_path.__code__.co_filename}
     frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename in runners:
+    while frames is not None and frames.tb_frame.f_code.co_filename in RUNNERS:
         frames = frames.tb_next
     shown = traceback.TracebackException(type(error), error, frames)
     outside = [frame for frame in shown.stack if os.path.dirname(frame.filename) != PROGRAMS]
-    shown.stack = traceback.StackSummary.from_list(outside or shown.stack)
+    if isinstance(error, SyntaxError):  # of what is read, which is no frame
+        outside = [frame for frame in outside if frame.filename != ast.__file__]
+    shown.stack = traceback.StackSummary.from_list(outside)
     return "".join(shown.format())
 
 

@@ -170,3 +170,14 @@ def test_command(mpiexec, tmp_path):
     assert "Allreduce" not in result.stdout  # none has
     assert "message" in result.stdout and "ampi/el" not in result.stdout  # lines of the program, and none of ampi's
     assert "   y: carries derivatives" in result.stdout and "   n: does not" in result.stdout
+
+
+def test_a_program_that_fails_is_shown_from_its_own_lines_on(mpiexec, tmp_path):
+    path = tmp_path / "prog.py"
+    path.write_text(
+        "import numpy as np\nx = np.ones(3)\ndef broken(a):\n    raise ValueError('on all ranks')\nbroken(x)\n"
+    )
+    result = mpiexec(2, "-m", "ampi.check", "--run", "--wrt", "x", path)
+    assert result.returncode != 0
+    assert "All 2 ranks failed:\nTraceback" in result.stderr and result.stderr.count("ValueError: on all ranks") == 1
+    assert result.stderr.count("  File ") == 2 and "check.py" not in result.stderr

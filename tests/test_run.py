@@ -237,3 +237,20 @@ def test_communicators_and_classes_are_ours(program, mpiexec):
     result = mpiexec(2, "-m", "ampi.run", path)
     assert result.returncode == 0, result.stderr
     assert result.stdout.split() == ["ours", "ours"]
+
+
+@pytest.mark.parametrize("options", [(), ("--numpy",), ("--wrt", "x", "--of", "y")], ids=len)
+def test_a_program_that_cannot_be_read_is_one_line(mpiexec, tmp_path, options):
+    for name, why in {"nothere.py": "No such file or directory", ".": "the folder has no __main__.py"}.items():
+        result = mpiexec(2, "-m", "ampi.run", *options, tmp_path / name)
+        assert result.returncode == 2
+        assert result.stderr.splitlines()[0] == f"ampi.run: cannot run {tmp_path / name}: {why}"
+        assert "Traceback" not in result.stderr and result.stderr.count("ampi.run") == 1
+
+
+def test_a_program_with_a_syntax_error_is_shown_without_frames_of_ampi(mpiexec, tmp_path):
+    (tmp_path / "prog.py").write_text("x = (\n")
+    for options in ((), ("--wrt", "x", "--of", "y")):
+        result = mpiexec(1, "-m", "ampi.run", *options, tmp_path / "prog.py")
+        assert result.returncode != 0 and result.stderr.count("  File ") == 1, result.stderr
+        assert "SyntaxError: '(' was never closed" in result.stderr

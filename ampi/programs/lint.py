@@ -23,6 +23,7 @@ from ..mpi.rules import TABLE, Treatment
 from ..rules import by_autograd, elementwise, inplace
 from ..scipy_rules import guards
 from ..tape import Tape
+from .constants_seen import Seen, is_integer_dtype
 from .numbers import has_derivative
 from .stand_ins import is_replaced
 
@@ -72,7 +73,6 @@ _WRITES = {
 _READS = {f"numpy.{name}" for name in "load loadtxt genfromtxt fromfile fromstring frombuffer memmap".split()}
 _GRADIENTS = {"jac", "fprime", "gradient", "hess", "hessp"}
 """Arguments by which optimisers are given derivatives."""
-_INTEGERS = re.compile(r"(np\.|numpy\.|['\"])?u?int(\d+|p|c)?_?['\"]?|bool|np\.bool_?|['\"][<>=]?[iu?]\d*['\"]")
 _NUMBA = {"cfunc", "cuda", "experimental.jitclass", "generated_jit"}
 _LEAVES = {
     "tobytes": "bytes carry no derivative; send the array, or pack it with MPI.Pack",
@@ -139,15 +139,26 @@ class _File(ast.NodeVisitor):
         self.folder = folder
         self.packages = packages
         self.names: dict[str, str] = {}
+        self.paths = [folder]  # where its imports are looked for
         self.imported: list[pathlib.Path] = []
         self.found: list[Finding] = []
 
     def findings(self) -> list[Finding]:
         tree = ast.parse(self.path.read_bytes(), str(self.path))
         for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("sys.path.insert", "sys.path.append"):
+                self.paths += folder_named(node.args[-1], self.path)
+        self.libraries: list[tuple[ast.AST, str, list[str]]] = []
+        for node in ast.walk(tree):
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 self._import(node)
+        self.seen = Seen(tree, self._path_of)
         self.visit(tree)
+        given = _given_to_gradients(tree)
+        for node, name, bound in self.libraries:
+            uses = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id in bound]
+            if not uses or any(use not in given for use in uses):
+                self._say(node, f"import {name}", _ADVICE["library"].format(name.partition(".")[0]))
         return self.found
 
     def _say(self, node: Any, what: str, advice: str) -> None:
@@ -204,7 +215,9 @@ class _File(ast.NodeVisitor):
             or package in sys.stdlib_module_names
             or package in ("ampi", "mpi4py", "scipy", *_NO_NUMPY)
         ):
-            self._say(node, f"import {name}", _ADVICE["library"].format(package))
+            if not any(map(_uses_ampi, (path / parts[0] for path in self.paths[1:]))):
+                bound = [alias.asname or alias.name.partition(".")[0] for alias in node.names]
+                self.libraries.append((node, name, bound))
         return False
 
     def _installed(self, name: str) -> bool:
@@ -264,7 +277,9 @@ class _File(ast.NodeVisitor):
         self.generic_visit(node)
 
     def _method(self, node: ast.Call, method: str) -> None:
-        if method in ("astype", "view") and node.args and _INTEGERS.fullmatch(ast.unparse(node.args[0])):
+        if method in ("astype", "view") and node.args and is_integer_dtype(node.args[0]):
+            if self.seen.kind(node.func.value) is not None:  # type: ignore[attr-defined]
+                return
             self._say(node, f".{method}({ast.unparse(node.args[0])})", _ADVICE["integers"])
         elif method in ("tobytes", "tofile"):
             self._say(node, f".{method}()", _LEAVES[method])
@@ -283,7 +298,7 @@ class _File(ast.NodeVisitor):
                     node, name, "it keeps numbers behind ampi's back, active arrays are an error; use plain arrays"
                 )
             return
-        if not takes_derivatives(function):
+        if not takes_derivatives(function) and any(self.seen.kind(x) is None for x in node.args):
             self._say(node, name, f"there is no derivative rule for it, active arrays are an error; {_OWN_RULES}")
 
     def _scipy(self, node: ast.Call, name: str) -> None:
@@ -309,6 +324,43 @@ class _File(ast.NodeVisitor):
             if name.startswith("numba.") and (rest in _NUMBA or rest.startswith("cuda.")):
                 self._say(node, f"@{name} of '{node.name}'", _ADVICE["numba"])
         self.generic_visit(node)
+
+
+def _given_to_gradients(tree: ast.AST) -> set[ast.AST]:
+    """Names in calls of optimisers that are given gradients of ampi's: these see no active arrays."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and {keyword.arg for keyword in node.keywords} & _GRADIENTS:
+            found.update(inner for inner in ast.walk(node) if isinstance(inner, ast.Name))
+    return found
+
+
+_OF_PATHS = set(
+    "pathlib Path os path __file__ resolve parent parents absolute join dirname abspath realpath str".split()
+)
+
+
+def folder_named(node: ast.AST, path: pathlib.Path) -> list[pathlib.Path]:
+    """The folder that an expression of a source file names by where that is; none if it is anything else."""
+    allowed = ast.Call, ast.Attribute, ast.Name, ast.Constant, ast.Subscript, ast.BinOp, ast.Div, ast.Load, ast.keyword
+    for inner in ast.walk(node):
+        name = getattr(inner, "attr", getattr(inner, "id", "str"))
+        if not isinstance(inner, allowed) or name not in _OF_PATHS:
+            return []
+    names = {"pathlib": pathlib, "Path": pathlib.Path, "os": os, "str": str, "__file__": str(path)}
+    with contextlib.suppress(Exception):
+        return [pathlib.Path(eval(compile(ast.Expression(node), "", "eval"), {"__builtins__": {}}, names))]  # type: ignore[arg-type]
+    return []
+
+
+def _uses_ampi(package: pathlib.Path) -> bool:
+    """Whether a package is written with ampi."""
+    sources = [package.with_suffix(".py"), *package.glob("*.py")]
+    return any(
+        re.search(r"^\s*(import|from) ampi\b", path.read_text("utf-8", "replace"), re.M)
+        for path in sources
+        if path.is_file()
+    )
 
 
 def _opens_for_writing(node: ast.Call) -> bool:
