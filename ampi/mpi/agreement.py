@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI as mpi
@@ -36,14 +36,18 @@ def agree(logs: Iterable[Log], directions: int = 0) -> None:
     """
     problems: list[str] = []
     exchanges = []
-    for log in logs:
+    numbers: dict[tuple[Any, int], int] = {}  # of the messages sent so far, by channel and partner
+    for log in sorted(logs, key=lambda log: log.reverse.turn):
         sent_to, received_from = log.by_partner()
         for partner in sorted(sent_to.keys() | received_from.keys()):
             sent, got = sent_to[partner], received_from[partner]
+            place = log.reverse.channel, partner
+            first = numbers.get(place, 0)
+            numbers[place] = first + len(sent)
             if log.agreed.get(partner) != (len(sent), len(got)):
-                exchanges.append(_agree_messages(log, partner, sent, got, directions, problems))
+                exchanges.append(_agree_messages(log, partner, sent, got, first, directions, problems))
             elif directions:
-                exchanges.append(_agree_messages(log, partner, [], [], directions, problems))
+                exchanges.append(_agree_messages(log, partner, [], [], first, directions, problems))
         if log.agreed_collectives != (len(log.collectives), log.passive):
             exchanges.append(_agree_collectives(log, log.collectives, directions, problems))
         elif directions and (log.collectives or log.passive):
@@ -99,14 +103,17 @@ def _finished(exchange: _Exchange) -> bool:
 
 
 def _agree_messages(
-    log: Log, partner: int, sent: list[Sent], got: list[Received], directions: int, problems: list[str]
+    log: Log, partner: int, sent: list[Sent], got: list[Received], first: int, directions: int, problems: list[str]
 ) -> _Exchange:
-    """Exchange with one partner the messages sent to it and received from it; none of them, if these are known."""
+    """Exchange with one partner the messages sent to it and received from it; none of them, if these are known.
+
+    ``first`` is the number of the first one sent, among those sent on all communicators that have had the channel.
+    """
 
     def steps() -> Generator[None]:
         reverse = log.reverse
         header = reverse.identity, len(sent), reverse.sweep_with(partner)
-        rows = header, (directions, 0, 0), *map(sent_row, sent), *map(received_row, got)
+        rows = header, (directions, first, 0), *map(sent_row, sent), *map(received_row, got)
         mine = np.array(rows, np.int64)
         request = reverse.comm.Isend(mine, partner, AGREEMENT_TAG)
         theirs = yield from _told(reverse, reverse.comm, partner, AGREEMENT_TAG, 3)
@@ -115,8 +122,8 @@ def _agree_messages(
             problems.append(_other_sweeps(reverse, header[2], f"rank {partner} {sweeps}"))
         if theirs[1, 0] != directions:
             problems.append(_other_directions(reverse, directions, f"rank {partner}", int(theirs[1, 0])))
-        match_sent(reverse, partner, sent, theirs[2 + n_sent :].tolist(), problems)
-        match_received(reverse, partner, got, theirs[2 : 2 + n_sent].tolist(), problems)
+        match_sent(reverse, partner, sent, theirs[2 + n_sent :].tolist(), first, problems)
+        match_received(reverse, partner, got, theirs[2 : 2 + n_sent].tolist(), int(theirs[1, 1]), problems)
         while not request.Test():
             yield
         if sent or got:
@@ -134,13 +141,9 @@ def _agree_messages(
 def _told(reverse: Reverse, comm: mpi.Comm, source: int, tag: int, width: int) -> Generator[None, None, np.ndarray]:
     """What a rank says in the agreement of this communicator: rows of integers, the first one begins with whose."""
     status = mpi.Status()
-    while True:
-        while (message := comm.Improbe(source, tag, status)) is None:
-            yield
-        theirs = np.empty((status.Get_count(mpi.INT64_T) // width, width), np.int64)
-        message.Recv(theirs)
-        if theirs[0, 0] == reverse.identity:
-            return theirs
+    while (theirs := reverse.channel.told(reverse.identity, comm, source, tag, status)) is None:
+        yield
+    return theirs.reshape(-1, width)
 
 
 def _other_sweeps(reverse: Reverse, sweeps: int, others: str) -> str:

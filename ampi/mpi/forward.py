@@ -15,6 +15,7 @@ a message of their own, with the number that this one holds.
 from __future__ import annotations
 
 import weakref
+from _thread import get_ident
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -70,6 +71,7 @@ class ForwardCommunication(Communication):
                     f"duplicate, comm.Dup(), made on all its ranks: {reverse.broken}"
                 )
             found = self.logs[reverse] = ForwardLog(self.push, reverse)
+            reverse.channel.threads.add(get_ident())
         return found
 
     def end(self, error: BaseException | None) -> None:
@@ -107,9 +109,11 @@ class ForwardLog(Log):
         Number of messages of packed elements sent so far, by rank; and of starts of partitioned requests.
     came : dict
         What came aside before it was asked for, by rank, key and number.
+    balance : int
+        How many more tangents have been sent than received.
     """
 
-    __slots__ = ("__weakref__", "came", "numbers", "push", "used", "waiting")
+    __slots__ = ("__weakref__", "balance", "came", "numbers", "push", "used", "waiting")
 
     def __init__(self, push: Push, reverse: Reverse) -> None:
         super().__init__(reverse)
@@ -118,6 +122,8 @@ class ForwardLog(Log):
         self.waiting: list[ForwardReceived] = []
         self.numbers: dict[Any, int] = {}
         self.came: dict[tuple[int, int, int], list[np.ndarray]] = {}
+        self.balance = 0
+        reverse.channel.in_forward_mode.append(weakref.ref(self))
         self.messages = _Hooked(weakly(self.said))
         self.collectives = _Hooked(weakly(self.refused))
 
@@ -170,6 +176,7 @@ class ForwardLog(Log):
             flat = np.append(np.array([number], np.int64).view(np.uint8), np.uint8(0))
         elif _real_size(flat.dtype) not in (1, 8):
             flat = np.append(flat.view(np.uint8), np.uint8(_real_size(flat.dtype)))
+        self.balance += 1
         outbox.send(self.reverse, flat.view(np.uint8), route.partner, self.tag(route.tag), describe)
 
     def ask_early(self, receive: ForwardReceived) -> None:
@@ -211,6 +218,7 @@ class ForwardLog(Log):
                 "from ampi.MPI"
             )
         array = flight.take(receive)
+        self.balance -= 1
         memory = receive.buffer
         if memory is None:
             if array.any() and not receive.dropped:
@@ -246,6 +254,7 @@ class ForwardLog(Log):
     def say_aside(self, partner: int, head: Sequence[int], flat: np.ndarray, describe: Callable[[], str]) -> None:
         """Send tangents to a rank that will look for them by a key and a number, the first two of ``head``."""
         message = np.concatenate([np.array(head, np.int64).view(np.uint8), flat.view(np.uint8)])
+        self.balance += 1
         outbox_of(self.push).send(self.reverse, message, partner, _ASIDE_TAG, describe)  # type: ignore[arg-type]
 
     def hear_aside(
@@ -263,6 +272,7 @@ class ForwardLog(Log):
                 message.Recv(array)
                 there, count = array[:16].view(np.int64).tolist()
                 came.setdefault((partner, there, count), []).append(array)
+        self.balance -= 1
         array = came[partner, key, number].pop(0)
         if not came[partner, key, number]:
             del came[partner, key, number]

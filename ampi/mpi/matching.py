@@ -101,8 +101,13 @@ def pair(sent: list[int], posted: list[int]) -> list[int]:
     return pairs
 
 
-def match_sent(reverse: Reverse, partner: int, sent: list[Sent], theirs: list[list[int]], problems: list[str]) -> None:
-    """Find out which of the messages sent to a partner have an adjoint that comes back."""
+def match_sent(
+    reverse: Reverse, partner: int, sent: list[Sent], theirs: list[list[int]], first: int, problems: list[str]
+) -> None:
+    """Find out which of the messages sent to a partner have an adjoint that comes back.
+
+    ``first`` is the number of the first one, from which the tags of adjoints are counted.
+    """
     here = f"rank {reverse.rank}"
     pairs = pair([message.route.tag for message in sent], [tag for tag, _, _ in theirs])
     flags_of = {k: flags for k, (_, _, flags) in zip(pairs, theirs) if k >= 0}
@@ -122,7 +127,7 @@ def match_sent(reverse: Reverse, partner: int, sent: list[Sent], theirs: list[li
         elif flags & _ACTIVE:
             if not _same_form(message, flags):
                 problems.append(f"{here}: {message.describe()} of {message.buffer.dtype} is received as another dtype")
-            message.back = FIRST_TAG + position % reverse.tags
+            message.back = FIRST_TAG + (first + position) % reverse.tags
             if parts_of[position]:
                 message.parts_there = parts_of[position]  # type: ignore[attr-defined]
         elif not flags & _DROPPED and not (message.buffer.packed and message.buffer.uncertain()):
@@ -155,7 +160,7 @@ def _fewer(count: int, tag: int, reverse: Reverse) -> str:
 
 
 def match_received(
-    reverse: Reverse, partner: int, got: list[Received], theirs: list[list[int]], problems: list[str]
+    reverse: Reverse, partner: int, got: list[Received], theirs: list[list[int]], first: int, problems: list[str]
 ) -> None:
     """Find out which of the messages received from a partner have an adjoint to be sent back, and its length."""
     here = f"rank {reverse.rank}"
@@ -176,7 +181,7 @@ def match_received(
         if receive.active:
             if not _same_form(receive, flags):
                 problems.append(f"{here}: {receive.describe()} as {receive.buffer.dtype} was sent as another dtype")
-            receive.back = FIRST_TAG + position % reverse.tags
+            receive.back = FIRST_TAG + (first + position) % reverse.tags
         if not receive.dropped and not flags & _UNCERTAIN and _loses(receive):
             problems.append(
                 f"{here}: {receive.describe()} brings a derivative, but into memory that is not tracked; make the "

@@ -92,16 +92,10 @@ def look(listening: Iterable[Any], describe: Callable[[], str]) -> None:
     CommunicationError
         One has stopped its sweep.
     """
-    status = mpi.Status()
-    for reverse in listening:
-        if reverse.pending:
-            continue  # MPI has not made it yet
-        while reverse.comm.Iprobe(mpi.ANY_SOURCE, STOPPED_TAG, status):
-            notice, source = bytearray(status.Get_count(mpi.BYTE)), status.Get_source()
-            reverse.comm.Recv([notice, mpi.BYTE], source, STOPPED_TAG)
-            identity, number, stopped = notice.decode(errors="replace").split(" ", 2)
-            if int(identity) == reverse.identity:
-                reverse.notices.append((source, int(number), stopped))
+    reverses = [reverse for reverse in listening if not reverse.pending]  # MPI has not made the others yet
+    for channel in {reverse.channel: None for reverse in reverses}:
+        _hear(channel)
+    for reverse in reverses:
         for notice in reverse.notices.copy():
             source, number, stopped = notice
             if number > reverse.sweep_with(source):
@@ -116,6 +110,18 @@ def look(listening: Iterable[Any], describe: Callable[[], str]) -> None:
             error.notice = text  # type: ignore[attr-defined]
             error.ending = int(ending)  # type: ignore[attr-defined]
             raise error
+
+
+def _hear(channel: Any) -> None:
+    """Receive what has come on a channel: it concerns one of the communicators that have it, or have had it."""
+    comm, status = channel.comm, mpi.Status()
+    while comm.Iprobe(mpi.ANY_SOURCE, STOPPED_TAG, status):
+        notice, source = bytearray(status.Get_count(mpi.BYTE)), status.Get_source()
+        comm.Recv([notice, mpi.BYTE], source, STOPPED_TAG)
+        identity, number, stopped = notice.decode(errors="replace").split(" ", 2)
+        reverse = channel.tenants.get(int(identity))
+        if reverse is not None:
+            reverse.notices.append((source, int(number), stopped))
 
 
 def notice_of(error: BaseException) -> str:

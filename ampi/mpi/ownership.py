@@ -29,6 +29,7 @@ def require_alone(tape: Tape, reverse: Reverse) -> None:
     """
     if reverse is None:
         return
+    reverse.channel.threads.add(get_ident())
     with _lock:
         reverse.tapes[:] = [other for other in reverse.tapes if other() is not None and not other().closed]
         others: list[Any] = [other() for other in reverse.tapes]
@@ -57,20 +58,21 @@ def claim(sweep: Sweep, reverses: Collection[Reverse]) -> None:
         A sweep of another thread is using one.
     """
     me = get_ident()
+    channels = {reverse.channel: reverse for reverse in reverses}
     with _lock:
-        for reverse in reverses:
-            if reverse.by_thread not in (None, me):
+        for channel, reverse in channels.items():
+            if channel.by_thread not in (None, me):
                 raise CommunicationError(
                     f"rank {reverse.rank}: two threads sweep tapes with messages on {reverse.name} at the same time; "
                     "ask for one gradient after the other, in the same order on all ranks, or give each thread a "
                     "communicator of its own, `comm.Dup()`"
                 )
-        sweep.state["claimed"] = [reverse for reverse in reverses if reverse.by_thread is None]
-        for reverse in reverses:
-            reverse.by_thread = me
+        sweep.state["claimed"] = [channel for channel in channels if channel.by_thread is None]
+        for channel in channels:
+            channel.by_thread = me
 
 
 def release(sweep: Sweep) -> None:
     """The sweep has ended; one of the same thread that is around it goes on to use its own."""
-    for reverse in sweep.state.pop("claimed", ()):
-        reverse.by_thread = None
+    for channel in sweep.state.pop("claimed", ()):
+        channel.by_thread = None

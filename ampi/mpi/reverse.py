@@ -1,17 +1,18 @@
-"""The reverse communicator of a communicator: what its adjoint traffic runs on, made when it is made."""
+"""The reverse side of a communicator: what its adjoint traffic runs on, a channel that it gets when it is made."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
 import weakref
-from collections.abc import Collection, Generator, Iterable, Iterator
+from collections import deque
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI as mpi
 
+from .channels import LEAVING_TAG as LEAVING_TAG
+from .channels import Channel, Election, channel_for, free_unused, in_world
 from .waiting import wait
 
 # mpi4py's own: the names in its module may be rebound to ours.
@@ -27,9 +28,6 @@ COLLECTIVE_AGREEMENT_TAG = 2
 COLLECTIVE_TAG = 3
 """Tag of messages inside reversed collectives: all ranks of a communicator run these in the same order."""
 
-LEAVING_TAG = 4
-"""Tag of what ranks tell each other when they use the reverse communicator no more."""
-
 SIZES_TAG = 5
 """Tag of the lengths of collective calls, which two ranks compare at the beginning of a sweep."""
 
@@ -44,13 +42,20 @@ class Reverse:
 
     Attributes
     ----------
+    channel : Channel
+        What the traffic runs on, once `ready` has been called.
     comm : mpi4py.MPI.Comm
-        The same ranks in a communication context of their own.
+        The channel's: the same ranks in a communication context of their own.
+    local : mpi4py.MPI.Intracomm or None
+        Of an intercommunicator: the ranks of this group.
+    turn : int
+        How many communicators had the channel before, with this one.
     identity : int
-        The same on all ranks, and another for each communicator. A rank may give a communicator back to MPI and get
-        its context again for a new one while a message of another rank, of a sweep that never took place here, is
-        still under way on it: what is agreed upon, and notices, bear the identity, and others are thrown away. 0 for
-        duplicates by Idup of a communicator that has no reverse side.
+        The same on all ranks, and another for each communicator: what is agreed upon, and notices, bear it, for there
+        may be others of other communicators of the channel, which are put aside, or of a sweep that never took place
+        here, which are thrown away. 0 for duplicates by Idup of a communicator that has no reverse side.
+    aside : dict
+        What has come of an agreement about this one while another one was looked for, by communicator, rank and tag.
     place : object
         Stands for it where it must not be kept alive.
     duplicates : int
@@ -58,8 +63,6 @@ class Reverse:
     rank : int
     name : str
         The communicator's, for messages.
-    local : mpi4py.MPI.Intracomm or None
-        Of an intercommunicator: the ranks of this group.
     group : Reverse or None
         Of an intercommunicator: for messages inside this group, which reductions of objects send.
     slots, slots_started : list of int or None
@@ -77,81 +80,91 @@ class Reverse:
         Number of partitioned requests made so far, by method, partner and tag.
     calls : dict
         What collective calls with the same arguments have in common.
-    comms : list of mpi4py.MPI.Comm
-        ``comm``, and ``local`` where there is one.
     tapes : list of weakref.ref
         That have logged messages on it, and may be open.
-    by_thread : int or None
-        Whose sweep is using it.
+    election : Election or None
+        Of a duplicate by Idup: of the channel that it takes over.
+    elder : list of weakref.ref
+        The channels of duplicates by Idup that were made before.
     world : dict
         What partners are called in the world, of those that have been asked for one by one.
-    broken : str
-        Why no further sweep can use it: an earlier one stopped half-way, and messages of it may still be under way.
     """
 
     __slots__ = (
-        "__weakref__",
-        "_broken",
-        "by_thread",
-        "calls",
-        "comm",
-        "comms",
-        "duplicates",
-        "group",
-        "identity",
-        "local",
-        "name",
-        "notices",
-        "partitioned",
-        "pending",
-        "place",
-        "rank",
-        "slots",
-        "slots_started",
-        "sweeps",
-        "sweeps_with",
-        "tags",
-        "tapes",
-        "world",
+        *(
+            "__weakref__",
+            "aside",
+            "calls",
+            "channel",
+            "comm",
+            "duplicates",
+            "local",
+            "elder",
+            "election",
+            "group",
+            "identity",
+            "name",
+        ),
+        *("notices", "partitioned", "place", "rank", "slots", "slots_started", "sweeps", "sweeps_with", "tags"),
+        *("tapes", "turn", "world"),
     )
 
-    def __init__(self, comm: mpi.Comm, rank: int, name: str, identity: int, pending: mpi.Request | None = None) -> None:
-        self.comm = comm
+    def __init__(self, channel: Channel, rank: int, name: str, identity: int) -> None:
         self.place = object()
         self.identity = identity
         self.duplicates = 0
         self.rank = rank
         self.name = name
         self.tags = _tag_limit() + 1 - FIRST_TAG
-        self._broken = ""
-        self.pending = [] if pending is None else [pending]
-        self.comms = [comm]
         self.sweeps = 0
         self.sweeps_with: dict[int, int] = {}
         self.notices: list[tuple[int, int, str]] = []
+        self.aside: dict[tuple[int, int, int], deque] = {}
         self.partitioned: dict[tuple[str, int, int], int] = {}
         self.calls: dict[Any, Any] = {}
         self.tapes: list[weakref.ref] = []
-        self.by_thread: int | None = None
         self.slots: list[int] | None = None
         self.slots_started: list[int] | None = None
-        self.local: mpi.Intracomm | None = None
         self.group: Reverse | None = None
+        self.election: Election | None = None
+        self.elder: list[weakref.ref] = []
         self.world: dict[int, int] = {}
-        weakref.finalize(self, _unused.append, (self.comms, self.pending)).atexit = False
+        self._take(channel)
+
+    def _take(self, channel: Channel) -> None:
+        self.channel, self.comm, self.local = channel, channel.comm, channel.local
+        self.turn = channel.enter(self)
+        if channel.group is not None and self.group is None:
+            name = f"this rank's group of {self.name}"
+            self.group = Reverse(channel.group, self.rank, name, self.identity ^ 1)
+        elif channel.group is not None:
+            self.group._take(channel.group)  # type: ignore[union-attr]
+
+    def leave(self) -> None:
+        """The user's communicator, or window, has been freed: another one may have the channel."""
+        if self.election is not None:
+            self._take_elected()
+        if self.turn == self.channel.turns:
+            self.channel.is_taken = False
+
+    @property
+    def pending(self) -> bool:
+        """Whether MPI has not made the channel yet, as far as is known."""
+        return bool(self.channel.pending) or self.election is not None
 
     @property
     def broken(self) -> str:
-        return self._broken
+        """Why no further sweep can use it: an earlier one stopped half-way, and messages of it may be under way."""
+        return self.channel.broken
 
     @broken.setter
     def broken(self, why: str) -> None:
-        self._broken = why
+        self.channel.broken = why
         self.keep()
 
     def keep(self) -> None:
         """There may be messages on it that nobody receives: MPI must not get it back."""
-        _kept.update(comm.handle for comm in self.comms)
+        self.channel.keep()
 
     @property
     def partners(self) -> int:
@@ -164,11 +177,11 @@ class Reverse:
             return list(range(_WORLD.Get_size()))  # MPI has not made it yet
         between = self.comm.Is_inter()
         if partner is None:  # of so many ranks as there may be, nothing is kept
-            own_group = _in_world(_Comm.Get_group(self.comm)) if between else []
-            return own_group + _in_world(self._partners(between))
+            own_group = in_world(_Comm.Get_group(self.comm)) if between else []
+            return own_group + in_world(self._partners(between))
         known = self.world.get(partner)
         if known is None:
-            (known,) = _in_world(self._partners(between), [partner])
+            (known,) = in_world(self._partners(between), [partner])
             self.world[partner] = known
         return [known]
 
@@ -188,55 +201,42 @@ class Reverse:
         return self.sweeps + self.sweeps_with.get(rank, 0)
 
     def ready(self) -> None:
-        """Complete the nonblocking creation of the reverse communicator."""
-        while self.pending:
-            wait(self.pending[-1], lambda: f"the creation of {self.name} by Idup")
-            self.pending.pop()
+        """Complete the nonblocking creation of the reverse side."""
+        if self.election is not None:
+            self._take_elected()
+        while self.channel.pending:
+            wait(self.channel.pending[-1], lambda: f"the creation of {self.name} by Idup")
+            self.channel.pending.pop()
         if self.group is not None:
             self.group.ready()
+
+    def _take_elected(self) -> None:
+        """Take over the channel that the ranks have agreed on, if there is one; its own is given back."""
+        election, self.election = self.election, None
+        elected = election.result()  # type: ignore[union-attr]
+        if elected is not None:
+            self._take(elected)
 
 
 _reverses: dict[int, Reverse] = {}  # by handle of the communicator
 _duplicates: list[Any] = []  # by Idup, of which the handle is not known yet
-_unused: list[tuple[list[mpi.Comm], list[mpi.Request]]] = []  # that this rank has left
-_left: list[tuple[list[mpi.Comm], Iterator[None]]] = []  # of which other ranks are being told, and asked
-_kept: set[int] = set()  # handles of those on which messages may be under way for ever
-
-_leaving = threading.Lock()
-
-MOST_LEFT = 256
-"""So many reverse sides may wait until all ranks have left them; others are never given back to MPI."""
-
-# Release 2021.18 crashes in a later Rget where they wait.
-_FREED_AT_ONCE = mpi.get_vendor()[0] == "Intel MPI"
 
 
 def register(comm: Any) -> Reverse:
-    """Make the reverse communicator of a new communicator; collective over it."""
+    """Give a new communicator its reverse side; collective over it."""
     free_unused()
-    group = _Comm.Get_group(comm)
-    # Create, unlike Dup, calls no attribute callbacks of the user's.
-    reverse = Reverse(_Comm.Create(comm, group), _Comm.Get_rank(comm), name_of(comm), 0)
+    channel, identity = channel_for(comm)
+    reverse = Reverse(channel, _Comm.Get_rank(comm), name_of(comm), identity)
     reverse.slots, reverse.slots_started = slots_of(comm)
-    if _Comm.Is_inter(comm):
-        merged = _Intercomm.Merge(comm)
-        reverse.identity = new_identity(merged)
-        reverse.local = merged.Create(group)
-        reverse.comms.append(reverse.local)
-        reverse.group = Reverse(merged.Create(group), reverse.rank, _name_of_group(reverse), reverse.identity ^ 1)
-        merged.Free()
-    else:
-        reverse.identity = new_identity(reverse.comm)
-    group.Free()
     _reverses[comm.handle] = reverse
     return reverse
 
 
-def new_identity(comm: mpi.Intracomm) -> int:
-    """A number that no other communicator has; collective."""
-    number = np.frombuffer(bytearray(os.urandom(8)), np.int64)
-    comm.Bcast(number, 0)
-    return abs(int(number[0])) | 1
+def reverse_of_window(comm: Any) -> Reverse:
+    """The reverse side of a new window; collective over its communicator."""
+    free_unused()
+    channel, identity = channel_for(comm, of_window=True)
+    return Reverse(channel, _Comm.Get_rank(comm), f"a window of {name_of(comm)}", identity)
 
 
 def register_duplicate(parent: Any, comm: Any) -> None:
@@ -250,11 +250,10 @@ def register_duplicate(parent: Any, comm: Any) -> None:
         return
     # Two at once of one communicator are not to be had in every implementation.
     origin = _Intracomm(parent) if known is None or known.pending else known.comm
-    other, request = origin.Idup()
-    name = f"a duplicate of {name_of(parent)}"
-    comm._reverse = Reverse(other, parent.Get_rank(), name, _identity_of_duplicate(known), request)
-    if known is not None:
-        comm._reverse.slots, comm._reverse.slots_started = known.slots, known.slots_started
+    identity, election = _identity_of_duplicate(known), _election(known)
+    channel = Channel(*_idup(origin, identity))
+    comm._reverse = reverse = Reverse(channel, parent.Get_rank(), f"a duplicate of {name_of(parent)}", identity)
+    _has_begun(reverse, known, election)
 
 
 def _register_duplicate_between(known: Reverse | None, comm: Any) -> None:
@@ -263,14 +262,42 @@ def _register_duplicate_between(known: Reverse | None, comm: Any) -> None:
     if known is None:
         return
     known.ready()  # all ranks have begun it
-    identity = _identity_of_duplicate(known)
-    other, request = known.comm.Idup()
-    reverse = comm._reverse = Reverse(other, known.rank, f"a duplicate of {known.name}", identity, request)
-    reverse.local, request = known.local.Idup()  # type: ignore[union-attr]
-    reverse.pending.append(request)
-    reverse.comms.append(reverse.local)
-    inside, request = known.group.comm.Idup()  # type: ignore[union-attr]
-    reverse.group = Reverse(inside, known.rank, _name_of_group(reverse), identity ^ 1, request)
+    identity, election = _identity_of_duplicate(known), _election(known)
+    channel = Channel(*_idup(known.comm, identity))
+    channel.local, request = known.local.Idup()  # type: ignore[union-attr]
+    channel.pending.append(request)
+    channel.comms.append(channel.local)
+    channel.group = Channel(*_idup(known.group.comm, identity ^ 1))  # type: ignore[union-attr]
+    comm._reverse = reverse = Reverse(channel, known.rank, f"a duplicate of {known.name}", identity)
+    _has_begun(reverse, known, election)
+
+
+def _idup(origin: Any, identity: int) -> tuple[mpi.Comm, int, mpi.Request]:
+    comm, request = origin.Idup()
+    return comm, identity, request
+
+
+_MOST_ELDER = 8
+"""Of so many duplicates by Idup that were made before, another one may take over the channel."""
+
+
+def _election(known: Reverse | None) -> Election | None:
+    """The ranks begin to agree on which channel of an elder duplicate a new one takes over."""
+    if known is None or known.pending or not known.elder:
+        return None
+    elder = [other() for other in known.elder]
+    channels = [None if other is None or other.election is not None else other.channel for other in elder]
+    return Election([known.comm] if known.local is None else [known.local, known.comm], channels)
+
+
+def _has_begun(reverse: Reverse, known: Reverse | None, election: Election | None) -> None:
+    if known is None:
+        return
+    reverse.slots, reverse.slots_started = known.slots, known.slots_started
+    reverse.election = election
+    if not known.pending:
+        known.elder.insert(0, weakref.ref(reverse))
+        del known.elder[_MOST_ELDER:]
 
 
 def _enter_duplicates() -> None:
@@ -286,10 +313,6 @@ def _identity_of_duplicate(known: Reverse | None) -> int:
         return 0
     known.duplicates += 1
     return hash((known.identity, known.duplicates)) & 0x7FFFFFFFFFFFFFFF
-
-
-def _name_of_group(reverse: Reverse) -> str:
-    return f"this rank's group of {reverse.name}"
 
 
 def slots_of(comm: Any) -> tuple[list[int] | None, list[int] | None]:
@@ -344,75 +367,11 @@ def forgetting(comm: Any) -> Iterator[None]:
         if own is not None:
             comm._reverse = own
         raise
-    reverse = own = None
+    freed = reverse or own
+    if freed is not None:
+        freed.leave()
+    freed = reverse = own = None
     free_unused()
-
-
-def free_unused() -> None:
-    """Give those back to MPI that all ranks have left.
-
-    Before, a new communicator in the place of one would receive what another rank still says on it.  Nothing waits
-    here: garbage is collected at another time on each rank.  (Finalizers may run in the middle of anything: not there.)
-    """
-    if not _leaving.acquire(blocking=False):
-        return  # another thread does so
-    try:
-        _free_what_all_have_left()
-    finally:
-        _leaving.release()
-
-
-def _free_what_all_have_left() -> None:
-    while _unused:
-        comms, pending = _unused.pop()
-        if any(comm.handle in _kept for comm in comms):
-            continue
-        steps: Iterator[None] = _leave(pending, *comms)
-        if _FREED_AT_ONCE:
-            mpi.Request.Waitall(pending)
-            steps = iter(())
-        _left.append((comms, steps))
-    for left in _left.copy():
-        comms, steps = left
-        if any(True for _ in steps):
-            continue
-        _left.remove(left)
-        if any(comm.Iprobe(mpi.ANY_SOURCE, mpi.ANY_TAG) for comm in comms):  # of a sweep that never took place here
-            _kept.update(comm.handle for comm in comms)
-            continue
-        for comm in comms:
-            comm.Free()
-    del _left[:-MOST_LEFT]
-
-
-def _leave(pending: list[mpi.Request], comm: mpi.Comm, local: mpi.Intracomm | None = None) -> Generator[None]:
-    """Tell all other ranks that this one has left a reverse side, and wait until they have.
-
-    In messages, which no collective of a sweep that other ranks still believe in can take for its own.
-    """
-    for request in pending:
-        while not request.Test():
-            yield
-    inside = comm if local is None else local
-    rank, size = inside.Get_rank(), inside.Get_size()
-    distance = 1
-    while distance < size:  # dissemination
-        yield from _tell(inside, [(rank + distance) % size], (rank - distance) % size)
-        distance *= 2
-    if local is not None:
-        others = comm.Get_remote_size()
-        yield from _tell(comm, range(rank, others, size), rank % others)
-
-
-def _tell(comm: mpi.Comm, dests: Iterable[int], source: int) -> Generator[None]:
-    nothing = [None, 0, mpi.BYTE]
-    going = [comm.Isend(nothing, dest, LEAVING_TAG) for dest in dests]
-    while not comm.Iprobe(source, LEAVING_TAG):
-        yield
-    comm.Recv(nothing, source, LEAVING_TAG)
-    for request in going:
-        while not request.Test():
-            yield
 
 
 def reverse_of(comm: Any) -> Reverse | None:
@@ -431,15 +390,6 @@ def reverse_of(comm: Any) -> Reverse | None:
 def set_reverse(comm: Any, reverse: Reverse | None) -> None:
     """Say which is the reverse side of a communicator of ours."""
     comm._reverse = reverse
-
-
-def _in_world(group: mpi.Group, ranks: list[int] | None = None) -> list[int]:
-    """What ranks of a group (None: all) are called in the world; the group is freed."""
-    world = _Comm.Get_group(_WORLD)
-    found = mpi.Group.Translate_ranks(group, ranks, world)
-    for used in (group, world):
-        used.Free()
-    return [-1 if rank == mpi.UNDEFINED else rank for rank in found]
 
 
 def name_of(comm: Any) -> str:

@@ -76,7 +76,7 @@ class ReversedCollective:
 
 
 class Schedule:
-    """In which order the reversed collectives of one communicator begin in a sweep."""
+    """In which order the reversed collectives of the communicators that have had one channel begin in a sweep."""
 
     __slots__ = ("begun", "calls", "position")
 
@@ -101,10 +101,12 @@ class Schedule:
 
 
 def _schedule(sweep: Sweep, call: Collective) -> Schedule:
-    schedule = sweep.state.get(call.reverse)
+    channel = call.reverse.channel
+    schedule = sweep.state.get(channel)
     if schedule is None:
-        calls = communication_of(sweep.tape).log(call.reverse).collectives
-        schedule = sweep.state[call.reverse] = Schedule(calls)
+        logs = [log for log in communication_of(sweep.tape).logs.values() if log.reverse.channel is channel]
+        logs.sort(key=lambda log: log.reverse.turn)
+        schedule = sweep.state[channel] = Schedule([call for log in logs for call in log.collectives])
         running.underway.append(schedule.proceed)
     return schedule
 
@@ -113,7 +115,7 @@ def run_reversed(sweep: Sweep, call: Collective, steps: Steps, describe: Callabl
     """Run the reversed collective of a blocking call."""
     ReversedCollective(steps, False).finish(describe, call.reverse)
     call.passed = True
-    schedule = sweep.state.get(call.reverse)
+    schedule = sweep.state.get(call.reverse.channel)
     if schedule is not None:
         schedule.proceed()
 

@@ -18,11 +18,11 @@ from ..tape import overwrite, require_seen
 from .argument_forms import as_array
 from .derived_buffers import memory_dtype
 from .forward_windows import forward_trace, open_shadow, push_of
-from .reverse import Reverse, free_unused, name_of, new_identity
+from .reverse import reverse_of_window
 from .rma_trace import activate, require_innermost, trace_of
 from .rma_window import Window, alive, tape_of, window_of, windows
 
-_Comm, _Win = mpi.Comm, mpi.Win  # mpi4py's own: its names may be rebound
+_Win = mpi.Win  # mpi4py's own: its names may be rebound
 
 
 class Elsewhere(Storage):
@@ -72,18 +72,9 @@ class Elsewhere(Storage):
         return tape.reference
 
 
-def _reverse_for(win: Any, comm: Any) -> Reverse:
-    free_unused()
-    group = _Comm.Get_group(comm)
-    traffic = _Comm.Create(comm, group)
-    reverse = Reverse(traffic, _Comm.Get_rank(comm), f"a window of {name_of(comm)}", new_identity(traffic))
-    group.Free()
-    return reverse
-
-
 def register(win: Any, comm: Any, unit: int, memory: Any = None, shared: bool = False) -> Any:
     """Know a new window; collective over it.  Without memory of the user's MPI has allocated it."""
-    reverse = _reverse_for(win, comm)
+    reverse = reverse_of_window(comm)
     if memory is None:
         buffer = _Win.tomemory(win)
         address, nbytes = buffer.address, buffer.nbytes
@@ -141,7 +132,7 @@ def _expose(storage: Storage, memory: np.ndarray | None) -> None:
 
 def register_dynamic(win: Any, comm: Any) -> Any:
     """Know a new window without memory; collective over it."""
-    window = Window(_reverse_for(win, comm), None, 0, 0, 1, True)
+    window = Window(reverse_of_window(comm), None, 0, 0, 1, True)
     _enter(win, window)
     _trace(window)
     return win

@@ -113,6 +113,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         if window is not None:
             window.freed = True
             window.order.cells.free()
+            window.reverse.leave()
 
     # ---------------------------------------------------------------------------------------------- operations
 

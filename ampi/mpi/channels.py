@@ -1,0 +1,334 @@
+"""Channels of reverse traffic: communicators that one after another of the user's has for its own.
+
+A communicator's adjoints travel on another one with the same ranks, and a tape that has messages on it needs that for
+as long as it can be swept.  Programs make and free communicators and windows in loops, though, and MPI has room for
+some thousand communicators.  So the next one that is made on the same ranks takes over the channel of one that has been
+freed.  Never do two have it at the same time: what is said on both has no order that all ranks agree on.
+
+Who takes over one that a tape still refers to goes by three rules.  Ranks free, and lose, communicators at other
+times: they agree on a channel that is free on all of them.  What is told in an agreement or a notice bears the identity
+of the communicator that it is about, and what is read for another one is put aside for that.  Tags of adjoints, and the
+order of reversed collectives, are counted over all communicators of a channel, in the order in which they had it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI as mpi
+
+# mpi4py's own: the names in its module may be rebound to ours.
+_Comm, _Intracomm, _Intercomm, _WORLD = mpi.Comm, mpi.Intracomm, mpi.Intercomm, mpi.COMM_WORLD
+
+LEAVING_TAG = 4
+"""Tag of what ranks tell each other when they use a channel no more."""
+
+
+class Channel:
+    """Communicators for the reverse traffic of one of the user's communicators or windows, and then of the next one.
+
+    It lives as long as one of these has it, and as long as a tape refers to one that has had it.
+
+    Attributes
+    ----------
+    comm : mpi4py.MPI.Comm
+        The user's ranks in a communication context of their own.
+    local : mpi4py.MPI.Intracomm or None
+        Of an intercommunicator: the ranks of this group.
+    group : Channel or None
+        Of an intercommunicator: for messages inside this group, which reductions of objects send.
+    comms : list of mpi4py.MPI.Comm
+        ``comm``, and ``local`` where there is one.
+    pending : list of mpi4py.MPI.Request
+        That create them.
+    identity : int
+        The same on all ranks, and another for each channel.
+    is_taken : bool
+        One that the user has not freed has it.
+    turns : int
+        How many have had it.
+    tenants : mapping
+        Those of them that something refers to, by their identities.
+    broken : str
+        Why no further sweep can use it: an earlier one stopped half-way, and messages of it may still be under way.
+    by_thread : int or None
+        Whose sweep is using it.
+    threads : set of int
+        Those that have recorded on it.
+    in_forward_mode : list of weakref.ref
+        Logs of messages with tangents on it.
+    """
+
+    __slots__ = (
+        *("__weakref__", "broken", "by_thread", "comm", "comms", "group", "identity", "in_forward_mode", "is_taken"),
+        *("local", "pending", "tenants", "threads", "turns"),
+    )
+
+    def __init__(self, comm: mpi.Comm, identity: int, pending: mpi.Request | None = None) -> None:
+        self.comm = comm
+        self.local: mpi.Intracomm | None = None
+        self.group: Channel | None = None
+        self.comms = [comm]
+        self.pending = [] if pending is None else [pending]
+        self.identity = identity
+        self.is_taken = False
+        self.turns = 0
+        self.tenants: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self.broken = ""
+        self.by_thread: int | None = None
+        self.threads: set[int] = set()
+        self.in_forward_mode: list[weakref.ref] = []
+        weakref.finalize(self, _unused.append, (self.comms, self.pending)).atexit = False
+
+    def enter(self, tenant: Any) -> int:
+        """The next one has it; how many have had it."""
+        self.is_taken = True
+        self.tenants[tenant.identity] = tenant
+        self.turns += 1
+        return self.turns
+
+    def is_free(self) -> bool:
+        """Whether another one can take it over, as far as this rank knows."""
+        if self.is_taken or self.pending or not self.threads <= {threading.get_ident()}:
+            return False
+        parts = (self,) if self.group is None else (self, self.group)
+        return all(part.by_thread is None and not part.broken and part._is_settled() for part in parts)
+
+    def _is_settled(self) -> bool:
+        """Whether no receive of forward mode is still open."""
+        self.in_forward_mode[:] = [log for log in self.in_forward_mode if log() is not None]
+        return not any(log().waiting for log in self.in_forward_mode)  # type: ignore[union-attr]
+
+    def under_way(self) -> int:
+        """How many more messages of forward mode this rank has sent than received: over all ranks, those under way."""
+        parts = (self,) if self.group is None else (self, self.group)
+        return sum(log().balance for part in parts for log in part.in_forward_mode if log() is not None)  # type: ignore
+
+    def keep(self) -> None:
+        """There may be messages on it that nobody receives: MPI must not get it back."""
+        _kept.update(comm.handle for comm in self.comms)
+
+    def told(self, identity: int, comm: mpi.Comm, source: int, tag: int, status: mpi.Status) -> np.ndarray | None:
+        """The next integers that a rank says about the tenant of this identity, the first of which this is; None if
+        they have not come.  Those about others are put aside, and about those that nothing refers to thrown away."""
+        place = comm.handle, source, tag
+        tenant = self.tenants.get(identity)
+        known = None if tenant is None else tenant.aside.get(place)
+        if known:
+            return known.popleft()
+        while (message := comm.Improbe(source, tag, status)) is not None:
+            came = np.empty(status.Get_count(mpi.INT64_T), np.int64)
+            message.Recv(came)
+            if came[0] == identity:
+                return came
+            other = self.tenants.get(int(came[0]))
+            if other is not None:
+                other.aside.setdefault(place, deque()).append(came)
+        return None
+
+
+# ------------------------------------------------------------------------------------------------------- taking over
+
+_channels: dict[Any, list[weakref.ref[Channel]]] = {}
+"""Those that exist, by kind and ranks, the latest first."""
+
+_MOST_OFFERED = 8
+"""So many channels one rank proposes to the others."""
+
+
+def channel_for(comm: Any, of_window: bool = False) -> tuple[Channel, int]:
+    """A channel for a new communicator, or a window on it, and a new identity; collective.
+
+    Nothing else is under way on a new communicator, so that the ranks can agree on it itself; on that of a window it is
+    one collective after others.
+    """
+    group = _Comm.Get_group(comm)
+    merged = _Intercomm.Merge(comm) if _Comm.Is_inter(comm) else None
+    inside = comm if merged is None else merged
+    kind = _kind_of(comm, group, of_window)
+    known = _channels.setdefault(kind, []) if kind is not None else []
+    known[:] = [other for other in known if other() is not None]
+    free = {channel.identity: channel for other in known if (channel := other()) is not None and channel.is_free()}
+    identity, offered = _offer(inside, list(free)[:_MOST_OFFERED])
+    channel = _agreed(inside, [free.get(other) for other in offered])
+    if channel is None:
+        # Create, unlike Dup, calls no attribute callbacks of the user's.
+        channel = Channel(_Comm.Create(comm, group), identity)
+        if merged is not None:
+            channel.local = merged.Create(group)
+            channel.comms.append(channel.local)
+            channel.group = Channel(merged.Create(group), identity ^ 1)
+        known.insert(0, weakref.ref(channel))
+    if merged is not None:
+        merged.Free()
+    group.Free()
+    return channel, identity
+
+
+def _kind_of(comm: Any, group: mpi.Group, of_window: bool) -> Any:
+    """What communicators that can have one channel have in common; None if there are ranks of other worlds."""
+    between = _Comm.Is_inter(comm)
+    ranks = [in_world(group, keep=True)]
+    if between:
+        ranks.append(in_world(_Intercomm.Get_remote_group(comm)))
+    if any(-1 in found for found in ranks):
+        return None
+    return of_window, between, *(np.array(found, np.int32).tobytes() for found in ranks)
+
+
+def _offer(comm: Any, free: list[int]) -> tuple[int, list[int]]:
+    """A number that no other communicator has, and what the first rank proposes; collective."""
+    message = np.zeros(2 + _MOST_OFFERED, np.int64)
+    message[0] = abs(int.from_bytes(os.urandom(8), "little", signed=True) >> 1) | 1
+    message[1] = len(free)
+    message[2 : 2 + len(free)] = free
+    if _Comm.Get_size(comm) > 1:
+        _Comm.Bcast(comm, message, 0)
+    identity, count, *offered = message.tolist()
+    return identity, offered[:count]
+
+
+def _agreed(comm: Any, free: list[Channel | None]) -> Channel | None:
+    """The first of these channels that is free on all ranks; collective."""
+    ballot, size = _ballot(free), _Comm.Get_size(comm)
+    if free and size > 1:
+        _Comm.Allreduce(comm, mpi.IN_PLACE, ballot)
+    return _elected(free, ballot, size)
+
+
+def _ballot(free: list[Channel | None]) -> np.ndarray:
+    """For each channel whether it is free here, and what is under way on it."""
+    return np.array([(0, 0) if channel is None else (1, channel.under_way()) for channel in free], np.int64)
+
+
+def _elected(free: list[Channel | None], ballot: Any, size: int) -> Channel | None:
+    return next((channel for channel, (votes, much) in zip(free, ballot.tolist()) if votes == size and not much), None)
+
+
+class Election:
+    """Which of its elder sisters' channels a duplicate by Idup takes over; the ranks have begun to agree on it.
+
+    Parameters
+    ----------
+    comms : list of mpi4py.MPI.Comm
+        On which all ranks vote: of an intercommunicator in this group, and between both.
+    elder : list of Channel or None
+        The same on all ranks.
+    """
+
+    __slots__ = ("_ballots", "_free", "_requests", "_size")
+
+    def __init__(self, comms: list[Any], elder: list[Channel | None]) -> None:
+        self._free = [channel if channel is not None and channel.is_free() else None for channel in elder]
+        mine = _ballot(self._free)
+        for channel in self._free:
+            if channel is not None:
+                channel.is_taken = True  # until it is known which one is
+        self._ballots = [np.zeros_like(mine) for _ in comms]
+        self._requests = [comm.Iallreduce(mine, ballot) for comm, ballot in zip(comms, self._ballots)]
+        self._size = sum(comm.Get_remote_size() if comm.Is_inter() else comm.Get_size() for comm in comms)
+
+    def result(self) -> Channel | None:
+        """Wait for what the ranks have agreed on: all of them have voted."""
+        mpi.Request.Waitall(self._requests)
+        for channel in self._free:
+            if channel is not None:
+                channel.is_taken = False
+        return _elected(self._free, sum(self._ballots), self._size)
+
+
+def in_world(group: mpi.Group, ranks: list[int] | None = None, keep: bool = False) -> list[int]:
+    """What ranks of a group (None: all) are called in the world, -1 if they are not in it; the group is freed."""
+    world = _Comm.Get_group(_WORLD)
+    found = mpi.Group.Translate_ranks(group, ranks, world)
+    for used in (world,) if keep else (group, world):
+        used.Free()
+    return [-1 if rank == mpi.UNDEFINED else rank for rank in found]
+
+
+# ---------------------------------------------------------------------------------------------------- giving it back
+
+_unused: list[tuple[list[mpi.Comm], list[mpi.Request]]] = []  # that this rank has left
+_left: list[tuple[list[mpi.Comm], Iterator[None]]] = []  # of which other ranks are being told, and asked
+_kept: set[int] = set()  # handles of those on which messages may be under way for ever
+
+_leaving = threading.Lock()
+
+MOST_LEFT = 256
+"""So many channels may wait until all ranks have left them; others are never given back to MPI."""
+
+# Release 2021.18 crashes in a later Rget where they wait.
+_FREED_AT_ONCE = mpi.get_vendor()[0] == "Intel MPI"
+
+
+def free_unused() -> None:
+    """Give those back to MPI that all ranks have left.
+
+    Before, a new communicator in the place of one would receive what another rank still says on it.  Nothing waits
+    here: garbage is collected at another time on each rank.  (Finalizers may run in the middle of anything: not there.)
+    """
+    if not _leaving.acquire(blocking=False):
+        return  # another thread does so
+    try:
+        _free_what_all_have_left()
+    finally:
+        _leaving.release()
+
+
+def _free_what_all_have_left() -> None:
+    while _unused:
+        comms, pending = _unused.pop()
+        if any(comm.handle in _kept for comm in comms):
+            continue
+        steps: Iterator[None] = _leave(pending, *comms)
+        if _FREED_AT_ONCE:
+            mpi.Request.Waitall(pending)
+            steps = iter(())
+        _left.append((comms, steps))
+    for left in _left.copy():
+        comms, steps = left
+        if any(True for _ in steps):
+            continue
+        _left.remove(left)
+        if any(comm.Iprobe(mpi.ANY_SOURCE, mpi.ANY_TAG) for comm in comms):  # of a sweep that never took place here
+            _kept.update(comm.handle for comm in comms)
+            continue
+        for comm in comms:
+            comm.Free()
+    del _left[:-MOST_LEFT]
+
+
+def _leave(pending: list[mpi.Request], comm: mpi.Comm, local: mpi.Intracomm | None = None) -> Generator[None]:
+    """Tell all other ranks that this one has left a channel, and wait until they have.
+
+    In messages, which no collective of a sweep that other ranks still believe in can take for its own.
+    """
+    for request in pending:
+        while not request.Test():
+            yield
+    inside = comm if local is None else local
+    rank, size = inside.Get_rank(), inside.Get_size()
+    distance = 1
+    while distance < size:  # dissemination
+        yield from _tell(inside, [(rank + distance) % size], (rank - distance) % size)
+        distance *= 2
+    if local is not None:
+        others = comm.Get_remote_size()
+        yield from _tell(comm, range(rank, others, size), rank % others)
+
+
+def _tell(comm: mpi.Comm, dests: Iterable[int], source: int) -> Generator[None]:
+    nothing = [None, 0, mpi.BYTE]
+    going = [comm.Isend(nothing, dest, LEAVING_TAG) for dest in dests]
+    while not comm.Iprobe(source, LEAVING_TAG):
+        yield
+    comm.Recv(nothing, source, LEAVING_TAG)
+    for request in going:
+        while not request.Test():
+            yield
