@@ -280,11 +280,21 @@ def open_shadow(tape: Tape, window: Window) -> ForwardTrace:
     """Make the shadow of a window; collective over it."""
     log_of(tape, window)
     push = push_of(tape)
-    traces: dict[Window, ForwardTrace] = push.state.setdefault("windows", {})
-    if not traces:
+    traces: dict[Window, ForwardTrace] | None = push.state.get("windows")
+    if traces is None:
+        traces = push.state["windows"] = {}
         push.at_end(lambda error: _close(traces, error))
     trace = traces[window] = ForwardTrace(tape, window, [ForwardShadow(lane, window) for lane in lanes_of(push)])
     return trace
+
+
+def close_shadow(tape: Tape, window: Window) -> None:
+    """The window has been freed; collective over it."""
+    trace = push_of(tape).state.get("windows", {}).pop(window, None)
+    if trace is not None:
+        trace.settle()
+        for shadow in trace.shadows:
+            shadow.free()
 
 
 def _close(traces: dict[Window, ForwardTrace], error: BaseException | None) -> None:

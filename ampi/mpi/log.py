@@ -103,7 +103,7 @@ class Log:
         """Whether there is no more in it than that, or what others do with the window."""
         if self.touched or self.messages or self.passive:
             return False
-        return all(call.name == "Win" for call in self.collectives)
+        return all(call.name in ("Win", "Free") for call in self.collectives)
 
     def partners(self) -> set[int]:
         """Ranks that messages which are not void went to or came from: their sweeps and this rank's go together."""

@@ -20,9 +20,10 @@ from .datatypes import datatype_named
 from .messages import Collective, call_site, line_of
 from .reductions import PAIR_TYPES, known, pair_of
 from .reductions_second import partials_of_pairs
-from .rma_shadow import DONE, READY, Shadow, shadow_of
+from .rma_shadow import DONE, READY, Shadow, leave, shadow_of
 from .rma_target import Target
 from .tangents import set_tangent
+from .waiting import wait
 
 _Win = mpi.Win  # mpi4py's own: the name in its module is rebound
 
@@ -344,6 +345,59 @@ class Fence:
         forward = shadow_of(push, self.window)
         if forward is not None:
             forward.meet(self.waiting)
+
+    def waiting(self) -> str:
+        """For the message of a wait that lasts too long."""
+        return f"the mirror of {self.token.describe()}"
+
+
+class Made:
+    """Record of the creation of a window: the sweep needs its shadow no more."""
+
+    __slots__ = ("token", "window")
+    meets = True
+    second = "joint"
+    together = True
+    touches_memory = False
+    goes_along = True
+
+    def __init__(self, window: Any, token: Collective) -> None:
+        self.window = window
+        self.token = token
+
+    def __call__(self, sweep: Sweep) -> None:
+        """Close the shadow window, if it has been opened where the window was freed; collective."""
+        if self.window in lanes_of(sweep)[0].state["passing windows"]:
+            leave(sweep, self.window)
+
+    def tangent(self, push: Push) -> None:
+        """Nothing: in a walk all are open from its beginning."""
+
+
+class Freed:
+    """Record of the end of a window: where the sweep opens its shadow window."""
+
+    __slots__ = ("token", "window")
+    meets = True
+    second = "joint"
+    together = True
+    touches_memory = False
+    goes_along = True
+
+    def __init__(self, window: Any, token: Collective) -> None:
+        self.window = window
+        self.token = token
+
+    def __call__(self, sweep: Sweep) -> None:
+        """Open it, once all ranks have come; collective."""
+        opening = lanes_of(sweep)[0].state["opened windows"].pop(self.window, None)
+        if opening is not None:
+            reverse = self.window.reverse
+            wait(reverse.comm.Ibarrier(), self.waiting, reverse)
+            opening()
+
+    def tangent(self, push: Push) -> None:
+        """Nothing: in a walk all are open until its end."""
 
     def waiting(self) -> str:
         """For the message of a wait that lasts too long."""

@@ -262,4 +262,4 @@ def _touched(access: Access) -> Touched:
 
 def _orders(call: Collective) -> bool:
     """Whether the sweep may wait at a collective: the same on all ranks of the communicator."""
-    return bool(call.reverse.identity) and (call.happening or call.name == "Fence")
+    return bool(call.reverse.identity) and (call.happening or call.name in ("Fence", "Free"))

@@ -106,7 +106,7 @@ def _trace(window: Window) -> None:
     if tape is not None and push_of(tape) is not None:
         open_shadow(tape, window)
     if tape is not None:
-        trace_of(tape, window)
+        trace_of(tape, window, is_new=True)
 
 
 def require_innermost_memory(memory: Any) -> None:

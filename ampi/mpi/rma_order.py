@@ -232,16 +232,19 @@ class Observer:
     ----------
     seen : dict
         For each window the number of tickets up to the last mark.
+    last : dict
+        For each window that has been freed, how many tickets were drawn.
     visited : set of (Window, int)
         Other ranks' memory that local work is about to load from or store to.
     """
 
-    __slots__ = ("_draw", "records", "seen", "visited")
+    __slots__ = ("_draw", "last", "records", "seen", "visited")
 
     def __init__(self, tape: Tape, draw: Callable[[Any, int], int]) -> None:
         self._draw = draw
         self.records = tape.records
         self.seen: dict[Any, int] = {}
+        self.last: dict[Any, int] = {}
         self.visited: set[tuple[Any, int]] = set()
         tape.observe(self)
 
@@ -249,6 +252,13 @@ class Observer:
         """Begin with a window: of all that is recorded from now on it will be known."""
         self.seen[window] = window.order.drawn  # by others, perhaps, whose tapes have begun before this one
         self.records.append(_record(Mark(window, 0, 0)))
+
+    def leave(self, window: Any) -> None:
+        """A window has been freed: no more tickets are drawn for it."""
+        drawn = self.last[window] = window.order.drawn
+        seen = self.seen.pop(window)
+        if seen != drawn:
+            self.records.append(_record(Mark(window, seen, seen)))
 
     def append(self, record: Record) -> None:
         """Append a record, with the marks that belong before and after it."""
@@ -291,7 +301,7 @@ class Observer:
         try:
             visits = [
                 (window, rank, self._draw(window, rank))
-                for window, rank in sorted(visited, key=lambda visit: (visit[0].reverse.comm.handle, visit[1]))
+                for window, rank in sorted(visited, key=lambda visit: (visit[0].reverse.identity, visit[1]))
             ]
         finally:
             first.order.leave(0)
@@ -462,7 +472,7 @@ class Schedule:
     Attributes
     ----------
     cells : Cells
-        Turn and limit of each rank.
+        Turn and limit of each rank, from `open` on.
     numbers : dict
         Number of each of this rank's tickets, by target and ticket.
     places : dict
@@ -473,7 +483,7 @@ class Schedule:
         Of all ranks: why they cannot be swept.
     """
 
-    __slots__ = ("cells", "numbers", "places", "problems", "reverse", "seen")
+    __slots__ = ("_first", "cells", "numbers", "places", "problems", "reverse", "seen")
 
     def __init__(self, window: Any, tickets: dict[int, list[int]], seen: int, touched: bool, history: Any) -> None:
         reverse = self.reverse = window.reverse
@@ -498,16 +508,16 @@ class Schedule:
         late = [ticket for _, theirs in came for ticket, *_ in theirs if -ticket > seen]
         self.numbers = {key: number for key, (number, _) in mine.items()}
         self.places, self.seen = history.places(window, [drawn.by_its_rank() for drawn in order], seen)
-        self.cells = Cells(comm, self.beginning(order, history))
+        self._first = self.beginning(order, history)
         problem = ""
         if late and touched:
             problem = (
-                f"rank {self.cells.rank}: another rank wrote to this rank's memory in {reverse.name} after this rank's "
+                f"rank {reverse.rank}: another rank wrote to this rank's memory in {reverse.name} after this rank's "
                 "tape had been closed, and that memory is an output; put a barrier before the end of the tape"
             )
         if is_contradicted(order):
             problem = (
-                f"rank {self.cells.rank}: two ranks accessed this rank's memory in {reverse.name} under locks, the "
+                f"rank {reverse.rank}: two ranks accessed this rank's memory in {reverse.name} under locks, the "
                 "first one after a collective call to which the second one came later: MPI need not let them have this "
                 "order, and the sweep cannot follow it; make both accesses before the call, or both after it"
             )
@@ -516,6 +526,14 @@ class Schedule:
     def beginning(self, order: list[Drawn], history: Any) -> list[int]:
         """What this rank's cells are at first, with these tickets for its memory, and this tape."""
         raise NotImplementedError
+
+    def open(self) -> None:
+        """Tickets can have their turns from now on; collective."""
+        self.cells = Cells(self.reverse.comm, self._first)
+
+    def close(self) -> None:
+        """All have had them; collective."""
+        self.cells.free()
 
     def attend(self, sweep: Any, shadows: Sequence[Any]) -> None:
         """A walk begins, with these shadows in its directions."""
@@ -539,8 +557,18 @@ class Turns(Schedule):
         self._bound = self._limit = max(self.seen, end)
         self._held = 0
         self._settled = False
-        running.underway.append(self.release)
         return [len(order), self._limit]
+
+    def open(self) -> None:
+        """Tickets can have their turns from now on; collective."""
+        super().open()
+        running.underway.append(self.release)
+
+    def close(self) -> None:
+        """All have had them; collective."""
+        if self.release in running.underway:  # at the end of the sweep it is not
+            running.underway.remove(self.release)
+        super().close()
 
     # ------------------------------------------------------------------------------------------- of others' memory
 

@@ -13,7 +13,7 @@ from mpi4py import MPI as mpi
 
 from ..errors import CommunicationError
 from ..memory import Storage, address_of
-from ..tape import Sweep
+from ..tape import Sweep, lanes_of
 from .datatypes import datatype_named
 from .notices import stranded
 from .reverse import FIRST_TAG
@@ -55,7 +55,7 @@ class Shadow:
         Ranks whose shared memory's adjoint this rank works on.
     """
 
-    __slots__ = ("block", "blocks", "came", "later", "places", "turns", "visiting", "win", "window")
+    __slots__ = ("_guarded", "block", "blocks", "came", "later", "places", "turns", "visiting", "win", "window")
 
     def __init__(self, sweep: Sweep, window: Any, attached: Iterable[Storage]) -> None:
         self.window = window
@@ -64,6 +64,7 @@ class Shadow:
         self.blocks = {storage: sweep.block(storage) for storage in storages}
         self.places: list[list[tuple[int, int, int]]] | None = None
         self.visiting: set[int] = set()
+        self._guarded: dict[Storage, tuple[Callable[[], None], Callable[[], None] | None]] = {}
         if window.segments is not None:
             self._share(sweep, window)
         elif window.attached is None:
@@ -90,7 +91,27 @@ class Shadow:
         self.turns = turns
         for storage in self.blocks:
             others = sweep.guards.get(storage)  # of another window on the same memory
-            sweep.guards[storage] = self.settle if others is None else _both(others, self.settle)
+            guard = self.settle if others is None else _both(others, self.settle)
+            sweep.guards[storage] = guard
+            self._guarded[storage] = guard, others
+
+    def leave(self, sweep: Sweep) -> None:
+        """The mirror of the window's creation: the adjoint of its memory is this rank's own again; collective."""
+        if self.window.segments is not None:
+            self.barrier(lambda: f"the mirror of the creation of {self.window.reverse.name}")
+            sweep.adopt(self.window.storage, self.block.copy())
+            for segment in self.window.segments.values():
+                sweep.guards.pop(segment, None)
+                sweep.adopt(segment, np.zeros(segment.nbytes, np.uint8))
+                sweep.forget(segment)
+        guarded = self._guarded
+        self.free()
+        self.turns = None
+        for storage, (guard, others) in guarded.items():
+            if sweep.guards.get(storage) is guard:
+                sweep.guards.pop(storage)
+                if others is not None:
+                    sweep.guards[storage] = others
 
     def _share(self, sweep: Sweep, window: Any) -> None:
         """Adjoints of shared memory are shared as the memory is."""
@@ -221,6 +242,7 @@ class Shadow:
 
     def free(self) -> None:
         """The sweep is over; collective."""
+        self._guarded = {}
         self.barrier(lambda: "the end of the other ranks' sweep")
         self.win.Unlock_all()
         if self.places is not None:
@@ -242,6 +264,17 @@ def shadow_of(sweep: Sweep, window: Any) -> Shadow | None:
     return sweep.state["windows"].get(window)
 
 
+def leave(sweep: Sweep, window: Any) -> None:
+    """Close the shadow windows of a window before the end of the sweep; collective over it."""
+    lanes = lanes_of(sweep)
+    closed = [lane.state["windows"].pop(window) for lane in lanes]
+    turns = closed[0].turns
+    for lane, shadow in zip(lanes, closed):
+        shadow.leave(lane)
+    if turns is not None:
+        turns.close()
+
+
 def close_all(shadows: Sequence[dict[Any, Shadow]], error: BaseException | None) -> None:
     """At the end of a sweep or a walk; by lanes."""
     if error is not None:
@@ -255,4 +288,4 @@ def close_all(shadows: Sequence[dict[Any, Shadow]], error: BaseException | None)
             shadow.free()
     for shadow in shadows[0].values():
         if shadow.turns is not None:
-            shadow.turns.cells.free()
+            shadow.turns.close()

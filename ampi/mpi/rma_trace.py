@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,18 +12,18 @@ from mpi4py import MPI as mpi
 
 from ..errors import ActivityError, CommunicationError
 from ..memory import Storage
-from ..recording import around, is_around
+from ..recording import around, is_around, recording
 from ..replays import books
 from ..tape import Push, Sweep, Tape, at_closing, at_opening, lanes_of, where_called
-from .forward_windows import ForwardTrace, forward_trace
+from .forward_windows import ForwardTrace, close_shadow, forward_trace, push_of
 from .log import communication_of
 from .messages import Collective, call_site, call_sites, line_of
-from .rma_access import Access, Completed, Handshake
+from .rma_access import Access, Completed, Freed, Handshake, Made
 from .rma_history import History
 from .rma_order import Observer, Turns
 from .rma_shadow import Shadow, close_all
 from .rma_walk import ForwardTurns, walked
-from .rma_window import Window, require_own, windows
+from .rma_window import Window, require_own, tape_of, windows
 from .tangents import require_program
 from .waiting import wait
 
@@ -54,6 +56,8 @@ class Trace:
         All ranks have swept it.
     attached : dict
         Of a dynamic window: an array by storage of all that was attached at some time.
+    made, freed : bool
+        There are records of the window's creation and of its end.
     """
 
     pushes = False
@@ -65,10 +69,12 @@ class Trace:
             "accesses",
             "announced",
             "attached",
+            "counted",
             "epoch",
             "exposure",
+            "freed",
             "joined",
-            "counted",
+            "made",
             "refused",
             "sweeps",
             "tape",
@@ -89,7 +95,7 @@ class Trace:
         self.exposure: Handshake | None = None
         self.epoch = False
         self.tickets: dict[int, list[int]] = {}
-        self.announced = False
+        self.announced = self.made = self.freed = False
         is_used = not tape.of_step or any(window.in_steps.made_in(book) for book in books())
         self.sweeps = 0
         self.counted = window.order.uses.begin(site) if is_used else None
@@ -145,6 +151,16 @@ class Trace:
     def refuse(self, text: str) -> None:
         """The sweep cannot reverse what happens here."""
         self.refused = self.refused or f"{text}, {line_of(call_site())}"
+
+    def note_creation(self, tape: Tape) -> None:
+        """The window has just been made."""
+        self.made = True
+        tape.append(Made(self.window, self.token))
+
+    def note_end(self, tape: Tape) -> None:
+        """The window has just been freed."""
+        self.freed = True
+        tape.append(Freed(self.window, self.log(tape, "Free", False, False)))
 
     def draw(self, rank: int, accesses: list[Access]) -> None:
         """Accesses to a target's memory are completed: draw a ticket, and record it."""
@@ -228,8 +244,10 @@ class Traces:
         shadow_for, turns_for = (walked, ForwardTurns) if isinstance(sweep, Push) else (Shadow, Turns)
         lanes = lanes_of(sweep)  # of which each has its own shadow of a window; their turns are the same
         shadows: list[dict[Window, Any]] = [{} for _ in lanes]
+        openings: dict[Window, Callable[[], None]] = {}
+        passing: set[Window] = set()
         for lane, mine in zip(lanes, shadows):
-            lane.state["windows"] = mine
+            lane.state["windows"], lane.state["opened windows"], lane.state["passing windows"] = mine, openings, passing
         sweep.at_end(lambda error: close_all(shadows, error))
         logs = communication_of(sweep.tape).logs
         happening = {}
@@ -247,38 +265,74 @@ class Traces:
         facts = {window: _agreed(trace, is_quiet) for window, trace in happening.items()}
         for trace in self.of.values():
             trace.sweeps += 1
-        problems = [text for window, (wrong, _) in facts.items() if wrong for text in _problems(happening[window])]
+        problems = [text for window, (wrong, *_) in facts.items() if wrong for text in _problems(happening[window])]
         if problems:
             raise CommunicationError("\n".join(problems))
-        drawn = any(tickets for _, tickets in facts.values())
+        drawn = any(tickets for _, tickets, *_ in facts.values())
         history = History(sweep.tape.records, logs.values()) if drawn else None
+        orders = []
         for window, trace in happening.items():
-            for lane, mine in zip(lanes, shadows):
-                mine[window] = shadow_for(lane, window, trace.attached)
-            if facts[window][1]:
-                touched = any(mine[window].is_touched() for mine in shadows)
-                order = turns_for(window, trace.tickets, self.observer.seen[window], touched, history)
+            _, has_tickets, is_made, is_freed = facts[window]
+            later = is_freed and not isinstance(sweep, Push)
+            if not later:
                 for lane, mine in zip(lanes, shadows):
-                    mine[window].follow(lane, order)
-                order.attend(sweep, [mine[window] for mine in shadows])
-        turns = [shadow.turns for shadow in shadows[0].values() if shadow.turns is not None]
-        problems = list(dict.fromkeys(text for t in turns for text in t.problems))
+                    mine[window] = shadow_for(lane, window, trace.attached)
+            order = None
+            if has_tickets:
+                touched = not later and any(mine[window].is_touched() for mine in shadows)
+                order = turns_for(window, trace.tickets, self._seen(window), touched, history)
+                orders.append(order)
+            follow = partial(_follow, sweep, window, order)
+            if not later:
+                follow()
+                continue
+            openings[window] = partial(_open, sweep, window, trace, follow)
+            if is_made:
+                passing.add(window)
+        problems = list(dict.fromkeys(text for order in orders for text in order.problems))
         if problems:
             raise CommunicationError("\n".join(problems))
 
+    def _seen(self, window: Window) -> int:
+        """How many tickets for this rank's memory its tape knows of."""
+        seen = self.observer.seen.get(window)
+        return self.observer.last[window] if seen is None else seen
 
-def _agreed(trace: Trace, is_quiet: bool) -> tuple[bool, bool]:
-    """Whether any rank of a window has a problem, and whether any has drawn tickets.
+
+def _open(sweep: Sweep, window: Window, trace: Trace, follow: Callable[[], None]) -> None:
+    """In a sweep: expose the adjoint of a window's memory where the window was freed; collective over it."""
+    for lane in lanes_of(sweep):
+        lane.state["windows"][window] = Shadow(lane, window, trace.attached)
+    follow()
+
+
+def _follow(sweep: Sweep, window: Window, order: Any) -> None:
+    """Have accesses to a window's memory their turns; collective over it."""
+    if order is None:
+        return
+    order.open()
+    lanes = lanes_of(sweep)
+    shadows = [lane.state["windows"][window] for lane in lanes]
+    for lane, shadow in zip(lanes, shadows):
+        shadow.follow(lane, order)
+    order.attend(sweep, shadows)
+
+
+def _agreed(trace: Trace, is_quiet: bool) -> tuple[bool, bool, bool, bool]:
+    """Whether any rank of a window has a problem, and whether any has drawn tickets; and whether all have made the
+    window on the tape, and freed it.
 
     ``is_quiet``: all that this rank knows of the sweep is what others have announced.
     """
     reverse, order = trace.window.reverse, trace.window.order
     told = trace.told() if is_quiet and not trace.joined else None
     trace.joined = True
-    mine = np.array([bool(trace.problem()), bool(trace.tickets), *(trace.counted or (0, 0, 0, 0))])
+    mine = np.array(
+        [bool(trace.problem()), bool(trace.tickets), trace.made, trace.freed, *(trace.counted or (0, 0, 0, 0))]
+    )
     facts = np.empty((order.size, len(mine)), mine.dtype)
     wait(reverse.comm.Iallgather(mine, facts), lambda: f"the beginning of the sweep in {reverse.name}", reverse)
-    fits = np.array([trace.counted is None or order.uses.agree(trace.counted, facts[:, 2:], told)])
+    fits = np.array([trace.counted is None or order.uses.agree(trace.counted, facts[:, 4:], told)])
     request = reverse.comm.Iallreduce(mpi.IN_PLACE, fits, mpi.LAND)
     wait(request, lambda: f"the beginning of the sweep in {reverse.name}", reverse)
     if not fits:
@@ -286,15 +340,16 @@ def _agreed(trace: Trace, is_quiet: bool) -> tuple[bool, bool]:
             f"the ranks of {reverse.name} sweep different tapes; ask for gradients in the same order on all of them, "
             "and for those of tapes that only some of them have right after these have been recorded"
         )
-    return bool(facts[:, 0].any()), bool(facts[:, 1].any())
+    problem, tickets, made, freed = facts[:, :4].astype(bool).T
+    return bool(problem.any()), bool(tickets.any()), bool(made.all()), bool(freed.all())
 
 
 def _problems(trace: Trace) -> list[str]:
     return [text for text in trace.window.reverse.comm.allgather(trace.problem()) if text]
 
 
-def trace_of(tape: Tape, window: Window, site: int = 0) -> Any:
-    """What this rank does with a window while a tape records."""
+def trace_of(tape: Tape, window: Window, site: int = 0, is_new: bool = False) -> Any:
+    """What this rank does with a window, which may just have been made, while a tape records."""
     if tape.tangents is not None:
         require_program(tape)
     elif tape.forward is not None:
@@ -309,6 +364,8 @@ def trace_of(tape: Tape, window: Window, site: int = 0) -> Any:
         require_own(window)
         kind = Trace if tape.tangents is None else SecondTrace
         trace = traces.of[window] = kind(tape, window, site)  # type: ignore[attr-defined]
+        if is_new and recording() is not None:
+            trace.note_creation(tape)
         traces.observer.watch(window)  # type: ignore[attr-defined]
         for storage in trace.attached if window.storage is None else (window.storage,):
             activate(storage, tape)
@@ -321,6 +378,21 @@ def _forward(tape: Tape, window: Window) -> Any:
     for storage in () if window.storage is None else (window.storage,):
         activate(storage, tape)
     return trace
+
+
+def window_freed(window: Window) -> None:
+    """A window has been freed: the tape that is open sees no more of it; collective over it."""
+    tape = tape_of(window)
+    if tape is None:
+        return
+    if push_of(tape) is not None:
+        close_shadow(tape, window)
+    traces = None if tape.forward is not None else tape.sweep_starts.get("windows")
+    trace = None if traces is None else traces.of.get(window)  # type: ignore[attr-defined]
+    if trace is not None:
+        traces.observer.leave(window)  # type: ignore[union-attr, attr-defined]
+        if recording() is not None:
+            trace.note_end(tape)
 
 
 def activate(storage: Storage, tape: Tape) -> None:

@@ -86,7 +86,7 @@ class SecondLog(ForwardLog):
             raise no_second_derivative(f"{call.name} on {self.reverse.name}")
 
 
-_OF_WINDOWS = ("Win", "Fence")
+_OF_WINDOWS = ("Win", "Fence", "Free")
 
 
 def steps_of_pairs(performed: Performed, sweep: Sweep, x: WithTangents) -> Steps:

@@ -31,6 +31,7 @@ from .requests import AcceptsBase, Handles
 from .rma_epochs import catch_up, complete, end_exposure, handshake, in_order, note_fence, one_by_one, ranks_of
 from .rma_memory import attach, detach, register, register_dynamic, require_innermost_memory, track_segment
 from .rma_recording import old_argument, read_argument, record, requested, wants_old, was_put_off
+from .rma_trace import window_freed
 from .rma_window import ALL, require_own, tape_of, window_of, windows
 from .rules import Operation, Treatment, enter
 
@@ -111,6 +112,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         let_go(self)
         _Win.Free(self)
         if window is not None:
+            window_freed(window)
             window.freed = True
             window.order.cells.free()
             window.reverse.leave()
