@@ -153,7 +153,7 @@ def ampi_is_used(values):
     return any(isinstance(x, ampi.ndarray) for x in values)
 
 
-def verdict(program):
+def verdict(program, forward=True):
     """ "right", "refused", what is wrong, or None where NumPy's arrays do not suit the function."""
     name = program.function.__name__
     try:
@@ -193,7 +193,7 @@ def verdict(program):
         gradient = [np.zeros(x.shape) for x in program.values]
     else:
         gradient = tape.gradient(total, watched)
-    return derivatives_agree(program, gradient, expected)
+    return derivatives_agree(program, gradient, expected, forward)
 
 
 def move(rng, x):
@@ -204,7 +204,7 @@ def move(rng, x):
     return found + 1j * rng.uniform(-1, 1, x.shape) * (abs(x.imag) > 1e-9)
 
 
-def derivatives_agree(program, gradient, expected):
+def derivatives_agree(program, gradient, expected, forward):
     rng = np.random.default_rng(3)
     moves = [move(rng, x) for x in program.values]
     program.in_double = True
@@ -226,6 +226,8 @@ def derivatives_agree(program, gradient, expected):
     tolerance = 3e-2 if rough else 1e-3 if single else 1e-6
     if not abs(value - (4 * near - far) / 3) <= tolerance * size:
         return f"the gradient gives {value}, differences {near}"
+    if not forward:
+        return "right"
     try:
         forward = float(ampi.jvp(lambda *x: scalar_of(program(*x)), program.laid_out(), tuple(moves))[1])
     except ampi.ActivityError as error:
@@ -263,14 +265,14 @@ def test_every_parameter_is_given(name):
 OPTIONAL = {"clip": ("a_min", "a_max"), "reshape": ("newshape",)}
 
 
-def decided(name, rng, call, keywords, precise=True, kinds=None):
+def decided(name, rng, call, keywords, precise=True, kinds=None, forward=True):
     function = named(name)
     arguments = [drawn(rng, one_of(rng, x), precise, kinds) for x in call.positional]
     given = {key: drawn(rng, one_of(rng, call.must[key]), precise, kinds) for key in call.must}
     given.update({key: drawn(rng, x, precise, kinds) for key, x in keywords.items()})
     several = rng.integers(3)
     program = Program(function, arguments, given, lambda k: several or rng.integers(2), rng)
-    return program, verdict(program)
+    return program, verdict(program, forward)
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -283,7 +285,7 @@ def test_each_parameter_is_differentiated_or_refused(name):
     for key, x in cases:
         rng = np.random.default_rng(zlib.crc32(f"{name} {key}".encode()))
         for kinds in (0, -1, None) if key is None else (0, -1):
-            program, found = decided(name, rng, call, {} if key is None else {key: x}, kinds=kinds)
+            program, found = decided(name, rng, call, {} if key is None else {key: x}, kinds=kinds, forward=not kinds)
             outcomes.setdefault(key, set()).add(found)
             if found not in ("right", "refused", None):
                 wrong.append(f"{key}={x!r}, {program.given}, active {program.active}: {found}")

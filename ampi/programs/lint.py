@@ -75,7 +75,7 @@ _GRADIENTS = {"jac", "fprime", "gradient", "hess", "hessp"}
 """Arguments by which optimisers are given derivatives."""
 _NUMBA = {"cfunc", "cuda", "experimental.jitclass", "generated_jit"}
 _LEAVES = {
-    "tobytes": "bytes carry no derivative; send the array, or pack it with MPI.Pack",
+    "tobytes": "bytes carry no derivative; send the array, or pack it with MPI.Datatype.Pack",
     "tofile": "what is written contributes nothing; ampi's File.Write has outputs that can carry a seed",
     "ctypes": "what C code does with the address is not seen; wrap the call with ampi.custom_vjp",
     "__array_interface__": "what is done with the address is not seen; wrap the call with ampi.custom_vjp",
