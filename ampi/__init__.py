@@ -120,6 +120,7 @@ _ARRAYS = (
     "foreign",
     "foreign_calls",
     "mpi.plain_communicators",
+    "executors",
     "fftw",
     "stored",
     "scipy_rules",

@@ -32,6 +32,7 @@ FLOORS = {
     "scipy_rules": 1,
     "pictures": 1,
     "standard_library": 1,
+    "executors": 1,
     "fftw": 1,
     "scalars": 1,
     "structures": 1,
