@@ -90,6 +90,55 @@ def test_what_is_alive(seed):
     assert ours == numbas, "\n".join(writer.lines)
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_where_variables_end(seed):
+    writer = Writer(seed)
+    blocks = quick.reconstructed(run_frontend(writer.function()).blocks)
+    graph, found = analysis.compute_cfg_from_blocks(blocks), analysis.compute_use_defs(blocks)
+    alive = quick.live_map(graph, blocks, found.usemap, found.defmap)
+    ours = quick._dead_maps(None)(graph, blocks, alive, found.defmap)
+    sets = {k: set(names) for k, names in alive.items()}
+    numbas = analysis.compute_dead_maps(graph, blocks, sets, found.defmap)
+    assert ours.combined == numbas.combined, "\n".join(writer.lines)
+    for mine, theirs in zip(ours[:2], numbas[:2], strict=True):
+        assert {k: v for k, v in mine.items() if v} == {k: v for k, v in theirs.items() if v}
+    there = quick.live_variables(graph, blocks, found.defmap, ours.combined)
+    wanted = analysis.compute_live_variables(graph, blocks, found.defmap, numbas.combined)
+    assert {k: set(names) for k, names in there.items()} == {k: wanted[k] for k in blocks}
+
+
+def test_what_does_not_end_anywhere_is_as_numba_says():
+    """Liveness that does not fit the blocks; Numba's own check of it is kept."""
+    blocks = quick.reconstructed(run_frontend(Writer(3).function()).blocks)
+    graph, found = analysis.compute_cfg_from_blocks(blocks), analysis.compute_use_defs(blocks)
+    found.usemap[min(blocks)].add("nowhere")
+    alive = quick.live_map(graph, blocks, found.usemap, found.defmap)
+    alive[max(blocks)] = quick._Variables(alive[max(blocks)].names, alive.bit["nowhere"])
+    sets = {k: set(names) for k, names in alive.items()}
+    outcomes = []
+    for dead_maps, given in ((quick._dead_maps(analysis.compute_dead_maps), alive), (analysis.compute_dead_maps, sets)):
+        try:
+            dead_maps(graph, blocks, given, found.defmap)
+            outcomes.append(None)
+        except RuntimeError as problem:
+            outcomes.append(str(problem))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_generators_are_compiled_as_by_numba():
+    """What lives across a yield is asked for."""
+
+    @numba.njit
+    def numbers(n):
+        before = 1
+        for k in range(n):
+            before = before + k
+            yield before * 2
+
+    with quick.quick_compilation():
+        assert numba.njit(lambda n: sum([v for v in numbers(n)]))(5) == sum([2, 4, 8, 14, 22])
+
+
 def test_nothing_is_left_behind():
     before = ssa._run_ssa, untyped_passes.fixup_var_define_in_scope, types.Function.get_call_type
     with pytest.raises(RuntimeError), quick.quick_compilation():

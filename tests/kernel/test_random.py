@@ -7,13 +7,14 @@ import numba
 import numpy as np
 import pytest
 import random_check
-from kernel_cases import Check, run
+from kernel_cases import Check, copies, run
 from random_carried import Carried
-from random_check import examine, examine_lists, examine_recorded, in_python, is_refusal, kernel_of
+from random_check import examine, examine_lists, examine_recorded, in_python, is_refusal, kernel_of, run_by_python
 from random_flow import Flow
 from random_kernels import Program
 from random_language import Language
 from random_lists import OfLists
+from random_optional import Optional
 from random_recursion import MutualRecursion, Recursion
 from random_reflections import Reflection
 
@@ -88,6 +89,24 @@ def test_reflections(seed):
     kernel, arguments = kernel_of(program.source(), seed)
     written = ampi.kernel(kernel).adjoint_source(*arguments)
     assert ("frames" not in written) == program.unfolded
+
+
+@pytest.mark.parametrize("seed", seeds(120_000, 48))
+def test_names_that_may_be_none(seed):
+    """Their values are Python's as well; what only stands where a name is None in any case may be refused."""
+    source = Optional(seed).source()
+    kernel, arguments = kernel_of(source, seed)
+    given, (left, result) = copies(arguments), run_by_python(source, seed)
+    try:
+        np.testing.assert_allclose(ampi.kernel(kernel)(*given), result, rtol=1e-12)
+    except KernelError as problem:
+        pytest.skip(str(problem))
+    for mine, expected in zip(given, left, strict=True):
+        np.testing.assert_allclose(mine, expected, rtol=1e-12)
+    try:
+        examine(source, seed)
+    except numba.core.errors.TypingError as problem:
+        pytest.skip(f"Numba takes no arithmetic on what is None in any case: {problem}")
 
 
 @pytest.mark.parametrize("seed", seeds(100_000, 16))

@@ -315,9 +315,20 @@ def if_value(builder: Any, node: ast.IfExp) -> Value:
         taken = bool(test.items if isinstance(test, Group) else test.value)
         return builder.value(node.body if taken else node.orelse)
     condition = builder.truth(node.test, test)
-    then = builder.sub_block(lambda: builder.value(node.body))
-    orelse = builder.sub_block(lambda: builder.value(node.orelse))
-    return choose(builder, node, condition, then, orelse)
+    arms: list[Any] = []
+    unknown = 0
+    for arm in (node.body, node.orelse):
+        try:
+            arms.append(builder.sub_block(lambda n=arm: builder.value(n)))
+        except Unknown:
+            unknown += 1
+    if unknown == 1:  # x = first if x is None else max(x, ...): the type of x is that of the first, for now
+        builder.pending.append(node)
+        builder.block.extend(arms[0][0])
+        return arms[0][1]
+    if unknown:
+        raise Unknown
+    return choose(builder, node, condition, *arms)
 
 
 def choose(builder: Any, node: ast.AST, condition: ir.Expr, then: tuple, orelse: tuple) -> Value:

@@ -39,6 +39,7 @@ from ampi.kernel.frontend import (
     expressions,
     invocations,
     list_nodes,
+    optional_names,
     outside,
     random_generators,  # noqa: F401 (enters its rules)
     random_numbers,  # noqa: F401 (enters its rules)
@@ -55,6 +56,7 @@ from ampi.kernel.frontend.array_values import Lazy
 from ampi.kernel.frontend.declared import Declared, declared
 from ampi.kernel.frontend.desugar import bound_names, spell_out
 from ampi.kernel.frontend.mutual_recursion import put_together
+from ampi.kernel.frontend.optional_names import spell_optional_names
 from ampi.kernel.frontend.parameters import declare, given_values, static_test
 from ampi.kernel.frontend.recursion import is_call_of, remove_recursion
 from ampi.kernel.frontend.reductions import find_reductions
@@ -92,6 +94,7 @@ EXPRESSIONS: dict[type[ast.expr], Callable[..., Value]] = {
     ast.Call: invocations.call_value,
     **list_nodes.EXPRESSIONS,
     **recursion_nodes.EXPRESSIONS,
+    **optional_names.EXPRESSIONS,
 }
 STATEMENTS: dict[type[ast.stmt], Callable[..., None]] = {
     **statements.STATEMENTS,
@@ -161,6 +164,9 @@ class _Builder:
         if any(map(is_call, ast.walk(self.definition))):
             remove_recursion(source, inspect.signature(function), self.given, self.globals, is_call, self.split())
         self.webs = self.split()
+        is_kernel = lambda value: _called_function(value) is not None
+        if spell_optional_names(self.definition, self.given, self.globals, self.fail, is_kernel):
+            self.webs = self.split()
         self.scope = _Scope()
         self.callees: dict[Any, ir.Function] = {}
         self.frozen: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # id of a global array -> it, and its constant copy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ from ampi.kernel.frontend.values import (
     Group,
     Named,
     Static,
+    Unknown,
     Value,
     is_maybe,
     kind_of,
@@ -227,7 +229,11 @@ def assert_statement(builder: Any, node: ast.Assert) -> None:
 
 
 def if_statement(builder: Any, node: ast.If) -> None:
-    test = builder.value(node.test)
+    try:
+        test = builder.value(node.test)
+    except Unknown:
+        learn_from(builder, node.test, node.body, node.orelse)
+        raise
     if isinstance(test, (Static, ir.Const, Group)):
         taken = bool(test.items if isinstance(test, Group) else test.value)
         builder.statements(node.body if taken else node.orelse)
@@ -238,9 +244,22 @@ def if_statement(builder: Any, node: ast.If) -> None:
     builder.emit(ir.If(condition, then, orelse, line=node.lineno))
 
 
+def learn_from(builder: Any, test: ast.expr, *bodies: list[ast.stmt]) -> None:
+    """Find the types of what is assigned under a condition on that, as in ``if first or x > best: best = x``."""
+    if isinstance(test, ast.BoolOp):
+        known = builder.value(test.values[0])
+        if isinstance(known, ir.Expr) and not isinstance(known, ir.Const):
+            for body in bodies:
+                builder.sub_block(functools.partial(builder.statements, body))
+
+
 def while_statement(builder: Any, node: ast.While) -> None:
     builder.loops.append("while")
-    before, condition = builder.sub_block(lambda: builder.condition(node.test))
+    try:
+        before, condition = builder.sub_block(lambda: builder.condition(node.test))
+    except Unknown:
+        learn_from(builder, node.test, node.body)
+        raise
 
     def body() -> None:
         if before:

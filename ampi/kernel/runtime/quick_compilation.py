@@ -5,10 +5,12 @@ To reconstruct single assignment Numba goes through the whole function twice for
 than once, of which a derivative program has hundreds: a third of its compilation.  Here each variable has the places
 where it stands.  The algorithm, the steps of it and what comes out are Numba's: Rastello and Bouchez Tichadou,
 *SSA-based Compiler Design*, 4 and 5.  Which variables are alive where a block begins Numba finds with sets of their
-names, again after each of its passes; here a set is an integer with a bit for each variable.  Numba enters each
-variable in the scope of each block, where there is one scope; it asks for each operation of two numbers all that can be
-meant by it; and it copies what describes an array, thirteen numbers of one with four axes, for each access to an
-element, which LLVM takes apart again, in a time that grows faster than their number.
+names, again after each of its passes; here a set is an integer with a bit for each variable, and names are listed only
+where they are asked for.  Numba enters each variable in the scope of each block, where there is one scope; it goes
+through all variables to find where the next one is entered, and through all jumps for each place of the bytecode; it
+asks for each operation of two numbers all that can be meant by it; and it copies what describes an array, thirteen
+numbers of one with four axes, for each access to an element, which LLVM takes apart again, in a time that grows faster
+than their number.
 """
 
 from __future__ import annotations
@@ -16,10 +18,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
+from functools import reduce
+from operator import or_
 from typing import Any
 
-from numba.core import analysis, cgutils, ir, ir_utils, ssa, types, untyped_passes
+from llvmlite.ir import IRBuilder
+from numba.core import analysis, bytecode, cgutils, ir, ir_utils, ssa, types, untyped_passes
 from numba.core.analysis import compute_cfg_from_blocks
 from numba.core.lowering import Lower
 from numba.np import arrayobj
@@ -29,7 +34,9 @@ _PARTS: dict[Any, str] = {
     ssa: "_run_ssa _FixSSAVars _FreshVarHandler _CacheListVars _find_defs_violators _iterated_domfronts _get_scope "
     "_compute_phi_locations",
     untyped_passes: "fixup_var_define_in_scope",
-    analysis: "compute_live_map",
+    analysis: "compute_live_map compute_dead_maps compute_live_variables _dead_maps_result",
+    bytecode: "_ByteCode",
+    IRBuilder: "position_before",
     ir_utils: "compute_live_map",
     parfor: "compute_live_map",
     types.Function: "get_call_type",
@@ -53,8 +60,12 @@ def quick_compilation() -> Iterator[None]:
         (ssa, "_run_ssa", reconstructed),
         (untyped_passes, "fixup_var_define_in_scope", _enter_in_scopes),
         (analysis, "compute_live_map", live_map),
-        (ir_utils, "compute_live_map", live_map),
-        (parfor, "compute_live_map", live_map),
+        (analysis, "compute_dead_maps", _dead_maps(analysis.compute_dead_maps)),
+        (analysis, "compute_live_variables", live_variables),
+        (bytecode._ByteCode, "__init__", _with_labels(bytecode._ByteCode.__init__)),
+        (IRBuilder, "position_before", _before(IRBuilder.position_before)),
+        (ir_utils, "compute_live_map", _as_sets(live_map)),
+        (parfor, "compute_live_map", _as_sets(live_map)),
         (types.Function, "get_call_type", _typed_once(types.Function.get_call_type)),
         (Lower, "lower_getitem", _reading(Lower.lower_getitem)),
         (Lower, "lower_setitem", _writing(Lower.lower_setitem)),
@@ -64,6 +75,30 @@ def quick_compilation() -> Iterator[None]:
             stack.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, ours)
         yield
+
+
+class _Variables(Set[str]):
+    """A set of variables: the bits of a number."""
+
+    def __init__(self, names: list[str], bits: int) -> None:
+        self.names, self.bits = names, bits
+
+    def __iter__(self) -> Iterator[str]:
+        return itertools.compress(self.names, _bits(self.bits))
+
+    def __len__(self) -> int:
+        return self.bits.bit_count()
+
+    def __contains__(self, name: object) -> bool:
+        return name in set(self)
+
+    _from_iterable = set  # type: ignore[assignment]
+
+
+class _Alive(dict[int, _Variables]):
+    """The variables that are alive where each block begins, and the bits of all variables."""
+
+    bit: dict[str, int]
 
 
 def live_map(graph: Any, blocks: dict[int, Any], used: dict[int, set[str]], defined: dict[int, set[str]]) -> Any:
@@ -91,7 +126,58 @@ def live_map(graph: Any, blocks: dict[int, Any], used: dict[int, set[str]], defi
         while before != values:
             before = dict(values)
             change()
-    return {k: set(itertools.compress(names, _bits(alive[k]))) for k in blocks}
+    found = _Alive((k, _Variables(names, alive[k])) for k in blocks)
+    found.bit = bit
+    return found
+
+
+def _as_sets(alive: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *given: {k: set(found) for k, found in alive(*given).items()}
+
+
+def _dead_maps(numbas: Callable[..., Any]) -> Callable[..., Any]:
+    """The variables that end in and behind each block; as `numba.core.analysis.compute_dead_maps`."""
+
+    def dead_maps(graph: Any, blocks: dict[int, Any], alive: Any, defined: dict[int, set[str]]) -> Any:
+        if not isinstance(alive, _Alive):
+            return numbas(graph, blocks, alive, defined)
+        bit, names = alive.bit, list(alive.bit)
+        after = {k: [block for block, _ in graph.successors(k)] for k in blocks}
+        own = {k: alive[k].bits | sum(map(bit.__getitem__, defined[k])) for k in blocks}
+        inside, behind = dict.fromkeys(blocks, 0), dict.fromkeys(blocks, 0)
+        seen = 0
+        for k, block in blocks.items():
+            at_end = reduce(or_, (bit.get(v.name, 0) for v in block.terminator.list_vars()), 0)
+            later = reduce(or_, (alive[n].bits for n in after[k]), at_end)
+            inside[k] = own[k] & ~later
+            for n in after[k]:
+                behind[n] |= own[k] & later & ~own[n]
+            seen |= inside[k] | (0 if after[k] else at_end)
+        if reduce(or_, (a.bits for a in alive.values()), 0) & ~reduce(or_, behind.values(), seen):
+            return numbas(graph, blocks, {k: set(a) for k, a in alive.items()}, defined)  # which says what is wrong
+        names_of = lambda bits: {names[k] for k in _places(bits)}
+        ends = defaultdict(set, {k: names_of(bits) for k, bits in inside.items()})
+        escaping = defaultdict(set, {k: names_of(bits) for k, bits in behind.items()})
+        return analysis._dead_maps_result(ends, escaping, {k: ends[k] | escaping[k] for k in blocks})
+
+    return dead_maps
+
+
+def live_variables(graph: Any, blocks: Any, defined: dict[int, set[str]], dead: dict[int, set[str]]) -> Any:
+    """The variables that there are where each block begins; as `numba.core.analysis.compute_live_variables`."""
+    names = list(set().union(*defined.values()))
+    bit = {name: 1 << k for k, name in enumerate(names)}
+    order = graph.topo_order()
+    made = {k: sum(map(bit.__getitem__, defined[k])) for k in order}
+    gone = {k: sum(bit.get(name, 0) for name in dead[k]) for k in order}
+    found = dict.fromkeys(order, 0)
+    before = None
+    while before != found:
+        before = dict(found)
+        for k in order:
+            for block, _ in graph.successors(k):
+                found[block] |= (found[k] | made[k]) & ~gone[k]
+    return {k: _Variables(names, found.get(k, 0)) for k in blocks}
 
 
 def _bits(number: int) -> bytes:
@@ -99,7 +185,47 @@ def _bits(number: int) -> bytes:
     return bin(number)[:1:-1].encode().translate(_DIGITS)
 
 
+def _places(number: int) -> Iterator[int]:
+    """The places of the bits that are set, of which there are few."""
+    while number:
+        place = number.bit_length() - 1
+        yield place
+        number ^= 1 << place
+
+
 _DIGITS = bytes.maketrans(b"01", b"\0\1")
+
+
+class _Labels(list[int]):
+    """The places in a bytecode to which it jumps; Numba looks each of its places up there."""
+
+    def __init__(self, labels: Any) -> None:
+        super().__init__(labels)
+        self.known = frozenset(labels)
+
+    def __contains__(self, place: object) -> bool:
+        return place in self.known
+
+
+def _with_labels(numbas: Callable[..., None]) -> Callable[..., None]:
+    def __init__(code: Any, *given: Any, **options: Any) -> None:
+        numbas(code, *given, **options)
+        code.labels = _Labels(code.labels)
+
+    return __init__
+
+
+def _before(numbas: Callable[..., None]) -> Callable[..., None]:
+    """Goes to the end of a block, where variables are entered, without a search for it from the beginning."""
+
+    def position_before(builder: Any, instruction: Any) -> None:
+        instructions = instruction.parent.instructions
+        if instructions and instructions[-1] is instruction:
+            builder._block, builder._anchor = instruction.parent, len(instructions) - 1
+        else:
+            numbas(builder, instruction)
+
+    return position_before
 
 
 def _typed_once(typed: Callable[..., Any]) -> Callable[..., Any]:
