@@ -15,7 +15,7 @@ class AmpiError(Exception):
     Examples
     --------
     >>> try:
-    ...     ampi.grad(lambda x: float(x[0]))(numpy.ones(2))
+    ...     ampi.grad(lambda x: numpy.roots(x)[0])(numpy.ones(2))
     ... except ampi.AmpiError as error:
     ...     print(type(error).__name__)
     ActivityError

@@ -177,6 +177,7 @@ def test_what_is_only_shown_says_nothing(show, request):
     assert (gradient == 1).all()
 
 
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_texts_are_texts():
     with ampi.Tape() as tape:
         x = tape.watch(X)

@@ -163,6 +163,7 @@ def test_adjoints_that_communicate(library):
         numpy.testing.assert_array_equal(found, numpy.full(comm.rank, 2.0))
 
 
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_forward_mode_refuses_adjoints_that_write_into_plain_arrays(library):
     def scattered(g, x):
         bar = numpy.zeros(x.shape)

@@ -17,8 +17,8 @@ def test_every_rule_of_numpy(name, k, dtype):
     c = CASES[name][k]
     if np.dtype(dtype).kind not in c.kinds:
         pytest.skip("NumPy or the rule is for the other kind of numbers")
-    check_second(objective_of(c.f), c.arguments(dtype), 1e-11)
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):  # nan_to_num gives the largest number
+        check_second(objective_of(c.f), c.arguments(dtype), 1e-11)
         check_at_minimum(c.f, c.arguments(dtype))
 
 
@@ -85,6 +85,7 @@ def test_overwritten_memory_has_its_tangents_back():
 
 
 @pytest.mark.parametrize("options", [{"checkpoints": 2}, {"memory": "1MiB"}])
+@pytest.mark.filterwarnings("ignore::ampi.errors.PerformanceWarning")
 def test_time_loop_keeps_all_steps(options):
     def step(u):
         u *= 1.0 + 0.1 * np.sin(u)

@@ -63,6 +63,7 @@ def examine(program):
 @pytest.mark.parametrize("made", LISTS.values(), ids=LISTS)
 @pytest.mark.parametrize("compute", OPERATORS.values(), ids=OPERATORS)
 @pytest.mark.parametrize("code", NUMBERS)
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_numbers_of_numpy_and_lists(code, compute, made):
     number = numpy.dtype(code).type(1)
     for program in (lambda np, x: compute(number, made(x)), lambda np, x: compute(made(x), number)):
@@ -81,6 +82,7 @@ def test_numbers_of_numpy_and_lists(code, compute, made):
 
 @pytest.mark.parametrize("made", LISTS.values(), ids=LISTS)
 @pytest.mark.parametrize("compute", OPERATORS.values(), ids=OPERATORS)
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_arrays_of_numpy_and_lists(compute, made):
     array = numpy.array([1.55, 0.27, 2.3])
     assert examine(lambda np, x: compute(array, made(x))) is None

@@ -42,6 +42,7 @@ POSITIVE = {"pow"}
 @pytest.mark.parametrize("name", OPERATORS)
 @pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("kind", [Field, Indexed])
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_objects_compute_with_the_active_number(name, number, kind):
     forward = getattr(operator, name)
     values = abs(V0) if name in POSITIVE else V0

@@ -117,6 +117,7 @@ def test_what_is_not_passed_on_is_an_error(program):  # noqa: F811
         ampi.trace(path, "k", "y")
 
 
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_constants_of_kernels_may_be_tracked_numbers_without_derivatives():
     x = ampi.numpy.linspace(0.0, 1.0, 5)
     dx = x[1] - x[0]

@@ -144,6 +144,7 @@ def dense(result):
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.filterwarnings("ignore::scipy.sparse.SparseEfficiencyWarning")
 def test_case(name):
     x = numpy.random.default_rng(0).uniform(0.5, 1.5, 3 * N - 2)
     check(lambda x: dense(CASES[name](x)), x, rounding=1e-12)
@@ -193,6 +194,7 @@ MATRICES = {
 
 
 @pytest.mark.parametrize("name", MATRICES)
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 def test_what_scipy_gives_as_matrices_computes_as_these(name):
     def case(x):
         np = numpy if type(x) is numpy.ndarray else anp
@@ -228,6 +230,7 @@ def test_values_of_matrices_are_plain():
     np.testing.assert_allclose(tape.gradient(product, y), expected)
 
 
+@pytest.mark.filterwarnings("ignore::scipy.sparse.SparseEfficiencyWarning")
 def test_results_have_the_classes_and_structures_of_scipys():
     x = numpy.random.default_rng(1).uniform(0.5, 1.5, 3 * N - 2)
     for name, case in CASES.items():

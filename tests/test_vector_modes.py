@@ -118,6 +118,7 @@ def test_walks_forward_in_several_directions():
         np.testing.assert_array_equal(together[k], tape.tangent(y, x, x_dot))
 
 
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_shapes_follow_the_structure():
     with ampi.Tape() as tape:
         x, s = tape.watch(np.ones((2, 3))), tape.watch(2.0)

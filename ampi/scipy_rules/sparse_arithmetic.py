@@ -72,6 +72,8 @@ def divided(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
         return found.original(*arguments, **keywords)
     if ss.issparse(other):
         raise refusal(found.name, " by a sparse matrix, which gives nan between its entries")
+    if isinstance(other, (list, tuple)) and _exactly(found, self, other) is NotImplemented:
+        return NotImplemented  # before SciPy 1.16
     factor = np.divide(1, as_array(other))
     return self.multiply(factor) if factor.ndim else self._mul_scalar(factor)
 
