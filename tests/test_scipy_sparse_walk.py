@@ -6,6 +6,8 @@ import numpy
 import numpy as np
 import pytest
 import scipy.sparse as ss
+import scipy.sparse.csgraph
+import scipy.sparse.linalg
 from scipy_check import scalar_of
 
 import ampi
@@ -93,3 +95,64 @@ def test_no_method_loses_a_derivative_in_silence(format, kind):
                 wrong.append((name, given, gradient @ move, expected))
             right += 1
     assert not wrong and right > 400
+
+
+READING = {
+    "== a number": lambda m, x: m == 2,
+    "== an active number": lambda m, x: m == x[0],
+    ">=": lambda m, x: m >= 2,
+    "== a matrix": lambda m, x: m == m.T,
+    "<": lambda m, x: m < m.T,
+    "max": lambda m, x: m.max(axis=0),
+    "argmax": lambda m, x: m.argmax(),
+    "argmin": lambda m, x: m.argmin(axis=1),
+    "count_nonzero": lambda m, x: m.count_nonzero(),
+    "has_canonical_format": lambda m, x: m.has_canonical_format,
+    "nonzero": lambda m, x: m.nonzero(),
+    "find": lambda m, x: ss.find(m),
+    "multiply": lambda m, x: m.multiply(m),
+    "maximum": lambda m, x: m.maximum(m),
+    "an element": lambda m, x: m[0, 1],
+    "todia": lambda m, x: m.todia(),
+    "tocoo": lambda m, x: m.tocoo(),
+    "sorted_indices": lambda m, x: m.sorted_indices(),
+    "str": lambda m, x: str(m),
+    "spsolve": lambda m, x: scipy.sparse.linalg.spsolve(m, np.ones(2)),
+    "inv": lambda m, x: scipy.sparse.linalg.inv(m),
+    "norm": lambda m, x: scipy.sparse.linalg.norm(m),
+    "expm": lambda m, x: scipy.sparse.linalg.expm(m),
+    "components": lambda m, x: scipy.sparse.csgraph.connected_components(m),
+    "rank": lambda m, x: scipy.sparse.csgraph.structural_rank(m),
+}
+
+
+@pytest.mark.parametrize("cls", [ss.csc_matrix, ss.csr_array, ss.coo_array, ss.bsr_array], ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("twice", [False, True], ids=["unsorted", "unsorted, one twice"])
+def test_reading_leaves_a_matrix_with_its_entries(cls, twice):
+    """Many functions that only read a matrix sort and sum its entries in place before."""
+    weights = np.array([[1.0, 2.0], [3.0, 4.0]])
+    places = np.array([1, 0, 0 if twice else 1, 0])
+
+    def objective(x, read):
+        if cls is ss.coo_array:
+            matrix = cls((x * 1.0, (np.array([0, 0, 1, 1]), places.copy())), shape=(2, 2))
+        else:
+            data = x.reshape(4, 1, 1) * 1.0 if cls is ss.bsr_array else x * 1.0
+            matrix = cls((data, places.copy(), np.array([0, 2, 4])), shape=(2, 2))
+        read(matrix, x)
+        return (matrix.toarray() * weights).sum()
+
+    x = np.array([0.5, 1.5, 2.5, 3.5])
+    expected = (weights.T if cls is ss.csc_matrix else weights)[[0, 0, 1, 1], places]
+    checked = 0
+    for name, read in READING.items():
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            try:
+                objective(x, read)
+                gradient = ampi.grad(objective)(x, read)
+            except (ampi.ActivityError, NotImplementedError, TypeError, AttributeError, RuntimeError):
+                continue  # not for this format
+        numpy.testing.assert_allclose(gradient, expected, err_msg=name)
+        checked += 1
+    assert checked > 12

@@ -51,10 +51,14 @@ def take_apart(a: Any) -> tuple:
 def put_together(arrays: tuple, a: Any) -> Any:
     """The same matrix with other arrays.
 
-    SciPy sorts data and indices in place: where the data is another one, so are the indices.
+    SciPy sorts data and indices in place, in functions that only read as well (comparisons, counts): a plain matrix in
+    the place of an active one has arrays of its own.
     """
-    made = holding(a, arrays[0])
-    is_other = not np.may_share_memory(arrays[0], a.data)
+    data = arrays[0]
+    if isinstance(a.data, TrackedArray) and not isinstance(data, TrackedArray):
+        data = np.array(data)
+    made = holding(a, data)
+    is_other = not np.may_share_memory(data, a.data)
     for name, x in zip(INDICES[a.format], arrays[1:]):
         setattr(made, name, mapped(_index, x) if is_other else x)
     return made
