@@ -59,6 +59,18 @@ class ndarray(TrackedArray):
     def __array_function__(self, function: Any, types: Any, arguments: tuple, keywords: dict) -> Any:
         return functions.apply(function, arguments, keywords)
 
+    if np.lib.NumpyVersion(np.__version__) < "2.4.0":  # where ** makes a Python float of a 0-d exponent
+
+        def __pow__(self, other: Any, *modulus: Any) -> Any:
+            if isinstance(other, ndarray) and other.ndim == 0:
+                return np.power(self, other)
+            return super().__pow__(other, *modulus)
+
+        def __ipow__(self, other: Any) -> Any:
+            if isinstance(other, ndarray) and other.ndim == 0:
+                return np.power(self, other, out=(self,))
+            return super().__ipow__(other)
+
     # ------------------------------------------------------------------------------------------ leaving the array
 
     def __float__(self) -> float:

@@ -185,6 +185,8 @@ def _power(base: Callable, swapped: bool) -> Callable:
             found = call(tape, np.power, operands, operator.pow)
             if found is not None:
                 return found
+            if all(isinstance(x, np.ndarray) for x in operands) and operands[1].ndim == 0:
+                return np.power(*operands)  # before NumPy 2.3, ** makes an exponent a Python float
         return base(self, other, *modulus)
 
     return method

@@ -103,3 +103,21 @@ def test_without_an_active_operand_it_is_numpys():
         x = tape.watch(X0)
         with pytest.raises(TypeError):
             x.sum() * None
+
+
+@pytest.mark.parametrize(
+    "power",
+    [
+        lambda x: x ** x[0],
+        lambda x: ampi.numpy.outer(x, x) ** x[1],
+        lambda x: numpy.array([3.0, 2.0]) ** x[0],
+        lambda x: operator.ipow(x * 1.0, x[0]),
+        lambda x: operator.ipow(ampi.numpy.outer(x, x), x[1]),
+        lambda x: x ** (x * 1.0)[0:1].reshape(()),
+    ],
+)
+def test_powers_of_arrays_with_active_exponents(power):
+    """NumPy 2.2 makes a Python float of a 0-d exponent."""
+    gradient = ampi.grad(lambda x: power(x).sum())(X0)
+    expected = [(power(X0 + d).sum() - power(X0 - d).sum()) / 2e-6 for d in 1e-6 * numpy.eye(2)]
+    numpy.testing.assert_allclose(gradient, expected, rtol=1e-7)
