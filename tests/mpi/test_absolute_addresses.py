@@ -114,6 +114,7 @@ def test_several_arrays_against_differences():
     assert errors[1] < 1e-6 * (1 + abs(slope)) and errors[1] < 0.05 * errors[0] + 1e-9
 
 
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_plain_memory_is_sent_beside_tracked_memory():
     plain = numpy.array([5.0, 6.0])
     with ampi.Tape() as tape:

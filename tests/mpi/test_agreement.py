@@ -13,7 +13,7 @@ import ampi
 import ampi.numpy as np
 from ampi.mpi.matching import pair
 
-pytestmark = pytest.mark.mpi(min_size=2)
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")]
 
 ONES = numpy.ones(2)
 

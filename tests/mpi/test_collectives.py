@@ -678,6 +678,7 @@ def test_zero_elements():
     assert on_tape(numpy.ones(0), lambda x: received(x, MPI.PROD)).shape == (0,)
 
 
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_passive_data_overwrites_active_data():
     def run(x):
         y = x * 1.0
@@ -689,6 +690,7 @@ def test_passive_data_overwrites_active_data():
     assert numpy.array_equal(on_tape([1.0, 2.0], run), numpy.full(2, 3.0 * SIZE if RANK == 0 else 0.0))
 
 
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_integers_and_operations_without_derivative_pass_on_passive_data():
     own = MPI.Op.Create(lambda a, b, datatype: None, commute=True)
     with ampi.Tape() as tape:

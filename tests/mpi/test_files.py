@@ -244,6 +244,7 @@ def test_reading_back_what_was_written_draws_a_warning(file):
             file.Read_at(offset(), np.zeros(N))
 
 
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_passive_data_is_no_output(file):
     with ampi.Tape() as tape:
         x = tape.watch(mine())

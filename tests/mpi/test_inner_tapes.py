@@ -156,6 +156,7 @@ def test_nothing_is_received_into_what_an_outer_tape_has(form):
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_nothing_comes_by_other_ways(way):
     comm = ampi.COMM_SELF.Dup()
     refused(lambda buffer, u: way(comm, buffer[:N], u))

@@ -356,6 +356,7 @@ def test_float32_and_float64_in_one_object():
     assert numpy.array_equal(z_bar, [-2j])
 
 
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_passive_objects_pass_through_a_recording_tape():
     comm = COMM_WORLD
     right, left = neighbors(comm)

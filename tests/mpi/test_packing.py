@@ -271,6 +271,7 @@ PROGRAMS = (
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_gradient(program):
     check(program, COMM_WORLD, WORLD)
 
@@ -434,6 +435,7 @@ def test_constants_unpack_over_active_values():
     numpy.testing.assert_array_equal(tape.gradient(y, x, seed=numpy.ones(2)), [32.0, 6.0 + 4 * 27.0])
 
 
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_constants_pack_over_active_values():
     with ampi.Tape() as tape:
         x = tape.watch(numpy.array([2.0, 3.0]))

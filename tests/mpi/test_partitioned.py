@@ -157,6 +157,7 @@ def test_dtypes(dtype):
     check(other_partitions_there, COMM_WORLD, WORLD, n=6, dtype=dtype)
 
 
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_constants_overwrite():
     after, before = partners(WORLD)
     with ampi.Tape() as tape:

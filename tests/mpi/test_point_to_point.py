@@ -146,6 +146,7 @@ def test_short_receive():
 
 @pytest.mark.parametrize("length", [0, 1])
 @pytest.mark.parametrize("nonblocking", [False, True])
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_short_message_without_derivatives(length, nonblocking):
     """What the message did not reach keeps its adjoint."""
 
@@ -592,6 +593,7 @@ def test_rank_without_input_and_output():
     check(program, ampi.COMM_WORLD, WORLD)
 
 
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_constants_overwrite():
     """An inactive message makes what it overwrites constant."""
 

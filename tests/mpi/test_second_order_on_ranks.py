@@ -192,6 +192,7 @@ def test_kernels_as_operations(name, nonblocking):
 
 @pytest.mark.parametrize("op", [MPI.MINLOC, MPI.MAXLOC, MPI.MIN, MPI.MAX])
 @pytest.mark.parametrize("name", ["Allreduce", "Reduce", "Scan", "Exscan"])
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_choices_are_linear_through_the_winner(name, op):
     pair = numpy.dtype([("value", "f8"), ("location", "i4")], align=True)
     located = op in (MPI.MINLOC, MPI.MAXLOC)

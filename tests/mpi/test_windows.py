@@ -250,6 +250,7 @@ def test_overlapping_gets_add():
     assert numpy.array_equal(x_bar, numpy.arange(1.0, 4.0) * total if WORLD.rank == 0 else numpy.zeros(3))
 
 
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_put_zeroes_what_it_overwrites():
     with ampi.Tape() as tape:
         x = tape.watch(numpy.ones(3))
@@ -350,6 +351,7 @@ def test_passive_blocks_cut_derivatives():
 # What is not differentiated
 
 
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_untracked_target_of_active_data():
     win = ampi.Win.Create(numpy.zeros(2), 8, comm=COMM_WORLD)
     win.Fence()
@@ -377,6 +379,7 @@ def sweeps_with(match, use, after=lambda win: None):
     win.Free()
 
 
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_plain_receive_buffer():
     def use(win, x):
         win.Fence()
@@ -427,6 +430,7 @@ def through_nothing(comm, x, name):
     return y
 
 
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_put_from_plain_memory_at_its_address():
     plain = numpy.array([5.0])
     with ampi.Tape() as tape:
@@ -444,6 +448,7 @@ def test_put_from_plain_memory_at_its_address():
     win.Free()
 
 
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_operation_without_a_rule():
     def use(win, x):
         win.Fence()
