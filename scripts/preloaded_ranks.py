@@ -186,6 +186,7 @@ def server(*imported):
         finally:
             process.kill()
             process.wait()
+            process.stdout.close()
 
 
 if __name__ == "__main__":

@@ -106,6 +106,7 @@ def test_derivatives(function):
         np.testing.assert_allclose(ampi.hvp(value, X, direction) @ direction, second, rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_they_are_lists():
     """Of Python's numbers where they have no derivatives, and empty ones as well."""
     expected = numba.njit(among_others)(X)

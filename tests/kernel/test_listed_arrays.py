@@ -85,6 +85,7 @@ WHOLE = [filled, comprehension, in_an_inner_loop]
 
 
 @pytest.mark.parametrize("f", [*SHORT, *WHOLE], ids=lambda f: f.__name__)
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_all_elements_are_there(f):
     """Python's values without a tape and with one, and the derivatives of these."""
     kernel = ampi.kernel(f)

@@ -37,7 +37,7 @@ def rows(x, y):
 def in_place(x, y):
     total = 1.0
     for i in range(x.shape[0]):
-        total = total * x[i] + 0.25
+        total = total * x[i] / (1.0 + total * total) + 0.25
         x[i] = total
     for i in range(1, x.shape[0]):
         y[i] = x[i] * x[i] * x[i - 1]

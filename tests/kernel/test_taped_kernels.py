@@ -75,6 +75,7 @@ def test_result_that_is_an_argument():
     np.testing.assert_allclose(t.gradient(out.x, v, seed=np.ones(2)), expected)
 
 
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_the_same_array_twice():
     x0 = np.array([0.5, 2.0])
     with tape.Tape() as t:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import cache
 from typing import Any
 
@@ -24,7 +25,9 @@ def context() -> Any:
 def result_type(function: Any, arguments: tuple[types.Type, ...]) -> types.Type | None:
     """The type of ``function(*arguments)``, or None where Numba has no such call."""
     try:
-        signature = context().resolve_function_type(function, arguments, {})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of slow code, which Numba does not make: see the compilation's own
+            signature = context().resolve_function_type(function, arguments, {})
     except (numba_errors.NumbaError, NotImplementedError, KeyError, AttributeError, TypeError):
         return None
     return None if signature is None else plain(signature.return_type)

@@ -16,7 +16,7 @@ def share_out(comm, deck, root=0):
     layout, count, dtype = comm.bcast((layout, deck.poses.shape[1], deck.poses.dtype.str) if root_has else None, root)
     arrays = {}
     for name, (shape, kind) in zip(names, layout):
-        arrays[name] = getattr(deck, name) if root_has else np.empty(shape, kind)
+        arrays[name] = np.asarray(getattr(deck, name)) if root_has else np.empty(shape, kind)
         comm.Bcast(arrays[name], root)
     counts = shares(count, comm.Get_size())
     poses = np.empty((DEGREES_OF_FREEDOM, counts[comm.Get_rank()]), dtype)
