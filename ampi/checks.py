@@ -5,45 +5,46 @@ Not set: what can be seen at next to no cost.  ``full``: everything that is know
 """
 
 import os
+from collections.abc import Collection
 
 from .errors import AmpiError
 
 FULL, DEFAULT, OFF = "full", "", "off"
 
 
-def read_level(text: str | None) -> str:
-    """The level of checks that a value of ``AMPI_CHECK`` asks for.
+def setting(name: str, values: Collection[str], what: str) -> str:
+    """The value of an environment variable, in small letters; empty if it is not set.
+
+    Parameters
+    ----------
+    name : str
+    values : collection of str
+        What it may be set to.
+    what : str
+        The same in words, for the error.
 
     Raises
     ------
     AmpiError
-        The value is none of those that there are.
+        The value is none of these.
     """
-    found = (text or "").strip().lower()
-    if found not in (FULL, DEFAULT, OFF):
-        raise AmpiError(f"the environment variable AMPI_CHECK is {text!r}; it can be 'full' or 'off', or not be set")
+    text = os.environ.get(name, "")
+    found = text.strip().lower()
+    if found and found not in values:
+        raise AmpiError(f"the environment variable {name} is {text!r}; it can be {what}")
     return found
 
 
-def read_switch(text: str | None) -> bool:
-    """Whether NumPy's C functions are redirected, by a value of ``AMPI_INTERCEPT``.
-
-    Raises
-    ------
-    AmpiError
-        The value is none of those that there are.
-    """
-    found = (text or "").strip().lower()
-    if found not in ("", "on", "off"):
-        raise AmpiError(f"the environment variable AMPI_INTERCEPT is {text!r}; it can be 'off', or not be set")
-    return found != "off"
+def read_level() -> str:
+    """The level of checks that ``AMPI_CHECK`` asks for."""
+    return setting("AMPI_CHECK", (FULL, OFF), "'full' or 'off', or not be set")
 
 
-level = read_level(os.environ.get("AMPI_CHECK"))
+level = read_level()
 strict = level == FULL
 """Whether a derivative that is dropped where an array leaves for plain NumPy is an error, and not a warning."""
 
-intercepts = read_switch(os.environ.get("AMPI_INTERCEPT"))
+intercepts = setting("AMPI_INTERCEPT", ("on", "off"), "'off', or not be set") != "off"
 """Whether C functions of NumPy and of other packages are redirected while a tape records (see `interception`)."""
 
 whole = False

@@ -12,13 +12,28 @@ from ampi import AmpiError, checks
 @pytest.mark.parametrize(
     ("text", "level"), [(None, ""), ("", ""), ("full", "full"), (" FULL ", "full"), ("off", "off")]
 )
-def test_levels(text, level):
-    assert checks.read_level(text) == level
+def test_levels(text, level, monkeypatch):
+    monkeypatch.delenv("AMPI_CHECK", raising=False)
+    if text is not None:
+        monkeypatch.setenv("AMPI_CHECK", text)
+    assert checks.read_level() == level
 
 
-def test_a_value_that_does_not_exist_is_an_error_which_names_the_variable():
+@pytest.mark.parametrize("name, value", [("AMPI_CHECK", "ful"), ("AMPI_INTERCEPT", "none"), ("AMPI_ABORT", "no")])
+def test_values_that_there_are_not(name, value):
+    environment = {key: one for key, one in os.environ.items() if not key.startswith(("PMI", "HYDRA", "OMPI"))}
+    done = subprocess.run(
+        [sys.executable, "-c", "import ampi.mpi"], env={**environment, name: value}, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert f"AmpiError: the environment variable {name} is {value!r}; it can be " in done.stderr.splitlines()[-1]
+
+
+def test_a_value_that_does_not_exist_is_an_error_which_names_the_variable(monkeypatch):
     with pytest.raises(AmpiError, match="AMPI_CHECK is 'ful'; it can be 'full' or 'off'"):
-        checks.read_level("ful")
+        monkeypatch.setenv("AMPI_CHECK", "ful")
+        checks.read_level()
+    monkeypatch.undo()
     done = subprocess.run(
         [sys.executable, "-c", "import ampi"], env={**os.environ, "AMPI_CHECK": "1"}, capture_output=True, text=True
     )

@@ -22,6 +22,7 @@ from typing import Any
 import mpi4py.run
 from mpi4py import MPI as mpi
 
+from ..checks import setting
 from ..errors import AmpiError
 from .notices import status_of, stranded
 from .reverse import LEAVING_TAG
@@ -53,7 +54,12 @@ def install(world: mpi.Comm, comm: mpi.Comm) -> None:
     AmpiError
         The value of AMPI_ABORT is none of those that there are.
     """
-    text = os.environ.get("AMPI_ABORT", "").strip()
+    meaning = "0 (an error ends only its own rank), or 1 or not be set (it ends all ranks)"
+    try:
+        text = setting("AMPI_ABORT", ("0", "1"), meaning)
+        problem = None
+    except AmpiError as error:  # which ends all ranks
+        text, problem = "1", error
     if text != "0" and world.size > 1 and "pytest" not in sys.modules and not _is_interactive():
         sys.excepthook = _hook(sys.excepthook, world, os.getpid())
         sys.exit = _exit  # type: ignore[assignment]
@@ -61,11 +67,8 @@ def install(world: mpi.Comm, comm: mpi.Comm) -> None:
             if hasattr(builtins, name):
                 setattr(builtins, name, _exit)
         atexit.register(_end, comm, os.getpid())
-    if text not in ("", "0", "1"):
-        raise AmpiError(
-            f"the environment variable AMPI_ABORT is {text!r}; it can be 0 (an error ends only its own rank), or 1 or "
-            "not be set (it ends all ranks)"
-        )
+    if problem is not None:
+        raise problem
 
 
 def abort(world: mpi.Comm, status: int) -> None:
