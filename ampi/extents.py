@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -133,3 +134,46 @@ def repeats_elements(array: np.ndarray) -> bool:
     for stride, n in zip(array.strides, array.shape):
         places = np.add.outer(places, abs(stride) * np.arange(n))
     return bool((np.diff(np.sort(places, axis=None)) < array.itemsize).any())
+
+
+def behind(base: Any) -> Any:
+    """The array behind what NumPy puts between a view and it: a memoryview, or the dummy of `as_strided`."""
+    if isinstance(base, memoryview):
+        return base.obj
+    if type(base) is _STRIDED:
+        return base.base
+    return base
+
+
+_STRIDED = type(np.lib.stride_tricks.as_strided(np.zeros(1)).base)
+
+
+def memory_at(address: int, nbytes: int) -> np.ndarray:
+    """Bytes of memory of anybody's, which has to be kept alive by others."""
+    return np.frombuffer(_bytes_type(nbytes).from_address(address), np.uint8)
+
+
+@functools.lru_cache(256)
+def _bytes_type(nbytes: int) -> Any:
+    """What ctypes takes for so many bytes: a class, whose making takes as long as copying 100 KiB."""
+    return ctypes.c_ubyte * nbytes
+
+
+def is_power_of_two(n: int) -> bool:
+    """Whether it is time to look through a growing collection of ``n`` things for dead ones."""
+    return n & (n - 1) == 0
+
+
+def place_of(view: np.ndarray) -> tuple[Any, ...]:
+    """Where an array lies, and what it takes its bytes for."""
+    return address_of(view), view.shape, view.strides, view.dtype
+
+
+def may_change(view: np.ndarray) -> bool:
+    """Whether somebody can write to a plain array, or to what it looks at."""
+    array: Any = view
+    while isinstance(array, np.ndarray):
+        if array.flags.writeable:
+            return True
+        array = array.base
+    return array is not None and not isinstance(array, bytes)

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import ctypes
-import functools
 import itertools
-import math
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -21,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from . import checks
-from .errors import ActivityError
-from .extents import address_of, bounds_of
+from .extents import address_of, behind, bounds_of, is_power_of_two, memory_at
 from .layouts import alike, require_plain_class
+from .regions import Region
 
 CHECKED, LENT = 1, 2
 """Kinds of guards (`Storage.guard`)."""
@@ -99,9 +96,6 @@ class Storage:
         return f"<Storage of {self.nbytes} bytes at {self.address:#x}>"
 
 
-SLOT = 8
-"""Bytes of the shadow of a packed storage for each byte."""
-
 RECEIVED, PACKED = 1, 2
 """Kinds of packed storages: bytes that may hold packed elements, and bytes that do."""
 
@@ -141,80 +135,6 @@ def forget_node(array: TrackedArray) -> None:
     if hasattr(array, "_node"):
         storage_of(array)
         TrackedArray._node.__delete__(array)  # type: ignore[attr-defined]
-
-
-class Region:
-    """Where an array lies in its storage.
-
-    ``steps``, ``offsets`` and ``numbers`` are what `tape.elements` finds elements by, once they have been computed.
-    """
-
-    __slots__ = ("asked", "dtype", "numbers", "offset", "offsets", "shape", "steps", "storage", "strides")
-
-    def __init__(self, storage: Storage, array: np.ndarray) -> None:
-        self.storage = storage
-        self.offset = address_of(array) - storage.address
-        self.shape = array.shape
-        self.strides = array.strides
-        self.dtype = array.dtype
-
-    @classmethod
-    def all_of(cls, storage: Storage, array: np.ndarray) -> Region:
-        """That of an array which begins with its storage."""
-        region = cls.__new__(cls)
-        region.storage = storage
-        region.offset = 0
-        region.shape = array.shape
-        region.strides = array.strides
-        region.dtype = array.dtype
-        return region
-
-    @property
-    def place(self) -> tuple[Any, ...]:
-        """Equal for regions that name the same elements of the same storage in the same order."""
-        return self.storage, self.offset, self.shape, self.strides, self.dtype
-
-    def view(self, block: np.ndarray) -> np.ndarray:
-        """This region of a block of bytes that has the storage's layout (of its shadow, if that has slots)."""
-        if self.storage.packed:
-            return self._slots(block)
-        try:
-            return np.ndarray(self.shape, self.dtype, block, self.offset, self.strides)
-        except (TypeError, ValueError):  # of no elements, which may lie anywhere
-            if 0 not in self.shape:
-                raise
-            return np.empty(self.shape, self.dtype)
-
-    def _slots(self, block: np.ndarray) -> np.ndarray:
-        """The slots of the elements' first bytes."""
-        if self.dtype.kind == "c":
-            raise ActivityError("packed bytes are looked at as complex numbers; unpack them: datatype.Unpack(...)")
-        if 0 in self.shape:
-            return np.empty(self.shape)
-        strides = tuple(SLOT * stride for stride in self.strides)
-        return np.ndarray(self.shape, np.float64, block, SLOT * self.offset, strides)
-
-    def field(self, name: str) -> Region:
-        """The region of one field of structured elements."""
-        dtype, offset = self.dtype.fields[name][:2]  # type: ignore[index]
-        region = Region.__new__(Region)
-        region.storage = self.storage
-        region.offset = self.offset + offset
-        region.dtype = dtype.base
-        region.shape = self.shape + dtype.shape
-        inner = np.empty(dtype.shape, dtype.base).strides
-        region.strides = self.strides + inner
-        return region
-
-    def is_all_ordinary(self) -> bool:
-        """Whether it has as many elements as its storage, and that is memory of the ordinary kind."""
-        storage = self.storage
-        return self.nbytes == storage.nbytes and not (storage.packed or storage.volatile or storage.elsewhere)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the region's elements."""
-        return math.prod(self.shape) * self.dtype.itemsize
 
 
 def plain(array: np.ndarray) -> np.ndarray:
@@ -316,18 +236,6 @@ def _find(array: np.ndarray, create: bool) -> Storage | None:
         return _find_foreign(array, owner, create)
 
 
-def behind(base: Any) -> Any:
-    """The array behind what NumPy puts between a view and it: a memoryview, or the dummy of `as_strided`."""
-    if isinstance(base, memoryview):
-        return base.obj
-    if type(base) is _STRIDED:
-        return base.base
-    return base
-
-
-_STRIDED = type(np.lib.stride_tricks.as_strided(np.zeros(1)).base)
-
-
 def _find_owned(owner: np.ndarray, create: bool) -> Storage | None:
     key = id(owner)
     found = _owned.get(key)
@@ -369,17 +277,6 @@ def arrays_of_blocks() -> list[np.ndarray]:
     return [array for array in owned if array is not None] + foreign
 
 
-def memory_at(address: int, nbytes: int) -> np.ndarray:
-    """Bytes of memory of anybody's, which has to be kept alive by others."""
-    return np.frombuffer(_bytes_type(nbytes).from_address(address), np.uint8)
-
-
-@functools.lru_cache(256)
-def _bytes_type(nbytes: int) -> Any:
-    """What ctypes takes for so many bytes: a class, whose making takes as long as copying 100 KiB."""
-    return ctypes.c_ubyte * nbytes
-
-
 def track_block(storage: Storage, alive: Callable[[], Any]) -> Storage:
     """Track a block of memory that no array owns; until ``alive()`` is None."""
     with _lock:
@@ -404,11 +301,6 @@ def _insert_foreign(storage: Storage, alive: Callable[[], Any]) -> None:
     k = bisect.bisect_right(_foreign_addresses, storage.address)
     _foreign_addresses.insert(k, storage.address)
     _foreign.insert(k, (storage, alive))
-
-
-def is_power_of_two(n: int) -> bool:
-    """Whether it is time to look through a growing collection of ``n`` things for dead ones."""
-    return n & (n - 1) == 0
 
 
 def _forget_foreign(k: int) -> None:

@@ -12,6 +12,7 @@ PACKAGE = ROOT / "ampi"
 FLOORS = {
     "errors": 0,
     "memory": 0,
+    "regions": 0,
     "blocks": 0,
     "extents": 0,
     "layouts": 0,

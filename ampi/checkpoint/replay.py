@@ -10,15 +10,15 @@ import numpy as np
 from checkpoint_schedules import Copy, EndForward, EndReverse, Forward, Move, Reverse, StorageType
 
 from ..errors import ActivityError, CommunicationError, TapeError
-from ..extents import Extent, address_of
-from ..handouts import describe, where_called
-from ..memory import Region, Storage, TrackedArray, is_scalar, memory_at, region_of, storage_of
-from ..mpi.files import positions
+from ..extents import address_of
+from ..handouts import where_called
+from ..memory import Region, Storage, is_scalar, storage_of
 from ..mpi.outcomes import install
 from ..replays import StepRuns
 from ..tape import Record, Sweep, Tape, Undo, may_change, passive
 from . import progress
 from .generators import generators_of_kernels
+from .kept import InPlaceView, StepTape, Stored, Taped, give, places_of
 from .open_communication import left_open
 from .reproduction import Held, Once, compare
 from .resuming import Disk, OnDisk
@@ -26,126 +26,6 @@ from .schedules import Commit
 from .states import InPlace, Snapshot, owner_of, with_tracked_numbers
 from .views import View, Ways, spelled
 from .written import Values, Written, block_of, fingerprints
-
-
-def give(storage: Any, reference: Any) -> None:
-    """Memory carries derivatives on a tape (None: on none) from now on, with the values that it has now."""
-    storage.tape = reference
-    storage.baseline = None
-
-
-class StepTape(Tape):
-    """The tape of one step, which knows those of the other steps."""
-
-    of_step = True
-
-    def __init__(self, siblings: set[Any]) -> None:
-        super().__init__()
-        self.siblings = siblings
-
-    def is_active(self, array: Any) -> bool:
-        """Whether the memory of an array carries derivatives on this tape."""
-        storage = storage_of(array) if isinstance(array, np.ndarray) else None
-        if storage is not None and storage.tape is not self.reference and storage.tape in self.siblings:
-            raise ActivityError(
-                f"{where_called()}: a step of ampi.timeloop uses {describe(storage, array)} that an earlier step has "
-                "computed, and that is not in its state; add it to the state"
-            )
-        return super().is_active(array)
-
-
-class Stored:
-    """A state at the beginning of a step, to begin anew from."""
-
-    def __init__(self, loop: Loop, state: Any) -> None:
-        self.snapshot = loop.snapshot(state)
-        self.files = positions()
-        self.generators = generators_of_kernels()
-        self.values = Values(loop.written)
-        self.nbytes = self.snapshot.nbytes + self.values.nbytes
-        self.counted = 0
-
-    def restore(self, loop: Loop) -> Any:
-        if loop.first_values is not None:
-            loop.first_values.put_back(len(self.values))  # of what was written for the first time by a later step
-        self.values.put_back()
-        for position in self.files:
-            position.put_back()
-        if self.generators is not None:
-            self.generators.put_back()
-        return self.snapshot.restore()
-
-
-class Taped:
-    """A recorded step: its tape, and where its state lay before and after it.
-
-    ``owners`` has, by weak references, the arrays which own that memory as far as it was made in the loop, and ``more``
-    the bytes that are kept beside the tape's old values and what kernels keep.
-    """
-
-    __slots__ = ("after", "before", "counted", "frozen", "more", "owners", "tape")
-
-    def __init__(
-        self, tape: StepTape, before: dict[tuple, Region], after: dict[tuple, Region], owners: dict[Storage, Any]
-    ) -> None:
-        self.tape = tape
-        self.before = before
-        self.after = after
-        self.owners = owners
-        self.frozen: list[np.ndarray] = []  # memory that the sweep writes to
-        self.more = self.counted = 0
-
-    @property
-    def nbytes(self) -> int:
-        """What it keeps by now: later steps overwrite what it needs."""
-        return self.tape.saved_bytes + self.tape.kept_bytes + self.more
-
-    def alive(self, outside: dict[Storage, Any]) -> dict[Storage, np.ndarray]:
-        """The memory of its states that is still there, and arrays which own that."""
-        found = {}
-        for region in (*self.before.values(), *self.after.values()):
-            reference = self.owners.get(region.storage) or outside.get(region.storage)
-            owner = None if reference is None else reference()
-            if owner is not None:
-                found[region.storage] = owner
-        return found
-
-    def forget_needs(self, storages: Iterable[Storage]) -> None:
-        """It has been swept: nobody must ask for it when this memory is overwritten."""
-        for storage in storages:
-            storage.needs.pop(self.tape.reference, None)
-
-    def freeze(self, owners: dict[Storage, np.ndarray]) -> None:
-        """Save what its records need of some memory, into which anybody may write from now on."""
-        undo = []
-        for storage, owner in owners.items():
-            if storage.needs.pop(self.tape.reference, None) is not None:
-                block = memory_at(storage.address, storage.nbytes)
-                undo.append(Undo(storage, block, Extent(block)))
-                self.frozen.append(owner)
-        self.more += sum(action.saved.nbytes for action in undo)
-        self.tape.records.append(Record(None, undo, ()))
-
-
-class InPlaceView:
-    """What is found once of a state whose arrays of ampi's are all in memory from before the loop.
-
-    Attributes
-    ----------
-    view : View
-    lasting, others : dict
-        See `Loop.sort`.
-    places : dict
-        Where the arrays with derivatives lie.
-    """
-
-    __slots__ = ("lasting", "others", "places", "view")
-
-    def __init__(self, view: View, lasting: dict, others: dict) -> None:
-        self.view = view
-        self.lasting = lasting
-        self.others = others
-        self.places = places_of(view.differentiable)
 
 
 class Loop:
@@ -383,11 +263,6 @@ class Loop:
                 self._room = 2 * len(self._constant) + 1000
             self._constant[id(array)] = weakref.ref(array), found
         return found
-
-
-def places_of(arrays: dict[tuple, TrackedArray]) -> dict[tuple, Region]:
-    """Where arrays of a state lie, by the ways to them."""
-    return {way: region_of(a) for way, a in arrays.items()}
 
 
 def move(sweep: Sweep, sources: dict[tuple, Region], targets: dict[tuple, Region]) -> None:

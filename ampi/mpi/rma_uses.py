@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from .rma_order import Cells
+    from .rma_cells import Cells
 
 SLOTS = 16
 """Tapes that can wait for their sweeps at a time, if there are ranks that have no part in any communication on them."""

@@ -11,7 +11,7 @@ from sys import _getframe
 from time import perf_counter_ns as now
 from typing import Any
 
-from ..checkpoint.replay import Stored
+from ..checkpoint.kept import Stored
 from ..kernel.dispatcher import Kernel
 from ..mpi.collectives import COLLECTIVES, SCANS
 from ..mpi.namespace import BASE, MPI

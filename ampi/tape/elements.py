@@ -37,8 +37,9 @@ import numpy as np
 from ..errors import PerformanceWarning
 from ..extents import Extent, address_of, may_repeat
 from ..handouts import warning_level, where_called
-from ..memory import SLOT, Pool, Region, Storage, memory_at
+from ..memory import Pool, Region, Storage, memory_at
 from ..needs import Needs
+from ..regions import SLOT
 from .records import IsRecord, Record
 from .undo import Undo, needs_lock
 

@@ -19,8 +19,9 @@ from ..blocks import zeroed
 from ..errors import ActivityError, TapeError
 from ..extents import Extent
 from ..handouts import where_called
-from ..memory import SLOT, Region, Storage, carries_derivatives, plain, region_of, storage_of
+from ..memory import Region, Storage, carries_derivatives, plain, region_of, storage_of
 from ..recording import actively, is_around, passively
+from ..regions import SLOT
 from .records import Zero
 from .seeds import in_structure_of, leaves
 from .tape import Tape

@@ -30,7 +30,6 @@ from ..extents import Extent
 from ..handouts import where_called
 from ..memory import (
     CHECKED,
-    SLOT,
     Region,
     Storage,
     array_type,
@@ -43,6 +42,7 @@ from ..memory import (
     tracked_copy,
 )
 from ..recording import actively, passively, resumed
+from ..regions import SLOT
 from .push import ForwardTape, Push
 from .records import Record
 from .seeds import plant

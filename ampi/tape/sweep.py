@@ -14,8 +14,9 @@ from .. import handouts
 from ..blocks import zeroed
 from ..errors import TapeError
 from ..extents import Extent, may_repeat
-from ..memory import SLOT, Region, Storage, address_of, carries_derivatives, plain, storage_of
+from ..memory import Region, Storage, address_of, carries_derivatives, plain, storage_of
 from ..recording import actively, is_around, passively
+from ..regions import SLOT
 from .records import Watch
 from .undo import Undo, needs_lock
 

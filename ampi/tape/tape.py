@@ -14,15 +14,14 @@ import numpy as np
 
 from .. import checks, handouts
 from ..blocks import same_bytes
-from ..errors import ActivityError, ActivityWarning, AmpiError, TapeError
-from ..extents import Extent
-from ..handouts import warning_level, where_called
+from ..errors import ActivityError, ActivityWarning, TapeError
+from ..extents import Extent, may_change, place_of
+from ..handouts import warning_level
 from ..memory import (
     LENT,
     Region,
     Storage,
     TrackedArray,
-    address_of,
     carries_derivatives,
     forget_node,
     plain,
@@ -30,9 +29,10 @@ from ..memory import (
     storage_of,
     tracked_copy,
 )
-from ..recording import PARENT, Scope, current, enter, is_around, leave, set_bystander, this_thread, would_lose
+from ..recording import PARENT, Scope, current, enter, leave, this_thread, would_lose
 from .budget import Limit, Spool, budget_for
 from .elements import Elements
+from .elsewhere import lost
 from .records import Output, Record, Watch, Zero
 from .seeds import in_structure_of, leaves, plant
 from .sweep import Sweep
@@ -436,7 +436,7 @@ class Tape(metaclass=_WithHelp):
             return True
         other = storage.tape()
         if other is not None and not other.closed and would_lose(other):
-            raise _lost(array, other)
+            raise lost(array, other)
         return False
 
     def activate(self, array: np.ndarray) -> None:
@@ -594,69 +594,3 @@ class Tape(metaclass=_WithHelp):
             f"tape.{asked}: x is not an array that tape.watch returned; "
             "write `x = tape.watch(x0)` inside the tape and pass that x"
         )
-
-
-class Bystander(Tape):
-    """What `current` is in a thread that has no tape while another thread, or another task, has one.
-
-    It records nothing, and on it nothing is active: to use what carries derivatives on the other's tape is an error.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        living.discard(self.reference)
-        self.pen = None
-
-    def append(self, *arguments: Any, **keywords: Any) -> None:
-        """Nothing is recorded."""
-
-    append_start = append
-
-    def need(self, array: np.ndarray) -> np.ndarray:
-        """Nothing is needed."""
-        return array
-
-    def watches_over(self, array: np.ndarray) -> bool:
-        """Whether an array carries derivatives on the tape of somebody else."""
-        storage = storage_of(array)
-        tape = None if storage is None or storage.tape is None else storage.tape()
-        return tape is not None and not tape.closed
-
-
-set_bystander(Bystander())
-
-
-def _lost(array: np.ndarray, tape: Tape) -> AmpiError:
-    """The error for an array that carries derivatives on an open tape which does not record here."""
-    what = f"an array of shape {array.shape} and dtype {array.dtype}"
-    if is_around(tape):
-        return TapeError(
-            f"{what} that carries derivatives on an outer tape is used inside an inner tape, where they would be lost; "
-            "pass ampi.value(x) if it is a constant there"
-        )
-    here = threading.current_thread().name
-    if tape.thread == get_ident():
-        who, instead = "another task of this thread", "start this task inside of the tape"
-    else:
-        who, instead = f"thread '{tape.thread_name}'", f"let thread '{tape.thread_name}' do it"
-    return ActivityError(
-        f"{where_called()}: {what} carries derivatives on a tape of {who}, and is used by thread '{here}', where they "
-        f"would be lost; {instead}, or differentiate here what this thread does (`y, pullback = ampi.vjp(f, "
-        "ampi.value(x))`, which ampi.custom_vjp makes a part of the other tape), or pass ampi.value(x) if it is a "
-        "constant here"
-    )
-
-
-def place_of(view: np.ndarray) -> tuple[Any, ...]:
-    """Where an array lies, and what it takes its bytes for."""
-    return address_of(view), view.shape, view.strides, view.dtype
-
-
-def may_change(view: np.ndarray) -> bool:
-    """Whether somebody can write to a plain array, or to what it looks at."""
-    array: Any = view
-    while isinstance(array, np.ndarray):
-        if array.flags.writeable:
-            return True
-        array = array.base
-    return array is not None and not isinstance(array, bytes)

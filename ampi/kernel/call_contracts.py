@@ -1,0 +1,149 @@
+"""The contract of a kernel's call: by which of its arguments are active, and which are the same memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from ampi import memory
+from ampi.errors import ActivityError
+from ampi.extents import Extent
+from ampi.kernel import arguments, forward, lanes, second
+from ampi.kernel.case import Case
+from ampi.kernel.contract import Contract, make_contract
+from ampi.kernel.list_arguments import refuse_overlap as refuse_overlap_of_lists
+from ampi.kernel.runtime.noalias import are_separate
+
+
+def find_contract(
+    kernel: Any,
+    primal: Any,
+    kinds: tuple[Any, ...],
+    leaves: Sequence[Any],
+    storages: Sequence[memory.Storage | None],
+    active: frozenset[int],
+    threaded: bool,
+    plain: bool,
+    after: bool,
+) -> Contract:
+    """The contract of a call, which is made where its like has not been seen; ``plain``: all memory is of the ordinary
+    kind, into which nobody else writes."""
+    places: list[Any] = []
+    same: tuple[tuple[int, int], ...] = ()
+    merged: set[int] = set()
+    separate = plain and have_own_storages(leaves, storages)
+    if not separate:
+        places = list(map(arguments.place, leaves))
+        same = arguments.same_places(places)
+        merged = {k for k, _ in same}
+        separate = are_separate([None if k in merged else p and p[:2] for k, p in enumerate(places)], leaves)
+    choices = active, same, separate, threaded, after
+
+    def contract_for(single: frozenset[tuple[int, int]]) -> Contract:
+        key = kinds, choices, single, plain
+        contract = kernel.contracts.get(key)
+        if contract is None:
+            case = Case(primal.types, *choices, single, plain)
+            tangent = cache(partial(forward.make_tangent_contract, kernel, case))
+            twice = cache(partial(second.make_second_contract, kernel, case))
+            more = {"tangent": tangent, "second": twice, "drawing": cache(partial(drawing_of, kernel, case))}
+            contract = replace(make_contract(kernel, case), **more)
+            contract = kernel.contracts[key] = lanes.with_lanes(kernel, case, contract)
+        return contract
+
+    contract = contract_for(frozenset())
+    if active and contract.disagreement is not None and contract.disagreement(*leaves):
+        arrays = [(k, leaf) for k, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray)]
+        contract = contract_for(frozenset((k, axis) for k, a in arrays for axis, n in enumerate(a.shape) if n == 1))
+    if active and not separate:
+        refuse_overlap(kernel, contract, places, merged, leaves)
+    return contract
+
+
+def drawing_of(kernel: Any, case: Case) -> Any:
+    """What draws the random numbers of a kernel; what differentiates is imported where there are any."""
+    from ampi.kernel.drawing import make_drawing
+
+    return make_drawing(kernel, case)
+
+
+def find_tangent_contract(
+    kernel: Any, bound: tuple[Any, ...], leaves: Sequence[Any], storages: Sequence[Any], active: frozenset[int]
+) -> forward.TangentContract:
+    """`find_contract`, in forward mode."""
+    threaded = kernel.is_threaded()
+    places: list[Any] = []
+    same: tuple[tuple[int, int], ...] = ()
+    merged: set[int] = set()
+    separate = have_own_storages(leaves, storages)
+    if not separate:
+        places = list(map(arguments.place, leaves))
+        same = arguments.same_places(places)
+        merged = {k for k, _ in same}
+        others = [None if k in merged else p and p[:2] for k, p in enumerate(places)]
+        separate = are_separate(others, leaves)
+    kinds = tuple(map(arguments.kind, bound))
+
+    def found(single: frozenset[tuple[int, int]]) -> forward.TangentContract:
+        key = "tangent", kinds, active, same, separate, threaded, single
+        contract = kernel.contracts.get(key)
+        if contract is None:
+            types = kernel.types_of(tuple(map(arguments.plain, bound)))
+            case = Case(types, active, same, separate, threaded, single=single)
+            drawing = cache(partial(drawing_of, kernel, case))
+            contract = replace(forward.make_tangent_contract(kernel, case), drawing=drawing)
+            kernel.contracts[key] = contract
+        return contract
+
+    contract = found(frozenset())
+    if contract.disagreement is not None and contract.disagreement(*leaves):
+        arrays = [(k, leaf) for k, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray)]
+        contract = found(frozenset((k, axis) for k, a in arrays for axis, n in enumerate(a.shape) if n == 1))
+        if contract.disagreement is not None:
+            refuse_stretching(kernel, contract.disagreement(*leaves))
+    if not separate:
+        refuse_overlap(kernel, contract, places, merged, leaves)  # type: ignore[arg-type]
+    refuse_overlap_of_lists(kernel, contract.names, contract.writes, bound, leaves)
+    return contract
+
+
+def have_own_storages(leaves: Sequence[Any], storages: Sequence[memory.Storage | None]) -> bool:
+    """Whether each array is tracked memory that none of the others is a part of."""
+    found: list[memory.Storage] = []
+    for leaf, storage in zip(leaves, storages):
+        if isinstance(leaf, np.ndarray):
+            if storage is None or storage in found:
+                return False
+            found.append(storage)
+    return True
+
+
+def refuse_stretching(kernel: Any, line: int) -> None:
+    """An axis of size one that fits to longer ones is only known to derivatives if it is an argument's own, or if the
+    source shows it."""
+    from ampi.kernel.normalise.expand import ADVICE
+
+    if line:
+        raise ActivityError(
+            f"{kernel.py_func.__code__.co_filename}:{line}: in kernel '{kernel.__name__}': arrays of "
+            f"different sizes in one operation; {ADVICE}"
+        )
+
+
+def refuse_overlap(
+    kernel: Any, contract: Contract, places: Sequence[Any], merged: set[int], leaves: Sequence[Any]
+) -> None:
+    """Arguments that overlap without being the same array cannot be analysed."""
+    for w in contract.writes:
+        for k, other in enumerate(places):
+            if k == w or other is None or k in merged or places[w][0] >= other[1] or other[0] >= places[w][1]:
+                continue
+            if Extent(leaves[w]).overlaps(Extent(leaves[k])):
+                raise ActivityError(
+                    f"{kernel.__name__}(): arguments '{contract.names[k]}' and '{contract.names[w]}' overlap "
+                    "in memory, and the kernel writes one of them; pass the whole array once, or a copy"
+                )

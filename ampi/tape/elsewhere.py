@@ -1,0 +1,34 @@
+"""Arrays that carry derivatives on a tape which does not record here: of another thread or task, or around this one."""
+
+from __future__ import annotations
+
+import threading
+from _thread import get_ident
+from typing import Any
+
+import numpy as np
+
+from ..errors import ActivityError, AmpiError, TapeError
+from ..handouts import where_called
+from ..recording import is_around
+
+
+def lost(array: np.ndarray, tape: Any) -> AmpiError:
+    """The error for an array that carries derivatives on an open tape which does not record here."""
+    what = f"an array of shape {array.shape} and dtype {array.dtype}"
+    if is_around(tape):
+        return TapeError(
+            f"{what} that carries derivatives on an outer tape is used inside an inner tape, where they would be lost; "
+            "pass ampi.value(x) if it is a constant there"
+        )
+    here = threading.current_thread().name
+    if tape.thread == get_ident():
+        who, instead = "another task of this thread", "start this task inside of the tape"
+    else:
+        who, instead = f"thread '{tape.thread_name}'", f"let thread '{tape.thread_name}' do it"
+    return ActivityError(
+        f"{where_called()}: {what} carries derivatives on a tape of {who}, and is used by thread '{here}', where they "
+        f"would be lost; {instead}, or differentiate here what this thread does (`y, pullback = ampi.vjp(f, "
+        "ampi.value(x))`, which ampi.custom_vjp makes a part of the other tape), or pass ampi.value(x) if it is a "
+        "constant here"
+    )
