@@ -401,23 +401,15 @@ class Prequest(Completions, Handles, _Prequest, metaclass=AcceptsBase):
         """Initiate a communication with a persistent request."""
         if not living:
             return _Prequest.Start(self)
-        logged = _log_start(self)
-        try:
-            _Prequest.Start(self)
-        except BaseException as error:
-            _take_back(logged, error)
-            raise
-        _started(self, logged)
+        _start([self], lambda: _Prequest.Start(self))
 
     @classmethod
     def Startall(cls, requests: list[mpi.Prequest]) -> None:
         """Start a collection of persistent requests."""
         if not living:
             return _Prequest.Startall(requests)
-        logged = [_log_start(request) for request in requests]
-        _Prequest.Startall(requests)
-        for request, parts in zip(requests, logged):
-            _started(request, parts)
+        requests = list(requests)
+        _start(requests, lambda: _Prequest.Startall(requests))
 
     def Pready(self, partition: int) -> None:
         """Mark a given partition as ready."""
@@ -465,13 +457,37 @@ def _log_start(request: mpi.Prequest) -> tuple[Sent | Received, ...]:
     return () if start is None else start()
 
 
+def _start(requests: Sequence[mpi.Prequest], primal: Callable[[], None]) -> None:
+    """Start requests.  MPI looks at all of them, and starts none if it refuses one, by an error that programs catch."""
+    tape = opened()
+    # A tangent goes before its message, and cannot be called back.  Of what is active MPI knows more than a tape does.
+    pushes = tape is not None and (tape.forward is not None or tape.tangents is not None)
+    first = not all(requests) or (pushes and _any_recorded(requests))
+    if first:
+        primal()
+    logged: list[tuple[Sent | Received, ...]] = []
+    try:
+        for request in requests:
+            logged.append(_log_start(request))
+        if not first:
+            primal()
+    except BaseException as error:
+        for parts in logged:
+            _take_back(parts, error)
+        raise
+    for request, parts in zip(requests, logged):
+        _started(request, parts)
+
+
 def _take_back(parts: Iterable[Sent | Received], error: BaseException) -> None:
-    """MPI has refused to start a request, by an error which the program may catch."""
+    """MPI has refused to start a request."""
     for part in parts:
         if hasattr(part, "take_back"):
             part.take_back(opened(), error)
         else:
             part.void = True
+            if isinstance(part, Received):
+                part.resolve(None)
 
 
 def _started(request: mpi.Prequest, parts: tuple[Sent | Received, ...]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from mpi4py import MPI as mpi
@@ -9,7 +12,7 @@ from mpi4py import MPI as mpi
 from ..errors import ActivityError
 from ..memory import carries_derivatives
 from ..recording import opened, recording
-from ..tape import Sweep, Tape
+from ..tape import Sweep, Tape, living
 from .arguments import parse
 from .buffers import Buffer, arrive, refuse_others
 from .datatypes import datatype_named
@@ -21,7 +24,7 @@ from .rma_access import LOCATED, NONLINEAR, Access, Begun
 from .rma_epochs import complete
 from .rma_target import target_of
 from .rma_trace import Trace, require_innermost, trace_of
-from .rma_window import require_own, tape_of, window_of
+from .rma_window import Window, require_own, tape_of, window_of
 from .tangents import set_tangent
 
 
@@ -44,9 +47,9 @@ def record(
     (Trace, Access) or None
         None if the operation has no adjoint.
     """
-    if rank == mpi.PROC_NULL:
-        return None
     tape, window = opened(), window_of(win)
+    if rank == mpi.PROC_NULL or (window is not None and not 0 <= rank < window.order.size):
+        return None  # nothing is moved, or MPI refuses it
     source = None if reads is None else parse(reads)
     sink = None if writes is None else parse(writes)
     if tape is not None and window is None:
@@ -78,11 +81,60 @@ def record(
         trace.accesses.append(access)
         tape.append(access, undo)
         if trace.pushes:
-            trace.push(access)
+            window.to_push = partial(trace.push, access)
     for buffer in (access.origin, access.result):
         if buffer is not None and not access.holds(buffer):
             buffer.detach()
     return trace, access
+
+
+def carried_out(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that records an operation and starts it.
+
+    If that is refused by an error which the program may catch, the operation has not been there; if not, its tangents
+    go as well.
+    """
+
+    @functools.wraps(method)
+    def carry_out(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        if not living:
+            return method(self, *arguments, **keywords)
+        tape, window = opened(), window_of(self)
+        if tape is None or window is None:
+            return method(self, *arguments, **keywords)
+        before = len(tape.records), len(window.incomplete), len(window.put_off)
+        trace = _trace_so_far(tape, window)
+        refused = "" if trace is None else trace.refused
+        try:
+            result = method(self, *arguments, **keywords)
+        except BaseException:
+            _take_back(tape, window, *before)
+            if trace is not None:
+                trace.refused = refused
+            raise
+        push, window.to_push = window.to_push, None
+        if push is not None:
+            push()
+        return result
+
+    return carry_out
+
+
+def _trace_so_far(tape: Tape, window: Window) -> Any:
+    traces = None if tape.forward is not None and tape.tangents is None else tape.sweep_starts.get("windows")
+    return None if traces is None else traces.of.get(window)  # type: ignore[attr-defined]
+
+
+def _take_back(tape: Tape, window: Window, records: int, incomplete: int, put_off: int) -> None:
+    """An operation has been refused: drop what was recorded of it behind so many records and operations."""
+    window.to_push = None
+    del window.incomplete[incomplete:], window.put_off[put_off:]
+    dropped = [record for record in tape.records[records:] if isinstance(record.adjoint, (Access, Begun, Cut))]
+    trace = trace_of(tape, window) if dropped else None
+    for record in dropped:  # that nothing has been overwritten undoes nothing
+        if record.adjoint in trace.accesses:  # type: ignore[union-attr]
+            trace.accesses.remove(record.adjoint)  # type: ignore[union-attr]
+        record.adjoint = None
 
 
 class Cut:
@@ -121,11 +173,11 @@ def _go_forward(
         check_lost(trace, access, name, rank, spec, given[0] if given[1] is None else given[1], sink)
     if access is None:
         if sink is not None and sink.tracked:
-            set_tangent(tape.forward, sink, None)
+            trace.window.to_push = partial(set_tangent, tape.forward, sink, None)
         return None
     trace.note(access, source)
     if not _waits(trace, access, rank, source, sink):
-        trace.push(access)
+        trace.window.to_push = partial(trace.push, access)
     return trace, access
 
 

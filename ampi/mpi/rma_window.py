@@ -97,6 +97,8 @@ class Window:
     handle : int
         MPI's, of the window.
     in_steps : InSteps
+    to_push : callable or None
+        Sends the tangents of an operation that is about to be started.
     freed : bool
     thread : object
         That made it (`this_thread`): only tapes of this thread see what is done with it.
@@ -123,6 +125,7 @@ class Window:
         "starts",
         "storage",
         "thread",
+        "to_push",
         "tracked",
         "units",
     )
@@ -156,6 +159,7 @@ class Window:
         self.shared = False
         self.handle = 0
         self.in_steps = InSteps()
+        self.to_push: Any = None
         self.freed = False
         self.thread = this_thread()
 

@@ -30,7 +30,7 @@ from .held_buffers import hold, let_go, let_go_of
 from .requests import AcceptsBase, Handles
 from .rma_epochs import catch_up, complete, end_exposure, handshake, in_order, note_fence, one_by_one, ranks_of
 from .rma_memory import attach, detach, register, register_dynamic, require_innermost_memory, track_segment
-from .rma_recording import old_argument, read_argument, record, requested, wants_old, was_put_off
+from .rma_recording import carried_out, old_argument, read_argument, record, requested, wants_old, was_put_off
 from .rma_trace import window_freed
 from .rma_window import ALL, require_own, tape_of, window_of, windows
 from .rules import Operation, Treatment, enter
@@ -119,6 +119,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
 
     # ---------------------------------------------------------------------------------------------- operations
 
+    @carried_out
     def Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
         """Put data into a memory window on a remote process."""
         if living:
@@ -126,6 +127,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         _Win.Put(self, origin, target_rank, target)
         hold(self, target_rank, origin)
 
+    @carried_out
     def Get(self, origin: Any, target_rank: int, target: Any = None) -> None:
         """Get data from a memory window on a remote process."""
         if living:
@@ -133,6 +135,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         _Win.Get(self, origin, target_rank, target)
         hold(self, target_rank, origin)
 
+    @carried_out
     def Accumulate(self, origin: Any, target_rank: int, target: Any = None, op: mpi.Op = mpi.SUM) -> None:
         """Accumulate data into the target process."""
         if not living:
@@ -148,6 +151,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
             else:
                 _Win.Accumulate(self, origin, target_rank, target, op)
 
+    @carried_out
     def Get_accumulate(
         self, origin: Any, result: Any, target_rank: int, target: Any = None, op: mpi.Op = mpi.SUM
     ) -> None:
@@ -161,6 +165,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         with in_order(self, access):
             _Win.Get_accumulate(self, origin, result, target_rank, target, op)
 
+    @carried_out
     def Fetch_and_op(
         self, origin: Any, result: Any, target_rank: int, target_disp: int = 0, op: mpi.Op = mpi.SUM
     ) -> None:
@@ -187,17 +192,20 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         _Win.Compare_and_swap(self, origin, compare, result, target_rank, target_disp)
         hold(self, target_rank, origin, compare, result)
 
+    @carried_out
     def Rput(self, origin: Any, target_rank: int, target: Any = None) -> mpi.Request:
         """Put data into a memory window on a remote process, with a request."""
         if living:
             record(self, "Rput", target_rank, target, reads=origin, op=mpi.REPLACE)
         return _Win.Rput(self, origin, target_rank, target)
 
+    @carried_out
     def Rget(self, origin: Any, target_rank: int, target: Any = None) -> mpi.Request:
         """Get data from a memory window on a remote process, with a request."""
         access = record(self, "Rget", target_rank, target, writes=origin) if living else None
         return requested(self, access, _Win.Rget(self, origin, target_rank, target))
 
+    @carried_out
     def Raccumulate(self, origin: Any, target_rank: int, target: Any = None, op: mpi.Op = mpi.SUM) -> mpi.Request:
         """Accumulate data into the target process, with a request."""
         access = record(self, "Raccumulate", target_rank, target, reads=origin, op=op) if living else None
@@ -208,6 +216,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
                 request = _Win.Raccumulate(self, origin, target_rank, target, op)
         return request
 
+    @carried_out
     def Rget_accumulate(
         self, origin: Any, result: Any, target_rank: int, target: Any = None, op: mpi.Op = mpi.SUM
     ) -> mpi.Request:

@@ -249,3 +249,141 @@ def test_collectives_refused(which, form):
         )
         numpy.testing.assert_allclose(ampi.hvp(wrong, x, v), ampi.hvp(right, x, v), 1e-12)
         numpy.testing.assert_allclose(ampi.linearize(wrong, x)[1](v), ampi.jvp(right, x, v)[1], 1e-12)
+
+
+def starting(kind, requests):
+    """What MPI refuses to start: requests that are active, or none at all, with others before or behind them."""
+    going, coming = requests
+    if kind == "active":
+        return lambda: MPI.Prequest.Startall([going])
+    if kind == "one active":
+        return coming.Start
+    if kind == "none behind":
+        return lambda: MPI.Prequest.Startall([*requests, MPI.Prequest()])
+    return lambda: MPI.Prequest.Startall([MPI.Prequest(), *requests])
+
+
+@pytest.mark.parametrize("kind", ["active", "one active", "none behind", "none before"])
+def test_starts_refused(kind):
+    """What was started before, and what is started later, is differentiated; nothing has been overwritten."""
+
+    def f(x):
+        u, y = x * 1.0, np.zeros(3)
+        requests = [COMM_WORLD.Send_init(u, AFTER, 4), COMM_WORLD.Recv_init(y, BEFORE, 4)]
+        last = np.zeros(3)
+        for k in range(3):
+            if "active" in kind and WORLD.size > 1:
+                COMM_WORLD.Barrier()  # no message has come when it is started again
+            if "active" in kind:
+                requests[1].Start()
+                if kind == "one active":
+                    with pytest.raises(MPI.Exception):
+                        starting(kind, requests)()
+                COMM_WORLD.Barrier()
+                requests[0].Start()
+            else:
+                with pytest.raises((MPI.Exception, TypeError, ValueError)):
+                    starting(kind, requests)()
+                MPI.Prequest.Startall(requests)
+            MPI.Request.Waitall(requests)
+            last = last + y * y * (k + 1.0)
+            u *= 2.0
+        for request in requests:
+            request.Free()
+        return np.sum(last)
+
+    x, v = numpy.array([1.0, 2.0, 3.0]) + RANK, numpy.array([0.5, -1.0, 2.0])
+    factor = 2.0 * (1.0 + 2.0 * 4.0 + 3.0 * 16.0)
+    numpy.testing.assert_allclose(ampi.grad(f)(x), factor * x)
+    expected = factor * numpy.dot(numpy.array([1.0, 2.0, 3.0]) + BEFORE, v)
+    numpy.testing.assert_allclose(ampi.jvp(f, x, v)[1], expected)
+    numpy.testing.assert_allclose(ampi.hvp(f, x, v), factor * v)
+
+
+ONE_SIDED = {
+    "Put": lambda win, x, y, to: win.Put(x, *to),
+    "Get": lambda win, x, y, to: win.Get(y, *to),
+    "Accumulate": lambda win, x, y, to: win.Accumulate(x, *to),
+    "Accumulate by": lambda win, x, y, to: win.Accumulate(x, *to, op=MPI.MAX),
+    "Get_accumulate": lambda win, x, y, to: win.Get_accumulate(x, y, *to),
+    "Fetch_and_op": lambda win, x, y, to: win.Fetch_and_op(x[:1], y[:1], *to[:1]),
+    "Get_accumulate by": lambda win, x, y, to: win.Get_accumulate(x, y, *to, op=MPI.OP_NULL),
+    "Get of bytes": lambda win, x, y, to: win.Get(y.view("b"), *to),
+    "Rput": lambda win, x, y, to: win.Rput(x, *to),
+    "Rget": lambda win, x, y, to: win.Rget(y, *to),
+    "Raccumulate": lambda win, x, y, to: win.Raccumulate(x, *to),
+}
+WRONG_TARGETS = {
+    "rank": (SIZE + 3,),
+    "negative rank": (-7,),
+    "type": (AFTER, (0, 3, MPI.DATATYPE_NULL)),
+    "count": (AFTER, (0, -3, MPI.DOUBLE)),
+    "epoch": (AFTER,),
+}
+
+
+def one_sided_program(which, epoch, target, number):
+    """Some operations are refused: their targets are wrong, or there is no epoch for them."""
+    call, wrong = ONE_SIDED[which], WRONG_TARGETS[target]
+
+    def refused(win, x, y):
+        try:
+            call(win, x * x, y, wrong)
+        except (MPI.Exception, ampi.AmpiError):
+            return
+        win.Free()
+        pytest.skip("MPI does not refuse it, or not yet")
+
+    def f(x, refuse=True):
+        mem, y = np.zeros(3), x * 3.0
+        kept = np.exp(y)  # which is needed when y is overwritten
+        win = ampi.Win.Create(mem, 8, comm=COMM_WORLD)
+        mem[...] = 0.1 * x
+        for _ in range(number):
+            COMM_WORLD.Barrier()
+            if target == "epoch" and refuse:
+                refused(win, x, y)
+            if epoch == "Fence":
+                win.Fence()
+            else:
+                win.Lock(AFTER)
+            if target != "epoch" and refuse:
+                refused(win, x, y)
+            win.Accumulate(x * x, AFTER)
+            if epoch == "Fence":
+                win.Fence(MPI.MODE_NOSUCCEED)
+            else:
+                win.Unlock(AFTER)
+            COMM_WORLD.Barrier()
+        last = np.sum(mem * mem * y * kept)
+        win.Free()
+        return last
+
+    return f
+
+
+def check_one_sided(which, epoch, target):
+    if which == "Fetch_and_op" and target in ("type", "count"):
+        pytest.skip("it has none")
+    f = one_sided_program(which, epoch, target, 2)
+    right = lambda x: f(x, False)
+    x, v = numpy.array([0.1, 0.2, 0.3]) + RANK, numpy.array([0.5, -1.0, 2.0]) - RANK
+    numpy.testing.assert_allclose(ampi.grad(f)(x), ampi.grad(right)(x), 1e-12)
+    numpy.testing.assert_allclose(ampi.jvp(f, x, v), ampi.jvp(right, x, v), 1e-12)
+    numpy.testing.assert_allclose(ampi.hvp(f, x, v), ampi.hvp(right, x, v), 1e-12)
+
+
+@pytest.mark.parametrize("target", ["rank", "type", "epoch"])
+@pytest.mark.parametrize("epoch", ["Fence", "Lock"])
+@pytest.mark.parametrize("which", ["Put", "Get", "Accumulate", "Raccumulate"])
+def test_one_sided_refused(which, epoch, target):
+    """Nothing has been moved, and those before and after are differentiated."""
+    check_one_sided(which, epoch, target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", WRONG_TARGETS)
+@pytest.mark.parametrize("epoch", ["Fence", "Lock"])
+@pytest.mark.parametrize("which", ONE_SIDED)
+def test_all_one_sided_refused(which, epoch, target):
+    check_one_sided(which, epoch, target)
