@@ -58,3 +58,19 @@ def less_than_sum(typing_context, x, y, z, w):
         return builder.icmp_signed("<", first, total)
 
     return types.boolean(types.int64, types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def fused(typing_context, x, y, z):
+    """``x * y + z``, rounded once."""
+    signature = types.float64(types.float64, types.float64, types.float64)
+    return signature, lambda context, builder, signature, arguments: builder.fma(*arguments)
+
+
+@intrinsic
+def twice_rounded(typing_context, x, y, z):
+    def generate(context, builder, signature, arguments):
+        x, y, z = arguments
+        return builder.fadd(builder.fmul(x, y), z)
+
+    return types.float64(types.float64, types.float64, types.float64), generate

@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+from fractions import Fraction
 
 import llvm_functions
 import numba
@@ -87,6 +88,7 @@ IN_PYTHON = {
     "higher": lambda x, y: x > y,
     "as_number": lambda bits: float(np.array([bits]).view(float)[0]),
     "less_than_sum": lambda x, y, z, w: x < y + z + w,
+    "fused": lambda x, y, z: x * y + z,
 }
 DTYPES = [np.int8, np.uint8, np.int16, np.uint32, np.int64, np.bool_]
 
@@ -115,6 +117,7 @@ class Writer:
             [
                 f"s = {value} + 0.1 * {self.integer()}",
                 f"s += as_number(4607182418800017408 + {self.integer()}) * {place}",
+                f"s = fused(s, 0.3 * {place}, {value})",
                 f"if {self.condition()}:\n    s = {value}",
                 f"for k in range({self.integer(1)}):\n    s = 0.5 * s + {place} * (k + 1)",
                 f"s = {value} if {self.condition()} else s * a[1]",
@@ -161,13 +164,40 @@ def kernel_with(factor):
     return lambda a, i: a[0] * function(i[0])
 
 
+@ampi.kernel
+def compensated(a, b):
+    """Twice the rounding errors of products: exact, and without a derivative where products are rounded."""
+    s = e = 0.0
+    for i in range(len(a)):
+        p = a[i] * b[i]
+        e += llvm_functions.fused(a[i], b[i], -p)
+        s += p
+    return s + e, e
+
+
+def test_rounding_errors_of_products():
+    b = np.sin(5 * A)
+    with ampi.Tape() as tape:
+        x, y = tape.watch(A), tape.watch(b)
+        total, error = compensated(x, y)
+    exact = [Fraction(u) * Fraction(v) - Fraction(u * v) for u, v in zip(A.tolist(), b.tolist(), strict=True)]
+    assert ampi.value(error) != 0.0
+    np.testing.assert_allclose(ampi.value(error), float(sum(exact)), rtol=1e-13)
+    np.testing.assert_allclose(tape.gradient(total, [x, y]), [b, A], rtol=1e-14)
+
+
+def not_fused(a, index):
+    return llvm_functions.twice_rounded(a[0], a[1], a[2])
+
+
 REFUSED = [
+    (not_fused, r"llvm_functions\.twice_rounded, .* other things than .*integers"),
     (of_a_number, r"llvm_functions\.as_bits, .* other things than .*integers(.|\n)*custom_jvp"),
     (kernel_with(3), r"function, .* no name of its module(.|\n)*top level"),
 ]
 
 
-@pytest.mark.parametrize("f, message", REFUSED, ids=["of_a_number", "nowhere"])
+@pytest.mark.parametrize("f, message", REFUSED, ids=["twice_rounded", "of_a_number", "nowhere"])
 def test_others_are_refused(f, message):
     with pytest.raises(ampi.KernelError, match=message):
         ampi.grad(lambda a: ampi.kernel(f)(a, INDEX))(A)

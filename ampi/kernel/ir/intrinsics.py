@@ -261,11 +261,11 @@ WITHOUT = {entry.name for entry in _ENTRIES if UNKNOWN in entry.partials}
 _NAME_OF: dict[Any, str] = {function: entry.name for entry in _ENTRIES for function in entry.callables}
 
 
-def foreign(function: Any, arity: int) -> str:
-    """The operation that calls a function of another module, with a result that is constant."""
+def foreign(function: Any, arity: int, partials: tuple[str, ...] | None = None) -> str:
+    """The operation that calls a function of another module; its result is constant if no partials are given."""
     name = f"foreign_{arity}_" + re.sub(r"\W", "_", f"{function.__module__}_{function.__name__}")
     text = f"{name}({', '.join(ARGUMENTS[:arity])})"
-    TABLE[name] = Intrinsic(name, text, (None,) * arity, (function,), cost=20)
+    TABLE[name] = Intrinsic(name, text, partials or (None,) * arity, (function,), cost=20)
     return name
 
 
