@@ -7,8 +7,11 @@ tracebacks on a board in shared memory, and the lowest of those that failed prin
 """
 
 import ast
+import collections
 import contextlib
 import difflib
+import fcntl
+import hashlib
 import os
 import re
 import runpy
@@ -16,6 +19,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 
 import mpi4py.run
 import numpy as np
@@ -50,6 +54,7 @@ RUNNERS = {__file__, traced.__file__, mpi4py.run.__file__, runpy.run_path.__code
 
 JOINING = 0.25  # seconds in which ranks that fail together are gathered into one report
 PATIENCE = 5.0  # seconds a rank leaves to the one that prints
+MOST_WARNINGS = 512  # that are told from those of other ranks
 TEXT_SIZE = 1 << 14  # bytes of a traceback that a rank can leave on the board
 
 
@@ -58,6 +63,7 @@ def main():
     options, arguments = parse(sys.argv[1:])
     require_program(arguments[0])
     board = Board()
+    board.show_warnings_once()
     try:
         install()
         if options is None:
@@ -196,10 +202,12 @@ class Board:
     def __init__(self):
         node = WORLD.Split_type(MPI.COMM_TYPE_SHARED)
         path = node.bcast(self.make(node.size) if node.rank == 0 else None)
-        slots = None
+        slots = self.file = None
         if path is not None:
             with contextlib.suppress(OSError, ValueError):
                 slots = np.memmap(path, self.slot, "r+", shape=node.size)
+                self.warned = np.memmap(path, "u8", "r+", slots.nbytes, shape=MOST_WARNINGS)
+                self.file = os.open(path, os.O_RDWR)
         node.Barrier()
         if path is not None and node.rank == 0:
             os.unlink(path)
@@ -217,7 +225,7 @@ class Board:
         try:
             handle, path = tempfile.mkstemp(prefix="ampi-run-")
             try:
-                os.posix_fallocate(handle, 0, self.slot.itemsize * size)
+                os.posix_fallocate(handle, 0, self.slot.itemsize * size + 8 * MOST_WARNINGS)
             finally:
                 os.close(handle)
         except OSError:
@@ -225,6 +233,40 @@ class Board:
                 os.unlink(path)
             path = None
         return path
+
+    def show_warnings_once(self):
+        """Have a warning shown once that several ranks of the node give, in one piece."""
+        if SIZE == 1 or self.file is None:
+            return
+        times = collections.Counter()
+
+        def show(message, category, filename, lineno, file=None, line=None):
+            text = warnings.formatwarning(message, category, filename, lineno, line)
+            if file is not None:
+                file.write(text)
+                return
+            times[text] += 1
+            if sys.stderr is not None and self.is_first(f"{times[text]} {text}"):
+                sys.stderr.write(f"rank {RANK} of {SIZE}: {text}" if RANK else text)
+
+        warnings.showwarning = show
+
+    def is_first(self, text):
+        """Whether no rank of the node has shown this text."""
+        mark = int.from_bytes(hashlib.blake2b(text.encode(errors="replace"), digest_size=8).digest(), "little") or 1
+        try:
+            fcntl.lockf(self.file, fcntl.LOCK_EX)
+        except OSError:  # a file system without locks
+            return True
+        try:
+            known = np.flatnonzero((self.warned == mark) | (self.warned == 0))
+            if not len(known):
+                return True
+            is_new = self.warned[known[0]] == 0
+            self.warned[known[0]] = mark
+            return bool(is_new)
+        finally:
+            fcntl.lockf(self.file, fcntl.LOCK_UN)
 
     def post(self, text):
         text = text.encode()

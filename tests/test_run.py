@@ -254,3 +254,37 @@ def test_a_program_with_a_syntax_error_is_shown_without_frames_of_ampi(mpiexec, 
         result = mpiexec(1, "-m", "ampi.run", *options, tmp_path / "prog.py")
         assert result.returncode != 0 and result.stderr.count("  File ") == 1, result.stderr
         assert "SyntaxError: '(' was never closed" in result.stderr
+
+
+WARNING = """
+import sys, warnings
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+warnings.simplefilter("always")
+for k in range(3):
+    for _ in range(3):
+        warnings.warn(f"of all ranks, {k}")
+    warnings.warn("of the last rank" if comm.rank == comm.size - 1 else f"of all ranks, {k}")
+warnings.warn("long " + "a" * 3000)
+comm.Barrier()
+print("in the file", file=open(sys.argv[1] + str(comm.rank), "w"))
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_warnings_of_several_ranks_are_shown_once(mpiexec, tmp_path, ranks):
+    (tmp_path / "prog.py").write_text(WARNING)
+    result = mpiexec(ranks, "-m", "ampi.run", tmp_path / "prog.py", tmp_path / "out")
+    assert result.returncode == 0, result.stderr
+    if ranks == 1:  # as Python shows them
+        assert result.stderr.count("Warning: of all ranks, 0") == result.stderr.count("Warning: of the last rank") == 3
+        return
+    lines = result.stderr.splitlines()
+    for k in range(3):  # three times from one line, once from another
+        assert sum(f"UserWarning: of all ranks, {k}" in line for line in lines) == 4, result.stderr
+    last = [line for line in lines if "UserWarning: of the last rank" in line]
+    assert len(last) == 3
+    assert all(
+        line.startswith("rank 2 of 3: ") and line.endswith("prog.py:9: UserWarning: of the last rank") for line in last
+    )
+    assert sum(line.endswith("a" * 3000) for line in lines) == 1
