@@ -105,6 +105,7 @@ def constructor_slot(cls: type) -> tuple[int, int]:
 def inheriting_slots(cls: type, original: int) -> tuple[int, ...]:
     """Those of the classes that others have derived from a class, where they make instances in the same way."""
     found: list[int] = []
+    derived: type
     for derived in type.__subclasses__(cls):
         address = id(derived) + _NEW * WORD
         if word_at(address) == original:

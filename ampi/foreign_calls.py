@@ -269,7 +269,7 @@ _SLOTS = {"__call__": "gate tuple", "__init__": "gate init", "__setitem__": "gat
 
 
 def _derived(cls: type) -> list[type]:
-    found = type.__subclasses__(cls)
+    found: list[type] = type.__subclasses__(cls)
     return found + [c for sub in found for c in _derived(sub)]
 
 
@@ -282,6 +282,8 @@ def _asked(signature: str, name: str, function: Any = None) -> Hook:
     def hook(a: int, b: int, c: int = 0, d: int = 0, e: int = 0) -> Any:
         if current() is None or _is_let_through(2) or not is_foreign(name):
             return None
+        arguments: tuple
+        keywords: dict[str, Any]
         if signature == "gate object":
             arguments, keywords = (object_at(b),), {}
         elif signature == "gate store":

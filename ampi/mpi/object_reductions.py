@@ -187,6 +187,7 @@ class _Messages:
     __slots__ = ("comm", "logged", "name", "rank", "size", "tag")
 
     comm: Any
+    tag: int
 
     def __init__(self, comm: Any, name: str, transport: Any = None, tag: int = 0) -> None:
         self.comm, self.tag = mpi._commctx_intra(comm) if transport is None else (transport, tag)

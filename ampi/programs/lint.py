@@ -328,7 +328,7 @@ class _File(ast.NodeVisitor):
 
 def _given_to_gradients(tree: ast.AST) -> set[ast.AST]:
     """Names in calls of optimisers that are given gradients of ampi's: these see no active arrays."""
-    found = set()
+    found: set[ast.AST] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and {keyword.arg for keyword in node.keywords} & _GRADIENTS:
             found.update(inner for inner in ast.walk(node) if isinstance(inner, ast.Name))

@@ -42,7 +42,7 @@ def given_value(builder: Any, node: Given) -> Value:
     return builder.any_value(node.name)
 
 
-EXPRESSIONS = {Given: given_value}
+EXPRESSIONS: dict[type[ast.expr], Callable[..., Any]] = {Given: given_value}
 
 
 def spell_optional_names(
