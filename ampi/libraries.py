@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import arrivals
+from .errors import public_name
 from .recording import open_tapes
 from .tape import Tape, at_opening, current
 
@@ -144,7 +145,8 @@ def hook(function: Any, handle: Callable | None, name: str = "") -> Hook:
         found = _hooks.get(id(function))
         if found is None:
             own = getattr(function, "__qualname__", None) or getattr(function, "__name__", str(function))
-            name = name or f"{getattr(function, '__module__', '')}.{own.removeprefix('function ')}".lstrip(".")
+            module = public_name(f"{getattr(function, '__module__', '')}.") if not name else ""
+            name = name or f"{module}{own.removeprefix('function ')}".lstrip(".")
             found = Hook(function, name, handle)
             if isinstance(function, types.FunctionType):
                 _change_code(function, found)

@@ -1,27 +1,7 @@
 """Calls of every function of NumPy that has a rule, with every parameter that it takes."""
 
-from typing import NamedTuple
-
 import numpy as np
-
-
-class Array(NamedTuple):
-    """An array of these numbers, which may be active, of any layout and precision."""
-
-    shape: tuple = (3, 4)
-    kinds: str = "fc"
-    low: float = 0.3
-    high: float = 0.9
-    special: str = ""
-
-
-class Call(NamedTuple):
-    """Values to choose from for each parameter; those in ``must`` are always given."""
-
-    must: dict
-    may: dict = {}
-    positional: tuple = ()
-
+from drawn_calls import OUT, Array, Call, of
 
 M, V, T, S = Array(), Array((5,)), Array((2, 3, 4)), Array(())
 R, RV = Array(kinds="f"), Array((5,), "f")
@@ -29,13 +9,7 @@ REAL, REAL_S = Array((3, 4), "f"), Array((), "f")
 NAN = Array((3, 4), "f", special="nan")
 AXES = [0, 1, -1]
 MASK = np.array([[True, False, True, True], [True, True, False, True], [False, True, True, True]])
-OUT = "a fresh output"
 DTYPES = ["f", "d", "D"]
-
-
-def of(*arrays, **may):
-    """A call whose first parameters are these arrays, by their places."""
-    return Call({}, may, arrays)
 
 
 SUMS = {"axis": [None, *AXES, (0, 1)], "dtype": ["d", "D"], "out": [OUT], "keepdims": [True, False]}

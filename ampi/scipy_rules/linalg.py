@@ -112,8 +112,18 @@ def _inv(g: Any, result: Any, assume_a: Any, lower: Any) -> Any:
     return _of_used(-np.matmul(np.matmul(h(result), g), h(result)), assume_a, lower)
 
 
+def _as_documented(a: Any, assume_a: Any) -> None:
+    """SciPy leaves what it does not look at in the result, or not, depending on how the matrix lies in memory."""
+    if assume_a == "diagonal" and np.any(a != _diagonal(a)):
+        raise refusal(
+            "scipy.linalg.inv",
+            " with assume_a='diagonal' for a matrix with other elements, which SciPy may leave in the result",
+            "take the matrix's diagonal",
+        )
+
+
 if "assume_a" in inspect.signature(sl.inv).parameters:
-    define(sl.inv, adjoint={"a": _inv})
+    define(sl.inv, adjoint={"a": _inv}, require=_as_documented)
 else:  # before SciPy 1.17
     define(sl.inv, adjoint={"a": lambda g, result: _inv(g, result, None, False)})
 

@@ -41,7 +41,7 @@ def _lstsq(g: Any, a: Any, b: Any, result: Any) -> tuple:
     b_bar = np.matmul(h(p), g2)
     a_bar = _pinv_bar(a, p, np.matmul(g2, h(b2)))
     if np.size(squares):
-        rest = 2 * (b2 - np.matmul(a, x2)) * np.reshape(g[1], (*np.shape(b2)[:-2], 1, -1))
+        rest = 2 * (b2 - np.matmul(a, x2)) * np.reshape(np.real(g[1]), (*np.shape(b2)[:-2], 1, -1))
         b_bar, a_bar = b_bar + rest, a_bar - np.matmul(rest, h(x2))
     if s is not None and np.any(g[3]):
         a_bar = a_bar + svdvals_bar(g[3], a)

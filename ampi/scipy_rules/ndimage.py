@@ -340,14 +340,18 @@ define(
 )
 
 
-def _zoomed(g: Any, shape: Any, order: Any, mode: Any, grid_mode: Any) -> Any:
-    if grid_mode:
-        raise refusal("scipy.ndimage.zoom", " with grid_mode=True")
+def _zoomed(g: Any, shape: Any, order: Any, mode: Any) -> Any:
     steps = [(n - 1) / (m - 1) if m > 1 else 1.0 for n, m in zip(shape, g.shape)]
     return _scattered(g, [k * s for k, s in zip(np.indices(g.shape), steps)], shape, order, mode)
 
 
-define(nd.zoom, adjoint={"input": _zoomed}, require=_low_order("zoom"))
+def _of_grid(order: Any, mode: Any, grid_mode: Any) -> None:
+    if grid_mode:
+        raise refusal("scipy.ndimage.zoom", " with grid_mode=True")
+    _low_order("zoom")(order, mode)
+
+
+define(nd.zoom, adjoint={"input": _zoomed}, require=_of_grid)
 
 
 def _transformed(g: Any, shape: Any, matrix: Any, offset: Any, order: Any, mode: Any) -> Any:

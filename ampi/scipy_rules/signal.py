@@ -92,14 +92,14 @@ for _name in ("fftconvolve", "oaconvolve"):
     define(getattr(sg, _name), adjoint=_factors(False, True), require=_larger_first(_name))
 
 
-def _zero_around(boundary: Any, fillvalue: Any) -> None:
+def _zero_around(name: str, boundary: Any, fillvalue: Any) -> None:
     if boundary not in ("fill", "pad") or np.any(fillvalue):
-        raise refusal("scipy.signal.convolve2d", " for a boundary that is not of zeros")
+        raise refusal(f"scipy.signal.{name}", " for a boundary that is not of zeros")
 
 
 def _plane(name: str) -> None:
     def require(in1: Any, in2: Any, mode: Any, boundary: Any, fillvalue: Any) -> None:
-        _zero_around(boundary, fillvalue)
+        _zero_around(name, boundary, fillvalue)
         _larger_first(name)(in1, in2, mode)
 
     define(getattr(sg, name), adjoint=_factors(name == "correlate2d", False, f"same as {name}"), require=require)
@@ -181,7 +181,7 @@ def _final_state(b: Any, a: Any, x: Any, y: Any, order: int, axis: int) -> Any:
 
 @define(sg.sosfilt)
 def _sosfilt(sos: Any, x: Any, axis: int = -1, zi: Any = None) -> Any:
-    x, finals = _array(x), []
+    sos, x, finals = _array(sos), _array(x), []
     for k in range(len(sos)):
         if zi is None:
             x = sg.lfilter(sos[k, :3], sos[k, 3:], x, axis)
@@ -236,7 +236,7 @@ def _filtfilt(
 def _sosfiltfilt(sos: Any, x: Any, axis: int = -1, padtype: Any = "odd", padlen: Any = None) -> Any:
     if any_active(current(), sos):
         raise refusal("scipy.signal.sosfiltfilt", " with respect to its coefficients")
-    sos, x = plain_of(sos), _array(x)
+    sos, x = np.asarray(plain_of(sos)), _array(x)
     taps = 2 * len(sos) + 1 - min((sos[:, 2] == 0).sum(), (sos[:, 5] == 0).sum())
     edge = 0 if padtype is None else 3 * taps if padlen is None else int(padlen)
     zi = sg.sosfilt_zi(sos)

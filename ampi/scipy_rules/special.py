@@ -219,12 +219,14 @@ if hasattr(sp, "softplus"):
 def _spherical(name: str) -> None:
     function = getattr(sp, name)
 
-    def adjoint(g: Any, n: Any, z: Any, derivative: Any, shape: Any) -> Any:
+    def known(derivative: Any) -> None:
         if derivative:
             raise no_rule(function, " of its derivative")
+
+    def adjoint(g: Any, n: Any, z: Any, shape: Any) -> Any:
         return unbroadcast(np.asanyarray(g * np.conj(function(n, z, True))), shape)
 
-    define(function, adjoint={"z": adjoint})
+    define(function, adjoint={"z": adjoint}, require=known)
 
 
 for _name in ("spherical_jn", "spherical_yn", "spherical_in", "spherical_kn"):
