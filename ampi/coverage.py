@@ -14,7 +14,9 @@ import pathlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from . import whole_files
 from .arguments import ArgumentParser, add_version
+from .errors import AmpiError
 from .mpi.namespace import BASE
 from .mpi.rules import TABLE, Operation, Treatment
 
@@ -216,7 +218,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     if options.rst:
         path = pathlib.Path(options.rst)
-        path.write_text(put(path.read_text(encoding="utf-8")), encoding="utf-8")
+        try:
+            whole_files.write(path, put(path.read_text(encoding="utf-8")))
+        except OSError as error:
+            parser.error(f"--rst {path}: {error.strerror}")
+        except (ValueError, AmpiError) as error:
+            parser.error(f"--rst {path}: {error}")
     else:
         print(report() if options.rst is None else rst(), end="\n" if options.rst is None else "")
 

@@ -244,3 +244,13 @@ def test_what_a_run_has_recorded_is_read_with_care(study, tmp_path):
     path.mkdir()
     with pytest.raises(ScalingError, match=r"rank-0.json cannot be read: Is a directory"):
         model._read(path)
+
+
+@pytest.mark.parametrize("name", ["nothere.rst", "", "unmarked.rst"])
+def test_tables_for_files_that_cannot_take_them(tmp_path, name, capsys):
+    from ampi import coverage
+
+    (tmp_path / "unmarked.rst").write_text("nothing")
+    with pytest.raises(SystemExit):
+        coverage.main(["--rst", str(tmp_path / name)])
+    assert f"error: --rst {tmp_path / name}: " in capsys.readouterr().err

@@ -28,8 +28,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return options.do(options)
     except ScalingError as error:
-        print(f"ampi.scaling: {error}", file=sys.stderr)
-        return 1
+        problem = str(error)
+    except OSError as error:  # of a folder or file that the study names
+        if error.filename is None:
+            raise
+        problem = f"{error.filename}: {error.strerror}"
+    print(f"ampi.scaling: {problem}", file=sys.stderr)
+    return 1
 
 
 def parser() -> argparse.ArgumentParser:
