@@ -248,7 +248,12 @@ def _call(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: d
 
         if compiled_ufuncs.has_kernel(ufunc, inputs, active):
             return compiled_ufuncs.apply(ufunc, "__call__", inputs, keywords)
-        raise no_rule(ufunc, f" with respect to argument {min(set(active) & set(rule.unknown))}")
+        where = f" with respect to argument {min(set(active) & set(rule.unknown))}"
+        if not isinstance(ufunc, np.ufunc):  # a function of SciPy's derivatives
+            from .kernel.runtime.special_table import in_words
+
+            raise no_rule(in_words(ufunc.__name__), where)
+        raise no_rule(ufunc, where)
     active = tuple([k for k in active if terms[k] is not None])
     if not active:
         return _passively(ufunc, "__call__", inputs, keywords)

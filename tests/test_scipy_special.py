@@ -9,6 +9,7 @@ import scipy.special as sp
 from scipy_check import check
 
 import ampi
+from ampi.kernel.runtime import special_table
 from ampi.rules.elementwise import RULES
 
 special = importlib.import_module("ampi.scipy_rules.special")
@@ -135,3 +136,15 @@ def test_sums_of_exponentials(axis):
 )
 def test_other_functions(function):
     check(function, np.array([0.4, 1.7, 2.3]))
+
+
+def test_refusals_name_the_functions_that_programs_call():
+    names = {*special_table.FORMULAS, *special_table.PARTIALS}
+    own = {name for name in names if not hasattr(sp, name)} - {"wofz_real", "wofz_imag"}
+    assert len(own) > 30
+    for name in own:
+        said = special_table.in_words(name)
+        assert name not in said and all(hasattr(sp, word) for word in said.partition("special.")[2].split(" or "))
+    x = np.array([1.3, 2.2])
+    with pytest.raises(ampi.ActivityError, match=r"the derivative of scipy\.special\.iv or ive has no derivative"):
+        ampi.hvp(lambda x: np.sum(sp.ive(x, 3.0)), (x,), (np.ones(2),))

@@ -32,7 +32,7 @@ from numba import types
 
 from ampi.kernel.ir import Const, Expr, Op
 from ampi.kernel.runtime import scipy_calls, special
-from ampi.kernel.runtime.special_table import PARTIALS, UNKNOWN
+from ampi.kernel.runtime.special_table import PARTIALS, UNKNOWN, in_words
 
 ARGUMENTS = ("x", "y", "z", "w")
 
@@ -401,9 +401,10 @@ def without_factors(value: Expr) -> Expr:
 
 def without_derivative(name: str, k: int) -> str:
     """In words, that an operation has no derivative with respect to its k-th argument."""
-    function = name.removeprefix("scipy_")
+    function = in_words(name.removeprefix("scipy_"))
+    which = f"its argument {k + 1}" if function.startswith("scipy.") else "an argument"
     return (
-        f"scipy.special.{function} has no derivative with respect to its argument {k + 1}, and that carries derivatives"
+        f"{function} has no derivative with respect to {which}, and that carries derivatives"
         "\n  make it a constant (argnums, ampi.constant), or give the function's derivative (ampi.custom_jvp)"
     )
 

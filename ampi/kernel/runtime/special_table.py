@@ -17,6 +17,8 @@ that no function of SciPy's gives.
 from __future__ import annotations
 
 import math
+import re
+import sys
 from collections.abc import Iterable
 
 UNKNOWN = "unknown"
@@ -471,3 +473,20 @@ COMPLEX: dict[str, tuple[str, ...]] = {
 
 WHOLE: dict[str, tuple[int, ...]] = {name: (0,) for name in PARTIALS if name.startswith("eval_")}
 """Arguments that SciPy takes as integers, too, and computes with otherwise: they stay integers."""
+
+
+def in_words(name: str) -> str:
+    """What a function of the table is to a program: itself, or the derivative of those whose derivatives call it."""
+    public = sys.modules.get("scipy.special")
+    if public is None or hasattr(public, name):
+        return f"scipy.special.{name}"
+    users, waiting = [], [name]
+    texts = {own: (FORMULAS.get(own, ""), *PARTIALS.get(own, ())) for own in (*FORMULAS, *PARTIALS)}
+    seen = set(waiting)
+    while waiting:
+        called = re.compile(rf"\b{waiting.pop(0)}\(")
+        for own, parts in texts.items():
+            if own not in seen and any(called.search(text) for text in parts):
+                seen.add(own)
+                (users if hasattr(public, own) else waiting).append(own)
+    return f"the derivative of scipy.special.{' or '.join(users[:4])}" if users else f"scipy.special.{name}"
