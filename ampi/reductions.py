@@ -150,7 +150,17 @@ def _laid_out(values: Any, like: np.ndarray) -> Any:
     return np.broadcast_to(values[once].copy(order="K"), like.shape)
 
 
+_OPTIONS = frozenset(("axis", "dtype", "out", "keepdims", "initial", "where"))
+
+
+def _require_known(ufunc: np.ufunc, method: str, keywords: dict) -> None:
+    if not keywords.keys() <= _OPTIONS:
+        others = ", ".join(keywords.keys() - _OPTIONS)
+        raise no_rule(ufunc, f" in NumPy {np.__version__} for its method {method} with the argument {others}")
+
+
 def reduce(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dict) -> Any:
+    _require_known(ufunc, "reduce", keywords)
     x = _in_real_dtype(inputs[0], keywords)
     if is_active(tape, keywords.get("initial")):
         raise no_rule(ufunc, f" for its method reduce with an active initial (write np.{ufunc.__name__}(initial, ...))")
@@ -291,6 +301,7 @@ class _Accumulation:
 
 
 def accumulate(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dict) -> Any:
+    _require_known(ufunc, "accumulate", keywords)
     x = _in_real_dtype(inputs[0], keywords)
     keywords = dict(keywords)
     (out,) = keywords.pop("out", (None,)) or (None,)
@@ -319,6 +330,7 @@ def accumulate(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywor
 
 def reduceat(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dict) -> Any:
     """Segment by segment, through the rules of reduce and item access."""
+    _require_known(ufunc, "reduceat", keywords)
     x, starts = inputs
     keywords = dict(keywords)
     axis = keywords.pop("axis", 0) % max(x.ndim, 1)

@@ -285,9 +285,14 @@ def _frozen(x: Any) -> Any:
     return np.asarray(x) if isinstance(x, list) else x
 
 
+_OPTIONS = frozenset(("out", "where", "casting", "order", "dtype", "subok", "signature", "sig"))
+
+
 def _call_with_keywords(
     tape: Tape, ufunc: np.ufunc, rule: Rule, inputs: tuple, active: tuple, keywords: dict
 ) -> TrackedArray:
+    if not keywords.keys() <= _OPTIONS:
+        raise no_rule(ufunc, f" in NumPy {np.__version__} with the argument {', '.join(keywords.keys() - _OPTIONS)}")
     keywords = dict(keywords)
     dtype = keywords.get("dtype")
     if dtype is not None and np.dtype(dtype).kind == "c":  # derivatives of complex functions are wanted then

@@ -12,7 +12,7 @@ from numpy_calls import CALLS
 
 import ampi
 import ampi.numpy as anp
-from ampi import functions
+from ampi import functions, ufuncs
 from ampi.rules import inplace, known_parameters
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")
@@ -126,6 +126,13 @@ def test_a_parameter_that_the_rule_does_not_know_is_refused_by_name(monkeypatch,
     with ampi.Tape() as tape, pytest.raises(ampi.ActivityError, match=rf"{name} .* in NumPy .* argument {given}"):
         call(tape.watch(np.arange(3.0)))
     call(anp.arange(3.0))
+
+
+@pytest.mark.parametrize("method", ["__call__", "reduce", "accumulate", "reduceat"])
+def test_an_unknown_option_of_a_ufunc_is_refused_by_name(method):
+    more = ([0, 1],) if method == "reduceat" else (1.0,) if method == "__call__" else ()
+    with ampi.Tape() as tape, pytest.raises(ampi.ActivityError, match=r"numpy\.add .* in NumPy .* argument mode"):
+        ufuncs.apply(np.add, method, (tape.watch(np.arange(3.0)), *more), {"mode": "new"})
 
 
 def turned(a, axis=0):
