@@ -16,7 +16,7 @@ from ampi.kernel.runtime import quick_compilation, special_table
 from ampi.rules import elementwise, movement
 
 ROOT = pathlib.Path(__file__).parents[1] / "ampi"
-MODULES = "numpy np scipy numba math cmath mpi4py MPI h5py builtins statistics json matplotlib pickle operator random"
+MODULES = "numpy np scipy numba math cmath mpi4py MPI h5py builtins statistics json matplotlib pickle operator"
 DOTTED = re.compile(rf"^({'|'.join(MODULES.split())})(\.[A-Za-z_]\w*)+(:[\w.]+)?$")
 ALIASES = {"np": "numpy", "MPI": "mpi4py.MPI"}
 
