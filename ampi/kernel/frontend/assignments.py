@@ -205,7 +205,10 @@ def bind_reference(builder: Any, node: ast.AST, name: str, value: ir.Var) -> Non
 def bind_group(builder: Any, node: ast.AST, name: str, value: Group) -> None:
     old = builder.scope.kinds.get(name)
     if isinstance(old, Group) and len(old.items) != len(value.items):
-        builder.fail(node, f"'{name}' is a tuple of {len(old.items)} elsewhere and of {len(value.items)} here")
+        problem = f"'{name}' has {len(old.items)} items elsewhere and {len(value.items)} here"
+        builder.fail(
+            node, problem, "use two names, or an array of the longer size with a number that says how many count"
+        )
     fields_ = value.cls._fields if value.cls else range(len(value.items))
     new = value.items
     if isinstance(old, Group):

@@ -130,7 +130,8 @@ def return_statement(builder: Any, node: ast.Return) -> None:
             if nothing in (old, kind)
             else "results of different structure"
         )
-        builder.fail(node, f"returns {what}", "return the same everywhere")
+        advice = "return the same everywhere, an empty array or np.nan for instance where there is no result"
+        builder.fail(node, f"returns {what}", advice)
     builder.scope.results = merged
     if is_maybe(merged) and not is_maybe(value):
         number = merged.items[1]
