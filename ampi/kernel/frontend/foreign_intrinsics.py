@@ -40,8 +40,10 @@ def call(builder: Any, node: ast.Call, function: _Intrinsic) -> ir.Expr:
     if function.__module__ == "__main__":
         builder.fail(node, f"{named} is defined in the script that runs", "move it to a module that can be imported")
     arguments = expressions.spread(builder, node.args)
-    numbers = all(getattr(a, "type", None) == types.float64 for a in arguments)
+    given = [getattr(a, "type", None) for a in arguments]
+    numbers = types.float64 in given and all(isinstance(t, (types.Integer, types.Float)) for t in given)
     if numbers and len(arguments) == 3 and not node.keywords and multiplies_and_adds(function):
+        arguments = [intrinsics.cast(a, types.float64) for a in arguments]
         return builder.operation(node, intrinsics.foreign(function, 3, ("d * y", "d * x", "d")), function, *arguments)
     integers = all(isinstance(getattr(a, "type", None), (types.Integer, types.Boolean)) for a in arguments)
     if node.keywords or not integers or not 1 <= len(arguments) <= len(intrinsics.ARGUMENTS):
