@@ -825,7 +825,7 @@ def test_functions_that_numpy_does_not_dispatch(f):
         lambda np, x: np.nditer([np.zeros(3), x], op_flags=[["readwrite"], ["readonly"]]),
     ],
 )
-@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning", "ignore::PendingDeprecationWarning")
 def test_what_would_lose_derivatives_is_refused(use):
     anp = ampi.numpy
     use(anp, anp.arange(3.0))

@@ -149,6 +149,6 @@ def test_all_public_names_are_in_the_reference():
 
 def test_all_environment_variables_are_in_the_table():
     sources = "".join(path.read_text(encoding="utf-8") for path in pathlib.Path(ampi.__file__).parent.rglob("*.py"))
-    read = set(re.findall(r"environ(?:\.get\(|\[)\"(AMPI_\w+)\"", sources))
+    read = set(re.findall(r"(?:environ(?:\.get\(|\[)|setting\()\"(AMPI_\w+)\"", sources))
     text = (DOCS / "guides" / "clusters.rst").read_text(encoding="utf-8")
     assert read and read == set(re.findall(r"^   \* - ``(AMPI_\w+)", text, re.M))

@@ -65,6 +65,11 @@ def examine(program):
 @pytest.mark.parametrize("code", NUMBERS)
 @pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_numbers_of_numpy_and_lists(code, compute, made):
+    if numpy.lib.NumpyVersion(numpy.__version__) < "2.4.0":
+        if code == "g" and compute is operator.pow:
+            pytest.skip("the first power of an array is a copy, in its own precision")
+        if code == "?" and compute is operator.mul:
+            pytest.skip("a list is repeated once, which is deprecated")
     number = numpy.dtype(code).type(1)
     for program in (lambda np, x: compute(number, made(x)), lambda np, x: compute(made(x), number)):
         try:

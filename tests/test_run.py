@@ -133,7 +133,7 @@ def test_programs_that_do_not_get_far(program, mpiexec, source):
 
 def test_missing_program(mpiexec, tmp_path):
     result = mpiexec(2, "-m", "ampi.run", tmp_path / "no_such_program.py")
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert result.stderr.count("No such file") == 1
 
 

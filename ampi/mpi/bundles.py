@@ -167,11 +167,17 @@ def _begin(arrays: list[TrackedArray], tangents: np.ndarray | None) -> tuple[Any
     tape = recording() if living else None
     if tape is None:
         return [], tangents, None, None
-    for array in arrays:
-        tape.activate(array)
+    _activate(tape, arrays)
     if tape.forward is not None and tangents is not None and len(tangents) == len(lanes_of(tape.forward)):
         set_tangent(tape.forward, Bundle(arrays), tangents.reshape(-1))
     return arrays, tangents, tape, _position(tape)
+
+
+def _activate(tape: Tape, arrays: Sequence[TrackedArray]) -> None:
+    for array in arrays:
+        tape.activate(array)
+        if not carries_derivatives(array.dtype):
+            storage_of(array).packed = RECEIVED  # type: ignore[union-attr]
 
 
 def _position(tape: Tape) -> tuple[int, int]:
@@ -321,10 +327,7 @@ _NOTHING: tuple[Any, list[TrackedArray], np.ndarray | None] = None, [], None
 def unpack(tape: Tape, message: Any) -> tuple[Bundle, list[TrackedArray]]:
     """The active arrays in an object that has arrived."""
     _, arrays, tangents = arrived.pop(id(message), _NOTHING)
-    for array in arrays:
-        tape.activate(array)
-        if not carries_derivatives(array.dtype):
-            storage_of(array).packed = RECEIVED  # type: ignore[union-attr]
+    _activate(tape, arrays)
     bundle = Bundle(arrays) if arrays else EMPTY
     push = tape.forward or tape.tangents
     if arrays and push is not None:

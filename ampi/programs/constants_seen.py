@@ -260,8 +260,10 @@ class Seen:
             or re.fullmatch(r"u?int(\d+|p|c)?_?|bool_?", last)
         ):
             return INTEGER
-        if last in ("random.randint", "random.permutation"):
+        if last == "random.randint":
             return INTEGER
+        if last == "random.permutation":
+            return self._all(values, scope)
         if last.startswith("random."):
             return LITERAL
         dtype = next((k.value for k in node.keywords if k.arg == "dtype"), None)

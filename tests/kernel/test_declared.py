@@ -221,6 +221,7 @@ WRAPPED = [
 
 @pytest.mark.parametrize("options", WRAPPED, ids=str)
 @pytest.mark.parametrize("declared", [None, {"t": types.int32}, {"t": f4, "s": f8}], ids=str)
+@pytest.mark.filterwarnings("ignore::numba.NumbaPerformanceWarning")  # a loop that is not parallel
 def test_what_numba_compiles_stays_what_it_is(declared, options):
     """A kernel of a function of Numba's has its options and its types of variables."""
 

@@ -11,6 +11,7 @@ from generated_steps import KINDS
 from ampi.mpi.namespace import BASE
 
 NUMBER = 12
+pytestmark = pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")  # plain arrays go to files
 
 
 BROKEN_IN_INTEL = ("Raccumulate(", "Scatter_init(")  # the latter when it is started again

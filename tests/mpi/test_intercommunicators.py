@@ -220,6 +220,7 @@ def test_dtypes(case, dtype):
     blocking.check(halves, dtype, case, *([MPI.SUM] if case in REDUCTIONS else []))
 
 
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_passive_data_passes():
     inter = halves(COMM_WORLD)
     with ampi.Tape() as tape:

@@ -269,6 +269,7 @@ def test_passive_on_one_rank_only(comm, at_once, call, name):
 
 
 @pytest.mark.parametrize("name", COLLECTIVES)
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_passive_on_all_ranks(comm, at_once, name):
     collective = COLLECTIVES[name]
     with ampi.Tape() as tape:

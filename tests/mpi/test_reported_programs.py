@@ -19,6 +19,7 @@ from ampi import reports
 from ampi.mpi.collective_calls import Performed
 from ampi.mpi.messages import Sent
 
+pytestmark = pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")  # plain arrays go to files
 NUMBER = 8
 
 
