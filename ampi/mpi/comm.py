@@ -13,13 +13,13 @@ from mpi4py import MPI as mpi
 from . import forward_partitioned as forward_partitioned  # which enters itself into `forward`, and that into the log
 from .collectives import Collectives, IntracommCollectives
 from .guards import guard
+from .handles import AcceptsBase
 from .meetings import attend_all, forget
 from .neighborhoods import Neighborhoods
 from .object_collectives import TopocommObjects
 from .object_reductions import IntracommObjects
 from .objects import Objects
 from .point_to_point import PointToPoint
-from .requests import AcceptsBase
 from .reverse import forgetting, register, register_duplicate, reverse_of, set_reverse
 
 # mpi4py's own classes: the names in its module may be rebound to ours.

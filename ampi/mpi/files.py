@@ -26,9 +26,10 @@ from ..replays import is_again, is_first
 from ..tape import Output, Push, Sweep, Tape, lanes_of, living
 from .arguments import parse
 from .buffers import Buffer, refuse_others
+from .handles import AcceptsBase, Handles
 from .messages import call_site, line_of
 from .plain_buffers import mind
-from .requests import AcceptsBase, Handles, Request, recorded
+from .requests import Request, recorded
 from .rules import Operation, Treatment, enter
 from .tangents import set_tangent
 

@@ -16,10 +16,11 @@ from mpi4py import MPI as mpi
 from . import comm as _comm
 from . import pkl5
 from .files import File
+from .handles import predefined
 from .operations import Op
 from .packing import Datatype
 from .point_to_point import Message
-from .requests import Prequest, Request, predefined
+from .requests import Prequest, Request
 from .rules import TABLE, Treatment
 from .windows import Win
 

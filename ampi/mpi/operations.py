@@ -15,11 +15,11 @@ from ..tape import Push, Sweep, current, lanes_of, living
 from .arguments import parse
 from .buffers import Buffer
 from .datatypes import typemap_of
+from .handles import AcceptsBase, Constant, Handles
 from .reduction_plans import refusal, values_of
 from .reductions import PREDEFINED, Reduction, forget, known, learn
 from .reductions_forward import combination, elements_with_tangents
 from .reductions_second import is_curved, rules_in_lanes
-from .requests import AcceptsBase, Constant, Handles
 from .rules import Operation, Treatment, enter
 from .tangents import set_tangent, tangent_in, tangents_in
 

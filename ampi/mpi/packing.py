@@ -19,9 +19,9 @@ from ..tape import Push, Sweep, Tape, current, living
 from .argument_forms import as_array
 from .arguments import parse, parse_bytes
 from .buffers import Buffer, as_packed
+from .handles import AcceptsBase, Constant, Handles
 from .packed_adjoints import PackedAdjoints
 from .plain_buffers import mind
-from .requests import AcceptsBase, Constant, Handles
 from .rules import Operation, Treatment, enter
 from .tangents import set_tangent, tangent_in
 

@@ -14,6 +14,7 @@ from ..recording import open_tapes, opened
 from ..tape import living
 from .argument_forms import duplicated, lasting
 from .buffers import NOTHING
+from .handles import AcceptsBase, Handles
 from .log import log_received
 from .message_recording import (
     nothing_to_learn,
@@ -31,7 +32,7 @@ from .message_recording import (
 from .messages import Received, Sent
 from .object_messages import MatchedObjects
 from .partitioned import Partitioned
-from .requests import AcceptsBase, Handles, Request, persistent, recorded
+from .requests import Request, persistent, recorded
 
 # mpi4py's own: its names may be rebound.
 _Comm = mpi.Comm

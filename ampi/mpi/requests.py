@@ -14,74 +14,23 @@ from mpi4py import MPI as mpi
 from ..recording import opened
 from ..tape import Tape, living
 from .arrivals_seen import forget, is_done, take, take_all, take_first, take_some
-from .buffers import Buffer
+from .completion import (
+    any_recorded,
+    finish,
+    finish_objects,
+    finish_some_objects,
+    lost,
+    parts_of,
+    raised,
+    record_completion,
+    record_some,
+    restore,
+    status_for,
+    statuses_for,
+)
+from .handles import AcceptsBase, Handles
 from .log import begin
-from .messages import CUT, Completion, Lost, Received, Sent
-
-
-class AcceptsBase(type):
-    """Metaclass: objects of the mpi4py class that a class stands for (``_base``) count as instances."""
-
-    def __instancecheck__(cls, instance: Any) -> bool:
-        return type.__instancecheck__(cls.__dict__.get("_base", cls), instance)
-
-    def __subclasscheck__(cls, subclass: type) -> bool:
-        return type.__subclasscheck__(cls.__dict__.get("_base", cls), subclass)
-
-
-class Handles:
-    """Constructors from handles: mpi4py's give objects of its own classes."""
-
-    __slots__ = ()
-    _base: Any
-
-    @classmethod
-    def fromhandle(cls, handle: int) -> Any:
-        """Object of an MPI handle."""
-        return cls(cls._base.fromhandle(handle))  # type: ignore[call-arg]
-
-    @classmethod
-    def fromint(cls, arg: int) -> Any:
-        """Object of an integer handle of the MPI ABI."""
-        return cls(cls._base.fromint(arg))  # type: ignore[call-arg]
-
-    @classmethod
-    def f2py(cls, arg: int) -> Any:
-        """Object of a Fortran handle."""
-        return cls(cls._base.f2py(arg))  # type: ignore[call-arg]
-
-
-class Constant:
-    """Objects that are predefined: pickled by their names, never freed."""
-
-    __slots__ = ()
-
-    def free(self) -> None:
-        """Free the object if it is not predefined or null."""
-        if id(self) not in constant_names:
-            super().free()  # type: ignore[misc]
-
-    def __reduce__(self) -> Any:
-        name = constant_names.get(id(self))
-        return super().__reduce__() if name is None else name
-
-
-constant_names: dict[int, str] = {}
-"""Names of our predefined datatypes and operations, by id."""
-
-
-def predefined(base: dict[str, Any], kind: type, ours: Any) -> dict[str, Any]:
-    """Our objects for the predefined ones of a class of mpi4py's, by name."""
-    made: dict[int, Any] = {}
-    constants = {}
-    for name, value in base.items():
-        if type(value) is kind:
-            if id(value) not in made:
-                made[id(value)] = ours.__new__(ours, value)
-                constant_names[id(made[id(value)])] = name
-            constants[name] = made[id(value)]
-    return constants
-
+from .messages import Received, Sent
 
 at_plain_start: list[Callable[[mpi.Prequest], None]] = []
 """Called with requests of mpi4py's own class that are about to start."""
@@ -107,30 +56,30 @@ class Completions:
 
     def Wait(self, status: mpi.Status | None = None) -> bool:
         """Wait for a non-blocking operation to complete."""
-        if _parts_of(self) is None:
+        if parts_of(self) is None:
             return _Wait(self, status)
-        status = _status_for(self, status)
+        status = status_for(self, status)
         try:
             if not take(self, status):
                 _Wait(self, status)
         except mpi.Exception as error:
-            _raised([self], [status], error)
+            raised([self], [status], error)
             raise
-        _finish([self], [status])
+        finish([self], [status])
         return True
 
     def Test(self, status: mpi.Status | None = None) -> bool:
         """Test for the completion of a non-blocking operation."""
-        if _parts_of(self) is None:
+        if parts_of(self) is None:
             return _Test(self, status)
-        status = _status_for(self, status)
+        status = status_for(self, status)
         try:
             if not take(self, status) and not _Test(self, status):
                 return False
         except mpi.Exception as error:
-            _raised([self], [status], error)
+            raised([self], [status], error)
             raise
-        _finish([self], [status])
+        finish([self], [status])
         return True
 
     @classmethod
@@ -138,47 +87,47 @@ class Completions:
         """Wait for all previously initiated requests."""
         if not living:
             return _Waitall(requests, statuses)
-        completion = _complete(requests)
+        completion = record_completion(requests)
         if completion is None:
-            statuses = _statuses_for(requests, statuses)
+            statuses = statuses_for(requests, statuses)
             try:
                 _Waitall(requests, statuses)
             except mpi.Exception as error:
-                _raised(requests, statuses, error)
+                raised(requests, statuses, error)
                 raise
             take_all(requests, statuses)
-            _finish(requests, statuses)
+            finish(requests, statuses)
             return True
         try:
             _Waitall(requests, statuses)
             take_all(requests, statuses)
             return True
         except BaseException as error:
-            _restore(requests, completion)
+            restore(requests, completion)
             if isinstance(error, mpi.Exception):
-                _raised(requests, None, error)
+                raised(requests, None, error)
             raise
 
     @classmethod
     def Testall(cls, requests: Sequence[mpi.Request], statuses: list[mpi.Status] | None = None) -> bool:
         """Test for the completion of all previously initiated requests."""
-        if not _any_recorded(requests):
+        if not any_recorded(requests):
             return _Testall(requests, statuses)
-        statuses = _statuses_for(requests, statuses)
+        statuses = statuses_for(requests, statuses)
         try:
             if not _Testall(requests, statuses):
                 return False
         except mpi.Exception as error:
-            _raised(requests, statuses, error)
+            raised(requests, statuses, error)
             raise
         take_all(requests, statuses)
-        _finish(requests, statuses)
+        finish(requests, statuses)
         return True
 
     @classmethod
     def Waitany(cls, requests: Sequence[mpi.Request], status: mpi.Status | None = None) -> int:
         """Wait for any previously initiated request to complete."""
-        if not _any_recorded(requests):
+        if not any_recorded(requests):
             return _Waitany(requests, status)
         status = mpi.Status() if status is None else status
         index = take_first(requests, status)
@@ -186,16 +135,16 @@ class Completions:
             try:
                 index = _Waitany(requests, status)
             except mpi.Exception as error:
-                _raised(requests, [status] * len(requests), error)
+                raised(requests, [status] * len(requests), error)
                 raise
         if index >= 0:
-            _finish([requests[index]], [status])
+            finish([requests[index]], [status])
         return index
 
     @classmethod
     def Testany(cls, requests: Sequence[mpi.Request], status: mpi.Status | None = None) -> tuple[int, bool]:
         """Test for completion of any previously initiated request."""
-        if not _any_recorded(requests):
+        if not any_recorded(requests):
             return _Testany(requests, status)
         status = mpi.Status() if status is None else status
         index, flag = take_first(requests, status), True
@@ -203,34 +152,34 @@ class Completions:
             try:
                 index, flag = _Testany(requests, status)
             except mpi.Exception as error:
-                _raised(requests, [status] * len(requests), error)
+                raised(requests, [status] * len(requests), error)
                 raise
         if flag and index >= 0:
-            _finish([requests[index]], [status])
+            finish([requests[index]], [status])
         return index, flag
 
     @classmethod
     def Waitsome(cls, requests: Sequence[mpi.Request], statuses: list[mpi.Status] | None = None) -> list[int] | None:
         """Wait for some previously initiated requests to complete."""
-        if not _any_recorded(requests):
+        if not any_recorded(requests):
             return _Waitsome(requests, statuses)
         statuses = [] if statuses is None else statuses
-        return _some(_Waitsome, requests, statuses)
+        return record_some(_Waitsome, requests, statuses)
 
     @classmethod
     def Testsome(cls, requests: Sequence[mpi.Request], statuses: list[mpi.Status] | None = None) -> list[int] | None:
         """Test for completion of some previously initiated requests."""
-        if not _any_recorded(requests):
+        if not any_recorded(requests):
             return _Testsome(requests, statuses)
         statuses = [] if statuses is None else statuses
-        return _some(_Testsome, requests, statuses)
+        return record_some(_Testsome, requests, statuses)
 
     def Get_status(self, status: mpi.Status | None = None) -> bool:
         """Non-destructive test for the completion of a request."""
-        parts = _parts_of(self)
+        parts = parts_of(self)
         if parts is None:
             return _Get_status(self, status)
-        status = _status_for(self, status)
+        status = status_for(self, status)
         done = is_done(self, status)
         if done and status is not None and status.Is_cancelled():  # MPICH says so only once
             for part in parts:
@@ -239,7 +188,7 @@ class Completions:
 
     def Cancel(self) -> None:
         """Cancel a request."""
-        for part in _parts_of(self) or ():
+        for part in parts_of(self) or ():
             part.wild = True  # the status at completion says whether it succeeded
         _Request.Cancel(self)
 
@@ -247,61 +196,61 @@ class Completions:
 
     def wait(self, status: mpi.Status | None = None) -> Any:
         """Wait for a non-blocking operation to complete."""
-        if _parts_of(self) is None:
+        if parts_of(self) is None:
             return _wait(self, status)
-        status = _status_for(self, status)
+        status = status_for(self, status)
         try:
             message = None if take(self, status) else _wait(self, status)
         except BaseException:
-            _lost([self])
+            lost([self])
             raise
-        return _finish_objects([self], [status], [message])[0]
+        return finish_objects([self], [status], [message])[0]
 
     def test(self, status: mpi.Status | None = None) -> tuple[bool, Any]:
         """Test for the completion of a non-blocking operation."""
-        if _parts_of(self) is None:
+        if parts_of(self) is None:
             return _test(self, status)
-        status = _status_for(self, status)
+        status = status_for(self, status)
         try:
             flag, message = (True, None) if take(self, status) else _test(self, status)
         except BaseException:
-            _lost([self])
+            lost([self])
             raise
         if not flag:
             return flag, message
-        return flag, _finish_objects([self], [status], [message])[0]
+        return flag, finish_objects([self], [status], [message])[0]
 
     @classmethod
     def waitall(cls, requests: Sequence[mpi.Request], statuses: list[mpi.Status] | None = None) -> list[Any]:
         """Wait for all previously initiated requests."""
-        if not _any_recorded(requests):
+        if not any_recorded(requests):
             return _waitall(requests, statuses)
-        statuses = _statuses_for(requests, statuses)
+        statuses = statuses_for(requests, statuses)
         try:
             messages = _waitall(requests, statuses)
         except BaseException:
-            _lost(requests)
+            lost(requests)
             raise
         take_all(requests, statuses)
-        return _finish_objects(requests, statuses, messages)
+        return finish_objects(requests, statuses, messages)
 
     @classmethod
     def testall(
         cls, requests: Sequence[mpi.Request], statuses: list[mpi.Status] | None = None
     ) -> tuple[bool, list[Any] | None]:
         """Test for the completion of all previously initiated requests."""
-        if not _any_recorded(requests):
+        if not any_recorded(requests):
             return _testall(requests, statuses)
-        statuses = _statuses_for(requests, statuses)
+        statuses = statuses_for(requests, statuses)
         flag, messages = _testall(requests, statuses)
         if flag:
             take_all(requests, statuses)
-        return (True, _finish_objects(requests, statuses, messages)) if flag else (flag, messages)
+        return (True, finish_objects(requests, statuses, messages)) if flag else (flag, messages)
 
     @classmethod
     def waitany(cls, requests: Sequence[mpi.Request], status: mpi.Status | None = None) -> tuple[int, Any]:
         """Wait for any previously initiated request to complete."""
-        if not _any_recorded(requests):
+        if not any_recorded(requests):
             return _waitany(requests, status)
         status = mpi.Status() if status is None else status
         index, message = take_first(requests, status), None
@@ -309,12 +258,12 @@ class Completions:
             index, message = _waitany(requests, status)
         if index < 0:
             return index, message
-        return index, _finish_objects([requests[index]], [status], [message])[0]
+        return index, finish_objects([requests[index]], [status], [message])[0]
 
     @classmethod
     def testany(cls, requests: Sequence[mpi.Request], status: mpi.Status | None = None) -> tuple[int, bool, Any]:
         """Test for completion of any previously initiated request."""
-        if not _any_recorded(requests):
+        if not any_recorded(requests):
             return _testany(requests, status)
         status = mpi.Status() if status is None else status
         index, flag, message = take_first(requests, status), True, None
@@ -322,31 +271,31 @@ class Completions:
             index, flag, message = _testany(requests, status)
         if not flag or index < 0:
             return index, flag, message
-        return index, flag, _finish_objects([requests[index]], [status], [message])[0]
+        return index, flag, finish_objects([requests[index]], [status], [message])[0]
 
     @classmethod
     def waitsome(
         cls, requests: Sequence[mpi.Request], statuses: list[mpi.Status] | None = None
     ) -> tuple[list[int] | None, list[Any] | None]:
         """Wait for some previously initiated requests to complete."""
-        if not _any_recorded(requests):
+        if not any_recorded(requests):
             return _waitsome(requests, statuses)
         statuses = [] if statuses is None else statuses
         indices = take_some(requests, statuses)
         some = _waitsome(requests, statuses) if indices is None else (indices, [None] * len(indices))
-        return _finish_some_objects(requests, some, statuses)
+        return finish_some_objects(requests, some, statuses)
 
     @classmethod
     def testsome(
         cls, requests: Sequence[mpi.Request], statuses: list[mpi.Status] | None = None
     ) -> tuple[list[int] | None, list[Any] | None]:
         """Test for completion of some previously initiated requests."""
-        if not _any_recorded(requests):
+        if not any_recorded(requests):
             return _testsome(requests, statuses)
         statuses = [] if statuses is None else statuses
         indices = take_some(requests, statuses)
         some = _testsome(requests, statuses) if indices is None else (indices, [None] * len(indices))
-        return _finish_some_objects(requests, some, statuses)
+        return finish_some_objects(requests, some, statuses)
 
 
 # What a recording tape knows of a request, absent if nothing: the messages in its log, the tape (by reference), and
@@ -462,7 +411,7 @@ def _start(requests: Sequence[mpi.Prequest], primal: Callable[[], None]) -> None
     tape = opened()
     # A tangent goes before its message, and cannot be called back.  Of what is active MPI knows more than a tape does.
     pushes = tape is not None and (tape.forward is not None or tape.tangents is not None)
-    first = not all(requests) or (pushes and _any_recorded(requests))
+    first = not all(requests) or (pushes and any_recorded(requests))
     if first:
         primal()
     logged: list[tuple[Sent | Received, ...]] = []
@@ -533,186 +482,3 @@ def recorded(
             if unpack is None and part.active:
                 begin(tape, part)
     return ours
-
-
-def _parts_of(request: Any) -> tuple[Sent | Received, ...] | None:
-    return getattr(request, "parts", None)
-
-
-def _any_recorded(requests: Iterable[Any]) -> bool:
-    for request in requests:
-        if getattr(request, "parts", None) is not None:
-            return True
-    return False
-
-
-def _status_for(request: Any, status: mpi.Status | None) -> mpi.Status | None:
-    if status is None:
-        for part in request.parts:
-            if part.wild:
-                return mpi.Status()
-    return status
-
-
-def _statuses_for(requests: Sequence[Any], statuses: list[mpi.Status] | None) -> list[mpi.Status] | None:
-    if statuses is None:
-        for request in requests:
-            for part in getattr(request, "parts", None) or ():
-                if part.wild:
-                    return []
-    return statuses
-
-
-def _complete(requests: Sequence[Any]) -> Completion | None:
-    """Record the completion of requests that are about to be waited for, while what is known of them is in the caches.
-
-    Returns
-    -------
-    Completion or None
-        What each of them completes.  None where something is to be learned when they have completed (`_finish`), or
-        some have not been recorded.
-    """
-    completed = []
-    reference = None
-    for request in requests:
-        parts = getattr(request, "parts", None)
-        if parts is None or len(parts) > 1:
-            return None
-        part = parts[0]
-        if part.wild or type(part.buffer) is not Buffer:
-            return None
-        if type(part) is Sent:
-            if part.request is not None:
-                return None
-        elif type(part) is not Received or part.buffer.storage is None:
-            return None
-        if request.recorded_by is not reference:
-            if reference is not None:
-                return None
-            reference = request.recorded_by
-        completed.append(part)
-    if reference is None:
-        return None
-    tape = reference()
-    if tape is None or tape.observer is not None:  # which looks at what others do, when this is recorded
-        return None
-    for request in requests:
-        part = request.parts[0]
-        request.parts = None
-        if type(part) is Received:
-            part.request = None
-            part.buffer.storage.arriving -= 1
-    completion = Completion(completed)
-    tape.append_record(completion)
-    return completion
-
-
-def _restore(requests: Sequence[Any], completion: Completion) -> None:
-    """The wait has failed: nobody knows which of them have completed."""
-    for request, part in zip(requests, completion):
-        request.parts = (part,)
-        if type(part) is Received:
-            part.request = request
-            part.buffer.storage.arriving += 1
-    completion.clear()
-
-
-def _finish(requests: Sequence[Any], statuses: Sequence[mpi.Status | None] | None) -> None:
-    """Requests have completed: resolve what they matched, and record the wait on the tape of the start."""
-    begun = Completion()
-    reference = None
-    position = -1
-    for request in requests:
-        position += 1
-        parts = getattr(request, "parts", None)
-        if parts is None:
-            continue
-        request.parts = None
-        if request.recorded_by is not reference:
-            if begun:
-                _record_completion(reference, begun)
-                begun = Completion()
-            reference = request.recorded_by
-        for part in parts:
-            if type(part) is Sent:
-                if part.wild:
-                    part.resolve(None if statuses is None else statuses[position])
-                if part.buffer is not None:
-                    begun.append(part)
-            elif type(part) is Received:
-                part.resolve(None if statuses is None else statuses[position])
-                if part.buffer is not None:
-                    begun.append(part)
-            else:
-                part.resolve(None if statuses is None else statuses[position])
-                if part.active:
-                    begun.append(part)
-    if begun:
-        _record_completion(reference, begun)
-
-
-def _record_completion(reference: Any, completed: Completion) -> None:
-    """Record the wait on the tape of the start."""
-    tape = reference()
-    if tape is not None:
-        tape.append_record(completed)
-
-
-def _some(
-    primal: Callable[..., list[int] | None], requests: Sequence[Any], statuses: list[mpi.Status]
-) -> list[int] | None:
-    indices = take_some(requests, statuses)
-    if indices is None:
-        try:
-            indices = primal(requests, statuses)
-        except mpi.Exception as error:
-            _raised(requests, None, error)
-            raise
-    if indices:
-        _finish([requests[index] for index in indices], statuses)
-    return indices
-
-
-def _raised(requests: Sequence[Any], statuses: Sequence[mpi.Status | None] | None, error: mpi.Exception) -> None:
-    """A wait or test has raised an error, which the program may catch: some requests have completed nevertheless.
-
-    MPI fills the memory of a message that was too long with its head.
-    """
-    alone = len(requests) == 1 and error.Get_error_class() == mpi.ERR_TRUNCATE
-    if statuses is not None and len(statuses) < len(requests):
-        statuses = None
-    ended = [k for k, request in enumerate(requests) if _parts_of(request) is not None and (alone or not request)]
-    for k in ended:
-        for part in requests[k].parts:
-            if isinstance(part, Received):
-                part.nbytes = CUT
-    _finish([requests[k] for k in ended], None if statuses is None else [statuses[k] for k in ended])
-
-
-def _lost(requests: Sequence[Any]) -> None:
-    """A wait for objects has raised an error: those that have come could not be unpickled, or were too long."""
-    ended = [request for request in requests if _parts_of(request) is not None and not request]
-    for request in ended:
-        for part in request.parts:
-            if isinstance(part, Received):
-                part.__class__ = Lost
-                part.buffer, part.dropped = None, True
-    _finish(ended, None)
-
-
-def _finish_objects(
-    requests: Sequence[Any], statuses: Sequence[mpi.Status | None] | None, messages: Sequence[Any]
-) -> list[Any]:
-    unpackers = [getattr(request, "unpack", None) if _parts_of(request) else None for request in requests]
-    messages = [message if unpack is None else unpack(message) for unpack, message in zip(unpackers, messages)]
-    _finish(requests, statuses)
-    return messages
-
-
-def _finish_some_objects(
-    requests: Sequence[Any], some: tuple[list[int] | None, list[Any] | None], statuses: Sequence[mpi.Status]
-) -> tuple[list[int] | None, list[Any] | None]:
-    indices, messages = some
-    if not indices:
-        return indices, messages
-    return indices, _finish_objects([requests[index] for index in indices], statuses, messages or ())

@@ -26,8 +26,8 @@ from ..recording import open_tapes, opened
 from ..tape import living, overwrite
 from .arguments import parse
 from .forward_windows import fenced, push_of
+from .handles import AcceptsBase, Handles
 from .held_buffers import hold, let_go, let_go_of
-from .requests import AcceptsBase, Handles
 from .rma_epochs import catch_up, complete, end_exposure, handshake, in_order, note_fence, one_by_one, ranks_of
 from .rma_memory import attach, detach, register, register_dynamic, require_innermost_memory, track_segment
 from .rma_recording import carried_out, old_argument, read_argument, record, requested, wants_old, was_put_off
