@@ -194,4 +194,4 @@ def _does(state: int | str) -> str:
         boards.ENDED: "has ended its program",
         boards.DIED: "has ended its program",
         boards.MEETS: "is in a collective operation outside of this sweep",
-    }.get(state, "is not seen from here")  # type: ignore[call-overload]
+    }.get(state, "is not seen from here")

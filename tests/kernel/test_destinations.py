@@ -54,6 +54,7 @@ def laid_out(a, layout, np):
 @pytest.mark.parametrize(
     "seed", [pytest.param(s, marks=pytest.mark.slow if s % 40 and s != 2 else ()) for s in range(200)]
 )
+@pytest.mark.filterwarnings("ignore::numba.NumbaPerformanceWarning")  # products of columns
 def test_programs(seed):
     text, generator, draw = program(seed), np.random.default_rng(seed), random.Random(-seed)
     point = [*(0.6 * np.eye(N) + generator.uniform(0.05, 0.15, (3, N, N))), generator.uniform(0.1, 0.4, N)]

@@ -69,6 +69,7 @@ def test_lists_of_matrices():
     check(lambda m, n: of_matrices([m, n, m * 2.0]), (M, N), second=True)
 
 
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")  # Numba's own function puts them into the list
 def test_typed_lists():
     def loss(u, v, w):
         typed = List()

@@ -20,6 +20,7 @@ import platform
 import re
 import sys
 import types as python_types
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from numba.cloudpickle import cloudpickle
 from numba.core import caching, config
 from numba.core.codegen import RuntimeLinker
 from numba.core.environment import Environment, lookup_environment
+from numba.core.errors import NumbaPerformanceWarning
 from numba.core.extending import _Intrinsic
 from numba.np.ufunc.dufunc import DUFunc
 from numba.np.ufunc.gufunc import GUFunc
@@ -44,6 +46,9 @@ from ampi.kernel.runtime.overloads import KNOWN, declared_overloads, is_plain
 from ampi.kernel.runtime.progress import announced, counted
 from ampi.kernel.runtime.quick_compilation import quick_compilation
 from ampi.kernel.runtime.scipy_names import name_in_scipy
+
+_GENERATED = "ampi_generated_"
+"""How the names of generated modules begin."""
 
 # --------------------------------------------------------------------------------------------------- fingerprints
 
@@ -464,6 +469,15 @@ def deep_recursion() -> Iterator[None]:
         sys.setrecursionlimit(limit)
 
 
+@contextlib.contextmanager
+def _without_advice(function: Any) -> Iterator[None]:
+    """Numba's advice on performance is for the author of a function, and generated ones have none."""
+    with warnings.catch_warnings():
+        if function.__globals__["__name__"].startswith(_GENERATED):
+            warnings.simplefilter("ignore", NumbaPerformanceWarning)
+        yield
+
+
 def _compile_once(
     dispatcher: Any,
     compile: Callable[[Any], Any],
@@ -483,6 +497,7 @@ def _compile_once(
         if not kept.holds(sig):  # another one has compiled it meanwhile
             inside.enter_context(check(dispatcher, sig))
             inside.enter_context(deep_recursion())
+            inside.enter_context(_without_advice(dispatcher.py_func))
             inside.enter_context(vectorised_extremes())
             inside.enter_context(whole_lists())
             inside.enter_context(quick_compilation())
@@ -512,7 +527,7 @@ def load_module(path: Path, text: str) -> python_types.ModuleType:
     Its functions are compiled as if they stood where they came from, so that exceptions point to lines of the kernel.
     With ``NUMBA_DISABLE_JIT``, where one steps through the file, they stand where they are.
     """
-    module = python_types.ModuleType(f"ampi_generated_{path.stem}")
+    module = python_types.ModuleType(f"{_GENERATED}{path.stem}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module
     if config.DISABLE_JIT:

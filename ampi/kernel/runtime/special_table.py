@@ -480,7 +480,8 @@ def in_words(name: str) -> str:
     public = sys.modules.get("scipy.special")
     if public is None or hasattr(public, name):
         return f"scipy.special.{name}"
-    users, waiting = [], [name]
+    users: list[str] = []
+    waiting = [name]
     texts = {own: (FORMULAS.get(own, ""), *PARTIALS.get(own, ())) for own in (*FORMULAS, *PARTIALS)}
     seen = set(waiting)
     while waiting:

@@ -350,7 +350,7 @@ def _fingerprint(array: np.ndarray) -> int:
     if parts > 1:
         sums = np.empty(parts, np.uint64)
         _compiled_mixing_on_threads()(flat, sums)
-        return sums.sum()
+        return int(sums.sum())
     return _compiled_mixing()(flat, 0, flat.size)
 
 
