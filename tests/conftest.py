@@ -76,6 +76,9 @@ def pytest_configure(config):
         config.get_terminal_writer()._file = log
     if WORLD.size > 1:
         config.pluginmanager.register(Agreement(config, WORLD.Dup()), "ranks-agree")
+        # An error on one rank in the middle of a message would leave the others waiting.
+        for category in ("ActivityWarning", "PerformanceWarning"):
+            config.addinivalue_line("filterwarnings", f"default::ampi.errors.{category}")
 
 
 @pytest.hookimpl(trylast=True)

@@ -17,6 +17,7 @@ SHORT, LONG = 100, 300
 TOLERANCE = 1.25  # some collections are looked through up to 64 items
 
 
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 @pytest.mark.parametrize("name", growth.PROGRAMS)
 def test_work_per_item_is_the_same(name):
     make, _ = growth.PROGRAMS[name]

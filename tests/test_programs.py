@@ -436,6 +436,7 @@ def by_list(x): return sum(v * v for v in x)
 
 
 @pytest.mark.parametrize("way", ["float", "array", "buffer", "table", "ratio"])
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_what_crosses_to_a_library_is_an_error_with_the_programs_line(program, way, tmp_path_factory, monkeypatch):
     folder = None
     if WORLD.rank == 0:

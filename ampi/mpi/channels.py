@@ -51,6 +51,8 @@ class Channel:
         The same on all ranks, and another for each channel.
     is_taken : bool
         One that the user has not freed has it.
+    kind : hashable or None
+        What those have in common that can have it; None: it has one only.
     turns : int
         How many have had it.
     tenants : mapping
@@ -67,6 +69,7 @@ class Channel:
 
     __slots__ = (
         *("__weakref__", "broken", "by_thread", "comm", "comms", "group", "identity", "in_forward_mode", "is_taken"),
+        "kind",
         *("local", "pending", "tenants", "threads", "turns"),
     )
 
@@ -78,6 +81,7 @@ class Channel:
         self.pending = [] if pending is None else [pending]
         self.identity = identity
         self.is_taken = False
+        self.kind: Any = None
         self.turns = 0
         self.tenants: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self.broken = ""
@@ -91,7 +95,16 @@ class Channel:
         self.is_taken = True
         self.tenants[tenant.identity] = tenant
         self.turns += 1
+        left = _left_by_kind.get(self.kind)
+        if left:
+            left[:] = [other for other in left if other() not in (self, None)]
         return self.turns
+
+    def leave(self) -> None:
+        """The one that has it does so no longer: the next one may."""
+        self.is_taken = False
+        if self.kind is not None:
+            _left_by_kind.setdefault(self.kind, []).insert(0, weakref.ref(self))
 
     def is_free(self) -> bool:
         """Whether another one can take it over, as far as this rank knows."""
@@ -135,8 +148,8 @@ class Channel:
 
 # ------------------------------------------------------------------------------------------------------- taking over
 
-_channels: dict[Any, list[weakref.ref[Channel]]] = {}
-"""Those that exist, by kind and ranks, the latest first."""
+_left_by_kind: dict[Any, list[weakref.ref[Channel]]] = {}
+"""Those that no communicator or window has, the latest first."""
 
 _MOST_OFFERED = 8
 """So many channels one rank proposes to the others."""
@@ -152,8 +165,7 @@ def channel_for(comm: Any, of_window: bool = False) -> tuple[Channel, int]:
     merged = _Intercomm.Merge(comm) if _Comm.Is_inter(comm) else None
     inside = comm if merged is None else merged
     kind = _kind_of(comm, group, of_window)
-    known = _channels.setdefault(kind, []) if kind is not None else []
-    known[:] = [other for other in known if other() is not None]
+    known = _left_by_kind.get(kind, [])
     free = {channel.identity: channel for other in known if (channel := other()) is not None and channel.is_free()}
     identity, offered = _offer(inside, list(free)[:_MOST_OFFERED])
     channel = _agreed(inside, [free.get(other) for other in offered])
@@ -164,7 +176,7 @@ def channel_for(comm: Any, of_window: bool = False) -> tuple[Channel, int]:
             channel.local = merged.Create(group)
             channel.comms.append(channel.local)
             channel.group = Channel(merged.Create(group), identity ^ 1)
-        known.insert(0, weakref.ref(channel))
+        channel.kind = kind
     if merged is not None:
         merged.Free()
     group.Free()

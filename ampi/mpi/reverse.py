@@ -142,10 +142,9 @@ class Reverse:
 
     def leave(self) -> None:
         """The user's communicator, or window, has been freed: another one may have the channel."""
-        if self.election is not None:
-            self._take_elected()
+        self.ready()  # all ranks have begun to make it
         if self.turn == self.channel.turns:
-            self.channel.is_taken = False
+            self.channel.leave()
 
     @property
     def pending(self) -> bool:

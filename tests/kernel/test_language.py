@@ -30,12 +30,14 @@ def check(name, active):
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning", "ignore::numba.NumbaTypeSafetyWarning")
 def test_derivatives(name):
     function, arguments = CASES[name]
     check(name, float_arguments(function, arguments)).compare(1e-11)
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning", "ignore::numba.NumbaTypeSafetyWarning")
 def test_one_argument_alone(name):
     function, arguments = CASES[name]
     check(name, float_arguments(function, arguments)[:1]).compare(1e-11)

@@ -32,7 +32,7 @@ from numba.cloudpickle import cloudpickle
 from numba.core import caching, config
 from numba.core.codegen import RuntimeLinker
 from numba.core.environment import Environment, lookup_environment
-from numba.core.errors import NumbaPerformanceWarning
+from numba.core.errors import NumbaPerformanceWarning, NumbaWarning
 from numba.core.extending import _Intrinsic
 from numba.np.ufunc.dufunc import DUFunc
 from numba.np.ufunc.gufunc import GUFunc
@@ -471,8 +471,10 @@ def deep_recursion() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_advice(function: Any) -> Iterator[None]:
-    """Numba's advice on performance is for the author of a function, and generated ones have none."""
+    """Numba's advice on performance is for the author of a function, and generated ones have none.  What it cannot
+    cache, because it calls C functions by their addresses, it compiles again in each process."""
     with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Cannot cache compiled function", NumbaWarning)
         if function.__globals__["__name__"].startswith(_GENERATED):
             warnings.simplefilter("ignore", NumbaPerformanceWarning)
         yield
