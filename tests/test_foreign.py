@@ -108,6 +108,7 @@ def test_what_leaves_is_an_error_in_full(full, name):
 
 @pytest.mark.parametrize("seed", range(100))
 @pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an error where C code asks
 def test_random_programs_with_foreign_code(seed):
     program = Program(numpy.random.default_rng(seed), SEEN, READERS)
     check(program, writers=SEEN, readers=READERS)

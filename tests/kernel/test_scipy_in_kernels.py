@@ -271,7 +271,7 @@ def test_an_order_that_carries_derivatives_is_refused():
         with pytest.raises(ampi.ActivityError, match=message):
             transform(0.5, 1.0)
     assert ampi.grad(of_order)(0.5, 1.0) == pytest.approx(special.jv(2, 0.5) + 0.5 * special.jvp(2, 0.5))
-    with pytest.raises(ampi.ActivityError, match=r"kv_by_order has no derivative"):
+    with pytest.raises(ampi.ActivityError, match=r"scipy\.special\.kv"):
         ampi.hessian(lambda q: known(q[0], q[1]), np.array([1.3, 0.5]))
 
 
