@@ -475,7 +475,7 @@ def _without_advice(function: Any) -> Iterator[None]:
     cache, because it calls C functions by their addresses, it compiles again in each process."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Cannot cache compiled function", NumbaWarning)
-        if function.__globals__["__name__"].startswith(_GENERATED):
+        if (function.__globals__.get("__name__") or "").startswith(_GENERATED):
             warnings.simplefilter("ignore", NumbaPerformanceWarning)
         yield
 
