@@ -186,7 +186,7 @@ def _power(base: Callable, swapped: bool) -> Callable:
             if found is not None:
                 return found
             if all(isinstance(x, np.ndarray) for x in operands) and operands[1].ndim == 0:
-                return np.power(*operands)  # before NumPy 2.3, ** makes an exponent a Python float
+                return np.power(*operands)  # before NumPy 2.4, ** makes an exponent a Python float
         return base(self, other, *modulus)
 
     return method

@@ -318,18 +318,28 @@ class Completed:
         return f"its turn for {self.accesses[-1].waiting()}"
 
 
-class Fence:
-    """Record of a fence: closes an epoch of all ranks, opens another."""
+class _OfAllRanks:
+    """Record of a collective call of a window's ranks that moves no data itself."""
 
     __slots__ = ("token", "window")
     meets = True
-    second = "each"
     touches_memory = False
     goes_along = True
 
     def __init__(self, window: Any, token: Collective) -> None:
         self.window = window
         self.token = token
+
+    def waiting(self) -> str:
+        """For the message of a wait that lasts too long."""
+        return f"the mirror of {self.token.describe()}"
+
+
+class Fence(_OfAllRanks):
+    """Record of a fence: closes an epoch of all ranks, opens another."""
+
+    __slots__ = ()
+    second = "each"
 
     def __call__(self, sweep: Sweep) -> None:
         """The same the other way round: closes the mirror of the epoch that it opened."""
@@ -346,24 +356,13 @@ class Fence:
         if forward is not None:
             forward.meet(self.waiting)
 
-    def waiting(self) -> str:
-        """For the message of a wait that lasts too long."""
-        return f"the mirror of {self.token.describe()}"
 
-
-class Made:
+class Made(_OfAllRanks):
     """Record of the creation of a window: the sweep needs its shadow no more."""
 
-    __slots__ = ("token", "window")
-    meets = True
+    __slots__ = ()
     second = "joint"
     together = True
-    touches_memory = False
-    goes_along = True
-
-    def __init__(self, window: Any, token: Collective) -> None:
-        self.window = window
-        self.token = token
 
     def __call__(self, sweep: Sweep) -> None:
         """Close the shadow window, if it has been opened where the window was freed; collective."""
@@ -374,19 +373,12 @@ class Made:
         """Nothing: in a walk all are open from its beginning."""
 
 
-class Freed:
+class Freed(_OfAllRanks):
     """Record of the end of a window: where the sweep opens its shadow window."""
 
-    __slots__ = ("token", "window")
-    meets = True
+    __slots__ = ()
     second = "joint"
     together = True
-    touches_memory = False
-    goes_along = True
-
-    def __init__(self, window: Any, token: Collective) -> None:
-        self.window = window
-        self.token = token
 
     def __call__(self, sweep: Sweep) -> None:
         """Open it, once all ranks have come; collective."""
@@ -398,10 +390,6 @@ class Freed:
 
     def tangent(self, push: Push) -> None:
         """Nothing: in a walk all are open until its end."""
-
-    def waiting(self) -> str:
-        """For the message of a wait that lasts too long."""
-        return f"the mirror of {self.token.describe()}"
 
 
 class Handshake:

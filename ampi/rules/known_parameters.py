@@ -18,7 +18,7 @@ from ..activity import is_active
 from ..errors import no_rule
 from ..structures import leaves
 from ..tape import current
-from .trials import agrees
+from .trials import Trial
 
 PARAMETERS: dict[str, str] = {
     "append": "arr values axis=None",
@@ -216,7 +216,7 @@ def for_this_numpy(rules: dict[Callable, Callable], tried: bool = True) -> dict[
 def seeing_first(function: Callable, rule: Callable, tried: bool = True) -> Callable:
     """A rule that sees whether it is for this function, and is tried at its first calls."""
     why: list[str] = []
-    left = [_MOST_TRIALS if tried else 0]
+    trial = Trial() if tried else Trial(0)
 
     def run(*arguments: Any, **keywords: Any) -> Any:
         tape = current()
@@ -224,21 +224,10 @@ def seeing_first(function: Callable, rule: Callable, tried: bool = True) -> Call
             return rule(*arguments, **keywords)
         if not why:
             why.append(misfit(function))
-        if not why[0] and left[0]:
-            left[0] -= 1
-            found = agrees(function, lambda _, a, k: rule(*a, **k), tape, arguments, keywords)
-            if found is not None:
-                left[0] = 0
-            if found is False:
-                why[0] = (
-                    f" in NumPy {np.__version__} (its derivative is not that of the function that ampi's rule is for)"
-                )
+        if not why[0] and trial.refutes(function, lambda _, a, k: rule(*a, **k), tape, arguments, keywords):
+            why[0] = f" in NumPy {np.__version__} (its derivative is not that of the function that ampi's rule is for)"
         if why[0]:
             raise no_rule(function, why[0])
         return rule(*arguments, **keywords)
 
     return run
-
-
-_MOST_TRIALS = 10
-"""Calls that tell nothing, until a rule is believed."""

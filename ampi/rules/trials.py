@@ -85,6 +85,34 @@ def agrees(
     return abs(value - near) <= WRONG * scale + NOISE * size
 
 
+class Trial:
+    """Whether a rule fits, found out at its first calls with active arguments.
+
+    Attributes
+    ----------
+    left : int
+        Calls that may still tell nothing, until the rule is believed.
+    """
+
+    __slots__ = ("fits", "left")
+
+    def __init__(self, most: int = 10) -> None:
+        self.fits: bool | None = None
+        self.left = most
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the rule is known to fit or not, or believed."""
+        return self.fits is not None or not self.left
+
+    def refutes(self, *call: Any) -> bool:
+        """Whether the rule is wrong, as far as this call, or one before, tells; arguments of `agrees`."""
+        if not self.is_over:
+            self.left -= 1
+            self.fits = agrees(*call)
+        return self.fits is False
+
+
 def _is_active(tape: Tape, x: Any) -> bool:
     return isinstance(x, np.ndarray) and is_active(tape, x)
 

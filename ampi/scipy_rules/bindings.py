@@ -125,27 +125,21 @@ class _AtFirst:
     def __init__(self, place: str, handle: Callable) -> None:
         self.place = place
         self.handle = handle
-        self.calls = 0
+        self.trial = trials.Trial()
 
     def __call__(self, found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
         handle = self.handle
         if is_tested(self.place, found.original):
             found.handle = handle
         elif any_active(tape, arguments, keywords):
-            self.calls += 1
             found.handle = handle  # by which it is tried
             rule = lambda tape, arguments, keywords: handle(found, tape, arguments, keywords)
-            fits = trials.agrees(found.original, rule, tape, arguments, keywords, (parts, mapped))
-            if fits is False:
+            if self.trial.refutes(found.original, rule, tape, arguments, keywords, (parts, mapped)):
                 _refuse(found, "its derivative is not that of the function that ampi's rule was written for")
                 return found.handle(found, tape, arguments, keywords)
-            if fits is None and self.calls < _MOST_TRIALS:
+            if not self.trial.is_over:
                 found.handle = self
         return handle(found, tape, arguments, keywords)
-
-
-_MOST_TRIALS = 10
-"""Calls that tell nothing, until a rule is believed."""
 
 
 def is_tested(place: str, function: Callable) -> bool:

@@ -132,14 +132,13 @@ def drawn(number, iterations=2):
     return program
 
 
-@pytest.mark.parametrize("number", range(3))
+def numbers(few, many):
+    """Numbers of drawn programs, of which a few are checked by default."""
+    return [pytest.param(n, marks=[pytest.mark.slow] * (n >= few)) for n in range(many)]
+
+
+@pytest.mark.parametrize("number", numbers(3, 60))
 def test_drawn_communicators(number):
-    check(drawn(number), COMM_WORLD, WORLD)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(3, 60))
-def test_many_drawn_communicators(number):
     check(drawn(number), COMM_WORLD, WORLD)
 
 
@@ -235,14 +234,8 @@ def drawn_windows(number, iterations=2):
     return program
 
 
-@pytest.mark.parametrize("number", range(2))
+@pytest.mark.parametrize("number", numbers(2, 40))
 def test_drawn_windows(number):
-    check(drawn_windows(number), COMM_WORLD, WORLD)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(2, 40))
-def test_many_drawn_windows(number):
     check(drawn_windows(number), COMM_WORLD, WORLD)
 
 
