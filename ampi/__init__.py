@@ -14,7 +14,8 @@ except (ImportError, RuntimeError) as _error:  # the second where mpi4py is ther
 `python -m ampi` then says what was found, and tries it. What went wrong: """
     raise ImportError(_HOW + str(_error).strip(), name="mpi4py") from None
 
-from . import arrivals, errors
+from . import errors
+from .base import arrivals
 from .errors import (
     ActivityError,
     ActivityWarning,
@@ -28,25 +29,25 @@ from .errors import (
 )
 from .kernel import custom_jvp, kernel
 from .mpi import COMM_SELF, COMM_WORLD, MPI
-from .replays import once
 from .tape import Tape, at_first_opening, passive
+from .tape.replays import once
 
 if TYPE_CHECKING:
     from numba import prange
 
     from . import numpy, rules, testing
-    from .arguments import ArgumentParser
-    from .array import ndarray, value
+    from .arrays.array import ndarray, value
+    from .arrays.constants import constant
+    from .base.arguments import ArgumentParser
     from .checkpoint.folder import Storage
     from .checkpoint.timeloop import timeloop
-    from .constants import constant
-    from .custom import custom_vjp
-    from .derivatives import grad, jvp, linearize, value_and_grad, vjp
-    from .jacobians import hessian, jacfwd, jacrev
+    from .derivatives.custom import custom_vjp
+    from .derivatives.first_order import grad, jvp, linearize, value_and_grad, vjp
+    from .derivatives.jacobians import hessian, jacfwd, jacrev
+    from .derivatives.second_order import hvp
     from .programs.declared import dependent, independent
     from .programs.tracing import trace
     from .reports import report, tracing
-    from .second_order import hvp
 
 Comm = MPI.Comm
 Intracomm = MPI.Intracomm
@@ -116,40 +117,40 @@ __all__ = [
 
 _ARRAYS = (
     "numpy",
-    "scalars",
-    "foreign",
-    "foreign_calls",
+    "arrays.scalars",
+    "foreign.seen",
+    "foreign.calls",
     "mpi.plain_communicators",
-    "executors",
-    "fftw",
-    "stored",
-    "scipy_rules",
+    "foreign.executors",
+    "foreign.fftw",
+    "foreign.stored",
+    "foreign.scipy",
     "rules.definitions",
 )
 """What is there before the first tape opens; a program that has messages alone does without."""
 
 _HOMES = {
-    "ArgumentParser": "arguments",
+    "ArgumentParser": "base.arguments",
     "Storage": "checkpoint.folder",
-    "constant": "constants",
-    "custom_vjp": "custom",
+    "constant": "arrays.constants",
+    "custom_vjp": "derivatives.custom",
     "dependent": "programs.declared",
-    "grad": "derivatives",
-    "hessian": "jacobians",
-    "hvp": "second_order",
+    "grad": "derivatives.first_order",
+    "hessian": "derivatives.jacobians",
+    "hvp": "derivatives.second_order",
     "independent": "programs.declared",
-    "jacfwd": "jacobians",
-    "jacrev": "jacobians",
-    "jvp": "derivatives",
-    "linearize": "derivatives",
-    "ndarray": "array",
+    "jacfwd": "derivatives.jacobians",
+    "jacrev": "derivatives.jacobians",
+    "jvp": "derivatives.first_order",
+    "linearize": "derivatives.first_order",
+    "ndarray": "arrays.array",
     "report": "reports",
     "timeloop": "checkpoint.timeloop",
     "trace": "programs.tracing",
     "tracing": "reports",
-    "value": "array",
-    "value_and_grad": "derivatives",
-    "vjp": "derivatives",
+    "value": "arrays.array",
+    "value_and_grad": "derivatives.first_order",
+    "vjp": "derivatives.first_order",
 }
 """The modules of names which are imported when they are asked for; that of Numba's ``prange`` is Numba."""
 

@@ -7,9 +7,9 @@ from mpi4py import MPI
 
 import ampi
 import ampi.numpy as np
-from ampi.arguments import ArgumentParser, add_version
+from ampi.base.arguments import ArgumentParser, add_version
+from ampi.base.versions import TESTED, installed, untested, version
 from ampi.kernel.runtime.files import folder
-from ampi.versions import TESTED, installed, untested, version
 
 SIZE = 4  # numbers of each rank in the self-test
 

@@ -10,7 +10,7 @@ import sys
 
 import ampi.mpi
 from ampi import run as runner
-from ampi.arguments import ArgumentParser, add_version
+from ampi.base.arguments import ArgumentParser, add_version
 from ampi.errors import ProgramError
 from ampi.programs import command, lint, traffic
 from ampi.programs.gradients import Differentiation

@@ -14,8 +14,8 @@ import pathlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from . import whole_files
-from .arguments import ArgumentParser, add_version
+from .base import whole_files
+from .base.arguments import ArgumentParser, add_version
 from .errors import AmpiError
 from .mpi.namespace import BASE
 from .mpi.rules import TABLE, Operation, Treatment

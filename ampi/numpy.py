@@ -16,28 +16,28 @@ from typing import Any
 
 import numpy as _np
 
-from . import memory as _memory
-from . import ranges as _ranges
-from . import scalars as _scalars  # noqa: F401
-from .activity import copies as _copies
-from .activity import is_active as _is_active
-from .activity import plain_of as _plain_of
-from .array import ndarray
+from .arrays import ranges as _ranges
+from .arrays import scalars as _scalars  # noqa: F401
+from .arrays.activity import copies as _copies
+from .arrays.activity import is_active as _is_active
+from .arrays.activity import plain_of as _plain_of
+from .arrays.array import ndarray
+from .arrays.functions import CONSTANT as _CONSTANT
+from .arrays.nested import from_nested as _from_nested
+from .arrays.writing import write_constants as _write_constants
+from .base.structures import leaves as _leaves
+from .base.structures import mapped as _mapped
 from .errors import no_rule as _no_rule
-from .functions import CONSTANT as _CONSTANT
-from .nested import from_nested as _from_nested
-from .structures import leaves as _leaves
-from .structures import mapped as _mapped
+from .foreign.unhooked_numpy import OfNumbers as _OfNumbers
+from .foreign.unhooked_numpy import RefusingToWrite as _RefusingToWrite
+from .foreign.unhooked_numpy import any_active as _any_active
+from .foreign.unhooked_numpy import checked as _checked
+from .foreign.unhooked_numpy import refusing as _refusing
+from .foreign.unhooked_numpy import require_active as _require_active
+from .foreign.unhooked_numpy import standing_for as _standing_for
+from .foreign.unhooked_numpy import with_lists_joined as _with_lists_joined
+from .memory import storages as _memory
 from .tape import current as _current
-from .unhooked_numpy import OfNumbers as _OfNumbers
-from .unhooked_numpy import RefusingToWrite as _RefusingToWrite
-from .unhooked_numpy import any_active as _any_active
-from .unhooked_numpy import checked as _checked
-from .unhooked_numpy import refusing as _refusing
-from .unhooked_numpy import require_active as _require_active
-from .unhooked_numpy import standing_for as _standing_for
-from .unhooked_numpy import with_lists_joined as _with_lists_joined
-from .writing import write_constants as _write_constants
 
 __all__ = list(_np.__all__)
 

@@ -25,9 +25,9 @@ import mpi4py.run
 import numpy as np
 from mpi4py import MPI
 
-import ampi.checks
+import ampi.base.checks
 import ampi.mpi
-from ampi.arguments import version_line
+from ampi.base.arguments import version_line
 from ampi.errors import ProgramError
 from ampi.programs import command, traced
 from ampi.programs.session import OnThisRank
@@ -159,13 +159,13 @@ def say(text, stream, end="\n"):
 
 def install():
     """Replace mpi4py's communicators and class names by ampi's."""
-    ampi.checks.strict = True  # nothing of the program says ampi: it is not looked through for warnings
+    ampi.base.checks.strict = True  # nothing of the program says ampi: it is not looked through for warnings
     ampi.mpi.install()
 
 
 def fail(board, error, besides=""):
     """Show `error`, and what else is to be said, and end all ranks with its status."""
-    status = ampi.mpi.notices.status_of(error)
+    status = ampi.mpi.waiting.notices.status_of(error)
     sys.stdout.flush()
     board.post(render(error))
     board.wait_for_turn()

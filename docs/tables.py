@@ -5,7 +5,7 @@
 ``kernel-passes``
     all passes of the kernel differentiator, by stages (`ampi.kernel.pipeline`)
 ``tested-versions``
-    environments in which ampi is tested (`ampi.versions`)
+    environments in which ampi is tested (`ampi.base.versions`)
 ``kernel-adjoint``
     a kernel of a file beside its adjoint, as it is generated now
 
@@ -22,7 +22,8 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from ampi import coverage, versions
+from ampi import coverage
+from ampi.base import versions
 from ampi.kernel import pipeline
 from ampi.kernel.differentiate import facts
 from ampi.mpi.rules import Operation, Treatment

@@ -374,7 +374,7 @@ def activate_what_is_made(ours):
     """Have floating-point arrays from `ampi.numpy`'s creation functions carry derivatives."""
     import functools
 
-    from ampi.memory import TrackedArray, carries_derivatives
+    from ampi.memory.storages import TrackedArray, carries_derivatives
     from ampi.tape import current
 
     def activating(function):

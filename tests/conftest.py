@@ -146,7 +146,7 @@ def pytest_runtest_setup(item):
 def most_elements(request, monkeypatch):
     """Functions of arrays of few elements are recorded in a way of their own: every other test does without it, and all
     of a module that says ``MOST_ELEMENTS = 0``."""
-    from ampi import small_arrays
+    from ampi.arrays import small_arrays
 
     most = getattr(request.module, "MOST_ELEMENTS", None)
     if most is None and zlib.crc32(request.node.nodeid.encode()) % 2:
@@ -158,7 +158,7 @@ def most_elements(request, monkeypatch):
 @pytest.fixture(autouse=True)
 def no_window_left():
     """A window that a test forgets belongs to every tape of the tests after it."""
-    from ampi.mpi.rma_window import windows
+    from ampi.mpi.windows.window import windows
 
     before = set(map(id, windows.values()))
     yield

@@ -9,7 +9,7 @@ import zlib
 import numpy as np
 
 import ampi
-from ampi.structures import leaves
+from ampi.base.structures import leaves
 
 
 def is_drawn(which, of=3):

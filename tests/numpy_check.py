@@ -12,8 +12,8 @@ from second_check import products
 
 import ampi
 import ampi.numpy
-from ampi.memory import is_record, is_scalar
-from ampi.structures import leaves
+from ampi.base.structures import leaves
+from ampi.memory.storages import is_record, is_scalar
 
 STEP = 2.0**-17
 SINGULAR = re.compile(r"cbrt|\*\*|power")
@@ -165,7 +165,7 @@ def is_unsteady(lines, world):
 
 NUMBERS = (np.ndarray, np.number, int, float, complex)
 POWERS = (np.power, np.float_power)
-APPLYING = (ampi.ufuncs.apply.__code__, ampi.functions.apply.__code__)
+APPLYING = (ampi.arrays.ufuncs.apply.__code__, ampi.arrays.functions.apply.__code__)
 
 
 def rounding_errors(lines, expected, world):

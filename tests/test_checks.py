@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from ampi import AmpiError, checks
+from ampi import AmpiError
+from ampi.base import checks
 
 
 @pytest.mark.parametrize(

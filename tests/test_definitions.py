@@ -199,6 +199,7 @@ def test_importing_ampi_imports_no_part_of_scipy_for_its_rules():
     import subprocess
 
     code = (
-        "import sys, ampi.rules, ampi.scipy_rules; print([m for m in sys.modules if m.startswith('ampi.scipy_rules.')])"
+        "import sys, ampi.rules, ampi.foreign.scipy; "
+        "print([m for m in sys.modules if m.startswith('ampi.foreign.scipy.')])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

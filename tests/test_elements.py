@@ -10,7 +10,7 @@ import pytest
 
 import ampi
 import ampi.numpy as anp
-from ampi import checks
+from ampi.base import checks
 from ampi.tape import elements
 
 flat_only = pytest.mark.skipif(checks.is_full(), reason="AMPI_CHECK=full records each operation by itself")

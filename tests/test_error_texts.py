@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 import ampi
 import ampi.numpy as np
-from ampi import checks
+from ampi.base import checks
 
 intercepting = pytest.mark.skipif(not checks.intercepts, reason="nothing is redirected")
 

@@ -5,7 +5,7 @@ import pytest
 
 import ampi
 import ampi.numpy as np
-from ampi import checks
+from ampi.base import checks
 
 X0 = numpy.random.default_rng(0).standard_normal((4, 6))
 WEIGHTS = numpy.cos(numpy.arange(24)).reshape(4, 6)

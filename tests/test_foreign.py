@@ -9,7 +9,9 @@ from foreign_code import READERS, SEEN, UNSEEN, N, Program
 
 import ampi
 import ampi.numpy as np
-from ampi import checks, memory, outside
+from ampi.base import checks
+from ampi.foreign import outside
+from ampi.memory import storages as memory
 
 X0 = numpy.linspace(0.6, 1.4, N)
 

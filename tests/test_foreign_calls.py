@@ -13,7 +13,7 @@ import pytest
 
 import ampi
 import ampi.numpy as np
-from ampi import checks
+from ampi.base import checks
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler"),
@@ -251,7 +251,7 @@ def test_sets_of_functions_know_them_afterwards(tmp_path):
 
 
 def test_a_package_that_is_said_to_be_transparent(things, monkeypatch):
-    from ampi import foreign_calls
+    from ampi.foreign import calls as foreign_calls
 
     monkeypatch.setattr(foreign_calls, "KNOWN", set(foreign_calls.KNOWN))
     ampi.rules.transparent("foreign_things")

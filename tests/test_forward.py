@@ -8,7 +8,7 @@ from test_numpy_programs import FOUND
 from test_numpy_rules import ALL, CASES
 
 import ampi
-from ampi import small_arrays
+from ampi.arrays import small_arrays
 
 
 @pytest.fixture(params=["few", "many"])

@@ -255,7 +255,7 @@ def test_adjoint_that_drops_derivatives_is_found():
         second = "pairs"
 
         def __init__(self, x, y):
-            self.x, self.y = ampi.memory.region_of(x), ampi.memory.region_of(y)
+            self.x, self.y = ampi.memory.storages.region_of(x), ampi.memory.storages.region_of(y)
 
         def __call__(self, sweep: Sweep):
             sweep.add(self.x, np.array(ampi.value(sweep.shadow(self.y))))
@@ -291,7 +291,7 @@ def test_symmetry_test():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_gradient_and_value_are_those_of_first_order(seed):
-    from ampi.second_order import products
+    from ampi.derivatives.second_order import products
 
     generator = np.random.default_rng(seed)
     x = generator.uniform(0.5, 1.5, 6)
@@ -303,7 +303,7 @@ def test_gradient_and_value_are_those_of_first_order(seed):
 
 
 def test_a_tape_that_fails_to_open_is_closed(monkeypatch):
-    from ampi import recording
+    from ampi.tape import recording
     from ampi.tape import tape as tapes
 
     def fails(tape):

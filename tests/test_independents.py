@@ -10,7 +10,7 @@ import pytest
 
 import ampi
 import ampi.numpy as np
-from ampi.memory import tracked_copy
+from ampi.memory.storages import tracked_copy
 
 LAYOUTS = {
     "C": lambda a: a,

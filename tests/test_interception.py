@@ -13,7 +13,7 @@ PROGRAM = """
 import warnings
 import numpy
 import ampi, ampi.numpy as np
-from ampi.foreign import seen
+from ampi.foreign.seen import seen
 
 x0 = numpy.array([0.7, 1.3, 2.1])
 with warnings.catch_warnings(record=True) as said:
@@ -82,7 +82,7 @@ else:
 print(unknown)
 """
 UNKNOWN = """
-import ampi.entry_points as known  # before the modules that use it
+import ampi.foreign.entry_points as known  # before the modules that use it
 
 
 def fail(*_):

@@ -10,8 +10,8 @@ import ampi.numpy as np
 from ampi.checkpoint.states import InPlace
 from ampi.checkpoint.views import View
 from ampi.checkpoint.written import Values, Written
-from ampi.handouts import checksum
-from ampi.memory import storage_of
+from ampi.memory.handouts import checksum
+from ampi.memory.storages import storage_of
 
 
 class Plain:

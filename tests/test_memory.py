@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ampi
-from ampi import memory
-from ampi.extents import Extent
 from ampi.kernel.runtime.fingerprints import fingerprints
-from ampi.memory import Region, plain, region_of, storage_of, tracked, tracked_copy
+from ampi.memory import storages as memory
+from ampi.memory.extents import Extent
+from ampi.memory.storages import Region, plain, region_of, storage_of, tracked, tracked_copy
 
 
 def test_every_view_finds_the_storage_of_its_block():

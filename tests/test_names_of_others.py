@@ -10,7 +10,8 @@ import pytest
 import scipy
 import scipy.special
 
-from ampi import foreign, versions
+from ampi.base import versions
+from ampi.foreign import seen as foreign
 from ampi.kernel.ir import intrinsics
 from ampi.kernel.runtime import quick_compilation, special_table
 from ampi.rules import elementwise, movement

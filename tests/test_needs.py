@@ -7,10 +7,10 @@ import numpy
 import pytest
 
 import ampi
-from ampi import small_arrays
-from ampi.extents import Extent
-from ampi.filed_needs import Ranges
-from ampi.needs import FEW, Needs
+from ampi.arrays import small_arrays
+from ampi.memory.extents import Extent
+from ampi.memory.filed_needs import Ranges
+from ampi.memory.needs import FEW, Needs
 
 
 def any_view(draw, base):

@@ -12,7 +12,7 @@ from numpy_calls import CALLS
 
 import ampi
 import ampi.numpy as anp
-from ampi import functions, ufuncs
+from ampi.arrays import functions, ufuncs
 from ampi.rules import inplace, known_parameters
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")

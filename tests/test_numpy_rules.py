@@ -9,7 +9,7 @@ import pytest
 from derivative_check import check_adjoint, pulled_back, random
 
 import ampi
-from ampi import functions, reductions, small_arrays, ufuncs
+from ampi.arrays import functions, reductions, small_arrays, ufuncs
 from ampi.rules import elementwise, inplace, linear_algebra
 
 REAL, BOTH = ("f",), ("f", "c")

@@ -7,7 +7,7 @@ import pytest
 
 import ampi
 import ampi.numpy
-from ampi import checks
+from ampi.base import checks
 
 matplotlib = pytest.importorskip("matplotlib")
 

@@ -10,7 +10,8 @@ from sparse_programs import Program
 
 import ampi
 import ampi.numpy as anp
-from ampi import checks, memory
+from ampi.base import checks
+from ampi.memory import storages as memory
 
 N = 5
 EXACT = {"rtol": 1e-13}

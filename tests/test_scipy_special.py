@@ -12,8 +12,8 @@ import ampi
 from ampi.kernel.runtime import special_table
 from ampi.rules.elementwise import RULES
 
-special = importlib.import_module("ampi.scipy_rules.special")
-knows_derivatives = importlib.import_module("ampi.kernel.frontend.scipy_special").knows_derivatives
+special = importlib.import_module("ampi.foreign.scipy.special")
+knows_derivatives = importlib.import_module("ampi.kernel.frontend.scipy.special").knows_derivatives
 UFUNCS = sorted(n for n in sp.__all__ if isinstance(getattr(sp, n), np.ufunc))
 # Where a function is not defined around (0.2 … 0.7), or takes whole numbers.
 AT = {

@@ -10,11 +10,11 @@ import scipy
 import scipy.linalg
 
 import ampi
-import ampi.versions
-from ampi import libraries
+import ampi.base.versions
+from ampi.foreign import libraries
+from ampi.foreign.scipy import PARTS, bindings, known_parameters, known_sources
+from ampi.foreign.scipy.guards import refuse
 from ampi.rules import definitions, trials
-from ampi.scipy_rules import PARTS, bindings, known_parameters, known_sources
-from ampi.scipy_rules.guards import refuse
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def test_all_rules_fit_this_version():
 
 
 def test_the_sources_of_this_version_are_known():
-    if not any(environment["scipy"] == scipy.__version__ for environment in ampi.versions.TESTED):
+    if not any(environment["scipy"] == scipy.__version__ for environment in ampi.base.versions.TESTED):
         pytest.skip("not one of the tested releases: its functions are tried at their first call")
     kinds = (bindings._AtFirst, definitions.Adjoint)
     places = {

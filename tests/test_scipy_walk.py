@@ -17,7 +17,7 @@ import scipy.optimize
 from scipy_check import STEP, flat, scalar_of
 
 import ampi
-from ampi.scipy_rules import PARTS
+from ampi.foreign.scipy import PARTS
 
 LEFT_OUT = {
     "scipy.linalg.blas",  # thousands of functions that differ in letters: a few by hand

@@ -287,7 +287,7 @@ def test_a_hessian_of_a_number_and_of_nothing():
 
 
 def test_memory_says_how_many_directions(monkeypatch):
-    from ampi import jacobians
+    from ampi.derivatives import jacobians
 
     counts = []
     products = jacobians.products

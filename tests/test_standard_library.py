@@ -39,7 +39,7 @@ import pytest
 
 import ampi
 import ampi.numpy as anp
-from ampi import checks
+from ampi.base import checks
 
 Point = dataclasses.make_dataclass("Point", ["a"])
 

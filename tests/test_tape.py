@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ampi
-from ampi.extents import Extent
-from ampi.memory import storage_of
+from ampi.memory.extents import Extent
+from ampi.memory.storages import storage_of
 
 # ------------------------------------------------------------------------------------------------- random programs
 

@@ -161,7 +161,7 @@ def test_what_another_thread_may_do(monkeypatch):
             assert numpy.asarray(x).sum() == 6.0
         return ampi.grad(lambda z: np.sum(z * c * z))(ampi.value(x))
 
-    monkeypatch.setattr(ampi.outside.checks, "strict", False)
+    monkeypatch.setattr(ampi.foreign.outside.checks, "strict", False)
     with ampi.Tape() as tape:
         x = tape.watch(numpy.array([1.0, 2.0, 3.0]))
         c = np.full(3, 2.0)
@@ -434,7 +434,7 @@ def test_tapes_that_are_closed_out_of_order_are_closed():
 
 
 def nothing_records():
-    from ampi.recording import current, open_tapes, opened
+    from ampi.tape.recording import current, open_tapes, opened
 
     return current() is None and opened() is None and not open_tapes and in_thread(current) is None
 

@@ -11,8 +11,8 @@ import pytest
 import ampi
 import ampi.numpy as np
 from ampi.checkpoint import replay
-from ampi.live_arrays import tracked_arrays
-from ampi.memory import arrays_of_blocks, storage_of
+from ampi.memory.live_arrays import tracked_arrays
+from ampi.memory.storages import arrays_of_blocks, storage_of
 from ampi.mpi import COMM_WORLD
 
 RANKS = COMM_WORLD.size

@@ -160,7 +160,7 @@ def test_values_that_an_operation_left():
         reads_memory = False
 
         def __init__(self, array):
-            self.region = ampi.memory.region_of(array)
+            self.region = ampi.memory.storages.region_of(array)
 
         def __call__(self, sweep):
             (after,) = sweep.after
@@ -173,7 +173,7 @@ def test_values_that_an_operation_left():
         for _ in range(2):
             adjoint = Exponential(y)
             undo = ampi.tape.overwrite(y)
-            np.exp(ampi.value(y), out=ampi.memory.plain(y))
+            np.exp(ampi.value(y), out=ampi.memory.storages.plain(y))
             adjoint.arrays_after = [tape.need(y)]
             tape.append(adjoint, undo)
         z = y * 3.0

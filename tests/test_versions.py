@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import ampi.__main__ as first
-from ampi import versions
+from ampi.base import versions
 
 ROOT = pathlib.Path(__file__).parents[1]
 PYTHONS = sorted({environment["Python"] for environment in versions.TESTED}, key=lambda v: int(v.partition(".")[2]))

@@ -11,7 +11,7 @@ import pytest
 from chessboard import alternate
 from patience import patience
 
-from ampi.mpi.board import DIED, ENDED, MEETS, RUNS, WAITS, Board, width
+from ampi.mpi.waiting.board import DIED, ENDED, MEETS, RUNS, WAITS, Board, width
 
 START = """
 import os, random, sys, time
@@ -20,7 +20,7 @@ os.environ.pop("AMPI_TIMEOUT", None)
 os.environ.update({environment})
 import numpy
 import ampi, ampi.numpy as np
-import ampi.mpi.board, ampi.mpi.deadlocks
+import ampi.mpi.waiting.board, ampi.mpi.waiting.deadlocks
 comm = ampi.COMM_WORLD
 rank, size = comm.rank, comm.size
 ONES = numpy.ones(2)
@@ -53,16 +53,16 @@ def busy(seconds):
     import ctypes
     ctypes.PyDLL(None).usleep(int(seconds * 1e6))  # with Python's lock: nothing else of this process runs
 """
-NO_BOARD = "ampi.mpi.board.board = ampi.mpi.board.alone(rank)"
+NO_BOARD = "ampi.mpi.waiting.board.board = ampi.mpi.waiting.board.alone(rank)"
 TWO_NODES = """
 class World:
     Get_rank, Get_size = comm.Get_rank, comm.Get_size
     Split_type = lambda self, kind: ampi.MPI.COMM_WORLD.Split(rank // 2)
-ampi.mpi.board._WORLD = World()
-ampi.mpi.board.board = ampi.mpi.board.make()
+ampi.mpi.waiting.board._WORLD = World()
+ampi.mpi.waiting.board.board = ampi.mpi.waiting.board.make()
 """
 SEEN = ["", NO_BOARD, TWO_NODES]
-QUICKLY = "ampi.mpi.deadlocks.QUIET = 1.0\n"  # where an error is to come
+QUICKLY = "ampi.mpi.waiting.deadlocks.QUIET = 1.0\n"  # where an error is to come
 
 
 @pytest.fixture
@@ -82,8 +82,8 @@ def run(mpiexec, tmp_path):
 def test_a_slow_rank_is_waited_for(run, program, board):
     """It computes before its sweep, and in it; the others say that they wait, and no more often than they must."""
     source = f"""
-ampi.mpi.deadlocks.NOTICE = 1.0
-ampi.mpi.deadlocks.QUIET = 0.5
+ampi.mpi.waiting.deadlocks.NOTICE = 1.0
+ampi.mpi.waiting.deadlocks.QUIET = 0.5
 tape, x, y = {program}()
 if rank == 1:
     tape.append(lambda sweep: busy(2.5))
@@ -189,7 +189,7 @@ LEFT = [
 def test_ranks_in_an_operation_that_this_one_has_left_are_waited_for(run, what):
     """Rank 0 waits there for rank 2, not for rank 1, which goes on to the sweep: the program is right."""
     source = f"""
-ampi.mpi.deadlocks.QUIET = 0.5
+ampi.mpi.waiting.deadlocks.QUIET = 0.5
 tape, x, y = recorded()
 comm.Barrier()
 if rank == 2:
@@ -203,7 +203,7 @@ print(swept(tape, x, y), flush=True)
 
 def test_ranks_that_meet_without_the_one_that_waits_are_waited_for(run):
     source = """
-ampi.mpi.deadlocks.QUIET = 0.5
+ampi.mpi.waiting.deadlocks.QUIET = 0.5
 team = comm.Split(rank > 0)
 tape, x, y = allreduced()
 if rank > 0:
@@ -221,7 +221,7 @@ print(swept(tape, x, y), flush=True)
 def test_a_gradient_on_one_rank_is_named_while_the_others_wait_inside_of_mpi(run, what, ranks):
     source = f"""
 import contextlib
-ampi.mpi.deadlocks.SUSPICIOUS = 2.0
+ampi.mpi.waiting.deadlocks.SUSPICIOUS = 2.0
 {textwrap.dedent(ALONE[what])}
 ampi.mpi.namespace.BASE['Comm'].Barrier(comm)
 """
@@ -237,7 +237,7 @@ def test_a_rank_that_compiles_is_not_suspicious(run, notice):
     """It is not taken for one that has forgotten to ask for the gradient; who waits for long says what it does."""
     source = f"""
 from ampi.kernel.runtime import progress
-ampi.mpi.deadlocks.SUSPICIOUS, ampi.mpi.deadlocks.NOTICE = 1, {notice}
+ampi.mpi.waiting.deadlocks.SUSPICIOUS, ampi.mpi.waiting.deadlocks.NOTICE = 1, {notice}
 tape, x, y = recorded()
 if rank == 1:
     with progress.counted():
@@ -291,7 +291,7 @@ print(swept(*tapes[rank % 2]), flush=True)
 def test_ranks_that_wait_for_each_other_go_on_when_one_that_computes_joins(run):
     """Two wait, the third one computes for longer than the time in which nothing may change."""
     source = """
-ampi.mpi.deadlocks.QUIET = 0.5
+ampi.mpi.waiting.deadlocks.QUIET = 0.5
 tape, x, y = recorded(rounds=2 * size)
 if rank == 2:
     busy(2)
@@ -315,7 +315,7 @@ def test_drawn(run, ranks, last):
     Every rank ends, with the right gradient or an error in words.
     """
     source = f"""
-ampi.mpi.deadlocks.QUIET = 1.5
+ampi.mpi.waiting.deadlocks.QUIET = 1.5
 
 def program(number, ending):
     same, own = random.Random(f"{{number}} {{size}} {last}"), random.Random(f"{{number}} {{size}} {{rank}} {last}")

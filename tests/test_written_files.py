@@ -17,7 +17,7 @@ import pytest
 
 import ampi
 import ampi.numpy as np
-from ampi import whole_files
+from ampi.base import whole_files
 from ampi.mpi import COMM_WORLD
 from ampi.scaling import ScalingError, jobs, queue, read_study, results
 from ampi.tape import spill

@@ -10,10 +10,10 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import TapeError
-from ..extents import address_of, bounds_of
-from ..memory import Region, Storage, TrackedArray, is_scalar, memory_at, plain, storage_of, tracked
-from ..memory import tracked_copy as as_number
-from ..mpi.requests import Request
+from ..memory.extents import address_of, bounds_of
+from ..memory.storages import Region, Storage, TrackedArray, is_scalar, memory_at, plain, storage_of, tracked
+from ..memory.storages import tracked_copy as as_number
+from ..mpi.messages.requests import Request
 from .states import owner_of
 from .views import ATOMS, GENERATORS, attributes, has_state, spelled
 

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI as plain_mpi
 
+from ..base.whole_files import Guarded
 from ..errors import TapeError
 from ..mpi.namespace import BASE
-from ..whole_files import Guarded
 from .plain_data import packed, unpacked
 from .safety import Unread, check_alone, check_own, make, private, refused_file
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import ActivityError
-from ..extents import Extent
-from ..handouts import describe, where_called
-from ..memory import Region, Storage, TrackedArray, memory_at, region_of, storage_of
+from ..memory.extents import Extent
+from ..memory.handouts import describe, where_called
+from ..memory.storages import Region, Storage, TrackedArray, memory_at, region_of, storage_of
 from ..mpi.files import positions
 from ..tape import Record, Tape, Undo
 from .generators import generators_of_kernels

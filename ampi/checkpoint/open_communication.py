@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..mpi.log import Communication
-from ..mpi.messages import Received
-from ..mpi.reverse_schedule import Started
+from ..mpi.collectives.reverse_schedule import Started
+from ..mpi.log.log import Communication
+from ..mpi.log.messages import Received
 from ..tape import Tape
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..errors import TapeError
-from ..handouts import where_called
-from ..replays import is_again, is_first
+from ..memory.handouts import where_called
+from ..tape.replays import is_again, is_first
 
 FORWARD, REVERSE, END = "forward", "reverse", "end"
 

@@ -10,12 +10,12 @@ import numpy as np
 from checkpoint_schedules import Copy, EndForward, EndReverse, Forward, Move, Reverse, StorageType
 
 from ..errors import ActivityError, CommunicationError, TapeError
-from ..extents import address_of
-from ..handouts import where_called
-from ..memory import Region, Storage, is_scalar, storage_of
+from ..memory.extents import address_of
+from ..memory.handouts import where_called
+from ..memory.storages import Region, Storage, is_scalar, storage_of
 from ..mpi.outcomes import install
-from ..replays import StepRuns
 from ..tape import Record, Sweep, Tape, Undo, may_change, passive
+from ..tape.replays import StepRuns
 from . import progress
 from .generators import generators_of_kernels
 from .kept import InPlaceView, StepTape, Stored, Taped, give, places_of

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import ActivityWarning, TapeError
-from ..handouts import describe, warning_level
-from ..memory import plain, storage_of
+from ..memory.handouts import describe, warning_level
+from ..memory.storages import plain, storage_of
 from .views import View, spelled
 from .written import block_of, fingerprints
 

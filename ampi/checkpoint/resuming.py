@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import TapeError
-from ..handouts import LIBRARIES
-from ..memory import Region, Storage, memory_at
+from ..memory.handouts import LIBRARIES
+from ..memory.storages import Region, Storage, memory_at
 from ..mpi.files import positions, put_back_told, told_positions
 from ..tape import Sweep
 from .encoding import Decoder, Encoder, Outside, objects_of, region_again

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ..blocks import same_bytes
-from ..extents import address_of, bounds_of
-from ..handouts import settle_all
-from ..memory import TrackedArray, is_scalar, memory_at, plain, storage_of, tracked, tracked_copy
-from ..recording import open_tapes
+from ..memory.blocks import same_bytes
+from ..memory.extents import address_of, bounds_of
+from ..memory.handouts import settle_all
+from ..memory.storages import TrackedArray, is_scalar, memory_at, plain, storage_of, tracked, tracked_copy
 from ..tape import overwrite
+from ..tape.recording import open_tapes
 from .views import ATOMS, OBJECT, View, attributes, kind_of, set_attributes
 
 PART, PLAIN, COMPUTED = 850, 200, 650

@@ -12,10 +12,10 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import CommunicationError, PerformanceWarning, TapeError
-from ..foreign import seen as intercepted
-from ..handouts import describe, warning_level
-from ..live_arrays import tracked_arrays
-from ..memory import Region, Storage, TrackedArray, arrays_of_blocks, forget_node, is_scalar, storage_of
+from ..foreign.seen import seen as intercepted
+from ..memory.handouts import describe, warning_level
+from ..memory.live_arrays import tracked_arrays
+from ..memory.storages import Region, Storage, TrackedArray, arrays_of_blocks, forget_node, is_scalar, storage_of
 from ..mpi import COMM_WORLD
 from ..mpi.files import positions
 from ..tape import IsRecord, Push, Sweep, Tape, not_kept, passive, recording, where_called

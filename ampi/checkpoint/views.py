@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import TapeError
-from ..handouts import LIBRARIES
-from ..memory import TrackedArray, carries_derivatives
+from ..memory.handouts import LIBRARIES
+from ..memory.storages import TrackedArray, carries_derivatives
 
 
 class Ways:

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..extents import address_of
-from ..memory import Storage, memory_at, plain
-from ..recording import open_tapes
+from ..memory.extents import address_of
+from ..memory.storages import Storage, memory_at, plain
 from ..tape import place_of
+from ..tape.recording import open_tapes
 from .states import write
 
 

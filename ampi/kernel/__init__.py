@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from ampi.kernel.dispatcher import Kernel, kernel
-from ampi.kernel.frontend.custom import custom_jvp
+from ampi.kernel.frontend.language.custom import custom_jvp
 
 if TYPE_CHECKING:
     from numba import prange

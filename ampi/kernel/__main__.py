@@ -12,7 +12,7 @@ from typing import Any
 
 from numba.core import sigutils, types
 
-from ampi.arguments import ArgumentParser, add_version
+from ampi.base.arguments import ArgumentParser, add_version
 from ampi.errors import KernelError
 from ampi.kernel.dispatcher import Kernel
 from ampi.kernel.pipeline import listing

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ampi import memory
-from ampi.recording import passive
+from ampi.memory import storages as memory
+from ampi.tape.recording import passive
 
 
 class ListArgument:

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from ampi import memory
 from ampi.errors import ActivityError
-from ampi.extents import Extent
 from ampi.kernel import arguments, forward, lanes, second
 from ampi.kernel.case import Case
 from ampi.kernel.contract import Contract, make_contract
 from ampi.kernel.list_arguments import refuse_overlap as refuse_overlap_of_lists
 from ampi.kernel.runtime.noalias import are_separate
+from ampi.memory import storages as memory
+from ampi.memory.extents import Extent
 
 
 def find_contract(

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ampi import memory, tape
+from ampi import tape
 from ampi.kernel import arguments, second, vector
 from ampi.kernel.contract import Contract
 from ampi.kernel.result_forms import Fields
 from ampi.kernel.runtime import threads
+from ampi.memory import storages as memory
 
 
 def wrap(

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ampi import memory, tape
+from ampi import tape
 from ampi.errors import KernelError
 from ampi.kernel import arguments
-from ampi.kernel.frontend.custom import custom_jvp
-from ampi.kernel.frontend.declared import declared, is_signature, names_code, number, present, with_types
+from ampi.kernel.frontend.language.custom import custom_jvp
+from ampi.kernel.frontend.language.declared import declared, is_signature, names_code, number, present, with_types
+from ampi.memory import storages as memory
 
 if TYPE_CHECKING:
     from numba import types

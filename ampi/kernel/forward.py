@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ampi import memory, tape
+from ampi import tape
+from ampi.arrays.indexing import is_active
 from ampi.errors import ActivityError
-from ampi.indexing import is_active
 from ampi.kernel import arguments
 from ampi.kernel.arguments import opaque
 from ampi.kernel.case import Case
@@ -19,6 +19,7 @@ from ampi.kernel.contract import derivative_options, load, separated
 from ampi.kernel.lanes import make_tangent_lanes
 from ampi.kernel.result_forms import Fields, as_arrays, as_given
 from ampi.kernel.runtime import cache
+from ampi.memory import storages as memory
 from ampi.tape.interleaved import FEWEST, WIDTH, padded
 
 

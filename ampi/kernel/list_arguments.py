@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ampi import memory
 from ampi.errors import ActivityError, KernelError
-from ampi.extents import Extent
 from ampi.kernel import arguments
 from ampi.kernel.arguments import ListArgument
+from ampi.memory import storages as memory
+from ampi.memory.extents import Extent
 
 
 def with_lists(kernel: Any, args: tuple[Any, ...], recording: Any) -> tuple[Any, ...]:

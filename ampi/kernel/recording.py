@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ampi import blocks, handouts, memory, tape
+from ampi import tape
+from ampi.arrays.indexing import is_active
 from ampi.errors import ActivityError
-from ampi.indexing import is_active
 from ampi.kernel import arguments, forward
 from ampi.kernel.call_contracts import (
     find_contract,
@@ -28,6 +28,8 @@ from ampi.kernel.list_arguments import refuse_overlap as refuse_overlap_of_lists
 from ampi.kernel.list_arguments import with_lists
 from ampi.kernel.result_forms import as_arrays, as_given
 from ampi.kernel.runtime import nontemporal_copy, threads
+from ampi.memory import blocks, handouts
+from ampi.memory import storages as memory
 
 blocks.set_ways(nontemporal_copy.copied, nontemporal_copy.zeroed)
 

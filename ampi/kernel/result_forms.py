@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ampi import memory
 from ampi.kernel import arguments
+from ampi.memory import storages as memory
 
 
 class Fields(tuple):

@@ -3,9 +3,10 @@
 import atexit
 
 from ..kernel.runtime import progress
-from . import board, endings
+from . import endings
+from .log.reverse import reverse_of
 from .namespace import BASE, COMM_SELF, COMM_WORLD, MPI, install, installed, rebind_classes
-from .reverse import reverse_of
+from .waiting import board
 
 rebind_classes()
 if MPI.Is_initialized() and not MPI.Is_finalized():

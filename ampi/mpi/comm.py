@@ -10,17 +10,19 @@ from typing import Any
 
 from mpi4py import MPI as mpi
 
-from . import forward_partitioned as forward_partitioned  # which enters itself into `forward`, and that into the log
-from .collectives import Collectives, IntracommCollectives
+from .collectives.neighborhoods import Neighborhoods
+from .collectives.object_collectives import TopocommObjects
+from .collectives.object_reductions import IntracommObjects
+from .collectives.table import Collectives, IntracommCollectives
 from .guards import guard
 from .handles import AcceptsBase
-from .meetings import attend_all, forget
-from .neighborhoods import Neighborhoods
-from .object_collectives import TopocommObjects
-from .object_reductions import IntracommObjects
+from .log.reverse import forgetting, register, register_duplicate, reverse_of, set_reverse
+from .messages import (
+    forward_partitioned as forward_partitioned,  # which enters itself into `forward`, and that into the log
+)
+from .messages.point_to_point import PointToPoint
 from .objects import Objects
-from .point_to_point import PointToPoint
-from .reverse import forgetting, register, register_duplicate, reverse_of, set_reverse
+from .waiting.meetings import attend_all, forget
 
 # mpi4py's own classes: the names in its module may be rebound to ours.
 _Comm, _Intracomm, _Cartcomm, _Intercomm = mpi.Comm, mpi.Intracomm, mpi.Cartcomm, mpi.Intercomm

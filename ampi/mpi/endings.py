@@ -22,10 +22,10 @@ from typing import Any
 import mpi4py.run
 from mpi4py import MPI as mpi
 
-from ..checks import setting
+from ..base.checks import setting
 from ..errors import AmpiError
-from .notices import status_of, stranded
-from .reverse import LEAVING_TAG
+from .log.reverse import LEAVING_TAG
+from .waiting.notices import status_of, stranded
 
 TOGETHER = 1.0
 """Seconds in which ranks that end with a status other than zero are believed to end together."""

@@ -20,18 +20,18 @@ from typing import Any
 from mpi4py import MPI as mpi
 
 from ..errors import ActivityWarning, CommunicationError
-from ..handouts import warning_level
-from ..recording import current, opened, recording
-from ..replays import is_again, is_first
+from ..memory.handouts import warning_level
 from ..tape import Output, Push, Sweep, Tape, lanes_of, living
-from .arguments import parse
-from .buffers import Buffer, refuse_others
+from ..tape.recording import current, opened, recording
+from ..tape.replays import is_again, is_first
 from .handles import AcceptsBase, Handles
-from .messages import call_site, line_of
-from .plain_buffers import mind
-from .requests import Request, recorded
+from .log.messages import call_site, line_of
+from .memory.arguments import parse
+from .memory.buffers import Buffer, refuse_others
+from .memory.plain_buffers import mind
+from .memory.tangents import set_tangent
+from .messages.requests import Request, recorded
 from .rules import Operation, Treatment, enter
-from .tangents import set_tangent
 
 _File = mpi.File  # mpi4py's own: the name in its module is rebound later
 _open: weakref.WeakValueDictionary[int, File] = weakref.WeakValueDictionary()

@@ -13,10 +13,10 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from ..errors import ActivityError
-from ..memory import storage_of
-from ..recording import current, opened
+from ..memory.storages import storage_of
 from ..tape import living, overwrite
-from .requests import persistent
+from ..tape.recording import current, opened
+from .messages.requests import persistent
 from .rules import TABLE, Operation, Treatment, enter
 
 # Buffers that a method writes; all others it reads.

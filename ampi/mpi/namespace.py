@@ -17,12 +17,12 @@ from . import comm as _comm
 from . import pkl5
 from .files import File
 from .handles import predefined
+from .messages.point_to_point import Message
+from .messages.requests import Prequest, Request
 from .operations import Op
 from .packing import Datatype
-from .point_to_point import Message
-from .requests import Prequest, Request
 from .rules import TABLE, Treatment
-from .windows import Win
+from .windows.windows import Win
 
 BASE: dict[str, Any] = dict(vars(mpi))
 """mpi4py.MPI's namespace as mpi4py made it."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .object_collectives import ObjectCollectives
-from .object_messages import ObjectMessages
-from .object_reductions import ObjectReductions
+from .collectives.object_collectives import ObjectCollectives
+from .collectives.object_reductions import ObjectReductions
+from .messages.object_messages import ObjectMessages
 from .rules import Operation, Treatment, enter
 
 

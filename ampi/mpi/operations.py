@@ -10,18 +10,18 @@ from mpi4py import MPI as mpi
 
 from ..errors import ActivityError
 from ..kernel.dispatcher import Kernel
-from ..memory import plain
+from ..memory.storages import plain
 from ..tape import Push, Sweep, current, lanes_of, living
-from .arguments import parse
-from .buffers import Buffer
-from .datatypes import typemap_of
+from .collectives.reduction_plans import refusal, values_of
+from .collectives.reductions import PREDEFINED, Reduction, forget, known, learn
+from .collectives.reductions_forward import combination, elements_with_tangents
+from .collectives.reductions_second import is_curved, rules_in_lanes
 from .handles import AcceptsBase, Constant, Handles
-from .reduction_plans import refusal, values_of
-from .reductions import PREDEFINED, Reduction, forget, known, learn
-from .reductions_forward import combination, elements_with_tangents
-from .reductions_second import is_curved, rules_in_lanes
+from .memory.arguments import parse
+from .memory.buffers import Buffer
+from .memory.datatypes import typemap_of
+from .memory.tangents import set_tangent, tangent_in, tangents_in
 from .rules import Operation, Treatment, enter
-from .tangents import set_tangent, tangent_in, tangents_in
 
 _Op = mpi.Op  # mpi4py's own: the name in its module is rebound later
 

@@ -18,10 +18,10 @@ from typing import Any
 from mpi4py import MPI as mpi
 from mpi4py.util import pkl5
 
-from ..replays import Book, books
+from ..tape.replays import Book, books
 from .namespace import BASE, MPI
 from .pkl5 import Pkl5Intercomm, Pkl5Intracomm
-from .rma_replay import METHODS
+from .windows.replay import METHODS
 
 _ANY_SOURCE, _UNDEFINED, _Status = mpi.ANY_SOURCE, mpi.UNDEFINED, mpi.Status
 

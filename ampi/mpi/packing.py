@@ -13,17 +13,17 @@ from typing import Any
 from mpi4py import MPI as mpi
 
 from ..errors import ActivityError, ActivityWarning
-from ..handouts import warning_level
-from ..memory import PACKED
+from ..memory.handouts import warning_level
+from ..memory.storages import PACKED
 from ..tape import Push, Sweep, Tape, current, living
-from .argument_forms import as_array
-from .arguments import parse, parse_bytes
-from .buffers import Buffer, as_packed
 from .handles import AcceptsBase, Constant, Handles
-from .packed_adjoints import PackedAdjoints
-from .plain_buffers import mind
+from .memory.argument_forms import as_array
+from .memory.arguments import parse, parse_bytes
+from .memory.buffers import Buffer, as_packed
+from .memory.packed_adjoints import PackedAdjoints
+from .memory.plain_buffers import mind
+from .memory.tangents import set_tangent, tangent_in
 from .rules import Operation, Treatment, enter
-from .tangents import set_tangent, tangent_in
 
 _Datatype = mpi.Datatype  # mpi4py's own: the name in its module is rebound later
 

@@ -12,13 +12,13 @@ from typing import Any
 from mpi4py import MPI as mpi
 from mpi4py.util import pkl5
 
-from ..recording import opened
-from .buffers import NOTHING
+from ..tape.recording import opened
 from .comm import Communicator, Intracommunicator
-from .log import log_received
-from .messages import Received
-from .object_messages import matched, received, record_matched
-from .reverse import reverse_of
+from .log.log import log_received
+from .log.messages import Received
+from .log.reverse import reverse_of
+from .memory.buffers import NOTHING
+from .messages.object_messages import matched, received, record_matched
 
 _Comm = mpi.Comm  # mpi4py's own: the name in its module may be rebound
 

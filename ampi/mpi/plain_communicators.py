@@ -18,22 +18,22 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI as mpi
 
-from ..entry_points import call_slot, object_at
+from ..base.structures import leaves
 from ..errors import ActivityError
-from ..extents import bounds_of
-from ..foreign import replace_method, seen
-from ..handouts import where_called
-from ..interception import arguments_at
-from ..live_arrays import tracked_arrays
-from ..memory import storage_of
-from ..outside import would_be_lost
-from ..recording import open_tapes
-from ..structures import leaves
+from ..foreign.entry_points import call_slot, object_at
+from ..foreign.interception import arguments_at
+from ..foreign.outside import would_be_lost
+from ..foreign.seen import replace_method, seen
+from ..foreign.trampolines import NOTHING, Place
+from ..memory.extents import bounds_of
+from ..memory.handouts import where_called
+from ..memory.live_arrays import tracked_arrays
+from ..memory.storages import storage_of
 from ..tape import Tape, at_opening, current
-from ..trampolines import NOTHING, Place
-from .bundles import refusing_pickles
+from ..tape.recording import open_tapes
+from .memory.bundles import refusing_pickles
+from .messages.requests import at_plain_start
 from .namespace import BASE
-from .requests import at_plain_start
 
 _CLASSES = (
     "Comm",

@@ -12,9 +12,9 @@ from typing import Any
 
 from mpi4py import MPI as mpi
 
-from ..derivatives import OBJECTIVES
+from ..derivatives.first_order import OBJECTIVES
 from ..errors import ProgramError
-from ..outside import SHOWING
+from ..foreign.outside import SHOWING
 from . import results, traced
 from .differences import compare
 from .edits import edit

@@ -18,15 +18,15 @@ from typing import Any
 import numba
 import numpy as np
 
-from .. import memory
+from ..arrays.writing import write_constants
 from ..errors import ActivityError, ActivityWarning, KernelError
-from ..handouts import warning_level
+from ..foreign.outside import would_be_lost
 from ..kernel.arguments import leaves_of, plain
 from ..kernel.dispatcher import Kernel, numpys_own, with_names
-from ..kernel.frontend.declared import with_types
-from ..outside import would_be_lost
+from ..kernel.frontend.language.declared import with_types
+from ..memory import storages as memory
+from ..memory.handouts import warning_level
 from ..tape import where_called
-from ..writing import write_constants
 from . import lifting
 from .modules import as_written
 

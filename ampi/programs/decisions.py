@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..memory import TrackedArray, plain
+from ..memory.storages import TrackedArray, plain
 from .numbers import is_active
 
 OPERATORS: dict[str, Callable] = {

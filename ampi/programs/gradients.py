@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI as mpi
 
-from .. import checks, memory, outside
-from ..derivatives import OBJECTIVES, adjoints_of, weight_of
+from ..base import checks
+from ..derivatives.first_order import OBJECTIVES, adjoints_of, weight_of
 from ..errors import ActivityError, AmpiError, ProgramError
-from ..memory import TrackedArray
+from ..foreign import outside
+from ..memory import storages as memory
+from ..memory.storages import TrackedArray
 from ..tape import Tape
 from . import bindings, names, verdicts
 from .decisions import Decisions
@@ -53,7 +55,7 @@ class Gradients:
 
     def leaves(self, dependent: int, independent: int) -> list[Any]:
         """The numbers and arrays of a gradient."""
-        from ..derivatives import leaves_of
+        from ..derivatives.first_order import leaves_of
 
         return leaves_of(self.parts[dependent][independent])
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from .. import memory
-from ..derivatives import leaves_of, map_leaves
+from ..derivatives.first_order import leaves_of, map_leaves
 from ..errors import ActivityError
-from ..kernel.frontend.source import Source, read_source
+from ..foreign.outside import would_be_lost
+from ..kernel.frontend.language.source import Source, read_source
 from ..kernel.runtime.cache import names_in
-from ..memory import TrackedArray
-from ..outside import would_be_lost
+from ..memory import storages as memory
+from ..memory.storages import TrackedArray
 
 _lifted: dict[tuple, set[tuple]] = {}
 """By a function's place the variables that carried derivatives in the run that was recorded: the same ones are lifted

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import functions
-from ..libraries import hook_of
+from ..arrays import functions
+from ..foreign.libraries import hook_of
+from ..foreign.scipy import guards
 from ..mpi.rules import TABLE, Treatment
 from ..rules import by_autograd, elementwise, inplace
-from ..scipy_rules import guards
 from ..tape import Tape
 from .constants_seen import Seen, is_integer_dtype
 from .numbers import has_derivative

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ..array import ndarray
-from ..derivatives import leaves_of
+from ..arrays.array import ndarray
+from ..derivatives.first_order import leaves_of
 from ..errors import no_rule
-from ..memory import TrackedArray, is_scalar
-from ..outside import would_be_lost
+from ..foreign.outside import would_be_lost
+from ..memory.storages import TrackedArray, is_scalar
 
 
 def is_active(x: Any) -> bool:
@@ -138,7 +138,7 @@ def _number(x: Any) -> Any:
 
 
 def _plain(x: TrackedArray) -> np.ndarray:
-    from ..memory import plain
+    from ..memory.storages import plain
 
     return plain(x)
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI as mpi
 
+from ..base.whole_files import Guarded, replacing
 from ..errors import AmpiError
-from ..memory import is_scalar
-from ..whole_files import Guarded, replacing
+from ..memory.storages import is_scalar
 from .gradients import Differentiation, Gradients
 from .session import memory_of
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import memory
-from ..derivatives import leaves_of, map_leaves
+from ..derivatives.first_order import leaves_of, map_leaves
 from ..errors import ProgramError
-from ..layouts import require_plain_class
-from ..memory import TrackedArray, carries_derivatives, plain, tracked
+from ..memory import storages as memory
+from ..memory.layouts import require_plain_class
+from ..memory.storages import TrackedArray, carries_derivatives, plain, tracked
 from ..numpy import asarray
 from ..tape import Tape, current
 from .edits import READ, WATCH, Request

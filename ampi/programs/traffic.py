@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ActivityWarning
-from ..memory import TrackedArray
+from ..memory.storages import TrackedArray
 from ..tape import Tape, where_called
 from .declared import declaring
 from .gradients import Differentiation, strictly

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ..mpi.collective_calls import Performed
-from ..mpi.log import Communication, Log
-from ..mpi.messages import ALL, Received, Route, Sent
+from ..mpi.collectives.collective_calls import Performed
+from ..mpi.log.log import Communication, Log
+from ..mpi.log.messages import ALL, Received, Route, Sent
 from ..tape import Tape
 from .events import COMMUNICATION, MESSAGE, STAMP, rows_of
 from .plain import COLLECTIVE, FETCHED, RECEIVED, SENT, WRITTEN

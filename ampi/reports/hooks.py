@@ -13,12 +13,12 @@ from typing import Any
 
 from ..checkpoint.kept import Stored
 from ..kernel.dispatcher import Kernel
-from ..mpi.collectives import COLLECTIVES, SCANS
+from ..mpi.collectives.neighborhoods import NEIGHBORHOODS
+from ..mpi.collectives.table import COLLECTIVES, SCANS
 from ..mpi.namespace import BASE, MPI
-from ..mpi.neighborhoods import NEIGHBORHOODS
 from ..mpi.pkl5 import Pkl5Intercomm, Pkl5Intracomm
-from ..mpi.waiting import Patience
-from ..recording import opened
+from ..mpi.waiting.waiting import Patience
+from ..tape.recording import opened
 from . import plain
 from .events import COMMUNICATION, KERNEL, SWEEP, WAITING
 from .tracer import Tracer, running

@@ -11,10 +11,10 @@ from typing import Any
 
 from mpi4py import MPI as mpi
 
-from ..mpi.arguments import parse_bytes
+from ..mpi.log.reverse import reverse_of
+from ..mpi.memory.arguments import parse_bytes
 from ..mpi.namespace import BASE
-from ..mpi.reverse import reverse_of
-from ..mpi.rma_window import window_of
+from ..mpi.windows.window import window_of
 
 SENT, RECEIVED, COLLECTIVE, WRITTEN, FETCHED = range(5)
 """What a message is; the last two are the parts of one-sided operations, to their target and from it."""

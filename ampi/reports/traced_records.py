@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..mpi.messages import Collective, Completion, Received, Sent
-from ..mpi.rma_access import Access, Begun, Completed
+from ..mpi.log.messages import Collective, Completion, Received, Sent
+from ..mpi.windows.access import Access, Begun, Completed
 from ..tape import Sweep, Tape
 from .events import AGREEMENT, EVENT, STAMP, SWEEP
 

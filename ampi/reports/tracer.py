@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from ..handouts import LIBRARIES
 from ..kernel.runtime import progress
-from ..mpi.messages import line_of
-from ..mpi.reverse import reverse_of
+from ..memory.handouts import LIBRARIES
+from ..mpi.log.messages import line_of
+from ..mpi.log.reverse import reverse_of
 from ..programs.traffic import name_of
 from ..tape import Sweep, Tape, VectorSweep, at_closing, at_opening
 from .events import COMPUTED, EVENT, MEMORY, PRIMAL, RECORDING, SWEEP, WAITING, rows_of

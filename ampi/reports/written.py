@@ -9,8 +9,8 @@ import json
 import os
 from typing import Any
 
+from ..base.whole_files import replacing, write
 from ..errors import AmpiError
-from ..whole_files import replacing, write
 from .events import SWEEP, WAITING
 from .figures import MOST_ARROWS, Ranks, arrows, matrix
 

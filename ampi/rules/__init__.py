@@ -7,7 +7,7 @@ __all__ = ["define", "define_class", "transparent"]
 
 def __getattr__(name: str) -> Any:
     if name == "transparent":
-        from ..foreign_calls import transparent
+        from ..foreign.calls import transparent
 
         return transparent
     if name in __all__:

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ..activity import is_active, is_inexact, plain_of
+from ..arrays.activity import is_active, is_inexact, plain_of
+from ..arrays.nested import from_nested
+from ..base.structures import bound, leaves, mapped
 from ..errors import no_rule
-from ..memory import Region, plain, region_of, wrapped
-from ..nested import from_nested
-from ..structures import bound, leaves, mapped
+from ..memory.storages import Region, plain, region_of, wrapped
 from ..tape import Push, Sweep, Tape, current, transposed
 from .elementwise import unbroadcast
 

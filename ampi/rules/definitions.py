@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ..activity import is_active, is_inexact, plain_of
+from ..arrays.activity import is_active, is_inexact, plain_of
+from ..arrays.nested import from_nested
 from ..errors import ActivityError, TapeError
-from ..handouts import LIBRARIES, settle_all
-from ..libraries import Hook, hook, when_imported
-from ..memory import TrackedArray, looks_at, region_of, wrapped
-from ..nested import from_nested
+from ..foreign.libraries import Hook, hook, when_imported
+from ..memory.handouts import LIBRARIES, settle_all
+from ..memory.storages import TrackedArray, looks_at, region_of, wrapped
 from ..tape import Bystander, Push, Sweep, Tape, current, no_tangent, passive, transposed, where_called
 from . import elementwise
 
@@ -151,7 +151,7 @@ def _install(
     else:
         raise TypeError("ampi.rules.define: partials= are for ufuncs")
     if hasattr(function, "_implementation"):  # what NumPy hands to the classes of arguments
-        from .. import functions
+        from ..arrays import functions
         from .known_parameters import forget
 
         forget(function)
@@ -374,8 +374,8 @@ def _is_array(x: Any) -> bool:
 
 def exactly(name: str, tape: Tape, result: Any, exact: Any, given: list) -> Any:
     """What a formula gave, with the values that the function itself has given."""
-    from ..indexing import copied
-    from ..memory import as_scalar, is_scalar, writable
+    from ..arrays.indexing import copied
+    from ..memory.storages import as_scalar, is_scalar, writable
 
     made, wanted = list(parts(result)), list(parts(exact))
     if len(made) != len(wanted):

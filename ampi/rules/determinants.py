@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ..activity import plain_of
+from ..arrays.activity import plain_of
 from ..errors import no_rule
-from ..memory import TrackedArray
+from ..memory.storages import TrackedArray
 
 _MOST_BY_MINORS = 6
 _MOST_BY_MINORS_TWICE = 24

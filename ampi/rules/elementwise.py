@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ..memory import TrackedArray, plain
+from ..memory.storages import TrackedArray, plain
 
 _LN2 = float(np.log(2.0))
 _LN10 = float(np.log(10.0))

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import checks
-from ..activity import plain_of
+from ..arrays.activity import plain_of
+from ..arrays.indexing import copied
+from ..base import checks
+from ..base.structures import leaves, mapped
 from ..errors import no_rule
-from ..indexing import copied
-from ..memory import as_scalar, is_scalar, writable
-from ..structures import leaves, mapped
+from ..memory.storages import as_scalar, is_scalar, writable
 
 
 def exactly(function: Callable) -> Callable:

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ..activity import plain_of
-from ..memory import region_of, tracked, wrapped
-from ..nested import from_nested
-from ..structures import bound
+from ..arrays.activity import plain_of
+from ..arrays.nested import from_nested
+from ..base.structures import bound
+from ..memory.storages import region_of, tracked, wrapped
 from ..tape import Push, Sweep, current
 
 # The adjoint of a transform scaled by s is the inverse one scaled by s too: forward and backward change places.

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ..activity import is_active, is_of_numpy, plain_of, require_tracked
+from ..arrays.activity import is_active, is_of_numpy, plain_of, require_tracked
+from ..arrays.indexing import assign_in_turn, elements_at, overtakes_itself, setitem, writes_what_it_reads
+from ..arrays.nested import from_nested, nested_plain
+from ..arrays.writing import assign
 from ..errors import ActivityError
-from ..indexing import assign_in_turn, elements_at, overtakes_itself, setitem, writes_what_it_reads
-from ..memory import is_scalar, plain, region_of, storage_of, tracked, writable
-from ..nested import from_nested, nested_plain
+from ..memory.storages import is_scalar, plain, region_of, storage_of, tracked, writable
 from ..tape import current
-from ..writing import assign
 from .known_parameters import for_this_numpy
 
 _NOTHING = object()

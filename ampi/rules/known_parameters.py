@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import versions
-from ..activity import is_active
+from ..arrays.activity import is_active
+from ..base import versions
+from ..base.structures import leaves
 from ..errors import no_rule
-from ..structures import leaves
 from ..tape import current
 from .trials import Trial
 

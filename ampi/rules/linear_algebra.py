@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ..activity import is_active, is_inexact, plain_of
+from ..arrays.activity import is_active, is_inexact, plain_of
+from ..arrays.nested import from_nested
+from ..arrays.writing import assign_as
 from ..errors import no_rule
-from ..memory import Region, looks_at, region_of, tracked, wrapped
-from ..nested import from_nested
+from ..memory.storages import Region, looks_at, region_of, tracked, wrapped
 from ..tape import Push, Sweep, current
-from ..writing import assign_as
 from .by_autograd import OWN_MAKERS, autograd_rule, by_autograd, has_rule
 from .contractions import contracted
 from .determinants import det_maker, slogdet_maker

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from ..activity import carries, carry, plain_of, run_plainly
+from ..arrays.activity import carries, carry, plain_of, run_plainly
+from ..arrays.nested import from_nested
+from ..base.structures import bound, leaves, mapped
 from ..errors import no_rule
-from ..layouts import is_contiguous, memory_order
-from ..memory import Region, is_scalar, looks_at, region_of, wrapped
-from ..nested import from_nested
-from ..structures import bound, leaves, mapped
+from ..memory.layouts import is_contiguous, memory_order
+from ..memory.storages import Region, is_scalar, looks_at, region_of, wrapped
 from ..tape import Push, Sweep, Tape, current
 from .elementwise import unbroadcast
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ..activity import is_active, plain_of, run_plainly
+from ..arrays.activity import is_active, plain_of, run_plainly
+from ..arrays.indexing import gathered
+from ..arrays.nested import from_nested
+from ..base.structures import leaves
 from ..errors import no_rule
-from ..indexing import gathered
-from ..memory import is_scalar, plain, region_of, tracked, wrapped
-from ..nested import from_nested
-from ..structures import leaves
+from ..memory.storages import is_scalar, plain, region_of, tracked, wrapped
 from ..tape import Push, Sweep, current
 from .contractions import contracted
 from .exact import exactly

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..memory import plain, tracked, writable
-from ..recording import passive
+from ..memory.storages import plain, tracked, writable
+from ..tape.recording import passive
 
 
 def root(x: Any, p: Any = 2) -> Any:

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ..activity import is_active, is_inexact, plain_of
+from ..arrays.activity import is_active, is_inexact, plain_of
+from ..base.structures import leaves, mapped
 from ..errors import AmpiError
-from ..memory import TrackedArray
-from ..structures import leaves, mapped
+from ..memory.storages import TrackedArray
 from ..tape import Tape, passive
 
 STEP = 2.0**-17

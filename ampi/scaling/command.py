@@ -7,8 +7,8 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from ampi import whole_files
-from ampi.arguments import ArgumentParser, add_version
+from ampi.base import whole_files
+from ampi.base.arguments import ArgumentParser, add_version
 from ampi.scaling import exports, fits, jobs, medians, plots, published, queue, results
 from ampi.scaling.runner import measure
 from ampi.scaling.study import ScalingError, Study, read_study, words

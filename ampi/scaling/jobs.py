@@ -12,7 +12,7 @@ import shlex
 import subprocess
 import sys
 
-from ampi import whole_files
+from ampi.base import whole_files
 from ampi.scaling import results
 from ampi.scaling.study import ScalingError, Study
 

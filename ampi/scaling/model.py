@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ampi import whole_files
+from ampi.base import whole_files
 from ampi.scaling import runner
 from ampi.scaling.census import PRIMAL, RECORDING, SWEEP
 from ampi.scaling.classes import Classes, Extrapolation, Place, Rank, classes_of, extrapolate

@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from ampi import whole_files
+from ampi.base import whole_files
 from ampi.scaling import medians, published
 from ampi.scaling.medians import Band
 from ampi.scaling.results import Results

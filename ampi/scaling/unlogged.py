@@ -12,14 +12,14 @@ from typing import Any
 
 from mpi4py import MPI as mpi
 
-from ..mpi.arguments import parse
-from ..mpi.messages import call_site, line_of
+from ..mpi.log.messages import call_site, line_of
+from ..mpi.memory.arguments import parse
 from ..mpi.namespace import MPI
-from ..mpi.rma_access import Access, Begun, Fence, Handshake
-from ..mpi.rma_window import window_of
 from ..mpi.rules import TABLE
-from ..recording import opened
+from ..mpi.windows.access import Access, Begun, Fence, Handshake
+from ..mpi.windows.window import window_of
 from ..tape import Tape
+from ..tape.recording import opened
 
 MOVING = ("Put", "Get", "Accumulate", "Get_accumulate", "Fetch_and_op", "Compare_and_swap")
 """One-sided operations; each but the last two has a form with a request."""

@@ -16,12 +16,12 @@ The idea of saving only what is "to be recorded" (TBR) is that of Hascoët, Naum
 in reverse-mode automatic differentiation" (2005), done here at run time by region.
 """
 
-from ..extents import may_change, place_of
-from ..handouts import where_called
-from ..recording import current, open_tapes, opened, passive, recording
+from ..memory.extents import may_change, place_of
+from ..memory.handouts import where_called
 from .budget import bytes_of
 from .bystander import Bystander
 from .push import ForwardTape, Push, no_tangent, not_kept, transposed, walk
+from .recording import current, open_tapes, opened, passive, recording
 from .records import IsRecord, Output, Record, Zero
 from .second import PairSweep, SecondTape, no_second_derivative, second_order
 from .sweep import Sweep, lanes_of

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import TapeError
-from ..handouts import where_called
+from ..memory.handouts import where_called
 from .spill import Place, SpillFile, folder_for, may_go
 from .undo import Undo
 

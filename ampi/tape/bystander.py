@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..memory import storage_of
-from ..recording import set_bystander
+from ..memory.storages import storage_of
+from .recording import set_bystander
 from .tape import Tape, living
 
 

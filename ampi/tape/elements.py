@@ -35,11 +35,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import PerformanceWarning
-from ..extents import Extent, address_of, may_repeat
-from ..handouts import warning_level, where_called
-from ..memory import Pool, Region, Storage, memory_at
-from ..needs import Needs
-from ..regions import SLOT
+from ..memory.extents import Extent, address_of, may_repeat
+from ..memory.handouts import warning_level, where_called
+from ..memory.needs import Needs
+from ..memory.regions import SLOT
+from ..memory.storages import Pool, Region, Storage, memory_at
 from .records import IsRecord, Record
 from .undo import Undo, needs_lock
 

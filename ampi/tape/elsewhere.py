@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import ActivityError, AmpiError, TapeError
-from ..handouts import where_called
-from ..recording import is_around
+from ..memory.handouts import where_called
+from .recording import is_around
 
 
 def lost(array: np.ndarray, tape: Any) -> AmpiError:

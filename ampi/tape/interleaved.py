@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..memory import Region, Storage, address_of
+from ..memory.storages import Region, Storage, address_of
 
 WIDTH = 8
 """The directions that one program takes at once."""

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from ..blocks import zeroed
 from ..errors import ActivityError, TapeError
-from ..extents import Extent
-from ..handouts import where_called
-from ..memory import Region, Storage, carries_derivatives, plain, region_of, storage_of
-from ..recording import actively, is_around, passively
-from ..regions import SLOT
+from ..memory.blocks import zeroed
+from ..memory.extents import Extent
+from ..memory.handouts import where_called
+from ..memory.regions import SLOT
+from ..memory.storages import Region, Storage, carries_derivatives, plain, region_of, storage_of
+from .recording import actively, is_around, passively
 from .records import Zero
 from .seeds import in_structure_of, leaves
 from .tape import Tape

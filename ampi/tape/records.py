@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..memory import Region, Storage
+from ..memory.storages import Region, Storage
 
 if TYPE_CHECKING:
     from .push import Push

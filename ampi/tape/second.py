@@ -24,11 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from ..blocks import copied
 from ..errors import ActivityError
-from ..extents import Extent
-from ..handouts import where_called
-from ..memory import (
+from ..memory.blocks import copied
+from ..memory.extents import Extent
+from ..memory.handouts import where_called
+from ..memory.regions import SLOT
+from ..memory.storages import (
     CHECKED,
     Region,
     Storage,
@@ -41,9 +42,8 @@ from ..memory import (
     tracked,
     tracked_copy,
 )
-from ..recording import actively, passively, resumed
-from ..regions import SLOT
 from .push import ForwardTape, Push
+from .recording import actively, passively, resumed
 from .records import Record
 from .seeds import plant
 from .sweep import Sweep, lanes_of

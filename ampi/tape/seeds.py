@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import TapeError
-from ..memory import carries_derivatives, region_of, storage_of
+from ..memory.storages import carries_derivatives, region_of, storage_of
 from .records import Output
 
 if TYPE_CHECKING:

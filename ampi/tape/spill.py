@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import TapeError
-from ..extents import address_of, bounds_of
-from ..memory import memory_at
+from ..memory.extents import address_of, bounds_of
+from ..memory.storages import memory_at
 
 ALIGNMENT = 64  # of arrays in a block
 PAGE = 4096  # of blocks in the file

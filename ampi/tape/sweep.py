@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import handouts
-from ..blocks import zeroed
 from ..errors import TapeError
-from ..extents import Extent, may_repeat
-from ..memory import Region, Storage, address_of, carries_derivatives, plain, storage_of
-from ..recording import actively, is_around, passively
-from ..regions import SLOT
+from ..memory import handouts
+from ..memory.blocks import zeroed
+from ..memory.extents import Extent, may_repeat
+from ..memory.regions import SLOT
+from ..memory.storages import Region, Storage, address_of, carries_derivatives, plain, storage_of
+from .recording import actively, is_around, passively
 from .records import Watch
 from .undo import Undo, needs_lock
 

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from .. import checks, handouts
-from ..blocks import same_bytes
+from ..base import checks
 from ..errors import ActivityError, ActivityWarning, TapeError
-from ..extents import Extent, may_change, place_of
-from ..handouts import warning_level
-from ..memory import (
+from ..memory import handouts
+from ..memory.blocks import same_bytes
+from ..memory.extents import Extent, may_change, place_of
+from ..memory.handouts import warning_level
+from ..memory.storages import (
     LENT,
     Region,
     Storage,
@@ -29,10 +30,10 @@ from ..memory import (
     storage_of,
     tracked_copy,
 )
-from ..recording import PARENT, Scope, current, enter, leave, this_thread, would_lose
 from .budget import Limit, Spool, budget_for
 from .elements import Elements
 from .elsewhere import lost
+from .recording import PARENT, Scope, current, enter, leave, this_thread, would_lose
 from .records import Output, Record, Watch, Zero
 from .seeds import in_structure_of, leaves, plant
 from .sweep import Sweep

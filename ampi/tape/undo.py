@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import handouts
-from ..blocks import copied
 from ..errors import TapeError
-from ..extents import Extent, bounds_of
-from ..handouts import where_called
-from ..memory import Region, Storage, address_of, is_power_of_two, memory_at, plain, region_of, storage_of
-from ..needs import Needs
-from ..recording import is_passive, open_tapes, opened, recording
+from ..memory import handouts
+from ..memory.blocks import copied
+from ..memory.extents import Extent, bounds_of
+from ..memory.handouts import where_called
+from ..memory.needs import Needs
+from ..memory.storages import Region, Storage, address_of, is_power_of_two, memory_at, plain, region_of, storage_of
+from .recording import is_passive, open_tapes, opened, recording
 from .records import Record, Zero
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import TapeError
-from ..memory import Region, Storage
-from ..regions import SLOT
+from ..memory.regions import SLOT
+from ..memory.storages import Region, Storage
 from . import interleaved
 from .records import Output
 from .seeds import leaves, plant

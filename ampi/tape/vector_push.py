@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import TapeError
-from ..memory import Region, Storage
+from ..memory.storages import Region, Storage
 from . import interleaved
 from .push import Push
 from .tape import Tape

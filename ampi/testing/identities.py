@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ..derivatives import jvp, vjp
-from ..second_order import hvp
-from ..structures import mapped
+from ..base.structures import mapped
+from ..derivatives.first_order import jvp, vjp
+from ..derivatives.second_order import hvp
 from .numbers import (
     directions,
     epsilon,

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..memory import TrackedArray, carries_derivatives, is_scalar, plain, tracked_copy
-from ..structures import leaves, mapped
+from ..base.structures import leaves, mapped
+from ..memory.storages import TrackedArray, carries_derivatives, is_scalar, plain, tracked_copy
 
 _RATIO = 2.0
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..derivatives import grad, value_and_grad
-from ..second_order import hvp
+from ..derivatives.first_order import grad, value_and_grad
+from ..derivatives.second_order import hvp
 from .numbers import (
     directions,
     epsilon,

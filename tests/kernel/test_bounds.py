@@ -8,7 +8,7 @@ from numba import prange
 from numba.core import config
 
 import ampi
-from ampi import checks
+from ampi.base import checks
 
 State = namedtuple("State", "x v")
 

@@ -14,7 +14,7 @@ from numba.core import config
 from patience import patience
 
 import ampi
-from ampi import checks
+from ampi.base import checks
 from ampi.kernel import ANALYSES, dispatcher
 from ampi.kernel.runtime import cache
 

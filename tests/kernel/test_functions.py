@@ -17,7 +17,7 @@ from numbas import agree, anew, flat, is_old
 
 import ampi
 from ampi import KernelError
-from ampi.kernel.frontend.array_functions import FUNCTIONS
+from ampi.kernel.frontend.arrays.functions import FUNCTIONS
 from ampi.kernel.frontend.parse import parse
 
 CASES = function_cases.CASES

@@ -19,10 +19,10 @@ from random_kernels import Program
 from test_corpus import CORPUS, points
 
 import ampi
-from ampi import structures
+from ampi.base import structures
 from ampi.kernel import pipeline
 from ampi.kernel.codegen import emit
-from ampi.kernel.frontend.source import read_source
+from ampi.kernel.frontend.language.source import read_source
 from ampi.kernel.ir import matrices
 from ampi.kernel.ir.intrinsics import ARGUMENTS, TABLE, is_differentiable
 from ampi.kernel.ir.names import all_names

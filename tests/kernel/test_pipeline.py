@@ -22,7 +22,7 @@ from ampi import tape
 from ampi.errors import ActivityError, KernelError
 from ampi.kernel import kernel, prange
 from ampi.kernel.runtime import files
-from ampi.memory import TrackedArray, tracked
+from ampi.memory.storages import TrackedArray, tracked
 
 State = namedtuple("State", "x v")
 WEIGHTS = np.array([1.0, 2.0, 3.0])

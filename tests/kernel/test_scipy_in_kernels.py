@@ -22,7 +22,7 @@ import ampi
 
 special = pytest.importorskip("scipy.special")
 special_table = importlib.import_module("ampi.kernel.runtime.special_table")
-scipy_distributions = importlib.import_module("ampi.kernel.frontend.scipy_distributions")
+scipy_distributions = importlib.import_module("ampi.kernel.frontend.scipy.distributions")
 cython_special = pytest.importorskip("scipy.special.cython_special")
 
 ANY, POSITIVE, INSIDE = (-2.0, 2.0), (0.2, 5.0), (0.05, 0.95)

@@ -10,7 +10,7 @@ from test_pipeline import State, add_square, roots, scaled, weighted
 from ampi import tape
 from ampi.errors import ActivityError, KernelError
 from ampi.kernel import kernel
-from ampi.memory import TrackedArray, tracked
+from ampi.memory.storages import TrackedArray, tracked
 
 
 def directional(function, point, direction):

@@ -9,11 +9,11 @@ from mpi4py import MPI
 
 import ampi
 import ampi.numpy
-from ampi import live_arrays
-from ampi.live_arrays import tracked_arrays
+from ampi.memory import live_arrays
+from ampi.memory.live_arrays import tracked_arrays
 from ampi.mpi import COMM_WORLD
-from ampi.mpi.arguments import parse, parse_types, parse_vector
-from ampi.mpi.buffers import NOTHING
+from ampi.mpi.memory.arguments import parse, parse_types, parse_vector
+from ampi.mpi.memory.buffers import NOTHING
 
 pytestmark = pytest.mark.mpi
 

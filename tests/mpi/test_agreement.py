@@ -11,7 +11,7 @@ from programs import WORLD
 
 import ampi
 import ampi.numpy as np
-from ampi.mpi.matching import pair
+from ampi.mpi.log.matching import pair
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")]
 

@@ -10,16 +10,16 @@ from mpi4py import MPI
 from programs import broken_in
 
 import ampi
-from ampi.memory import plain, storage_of, tracked_copy
-from ampi.mpi.absolute_buffers import Composite, bounds
-from ampi.mpi.arguments import parse, parse_bytes, parse_types, parse_vector
-from ampi.mpi.buffers import NOTHING
-from ampi.mpi.bundles import Bundle
-from ampi.mpi.datatypes import made_of, typemap_of
-from ampi.mpi.message_memory import AdjointMemory, MessageMemory
-from ampi.mpi.packed_adjoints import PackedAdjoints
-from ampi.mpi.pieces import Layout, Piece, reach
-from ampi.mpi.rma_target import target_of
+from ampi.memory.storages import plain, storage_of, tracked_copy
+from ampi.mpi.memory.absolute_buffers import Composite, bounds
+from ampi.mpi.memory.arguments import parse, parse_bytes, parse_types, parse_vector
+from ampi.mpi.memory.buffers import NOTHING
+from ampi.mpi.memory.bundles import Bundle
+from ampi.mpi.memory.datatypes import made_of, typemap_of
+from ampi.mpi.memory.message_memory import AdjointMemory, MessageMemory
+from ampi.mpi.memory.packed_adjoints import PackedAdjoints
+from ampi.mpi.memory.pieces import Layout, Piece, reach
+from ampi.mpi.windows.target import target_of
 from ampi.tape import Sweep
 
 SELF = MPI.Intracomm(MPI.COMM_SELF)
@@ -191,7 +191,7 @@ def check_overwritten(memory, buffer, positions):
 
 def check_adjoints(memory, buffer, positions):
     sweep = Sweep(ampi.Tape())
-    region = ampi.memory.region_of(memory)
+    region = ampi.memory.storages.region_of(memory)
     assert np.array_equal(buffer.peek(sweep), np.zeros(buffer.count))
     shadow = in_memory(sweep.shadow(region))
     shadow[...] = np.arange(100, 100 + shadow.size)
@@ -369,7 +369,7 @@ def test_overlapping_elements_of_a_send():
     assert np.array_equal(buffer.values(), [0, 1, 2, 1, 2, 3, 2, 3, 4])
     sweep = Sweep(ampi.Tape())
     buffer.add(sweep, np.ones(9))
-    assert np.array_equal(sweep.shadow(ampi.memory.region_of(memory)), [1, 2, 3, 2, 1, 0])
+    assert np.array_equal(sweep.shadow(ampi.memory.storages.region_of(memory)), [1, 2, 3, 2, 1, 0])
     datatype.Free()
 
 

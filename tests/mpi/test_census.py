@@ -8,8 +8,8 @@ from mpi4py import MPI as mpi
 
 import ampi
 import ampi.numpy as np
-from ampi.mpi.reverse import COLLECTIVE_TAG, FIRST_TAG
-from ampi.mpi.rma_shadow import Shadow
+from ampi.mpi.log.reverse import COLLECTIVE_TAG, FIRST_TAG
+from ampi.mpi.windows.shadow import Shadow
 from ampi.scaling.census import PRIMAL, SWEEP, Census, Count
 
 pytestmark = [pytest.mark.mpi, pytest.mark.filterwarnings("ignore:.*carries no derivative")]

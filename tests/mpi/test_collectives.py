@@ -15,7 +15,7 @@ from programs import check_forward
 
 import ampi
 import ampi.numpy
-from ampi.memory import storage_of
+from ampi.memory.storages import storage_of
 from ampi.mpi import COMM_WORLD
 from ampi.mpi.rules import TABLE, Treatment
 from ampi.tape import Undo

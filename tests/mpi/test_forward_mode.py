@@ -11,7 +11,7 @@ from programs import WORLD, broken_in
 import ampi
 import ampi.numpy as np
 from ampi.mpi import COMM_WORLD
-from ampi.mpi.reverse import reverse_of
+from ampi.mpi.log.reverse import reverse_of
 
 pytestmark = pytest.mark.mpi
 

@@ -7,8 +7,9 @@ from programs import WORLD
 
 import ampi
 import ampi.numpy as np
-from ampi.mpi import COMM_WORLD, rma_epochs
-from ampi.mpi.rma_shadow import Shadow
+from ampi.mpi import COMM_WORLD
+from ampi.mpi.windows import epochs as rma_epochs
+from ampi.mpi.windows.shadow import Shadow
 
 pytestmark = pytest.mark.mpi
 

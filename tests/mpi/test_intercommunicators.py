@@ -13,7 +13,7 @@ from test_nonblocking_collectives import FORMS, Other
 import ampi
 import ampi.numpy
 from ampi.mpi import COMM_WORLD
-from ampi.mpi.collectives import COLLECTIVES
+from ampi.mpi.collectives.table import COLLECTIVES
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

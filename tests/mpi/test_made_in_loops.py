@@ -10,7 +10,7 @@ from programs import WORLD, check
 
 import ampi
 import ampi.numpy
-from ampi.mpi import channels
+from ampi.mpi.log import channels
 
 pytestmark = pytest.mark.mpi
 

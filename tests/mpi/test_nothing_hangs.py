@@ -14,7 +14,7 @@ from programs import WORLD
 
 import ampi
 import ampi.numpy
-from ampi.mpi import notices, waiting
+from ampi.mpi.waiting import notices, waiting
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

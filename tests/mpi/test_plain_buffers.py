@@ -12,8 +12,8 @@ import pytest
 
 import ampi
 import ampi.numpy as anp
-from ampi import checks
-from ampi.mpi import plain_buffers
+from ampi.base import checks
+from ampi.mpi.memory import plain_buffers
 
 MPI = ampi.MPI
 comm = ampi.COMM_WORLD
@@ -202,7 +202,7 @@ def beside_active(use):
     def call(buf):
         active = anp.array([1.0, 2.0])
         addresses = [MPI.Get_address(active), MPI.Get_address(buf)]
-        ampi.recording.current().watch(active)
+        ampi.tape.recording.current().watch(active)
         with committed(MPI.Datatype.Create_hindexed(MPI.DOUBLE, [2, buf.size], addresses)) as datatype:
             use([MPI.BOTTOM, 1, datatype], 5)
 

@@ -14,7 +14,7 @@ from mpi4py import MPI
 import ampi
 import ampi.numpy
 from ampi.mpi import COMM_WORLD
-from ampi.mpi.rma_precedence import Drawn, Moment, counter, in_order
+from ampi.mpi.windows.precedence import Drawn, Moment, counter, in_order
 
 
 @ampi.kernel

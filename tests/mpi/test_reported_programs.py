@@ -16,8 +16,8 @@ from generated_programs import drawn, function, source
 import ampi
 import ampi.numpy
 from ampi import reports
-from ampi.mpi.collective_calls import Performed
-from ampi.mpi.messages import Sent
+from ampi.mpi.collectives.collective_calls import Performed
+from ampi.mpi.log.messages import Sent
 
 pytestmark = pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")  # plain arrays go to files
 NUMBER = 8

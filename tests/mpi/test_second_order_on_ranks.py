@@ -306,7 +306,7 @@ def test_a_window_whose_memory_is_the_result():
 
 
 def nothing_records():
-    from ampi import recording
+    from ampi.tape import recording
 
     return recording.current() is None and not recording.open_tapes
 

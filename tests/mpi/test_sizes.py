@@ -7,7 +7,7 @@ import pytest
 
 import ampi
 import ampi.numpy as anp
-from ampi.mpi.collectives import COLLECTIVES, SCANS
+from ampi.mpi.collectives.table import COLLECTIVES, SCANS
 
 MPI = ampi.MPI
 comm = ampi.COMM_WORLD
@@ -138,7 +138,7 @@ def test_what_fits_is_swept(name, seed):
 @pytest.mark.parametrize("name", NAMES)
 def test_what_does_not_is_an_error_with_both_counts(name, seed, monkeypatch):
     """The primal is left out: what MPI makes of such a call is its own affair."""
-    from ampi.mpi import collective_recording
+    from ampi.mpi.collectives import collective_recording
 
     perform = collective_recording.perform
     monkeypatch.setitem(

@@ -16,7 +16,7 @@ import ampi
 import ampi.numpy as np
 from ampi import MPI
 from ampi.mpi import COMM_WORLD
-from ampi.mpi.rma_window import windows
+from ampi.mpi.windows.window import windows
 
 SIZE = COMM_WORLD.size
 N = 2

@@ -27,45 +27,40 @@ from numba.core.errors import NumbaError
 from numba.np import numpy_support
 
 from ampi.kernel import ir
-from ampi.kernel.frontend import (
-    array_creation,  # noqa: F401 (enters its rules)
-    array_decompositions,  # noqa: F401 (enters its rules)
-    array_grids,  # noqa: F401 (enters its rules)
-    array_orders,  # noqa: F401 (enters its rules)
-    array_places,  # noqa: F401 (enters its rules)
-    array_values,
-    custom_calls,  # noqa: F401 (enters its rules)
+from ampi.kernel.frontend.arrays import (
+    creation,  # noqa: F401 (enters its rules)
+    decompositions,  # noqa: F401 (enters its rules)
     elementwise,  # noqa: F401 (enters its rules)
-    expressions,
-    invocations,
-    list_nodes,
-    optional_names,
-    outside,
-    random_generators,  # noqa: F401 (enters its rules)
-    random_numbers,  # noqa: F401 (enters its rules)
-    recursion_nodes,
-    statements,
-    stencils,  # noqa: F401 (enters its calls)
+    grids,  # noqa: F401 (enters its rules)
+    orders,  # noqa: F401 (enters its rules)
+    places,  # noqa: F401 (enters its rules)
     structured_arrays,
-    subscripts,
-    ufuncs,  # noqa: F401 (enters its calls)
     written,  # noqa: F401 (enters its rules)
     written_arrays,  # noqa: F401 (enters its rules)
 )
-from ampi.kernel.frontend.array_values import Lazy
-from ampi.kernel.frontend.declared import Declared, declared
-from ampi.kernel.frontend.desugar import bound_names, spell_out
-from ampi.kernel.frontend.mutual_recursion import put_together
-from ampi.kernel.frontend.optional_names import spell_optional_names
-from ampi.kernel.frontend.parameters import declare, given_values, static_test
-from ampi.kernel.frontend.recursion import is_call_of, remove_recursion
-from ampi.kernel.frontend.reductions import find_reductions
-from ampi.kernel.frontend.reflections import unfold_reflection
-from ampi.kernel.frontend.refusals import advice_for, describe
-from ampi.kernel.frontend.sequences import OF_ARRAYS, OF_TUPLES, is_list
-from ampi.kernel.frontend.source import Source, read_source
-from ampi.kernel.frontend.structured_arrays import Records
-from ampi.kernel.frontend.values import (
+from ampi.kernel.frontend.arrays import values as array_values
+from ampi.kernel.frontend.arrays.sequences import OF_ARRAYS, OF_TUPLES, is_list
+from ampi.kernel.frontend.arrays.structured_arrays import Records
+from ampi.kernel.frontend.arrays.values import Lazy
+from ampi.kernel.frontend.language import (
+    custom_calls,  # noqa: F401 (enters its rules)
+    expressions,
+    invocations,
+    optional_names,
+    outside,
+    statements,
+    stencils,  # noqa: F401 (enters its calls)
+    subscripts,
+    ufuncs,  # noqa: F401 (enters its calls)
+)
+from ampi.kernel.frontend.language.declared import Declared, declared
+from ampi.kernel.frontend.language.desugar import bound_names, spell_out
+from ampi.kernel.frontend.language.optional_names import spell_optional_names
+from ampi.kernel.frontend.language.parameters import declare, given_values, static_test
+from ampi.kernel.frontend.language.reductions import find_reductions
+from ampi.kernel.frontend.language.refusals import advice_for, describe
+from ampi.kernel.frontend.language.source import Source, read_source
+from ampi.kernel.frontend.language.values import (
     Group,
     Leaf,
     Named,
@@ -79,7 +74,16 @@ from ampi.kernel.frontend.values import (
     negation,
     structure_of,
 )
-from ampi.kernel.frontend.webs import Webs, split_webs
+from ampi.kernel.frontend.language.webs import Webs, split_webs
+from ampi.kernel.frontend.lists import nodes as list_nodes
+from ampi.kernel.frontend.random import (
+    generators,  # noqa: F401 (enters its rules)
+    numbers,  # noqa: F401 (enters its rules)
+)
+from ampi.kernel.frontend.recursion import nodes as recursion_nodes
+from ampi.kernel.frontend.recursion.mutual_recursion import put_together
+from ampi.kernel.frontend.recursion.reflections import unfold_reflection
+from ampi.kernel.frontend.recursion.stack import is_call_of, remove_recursion
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.intrinsics import into_array
 from ampi.kernel.ir.names import Names

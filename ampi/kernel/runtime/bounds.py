@@ -21,7 +21,7 @@ from numba.core.ir_utils import build_definitions, mk_unique_var
 from numba.core.untyped_passes import IRProcessing
 from numba.extending import overload
 
-from ampi import checks
+from ampi.base import checks
 from ampi.kernel.runtime.noalias import keep_in_range
 
 

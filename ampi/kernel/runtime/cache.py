@@ -38,7 +38,7 @@ from numba.np.ufunc.dufunc import DUFunc
 from numba.np.ufunc.gufunc import GUFunc
 from numba.stencils.stencil import StencilFunc
 
-from ampi import checks
+from ampi.base import checks
 from ampi.kernel.runtime.extremes import vectorised_extremes
 from ampi.kernel.runtime.files import folder, locked, mark_used, read, write
 from ampi.kernel.runtime.listed_arrays import whole_lists

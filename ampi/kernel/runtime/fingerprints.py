@@ -18,9 +18,9 @@ from numba import types
 from numba.core import cgutils, config
 from numba.extending import intrinsic
 
-from ampi.handouts import checksum_of_bytes
 from ampi.kernel.runtime import cache
-from ampi.memory import memory_at
+from ampi.memory.handouts import checksum_of_bytes
+from ampi.memory.storages import memory_at
 
 LANES = 8
 WEIGHTS = np.random.default_rng(1982).integers(1, 1 << 62, (2, LANES)) | 1

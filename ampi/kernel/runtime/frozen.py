@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numba.core.dispatcher import Dispatcher
 
+from ampi.foreign.outside import would_be_lost
 from ampi.kernel.runtime import cache
 from ampi.kernel.runtime.overloads import KNOWN
-from ampi.memory import TrackedArray, is_scalar, plain
-from ampi.outside import would_be_lost
+from ampi.memory.storages import TrackedArray, is_scalar, plain
 
 MOST_COPIED = 100_000
 """Elements of a global array; the parser refuses larger ones (``outside.MAX_CONSTANT_ARRAY``)."""

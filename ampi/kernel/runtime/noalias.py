@@ -20,7 +20,7 @@ from llvmlite.ir import DoubleType, FloatType
 from llvmlite.ir.transforms import CallVisitor, Visitor
 from numba.core.compiler import Compiler
 
-from ampi.extents import Extent
+from ampi.memory.extents import Extent
 
 
 class InRange(Compiler):

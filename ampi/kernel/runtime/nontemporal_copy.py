@@ -16,9 +16,9 @@ from numba import prange, types
 from numba.core import cgutils, config
 from numba.extending import intrinsic
 
-from ampi import memory
 from ampi.kernel.runtime import cache
 from ampi.kernel.runtime.threads import ONLY_PRANGE, started_threads
+from ampi.memory import storages as memory
 
 LARGE = 1 << 19
 """Bytes from which on a copy is expected to leave the caches anyway, and threads are worth starting."""

@@ -2,7 +2,7 @@
 
 An entry has one expression for each argument: the partial derivative, of the arguments ``x``, ``y``, ``z``, ``w`` and
 the result ``r``.  `UNKNOWN` stands for a derivative that nobody has.  Calls in expressions are of functions of this
-table, of `FORMULAS`, and of elementary ones; ``ampi.scipy_rules.special`` makes functions of arrays of them, and
+table, of `FORMULAS`, and of elementary ones; ``ampi.foreign.scipy.special`` makes functions of arrays of them, and
 ``ampi.kernel.ir.intrinsics`` parts of programs.  Both differentiate an expression once more for second derivatives: it
 must say what holds in a neighbourhood, also around points where a quotient is 0 / 0, and is written so that terms do
 not cancel where the function has a limit.

@@ -1,0 +1,68 @@
+"""Plain arrays of which the program has said that what they hold is constant: what `value` and `constant` give."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+
+from ..memory.extents import bounds_of
+from ..memory.storages import TrackedArray, plain
+
+_marked: dict[int, weakref.ref] = {}
+
+
+def constant(buf: Any) -> np.ndarray:
+    """Say that what a plain array holds does not depend on anything that is differentiated.
+
+    While a tape records, plain arrays of floating-point numbers that go into messages are warned of (an error with
+    ``AMPI_CHECK=full``): whatever they were computed from, they carry no derivatives.  These are not::
+
+        comm.Send(ampi.constant(weights), dest=1)
+
+    Parameters
+    ----------
+    buf : array_like
+        A plain array, of any shape and dtype; the word holds for its memory, for as long as the array lives.
+
+    Returns
+    -------
+    numpy.ndarray
+        The array itself; of an `ampi.ndarray` a plain copy (`value`).
+
+    Examples
+    --------
+    >>> weights = ampi.constant(numpy.ones(2))
+    >>> with ampi.Tape() as tape:  # no warning that a plain array is sent
+    ...     request = ampi.COMM_SELF.Isend(weights, 0)
+    ...     ampi.COMM_SELF.Recv(np.zeros(2), 0)
+    ...     done = request.Wait()
+    """
+    if isinstance(buf, TrackedArray):
+        return marked(np.array(plain(buf)))
+    return marked(buf if isinstance(buf, np.ndarray) else np.asarray(buf))
+
+
+def marked(array: Any) -> Any:
+    """The same array, known to be constant."""
+    if isinstance(array, np.ndarray):
+        key = id(array)
+        _marked[key] = weakref.ref(array, lambda _: _marked.pop(key, None))
+    return array
+
+
+def holds(begin: int, end: int) -> bool:
+    """Whether the program has said so of an array in whose memory the bytes between these addresses are."""
+    arrays = [found for known in tuple(_marked.values()) if (found := known()) is not None]
+    return any(low <= begin and end <= high for low, high in map(bounds_of, arrays))
+
+
+def is_constant(array: Any) -> bool:
+    """Whether the program has said so of an array, or of what it is a view of."""
+    while array is not None and _marked:
+        found = _marked.get(id(array))
+        if found is not None and found() is array:
+            return True
+        array = array.obj if isinstance(array, memoryview) else getattr(array, "base", None)
+    return False

@@ -1,0 +1,66 @@
+"""NumPy's classes of numbers that are called with something active, as in ``np.float32(x)``: derivatives pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..base.structures import leaves
+from ..errors import ActivityError
+from ..foreign import entry_points
+from ..foreign.entry_points import object_at
+from ..foreign.interception import arguments_at
+from ..foreign.outside import is_called_by_ampi, warn_lost, would_be_lost
+from ..foreign.trampolines import Place
+from ..memory.storages import carries_derivatives
+from ..tape import current
+from .array import ndarray
+
+NUMBERS = tuple(
+    dict.fromkeys(
+        cls
+        for cls in np.sctypeDict.values()
+        if issubclass(cls, (np.number, np.bool_)) and not issubclass(cls, np.timedelta64)
+    )
+)
+
+
+def places() -> list[Place]:
+    """The constructors of NumPy's numbers; that of booleans only answers a question."""
+    found = []
+    for cls in NUMBERS:
+        if cls is not np.bool_:
+            address, original = entry_points.constructor_slot(cls)
+            derived = entry_points.inheriting_slots(cls, original)
+            found.append(Place((address, *derived), original, "tuple", _construct, lasts=True))
+    return found
+
+
+def _construct(kind: int, items: int, named: int) -> Any:
+    """``kind(x)``, also for classes that others have derived from it."""
+    if current() is None or is_called_by_ampi(2):
+        return None
+    arguments, keywords = arguments_at("tuple", items, named)
+    if len(arguments) != 1 or keywords:
+        return None
+    (x,) = arguments
+    active = next((leaf for leaf in leaves(x) if isinstance(leaf, ndarray) and would_be_lost(leaf)), None)
+    return None if active is None else _converted(object_at(kind), x, active)
+
+
+def _converted(kind: type, x: Any, active: ndarray) -> Any:
+    if not carries_derivatives(np.dtype(kind)):
+        warn_lost(f"numpy.{kind.__name__}() of", active)
+        return None
+    if kind not in NUMBERS:
+        raise ActivityError(
+            f"{kind.__qualname__}, which is derived from NumPy's number {kind.__mro__[1].__name__}, was made of an "
+            "active array, and keeps plain numbers; keep the array, or pass ampi.value(x) if a constant is meant"
+        )
+    from .. import numpy as ours
+
+    if kind is np.float64 and active.dtype.kind == "c":
+        return None  # which raises
+    found = ours.asarray(x).astype(kind)
+    return found if found.ndim else found[()]

@@ -1,0 +1,305 @@
+"""Arithmetic and functions of NumPy of numbers that are variables of a tape (see `elements` and `tape.elements`)."""
+
+from __future__ import annotations
+
+import math
+import operator
+from _thread import get_ident
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..memory.storages import is_scalar, storage_of, variable, writable
+from ..rules.elementwise import RULES
+from ..tape import Tape, current
+from ..tape.elements import ADD, BITS, LONGEST, SCALE, SUBTRACT, SUM
+from ..tape.recording import scope_now
+from .activity import plain_of
+from .elements import NUMBERS, node_of
+
+_item = np.ndarray.__getitem__
+_scalar: type = np.ndarray
+
+
+def set_scalar_type(cls: type) -> None:
+    """Tell this module which class variables have (`ampi.arrays.scalars.scalar`)."""
+    global _scalar
+    _scalar = cls
+
+
+_METHOD = """
+def {name}(self, other):
+    scope = scope_now()
+    tape = scope.tape
+    if tape is None or scope.thread != get_ident() or (pen := tape.pen) is None:
+        return base(self, other)
+    reference = tape.reference
+    try:
+        x, a, known = self._node
+    except AttributeError:
+        known = None
+    if known is not reference:
+        if (node := node_of(self, tape, pen)) is None:
+            return base(self, other)
+        x, a, known = node
+    kind = type(self)
+    if type(other) is kind:
+        try:
+            y, b, known = other._node
+        except AttributeError:
+            known = None
+        if known is not reference:
+            if (node := node_of(other, tape, pen)) is None:
+                return base(self, other)
+            y, b, known = node
+    elif type(other) in NUMBERS:
+        y, b = other, None
+    else:
+        return base(self, other)
+    z = {formula}
+    if type(z) is not float64 and type(z) not in BITS:
+        return base(self, other)
+    number = pen.count
+    if b is None:
+        if a is None:
+            number = None
+        else:
+            {first}
+    elif a is None:
+        {second}
+    else:
+        {both}
+    if type(z) is not float64:
+        return variable(z, (z, number, reference))
+    room = pen.room or pen.enlarge()
+    pen.room = room = room - 1
+    pen.pool[room] = z
+    made = pen.shown[room, ...]
+    made._node = z, number, reference
+    made.__class__ = kind
+    return made
+"""
+
+# These look at no memory, so that they may stand in the latest record of statements even if others have come after it.
+_SAME = "number = {0}"
+_ONE = "pen.integers += ({0}, SCALE); pen.reals.append({1}); pen.count = number + 1"
+_BOTH = "pen.integers += (a, b, SUM); pen.reals += ({0}, {1}); pen.count = number + 1"
+_TWO = "pen.integers += (a, b, {0}); pen.count = number + 1"
+
+_FORMULAS = {  # formula, and statements with only a, only b, and both
+    "add": ("x + y", _SAME.format("a"), _SAME.format("b"), _TWO.format("ADD")),
+    "sub": ("x - y", _SAME.format("a"), _ONE.format("b", "-1.0"), _TWO.format("SUBTRACT")),
+    "mul": ("x * y", _ONE.format("a", "y"), _ONE.format("b", "x"), _BOTH.format("y", "x")),
+    "truediv": (
+        "x / y",
+        _ONE.format("a", "over(1.0, y)"),
+        _ONE.format("b", "over(-z, y)"),
+        _BOTH.format("over(1.0, y)", "over(-z, y)"),
+    ),
+}
+_NAMES = {
+    "__name__": __name__,  # by which frames are known to be ampi's own
+    "ADD": ADD,
+    "BITS": BITS,
+    "NUMBERS": NUMBERS,
+    "SCALE": SCALE,
+    "SUBTRACT": SUBTRACT,
+    "SUM": SUM,
+    "float64": np.float64,
+    "get_ident": get_ident,
+    "node_of": node_of,
+    "scope_now": scope_now,
+    "variable": variable,
+}
+
+
+def _comparison(name: str) -> Callable:
+    base, compare = getattr(np.ndarray, name), getattr(operator, name.strip("_"))
+
+    def method(self: Any, other: Any) -> Any:
+        kind = type(other)
+        if kind is type(self):
+            return compare(_item(self, ()), _item(other, ()))
+        if kind in NUMBERS:
+            return compare(_item(self, ()), other)
+        return base(self, other)
+
+    method.__name__ = name
+    return method
+
+
+def _over(x: Any, y: Any) -> float:
+    """A quotient, in silence."""
+    try:
+        return float(x) / float(y)
+    except ZeroDivisionError:
+        with np.errstate(all="ignore"):
+            return float(np.float64(x) / np.float64(y))
+
+
+def _refused(*operands: Any) -> Any:
+    return NotImplemented
+
+
+def _written(name: str, prefix: str, base: Callable) -> Callable:
+    """`_METHOD` for an operator."""
+    formula, first, second, both = _FORMULAS[name]
+    full = f"{prefix}{name}__"
+    text = _METHOD.format(name=full, formula=formula, first=first, second=second, both=both)
+    if prefix == "__r":
+        text = text.replace("    z = ", "    x, a, y, b = y, b, x, a\n    z = ")
+    names: dict[str, Any] = {**_NAMES, "base": base, "over": _over}
+    exec(compile(text, __file__, "exec"), names)
+    return names[full]
+
+
+def _as_of_numbers(base: Callable, of_numbers: Callable, swapped: bool = False) -> Callable:
+    """An operator of arrays that gives what NumPy's scalars give: of complex ones, and of powers, another rounding."""
+    kinds = "cf" if of_numbers is operator.pow else "c"
+
+    def method(self: Any, *others: Any) -> Any:
+        made = base(self, *others)
+        if is_scalar(made) and (made.dtype.kind in kinds or self.dtype.kind == "c") and not storage_of(made).guard:  # type: ignore[union-attr]
+            values = [plain_of(x) for x in (self, *others)]
+            if all(isinstance(x, (int, float, complex, np.generic)) for x in values):
+                wanted = of_numbers(*(reversed(values) if swapped else values))
+                if getattr(wanted, "dtype", None) == made.dtype:
+                    writable(made)[...] = wanted
+        return made
+
+    return method
+
+
+def _power(base: Callable, swapped: bool) -> Callable:
+    def method(self: Any, other: Any, *modulus: Any) -> Any:
+        tape = current()
+        if tape is not None and not modulus:
+            if (
+                type(other) in (int, float)
+                and not swapped
+                and (found := _constant_power(tape, self, other)) is not None
+            ):
+                return found
+            operands = (other, self) if swapped else (self, other)
+            found = call(tape, np.power, operands, operator.pow)
+            if found is not None:
+                return found
+            if all(isinstance(x, np.ndarray) for x in operands) and operands[1].ndim == 0:
+                return np.power(*operands)  # before NumPy 2.4, ** makes an exponent a Python float
+        return base(self, other, *modulus)
+
+    return method
+
+
+def _constant_power(tape: Tape, base: Any, exponent: Any) -> Any:
+    """The power of a variable to a constant; None: to be found in the general way."""
+    node = None if tape.pen is None else node_of(base, tape, tape.pen)
+    if node is None or node[1] is None:
+        return None
+    try:
+        partial = exponent * math.pow(node[0], exponent - 1) if exponent else 0.0
+    except (OverflowError, ValueError):
+        return None
+    z = node[0] ** exponent
+    if type(z) not in BITS:
+        return None
+    pen: Any = tape.pen
+    if pen.records[-1] is not pen.current or len(pen.integers) > LONGEST:
+        pen.open()
+    number = pen.count
+    pen.count = number + 1
+    pen.integers += (node[1], SCALE)
+    pen.reals.append(partial)
+    return variable(z, (z, number, tape.reference))
+
+
+def operators() -> dict[str, Callable]:
+    """The methods of scalars that have a short way."""
+    found: dict[str, Callable] = {}
+    for name in (*_FORMULAS, "pow"):
+        of_numbers = getattr(operator, name)
+        for prefix in ("__", "__r", "__i"):
+            swapped = prefix == "__r"
+            base = getattr(np.ndarray, f"__{name}__" if prefix == "__i" else f"{prefix}{name}__")
+            base = _as_of_numbers(base, of_numbers, swapped)
+            full = f"{prefix}{name}__"
+            found[full] = _power(base, swapped) if name == "pow" else _written(name, prefix, base)
+    for name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"):
+        found[name] = _comparison(name)
+    found["__abs__"] = _as_of_numbers(np.ndarray.__abs__, abs)
+    return found
+
+
+_QUICK: dict[Any, tuple[Callable, Callable]] = {
+    np.add: (_written("add", "__", _refused), _written("add", "__r", _refused)),
+    np.subtract: (_written("sub", "__", _refused), _written("sub", "__r", _refused)),
+    np.multiply: (_written("mul", "__", _refused), _written("mul", "__r", _refused)),
+    np.divide: (_written("truediv", "__", _refused), _written("truediv", "__r", _refused)),
+}
+
+
+def of_two(ufunc: np.ufunc, x: Any, y: Any) -> Any:
+    """A ufunc of two operands, one of them a scalar at least; NotImplemented: there is no short way."""
+    methods = _QUICK.get(ufunc)
+    if methods is None:
+        return NotImplemented
+    return methods[0](x, y) if type(x) is _scalar else methods[1](y, x)
+
+
+# ------------------------------------------------------------------------------------------------- NumPy's functions
+
+
+def call(tape: Tape, ufunc: np.ufunc, inputs: tuple, of_numbers: Callable | None = None) -> Any:
+    """A ufunc of scalars and constants, or an operator; None: to be recorded as one of arrays."""
+    rule, pen = RULES.get(ufunc), tape.pen
+    if rule is None or pen is None or len(inputs) > 2:
+        return None
+    values: list[Any] = []
+    variables: list[int | None] = []
+    for x in inputs:
+        if type(x) in NUMBERS:
+            values.append(x)
+            variables.append(None)
+            continue
+        node = node_of(x, tape, pen) if is_scalar(x) else None
+        if node is None:
+            return None
+        values.append(node[0])
+        variables.append(node[1])
+    active = [k for k, a in enumerate(variables) if a is not None and rule.terms[k] is not None]
+    if not active or (rule.unknown and any([variables[k] is not None for k in rule.unknown])):
+        return None
+    if of_numbers is None:
+        z = ufunc(*values)
+    else:
+        z = of_numbers(*values)
+    if type(z) not in BITS:
+        return None
+    if len(inputs) > 1:
+        kind: Any = type(z)  # derivatives have the result's precision
+        values = [
+            x if type(x) is kind or type(x) is float else int(x) if n in rule.whole else kind(x)
+            for n, x in enumerate(values)
+        ]
+    values.append(z)
+    partials = rule.partials or ()
+    with np.errstate(all="ignore"):
+        if partials:
+            pairs = [(variables[k], float(partials[k](*[values[n] for n in rule.needs[k]]))) for k in active]
+        else:
+            one = type(z)(1.0)
+            pairs = [(variables[k], float(rule.terms[k](one, *[values[n] for n in rule.needs[k]]))) for k in active]
+    pairs.append((None, 0.0))
+    if pen.records[-1] is not pen.current or len(pen.integers) > LONGEST:
+        pen.open()
+    (a, p), (b, q) = pairs[:2]
+    number = pen.count
+    pen.count = number + 1
+    if b is None:
+        pen.integers += (a, SCALE)
+        pen.reals.append(p)
+    else:
+        pen.integers += (a, b, SUM)
+        pen.reals += (p, q)
+    return variable(z, (z, number, tape.reference))

@@ -1,0 +1,371 @@
+"""Single elements and numbers: the ways that a program's own loops take, as short as they can be.
+
+While no tape is open, `ampi.ndarray` has no item access of its own: elements are what NumPy gives, at NumPy's price.
+(Unless there are structured arrays, whose elements are views that may carry derivatives later.)
+While one records, an element that carries derivatives, and what is computed of it, is a variable of the tape (see
+`tape.elements`); whatever is not said here about it is done as for any other array, whose memory the variable is then
+stored in.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from _thread import get_ident
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ..base import checks
+from ..memory.storages import TrackedArray, at_first_structured, region_of, set_node, storage_of, variable
+from ..tape import Tape, at_opening, living, open_tapes
+from ..tape.elements import BITS, CLEAR, LONGEST, READ, STORE, Elements, offset_of, set_compiled_sweep
+from ..tape.recording import scope_now
+from . import indexing
+
+_item = np.ndarray.__getitem__
+_set_item = np.ndarray.__setitem__
+_double = np.float64
+_scalar: type = TrackedArray
+
+NUMBERS = frozenset((float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool))
+"""Types of constants in statements."""
+
+
+# ------------------------------------------------------------------------------------------------------- item access
+
+
+def getitem(self: Any, key: Any) -> Any:
+    """``array[key]`` while a tape is open; short for elements of arrays that have a table of them."""
+    try:
+        region = self._region
+        found = region.numbers[key]
+        offset = region.offsets[key]
+        storage = region.storage
+        reference = storage.tape
+    except (AttributeError, NotImplementedError, TypeError):
+        found = None  # what raises an error below is not to show this one
+    scope = scope_now()
+    tape = scope.tape
+    if (
+        type(found) is not _double
+        or tape is None
+        or reference is not tape.reference
+        or scope.thread != get_ident()
+        or (pen := tape.pen) is None
+        or storage.guard
+        or storage.volatile
+        or pen.records[-1] is not pen.current
+        or (place := pen.places.get(storage)) is None
+    ):
+        return _getitem(self, key)
+    pen.integers += (offset, place)
+    number = pen.count
+    pen.count = number + 1
+    room = pen.room or pen.enlarge()
+    pen.room = room = room - 1
+    pen.pool[room] = found
+    made = pen.shown[room, ...]
+    made._node = found, number, reference
+    made.__class__ = _scalar
+    return made
+
+
+def _getitem(self: Any, key: Any) -> Any:
+    found = _item(self, key)
+    if type(found) not in BITS:
+        return indexing.selected(self, key, found)
+    try:
+        region = self._region
+    except AttributeError:
+        region = region_of(self)
+    storage = region.storage
+    reference = storage.tape
+    if reference is None:
+        return _constant(self, key, found)
+    scope = scope_now()
+    tape = scope.tape
+    if tape is None or tape.reference is not reference or scope.thread != get_ident():
+        return indexing.selected(self, key, found)
+    pen = tape.pen
+    if pen is None or storage.guard or storage.volatile:
+        return indexing.selected(self, key, found)
+    if (offset := offset_of(region, key)) is None:
+        return indexing.selected(self, key, found)
+    code = region.steps[3]
+    if pen.records[-1] is not pen.current:
+        pen.open()
+    place = pen.places.get(storage)
+    if place is None:
+        if not pen.can_read(storage):
+            return indexing.selected(self, key, found)
+        place = pen.place(storage)
+    integers = pen.integers
+    integers += (offset, place | code)
+    number = pen.count
+    pen.count = number + 1
+    if code:
+        return variable(found, (found, number, reference))
+    room = pen.room or pen.enlarge()
+    pen.room = room = room - 1
+    pen.pool[room] = found
+    made = pen.shown[room, ...]
+    made._node = found, number, reference
+    made.__class__ = _scalar
+    return made
+
+
+def _constant(self: Any, key: Any, found: Any) -> Any:
+    """An element that carries no derivative."""
+    if not open_tapes:
+        _count_idle()
+        return found
+    scope = scope_now()
+    tape = scope.tape
+    if tape is None or (pen := tape.pen) is None or scope.thread != get_ident():
+        return indexing.selected(self, key, found)
+    if type(found) is not np.float64:
+        return variable(found, (found, None, tape.reference))
+    room = pen.room or pen.enlarge()
+    pen.room = room = room - 1
+    pen.pool[room] = found
+    made = pen.shown[room, ...]
+    made._node = found, None, tape.reference
+    made.__class__ = _scalar
+    return made
+
+
+def setitem(self: Any, key: Any, value: Any) -> None:
+    """``array[key] = value`` while a tape is open, or exists; short for variables and such elements."""
+    if type(value) is not _scalar:
+        if open_tapes:
+            _setitem(self, key, value)
+        else:
+            _set_passively(self, key, value)
+        return
+    try:
+        number, variable, known = value._node
+        region = self._region
+        if type(key) is not int:
+            i, j = key
+            if type(i) is not int or type(j) is not int:  # True is no index here
+                raise TypeError
+        offset = region.offsets[key]
+        scope = scope_now()
+        tape = scope.tape
+        pen = tape.pen
+        storage = region.storage
+        if (
+            variable is None
+            or known is not tape.reference
+            or storage.tape is not known
+            or scope.thread != get_ident()
+            or storage.needs
+            or storage.guard
+            or storage.volatile
+            or storage.swapped_by
+            or region.steps[3]
+            or pen.records[-1] is not pen.current
+            or (place := pen.places.get(storage)) is None
+        ):
+            raise TypeError
+    except (AttributeError, IndexError, NotImplementedError, TypeError, ValueError):
+        pass  # what raises an error below is not to show this one
+    else:
+        _set_item(self, key, number)
+        pen.integers += (variable, offset, place + STORE)
+        return
+    _setitem(self, key, value)
+
+
+def _setitem(self: Any, key: Any, value: Any) -> None:
+    if type(key) is slice and open_tapes:
+        indexing.setitem(self, key, value)
+        return
+    scope = scope_now()
+    tape = scope.tape
+    if tape is None or (pen := tape.pen) is None or scope.thread != get_ident():
+        _set_passively(self, key, value)
+        return
+    kind = type(value)
+    if kind is _scalar:
+        try:
+            number, variable, known = value._node
+        except AttributeError:
+            known = None
+        if known is not tape.reference:
+            if (node := node_of(value, tape, pen)) is None:
+                indexing.setitem(self, key, value)
+                return
+            number, variable, known = node
+    elif kind in NUMBERS and not (type(key) is tuple and slice in map(type, key)):
+        number, variable = value, None
+    else:
+        indexing.setitem(self, key, value)
+        return
+    try:
+        region = self._region
+    except AttributeError:
+        region = region_of(self)
+    storage = region.storage
+    reference = storage.tape
+    if reference is not tape.reference and (
+        reference is not None or storage.swapped_by or storage.arriving or storage.packed
+    ):
+        indexing.setitem(self, key, value)
+        return
+    if (offset := offset_of(region, key)) is None:
+        indexing.setitem(self, key, value)
+        return
+    if (
+        storage.guard
+        or storage.volatile
+        or storage.swapped_by
+        or (storage.needs and not pen.save(storage, self, region, offset))
+    ):
+        indexing.setitem(self, key, value)
+        return
+    integers = pen.integers
+    if not pen.records or pen.records[-1] is not pen.current or len(integers) > LONGEST:
+        integers = pen.open()
+    code = region.steps[3]
+    place = pen.places.get(storage)
+    if place is None:
+        if not pen.can_read(storage):
+            indexing.setitem(self, key, value)
+            return
+        place = pen.place(storage)
+    code |= place
+    _set_item(self, key, number)
+    if variable is not None:
+        integers += (variable, offset, code + STORE)
+        storage.tape = tape.reference
+    elif reference is not None:
+        integers += (offset, code + CLEAR)
+
+
+def _set_passively(self: Any, key: Any, value: Any) -> None:
+    """The same where no tape records statements."""
+    if not open_tapes:
+        storage: Any = storage_of(self)
+        if not storage.needs and not storage.guard:
+            _count_idle()
+            _set_item(self, key, value)
+            return
+    indexing.setitem(self, key, value)
+
+
+def iterated(self: Any) -> Iterator[Any]:
+    """``iter(array)`` while a tape is open."""
+    if self.ndim == 0:
+        raise TypeError("iteration over a 0-d array")
+    return (self[k] for k in range(len(self)))
+
+
+def node_of(x: Any, tape: Tape, pen: Elements) -> tuple | None:
+    """Value, variable and tape of a scalar; the variable None of a constant.  None: to be treated as an array."""
+    try:
+        node = x._node
+        if node[2] is tape.reference:
+            return node
+    except AttributeError:
+        pass
+    storage: Any = storage_of(x)
+    if x.dtype.type not in BITS or not x.dtype.isnative:
+        return None
+    value = _item(x, ())
+    if storage.tape is None:
+        return value, None, None
+    if storage.tape is not tape.reference or storage.guard or storage.volatile or storage.packed or storage.elsewhere:
+        return None
+    if pen.records[-1] is not pen.current or len(pen.integers) > LONGEST:
+        pen.open()
+    place = pen.places.get(storage)
+    if place is None:
+        if not pen.can_read(storage):
+            return None
+        place = pen.place(storage)
+    pen.current.read.add(storage)  # type: ignore[union-attr]
+    pen.integers += (region_of(x).offset, place + BITS[x.dtype.type] + READ)
+    number = pen.count
+    pen.count = number + 1
+    node = value, number, tape.reference
+    set_node(x, node)
+    return node
+
+
+# ------------------------------------------------------------------------------------------------ methods come and go
+
+_arrays: list[type] = []
+_lock = threading.RLock()
+_idle = 0  # uses of item access of ours since the last tape was closed
+_ENOUGH = 32
+# From Python 3.13 on, a class that has changed a thousand times is looked at without any cache.
+_changes_left = 400 if sys.version_info >= (3, 13) else sys.maxsize
+
+
+def set_scalar_type(cls: type) -> None:
+    """Tell this module which class variables have (`ampi.arrays.scalars.scalar`)."""
+    global _scalar
+    _scalar = cls
+
+
+def leave_to_numpy(cls: type) -> None:
+    """The class of arrays, which is to have item access of ours only while a tape needs it."""
+    _arrays.append(cls)
+    if checks.is_full():
+        _take_over()
+    else:
+        at_opening.append(_take_over)
+
+
+def _take_over(tape: Any = None) -> None:
+    global _idle
+    _idle = 0
+    (cls,) = _arrays
+    with _lock:  # another thread may be about to take them away
+        if "__getitem__" in vars(cls) and "__setitem__" in vars(cls):
+            return
+        methods: dict[str, Callable] = {"__getitem__": getitem, "__setitem__": setitem, "__iter__": iterated}
+        for name, method in methods.items():
+            if name not in vars(cls):
+                setattr(cls, name, method)
+
+
+def _keep() -> None:
+    """There are structured arrays: their elements are views that may carry derivatives later, and so are ours."""
+    global _changes_left
+    _changes_left = 0
+    _take_over()
+
+
+at_first_structured.append(_keep)
+
+
+def _count_idle() -> None:
+    """Item access of ours was asked though no tape is open: after some times NumPy's takes its place."""
+    global _idle, _changes_left
+    _idle += 1
+    if _idle < _ENOUGH or checks.is_full() or not _changes_left:
+        return
+    with _lock:
+        _idle = 0
+        (cls,) = _arrays
+        for name in ("__getitem__", "__iter__", *(() if living else ("__setitem__",))):
+            if not open_tapes and name in vars(cls):
+                delattr(cls, name)
+                _changes_left -= 1
+
+
+def _sweep_compiled(*arguments: Any) -> None:
+    """The compiled sweep of statements, which is loaded when one is long enough."""
+    from ..kernel.runtime import element_sweep
+
+    set_compiled_sweep(element_sweep.sweep)
+    element_sweep.sweep(*arguments)
+
+
+if os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0"):
+    set_compiled_sweep(_sweep_compiled)

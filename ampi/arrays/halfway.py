@@ -1,0 +1,81 @@
+"""Operations that raise when they have written a part of an array, or all of it.
+
+NumPy does so where `numpy.errstate` makes an overflow an error, for one.  A program may catch that and go on with what
+was written.  Which elements these are is found by running the operation again on other values, which it leaves alone
+where it writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import ActivityError
+from ..memory.storages import Region, plain, region_of, storage_of
+from ..tape import Push, Sweep, Tape, Zero, where_called
+
+
+class _Unknown:
+    """Adjoint of elements that hold active values of which no record tells: it must be zero."""
+
+    __slots__ = ("mask", "message", "region")
+    second = "each"
+    reads_memory = False
+
+    def __init__(self, region: Region, mask: np.ndarray, message: str) -> None:
+        self.region = region
+        self.mask = mask
+        self.message = message
+
+    def __call__(self, sweep: Sweep) -> None:
+        if sweep.has_shadow(self.region) and sweep.shadow(self.region)[..., self.mask].any():
+            raise ActivityError(self.message)
+
+    def tangent(self, push: Push) -> None:
+        """NaN, for there is no telling yet whether the elements are used before they are overwritten."""
+        push.put(self.region, np.nan, self.mask)
+
+
+def record_halfway(
+    tape: Tape, targets: Sequence[np.ndarray], action: Callable[[], Any], are_constants: bool, error: Exception
+) -> None:
+    """Record what an action that has raised an error has written nevertheless."""
+    for target in targets:
+        is_active = tape.is_active(target)
+        if storage_of(target) is None or (are_constants and not is_active):
+            continue
+        mask = _written(target, action)
+        if mask is None or not mask.any():
+            continue
+        if are_constants:
+            tape.append(Zero([region_of(target)], (mask,)))
+            continue
+        message = (
+            f"{where_called()}: an operation on active arrays raised {type(error).__name__} ({error}) when it had "
+            f"written to an array of shape {target.shape}, which is used afterwards; what was written has no "
+            "derivative: give the array its values anew where the error is caught, or pass ampi.value(...) of it"
+        )
+        tape.append(_Unknown(region_of(target), mask, message))
+        tape.activate(target)
+
+
+def _written(target: np.ndarray, action: Callable[[], Any]) -> np.ndarray | None:
+    """A mask of the elements to which an action writes that raises an error."""
+    memory = plain(target)
+    if memory.dtype.kind not in "fc" or not memory.flags.writeable:
+        return None
+    now, mask = memory.copy(order="K"), np.zeros(memory.shape, bool)
+    try:
+        for fill in (0.5, 0.25):
+            memory[...] = fill
+            try:
+                action()
+            except Exception:
+                mask |= memory != fill
+            else:
+                mask[...] = True
+    finally:
+        memory[...] = now
+    return mask

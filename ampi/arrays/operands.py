@@ -1,0 +1,75 @@
+"""Operands of active arrays that are no arrays: objects whose classes compute themselves, and arrays of objects.
+
+NumPy makes an array of objects of what it does not know, and has Python compute with its elements: ``a * field`` with a
+number `a` is ``field.__rmul__(float(a))`` in the end.  That call is made with the active number itself.
+"""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+import numpy as np
+
+from ..errors import ActivityError
+from ..memory.storages import TrackedArray
+from ..tape import where_called
+
+_OPERATORS: dict[np.ufunc, str] = {
+    np.add: "add",
+    np.subtract: "sub",
+    np.multiply: "mul",
+    np.matmul: "matmul",
+    np.true_divide: "truediv",
+    np.floor_divide: "floordiv",
+    np.remainder: "mod",
+    np.divmod: "divmod",
+    np.power: "pow",
+}
+
+_NUMBERS: set[type] = {int, float, complex, bool, type(None), str, bytes, slice, list, tuple}
+
+
+def is_object(x: Any) -> bool:
+    """Whether NumPy computes with an operand as with a Python object."""
+    if isinstance(x, np.ndarray):
+        return x.dtype.hasobject and x.dtype.kind == "O"
+    kind = type(x)
+    if kind in _NUMBERS:
+        return False
+    if issubclass(kind, (np.generic, int, float, complex)):
+        _NUMBERS.add(kind)
+        return False
+    return np.asarray(x).dtype.kind == "O"
+
+
+def compute(ufunc: np.ufunc, method: str, inputs: tuple) -> Any:
+    """``ufunc(*inputs)`` where one operand is active and another one an object.
+
+    Raises
+    ------
+    ActivityError
+        Python would be given elements of the active array as its own numbers.
+    """
+    if method == "__call__" and len(inputs) == 2:
+        for k, x in enumerate(inputs):
+            other = inputs[1 - k]
+            if not isinstance(x, np.ndarray) and isinstance(other, TrackedArray) and not other.ndim:
+                if isinstance(x, numbers.Real):
+                    return ufunc(*[float(x) if x is y else y for y in inputs])  # type: ignore[arg-type]
+                found = _called(ufunc, x, other, reflected=k == 1)
+                if found is not NotImplemented:
+                    return found
+    shown = next(x for x in inputs if is_object(x))
+    what = "an array of objects" if isinstance(shown, np.ndarray) else f"an object of class {type(shown).__name__}"
+    raise ActivityError(
+        f"{where_called()}: numpy.{ufunc.__name__} of an active array and {what} computes with Python's own numbers, "
+        "which drops the derivative; use an array of floating-point numbers, or write ampi.value(x) if a constant is "
+        "meant"
+    )
+
+
+def _called(ufunc: np.ufunc, x: Any, number: Any, reflected: bool) -> Any:
+    name = _OPERATORS.get(ufunc)
+    method = None if name is None else getattr(type(x), f"__{'r' * reflected}{name}__", None)
+    return NotImplemented if method is None else method(x, number)

@@ -1,0 +1,68 @@
+"""Ranges of numbers whose ends or steps are active: `numpy.arange`, `numpy.mgrid`, slices in `numpy.r_`.
+
+How many numbers there are is constant; each one depends on the start and the step, not on the end of an open range.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..base.structures import leaves
+from ..memory.storages import tracked, wrapped
+from ..rules.exact import exactly
+from ..tape import current
+from .activity import is_active, plain_of
+
+
+def arange(*arguments: Any, **keywords: Any) -> Any:
+    """`numpy.arange` with its derivatives with respect to start and step."""
+    names = ("start", "stop", "step", "dtype") if len(arguments) > 1 or "stop" in keywords else ("stop",)
+    given = {**dict(zip(names, arguments)), **keywords}
+    values = np.arange(*map(plain_of, arguments), **{name: plain_of(x) for name, x in keywords.items()})
+    start, step = given.get("start", 0), given.get("step")
+    if values.dtype.kind not in "fc" or not _any_active([start, step]):
+        return wrapped(values)
+    return exactly(lambda *_: values)(_spaced)(start, 1 if step is None else step, len(values))
+
+
+def _spaced(start: Any, step: Any, count: int) -> Any:
+    return tracked(np.asanyarray(start + step * tracked(np.arange(float(count)))))
+
+
+def is_active_key(key: Any) -> bool:
+    """Return whether a slice among a key's items depends on something active."""
+    return _any_active(
+        [_parts(item) for item in (key if isinstance(key, tuple) else (key,)) if isinstance(item, slice)]
+    )
+
+
+def _any_active(x: Any) -> bool:
+    tape = current()
+    return tape is not None and any(is_active(tape, leaf) for leaf in leaves(x))
+
+
+def _parts(key: slice) -> tuple:
+    return key.start, key.stop, key.step
+
+
+def of_slice(key: slice, origin: Any = np.r_) -> Any:
+    """The numbers that a slice stands for in `numpy.r_` or `numpy.mgrid`."""
+    start, stop, step = (0 if key.start is None else key.start), key.stop, key.step
+    if not isinstance(step, complex):
+        return arange(start, stop, 1 if step is None else step)
+    count = int(abs(step))
+    between = (stop - start) / (count - 1) if count > 1 else 0.0 * stop
+    return exactly(lambda *_: origin[plain_of(start) : plain_of(stop) : step])(_spaced)(start, between, count)
+
+
+def grid(origin: Any, key: Any) -> Any:
+    """What ``numpy.mgrid[key]`` or ``numpy.ogrid[key]`` gives, with derivatives."""
+    if not isinstance(key, tuple):
+        return of_slice(key, origin)
+    axes = [of_slice(item) for item in key]
+    wide = [axis.reshape([-1 if k == n else 1 for k in range(len(axes))]) for n, axis in enumerate(axes)]
+    exact = origin[tuple([slice(*map(plain_of, _parts(item))) for item in key])]
+    dense = isinstance(exact, np.ndarray)
+    return exactly(lambda *_: exact)(lambda *parts: np.stack(np.broadcast_arrays(*parts)) if dense else parts)(*wide)

@@ -1,0 +1,176 @@
+"""NumPy's ufuncs of arrays with a few elements, in the shortest way.
+
+What a record of a large array avoids, copies of the values that its adjoint needs, is quicker here than to note which
+memory must not be overwritten.  Only the usual case is treated: ordinary memory, one shape, one precision, no keyword;
+all others are left to `ufuncs`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..memory.storages import Fresh, Region, Storage, TrackedArray, address_of, as_viewed, region_of, storage_of
+from ..rules.elementwise import RULES, Rule
+from ..tape import IsRecord, Push, Sweep, Tape
+from .elements import NUMBERS
+
+MOST_ELEMENTS = 64
+
+_FLOAT64, _FLOAT32 = np.dtype(np.float64), np.dtype(np.float32)
+_PYTHON = frozenset((float, int))
+_WEAK = frozenset((float, int, bool))
+_CONSTANTS = {_FLOAT64: NUMBERS, _FLOAT32: _WEAK}
+"""Types of numbers with which results keep the dtype."""
+_array: type = TrackedArray
+_new = np.ndarray.__new__
+
+
+def set_array_type(cls: type) -> None:
+    """Tell this module which class arrays have (`ampi.ndarray`)."""
+    global _array
+    _array = cls
+
+
+def call(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> Any:
+    """A ufunc of small arrays and constants, one of them active; None: to be recorded in the general way."""
+    rule = RULES.get(ufunc)
+    if rule is None or tape.pen is None:
+        return None
+    dtypes = rule.dtypes
+    if dtypes is None:
+        dtypes = rule.dtypes = _dtypes_kept(ufunc, rule)
+        rule.run = _with_result_last(ufunc)
+    reference, terms = tape.reference, rule.terms
+    shape: Any = None
+    dtype: Any = None
+    values: list[Any] = []
+    active: tuple = ()
+    regions: tuple = ()
+    numbers = False
+    for x in inputs:
+        kind = type(x)
+        if kind is _array:
+            try:
+                region = x._region
+            except AttributeError:
+                if x.size > MOST_ELEMENTS:
+                    return None
+                region = region_of(x)
+            if shape is None:
+                shape, dtype = region.shape, region.dtype
+                if not shape or not 0 < x.size <= MOST_ELEMENTS or dtype not in dtypes:
+                    return None
+            elif region.shape != shape or region.dtype is not dtype:
+                return None
+            if region.strides[0] < 0 if len(shape) == 1 else not x.flags.c_contiguous:
+                return None  # the result would have another order in memory
+            storage = region.storage
+            if storage.guard or storage.swapped_by:
+                return None
+            if storage.tape is not None:
+                if (
+                    storage.tape is not reference
+                    or storage.arriving
+                    or storage.volatile
+                    or storage.packed
+                    or storage.elsewhere
+                ):
+                    return None
+                if terms[len(values)] is not None:
+                    active += (len(values),)
+                    regions += (region,)
+            values.append(as_viewed(x, np.ndarray))
+        elif kind is np.ndarray:
+            if shape is None:
+                shape, dtype = x.shape, x.dtype
+                if not shape or not 0 < x.size <= MOST_ELEMENTS or dtype not in dtypes:
+                    return None
+            elif x.shape != shape or x.dtype is not dtype:
+                return None
+            if not x.flags.c_contiguous or storage_of(x) is not None:
+                return None
+            values.append(x)
+        elif kind in NUMBERS:
+            values.append(x)
+            numbers = True
+        else:
+            return None
+    if not active:
+        return None
+    if numbers:
+        allowed = _CONSTANTS[dtype]
+        for x in values:
+            if type(x) is not np.ndarray and type(x) not in allowed:
+                return None
+    result = _new(Fresh, shape, dtype)
+    values.append(as_viewed(result, np.ndarray))
+    rule.run(*values)  # type: ignore[misc]
+    result._storage = storage = Storage(address_of(result), result.nbytes)
+    storage.tape = reference
+    result._region = region = Region.all_of(storage, result)
+    result.__class__ = _array
+    kept: list[Any] = [None] * len(values)
+    for n in rule.wants(active):
+        x = values[n]
+        kept[n] = (
+            x.copy() if type(x) is np.ndarray else x if type(x) in _PYTHON else float(x)
+        )  # not computed in its dtype
+    if tape.before_append is not None:
+        tape.before_append()
+    tape.append_record(_Small(rule, active, regions, region, kept))
+    return result
+
+
+def _with_result_last(ufunc: np.ufunc) -> Callable:
+    """A ufunc that takes the array for its result as its last argument, which is quicker than by name."""
+    if ufunc in (np.maximum, np.minimum):  # of which NumPy deprecates it
+        return lambda *values: ufunc(*values[:-1], out=values[-1])
+    return ufunc
+
+
+def _dtypes_kept(ufunc: np.ufunc, rule: Rule) -> tuple:
+    """The dtypes that the result of a ufunc has if all arguments have them."""
+    kept = []
+    for dtype in () if rule.unknown else (_FLOAT64, _FLOAT32):
+        with contextlib.suppress(TypeError):
+            resolved = ufunc.resolve_dtypes((*[dtype] * ufunc.nin, *[None] * ufunc.nout))
+            if all(other is dtype for other in resolved):
+                kept.append(dtype)
+    return tuple(kept)
+
+
+class _Small(IsRecord):
+    """A record of such a call, and its adjoint; ``values`` are copies."""
+
+    __slots__ = ("active", "created", "regions", "result", "rule", "values")
+    reads_memory = False
+    is_local = True
+
+    def __init__(self, rule: Rule, active: tuple, regions: tuple, result: Region, values: list) -> None:
+        self.rule = rule
+        self.active = active
+        self.regions = regions
+        self.result = result
+        self.values = values
+        self.created = (result.storage,)
+
+    def __call__(self, sweep: Sweep) -> None:
+        result = self.result
+        if not sweep.has_block(result.storage):
+            return
+        g = sweep.reading(result)
+        values, terms, needs = self.values, self.rule.terms, self.rule.needs
+        for k, region in zip(self.active, self.regions):
+            sweep.add_once(region, terms[k](g, *[values[n] for n in needs[k]]), g)
+
+    def tangent(self, push: Push) -> None:
+        """ż = Σ ∂z/∂x ẋ."""
+        rule, values = self.rule, self.values
+        total: Any = 0.0
+        for k, region in zip(self.active, self.regions):
+            total = total + rule.tangent(k, push.get(region), [values[n] for n in rule.needs[k]])
+        push.put(self.result, total)

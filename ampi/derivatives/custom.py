@@ -1,0 +1,424 @@
+"""`custom_vjp`: a function whose adjoint its author writes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..arrays.activity import is_active
+from ..base.structures import leaves, mapped
+from ..errors import ActivityError, TapeError
+from ..memory.storages import (
+    Region,
+    TrackedArray,
+    carries_derivatives,
+    is_scalar,
+    plain,
+    region_of,
+    storage_of,
+    tracked_copy,
+)
+from ..tape import Push, SecondTape, Sweep, Tape, Undo, lanes_of, no_second_derivative, passive, recording, where_called
+
+
+class custom_vjp:
+    """A function with an adjoint of its own.
+
+    ::
+
+        @ampi.custom_vjp
+        def f(x, y): ...
+
+        f.defvjp(forward, backward)
+
+    ``forward(*arguments)`` returns ``(result, residuals)``; ``backward(residuals, result_bar)`` returns a tuple with
+    the adjoint of each argument, of its structure and shapes (None for an argument without one).  Arrays come in and go
+    out as in `f` itself; ``result_bar`` has the structure of the result and holds plain arrays and numbers.  Adjoints
+    are those of the real inner product Re⟨x̄, ẋ⟩.
+
+    `f` may be a kernel (``@ampi.custom_vjp`` above ``@ampi.kernel``).  Other kernels can then call it if `forward` and
+    `backward` are kernels too; a call of `f` inside of these two is the plain function.  There, arrays of the caller
+    that `forward` overwrites must be part of its result.
+
+    What `forward` computes is not recorded.  It may overwrite its arguments: an argument that is overwritten and
+    returned is a result; one that is only overwritten becomes constant.  Residuals keep the values they have when
+    `forward` returns.  Both functions may communicate: while a tape records, every call is recorded and `backward` runs
+    in every sweep, on all ranks that called, whether or not this rank's arguments carry derivatives.
+
+    Examples
+    --------
+    >>> @ampi.custom_vjp
+    ... def square(x):
+    ...     return x * x
+    >>> def forward(x):
+    ...     return x * x, x
+    >>> def backward(x, result_bar):
+    ...     return (2.0 * x * result_bar,)
+    >>> square.defvjp(forward, backward)
+    >>> ampi.grad(lambda x: np.sum(square(x)))(numpy.array([1.0, 2.0]))
+    array([2., 4.])
+    """
+
+    def __init__(self, f: Callable) -> None:
+        functools.update_wrapper(self, f)
+        self.f = f
+        self.forward: Callable | None = None
+        self.backward: Callable | None = None
+        self.tangent: Callable | None = None
+
+    @property
+    def _numba_type_(self) -> Any:
+        """Inside of a kernel, a function with a rule of its own is the function."""
+        import numba
+
+        return numba.typeof(self.f)
+
+    def defvjp(self, forward: Callable, backward: Callable) -> None:
+        """Give the forward function and the adjoint."""
+        self.forward = forward
+        self.backward = backward
+
+    def defjvp(self, tangent: Callable) -> Callable:
+        """Give the tangent as well: without it, forward mode (`ampi.jvp`, `ampi.linearize`) is an error, and so are
+        `Tape.tangent` over a tape that recorded a call before it was given, and second order.
+
+        ``tangent(arguments, tangents)`` takes two tuples, the second of the same structure and shapes, with plain
+        arrays and numbers (zeros for what carries no derivative, None for what cannot carry one).  It returns the
+        result, which is that of `f`, and its tangent, of the same structure (None for zero).  It may communicate, on
+        all ranks that call.  Where `f` is a kernel, `tangent` is written as one (see `custom_jvp`): tangents of its
+        callers take it as well.
+        """
+        self.tangent = tangent
+        return tangent
+
+    def identity_parts(self) -> tuple[Any, ...]:
+        """The functions that say what code with a call of this one does (None: not given)."""
+        return self.f, self.forward, self.backward, self.tangent
+
+    def __call__(self, *arguments: Any) -> Any:
+        tape = recording()
+        if tape is None:
+            return self.f(*arguments)
+        if tape.forward is not None:
+            return self._call_forward(tape, arguments)
+        if self.forward is None or self.backward is None:
+            raise TypeError(f"{self.__name__} has no adjoint yet: call {self.__name__}.defvjp(forward, backward)")
+        if tape.tangents is not None:
+            return self._call_second(tape, arguments)
+        sources = mapped(lambda x: region_of(x) if is_active(tape, x) else None, arguments)
+        given = None if self.tangent is None else mapped(lambda x: _given(tape, x), arguments)
+        start = len(tape)
+        with passive():
+            result, residuals = self.forward(*arguments)
+        undo, overwritten = tape.absorb(start)
+        kept = mapped(lambda x: _kept(tape, x, undo), residuals)
+        written = {region.storage for action in overwritten for region in action.regions}
+        active = [x for x in leaves(arguments) if is_active(tape, x)]
+        result = mapped(lambda x: _output(x, active, written), result)
+        outputs = mapped(lambda x: region_of(x) if _can_be_active(x) else None, result)
+        record = _Custom(self, sources, overwritten, kept, outputs)
+        record.arguments = given
+        produced = [x for x in leaves(result) if _can_be_active(x)]
+        created = [x for x in produced if not tape.is_active(x)]
+        for x in produced:
+            tape.activate(x)
+        tape.append(record, undo, created=created)
+        return result
+
+    def _call_forward(self, tape: Any, arguments: tuple) -> Any:
+        """A call in forward mode."""
+        self.require_tangent()
+        dots = mapped(lambda x: _tangent_of(tape, x), arguments)
+        active = [x for x in leaves(arguments) if is_active(tape, x)]
+        lanes = tape.forward.lanes
+        if lanes is None:
+            with passive(), tape.noting_overwritten() as overwritten:
+                result, dot = self.tangent(arguments, dots)
+        else:
+            several = _in_each(dots, lanes)
+            with passive():  # the last one on the arguments themselves, which it may overwrite
+                others = [self.tangent(mapped(_copied, arguments), some)[1] for some in several[:-1]]
+            with passive(), tape.noting_overwritten() as overwritten:
+                result, dot = self.tangent(arguments, several[-1])
+            dot = _stacked([*others, dot], len(list(leaves(result))))
+        written = {region.storage for region in overwritten}
+        result = mapped(lambda x: _output(x, active, written), result)
+        found = list(leaves(result))
+        given = [None] * len(found) if dot is None else list(leaves(dot))
+        if len(found) != len(given):
+            raise TapeError(f"the tangent of {self.__name__} returned {len(found)} results and {len(given)} tangents")
+        for x, x_dot in zip(found, given):
+            if _can_be_active(x):
+                value = plain(np.asarray(0.0 if x_dot is None else x_dot))
+                wanted = x.shape if lanes is None else (len(lanes), *x.shape)
+                if x_dot is not None and value.shape != wanted:
+                    raise TapeError(
+                        f"the tangent of {self.__name__} returned shape {value.shape} for a result of shape {x.shape}"
+                    )
+                tape.start(x, value)
+        return result
+
+    def require_tangent(self, known: bool = True) -> None:
+        """Raise where there is no tangent, or none was known at the call."""
+        if self.tangent is None or not known:
+            raise ActivityError(
+                f"{where_called()}: {self.__name__} has an adjoint of its own and no tangent, so forward mode cannot "
+                f"go through it; give the tangent by {self.__name__}.defjvp, or take ampi.vjp"
+            )
+
+    def _call_second(self, tape: Any, arguments: tuple) -> Any:
+        """A call in second order: its author's tangent gives that of the result, and forward mode those of the
+        residuals, for which `forward` runs on copies."""
+        self.require_tangent()
+        sources = mapped(lambda x: region_of(x) if is_active(tape, x) else None, arguments)
+        dots = mapped(lambda x: _tangent_of(tape, x), arguments)
+        lanes = tape.tangents.lanes
+        several = [dots] if lanes is None else _in_each(dots, lanes)
+        given = [mapped(_copied, arguments) for _ in several]
+        with passive():
+            found = [self.tangent(mine, its)[1] for mine, its in zip(given, several)]  # type: ignore[misc]
+        inner = SecondTape(tape.tangents.like)
+        inner.sweep_begins()  # it only pushes tangents
+        with inner:
+            copies = mapped(_copied, arguments)
+            for x, x_dot in zip(leaves(copies), leaves(dots)):
+                if x_dot is not None and isinstance(x, TrackedArray):
+                    inner.start(x, x_dot)
+            result, residuals = self.forward(*copies)  # type: ignore[misc]
+            kept = mapped(lambda x: _Pair(plain(x), inner.tangent_at(x)) if _can_be_active(x) else x, residuals)
+        inner.dismantle()
+        for some in (*given, copies):
+            for x, copy in zip(leaves(arguments), leaves(some)):
+                if isinstance(x, np.ndarray) and plain(x).tobytes() != plain(copy).tobytes():
+                    raise no_second_derivative(f"{self.__name__}, which overwrites an argument,")
+        kept = mapped(lambda x: tape.pair(x.value[()], x.tangent) if isinstance(x, _Pair) else x, kept)
+        count = len(list(leaves(result)))
+        for dot in found:
+            if dot is not None and len(list(leaves(dot))) != count:
+                raise TapeError(
+                    f"the tangent of {self.__name__} returned {len(list(leaves(dot)))} tangents for {count} results"
+                )
+        rest = iter(zip(*([None] * count if dot is None else list(leaves(dot)) for dot in found)))
+        result = mapped(lambda x: _result(tape, self.__name__, x, next(rest)), result)
+        outputs = mapped(lambda x: region_of(x) if _can_be_active(x) else None, result)
+        record = _CustomPairs(self, sources, [], kept, outputs)
+        tape.append(record, created=[x for x in leaves(result) if _can_be_active(x)])
+        return result
+
+
+def _in_each(dots: Any, lanes: Any) -> list[Any]:
+    """Tangents in several directions, by direction."""
+    return [mapped(lambda x, j=j: x[j] if isinstance(x, np.ndarray) else x, dots) for j in range(len(lanes))]
+
+
+def _stacked(directions: list, count: int) -> tuple[np.ndarray | None, ...]:
+    """Tangents of so many results in several directions, of which some may be None for zero."""
+    rows = [[None] * count if dot is None else list(leaves(dot)) for dot in directions]
+    found: list[np.ndarray | None] = []
+    for several in zip(*rows):
+        known = [plain(np.asarray(x)) for x in several if x is not None]
+        stacked = [np.zeros_like(known[0]) if x is None else plain(np.asarray(x)) for x in several] if known else None
+        found.append(stacked and np.stack(stacked))
+    return tuple(found)
+
+
+class _Pair:
+    """A value and its tangent."""
+
+    def __init__(self, value: np.ndarray, tangent: np.ndarray) -> None:
+        self.value = value
+        self.tangent = tangent
+
+
+def _copied(x: Any) -> Any:
+    return tracked_copy(plain(x)[()] if is_scalar(x) else plain(x)) if isinstance(x, np.ndarray) else x
+
+
+def _result(tape: Any, name: str, x: Any, dots: tuple) -> Any:
+    """A result of a call, with the tangents that its author gave, one for each direction."""
+    if not isinstance(x, (np.ndarray, float, complex, np.inexact)) or not carries_derivatives(np.asarray(x).dtype):
+        return x
+    value = plain(x) if isinstance(x, np.ndarray) else np.asarray(x)
+    tangents = [np.zeros(value.shape, value.dtype) if dot is None else plain(np.asarray(dot)) for dot in dots]
+    for tangent in tangents:
+        if tangent.shape != value.shape:
+            raise TapeError(f"the tangent of {name} returned shape {tangent.shape} for a result of shape {value.shape}")
+    is_number = is_scalar(x) or not isinstance(x, np.ndarray)
+    return tape.pair(value[()] if is_number else value, tape.together(tangents))
+
+
+def _tangent_of(tape: Any, x: Any) -> Any:
+    """The tangent of a leaf of the arguments."""
+    if isinstance(x, np.ndarray):
+        return tape.tangent_at(x)[()] if carries_derivatives(x.dtype) else None
+    return x * 0.0 if isinstance(x, (float, complex, np.inexact)) else None
+
+
+def _given(tape: Tape, x: Any) -> Any:
+    """A leaf of the arguments, for a walk: an array that has the values of now when the record is passed."""
+    return _Array(tape.need(x), is_scalar(x)) if isinstance(x, np.ndarray) else x
+
+
+class _Array:
+    """An array among a call's arguments; ``is_number``: it stands for a number."""
+
+    __slots__ = ("is_number", "values")
+
+    def __init__(self, values: np.ndarray, is_number: bool) -> None:
+        self.values = values
+        self.is_number = is_number
+
+    def copy(self) -> Any:
+        """A new array of the values, as `tangent` gets it."""
+        return tracked_copy(self.values[()] if self.is_number else self.values)
+
+    def tangent(self, push: Any, region: Region | None) -> Any:
+        """Its tangent: zeros without a region, None for what has none."""
+        if region is not None:
+            return np.array(push.get(region))[()]
+        if not carries_derivatives(self.values.dtype):
+            return None
+        return np.zeros(self.values.shape, self.values.dtype)[()]
+
+
+class _Custom:
+    """The record of a call.
+
+    Attributes
+    ----------
+    rule : custom_vjp
+    sources, outputs
+        Regions in the structure of the arguments and of the result; None for what is not active.
+    overwritten : list of Zero
+        What `forward` overwrote.
+    residuals
+        What it kept.
+    arguments
+        For walks, where the rule has a tangent: the arguments.
+    """
+
+    __slots__ = ("arguments", "backward", "name", "outputs", "overwritten", "residuals", "rule", "sources")
+
+    def __init__(self, rule: custom_vjp, sources: Any, overwritten: list, residuals: Any, outputs: Any) -> None:
+        self.rule = rule
+        self.name = rule.__name__
+        self.backward: Any = rule.backward
+        self.arguments: Any = None
+        self.sources = sources
+        self.overwritten = overwritten
+        self.residuals = residuals
+        self.outputs = outputs
+
+    def __call__(self, sweep: Sweep) -> None:
+        result_bar = mapped(lambda region: None if region is None else _taken(sweep, region), self.outputs)
+        for action in reversed(self.overwritten):
+            action(sweep)
+        bars = self.backward(self.residuals, result_bar)
+        if not isinstance(bars, tuple) or len(bars) != len(self.sources):
+            raise TapeError(
+                f"the adjoint of {self.name} must return a tuple with one item for each of its {len(self.sources)} "
+                f"arguments, not {type(bars).__name__}{f' of {len(bars)}' if isinstance(bars, tuple) else ''}"
+            )
+        for number, (source, bar) in enumerate(zip(self.sources, bars)):
+            self._add(sweep, number, source, bar)
+
+    @property
+    def tangent(self) -> Callable[[Push], None]:
+        """In a walk: what the rule's tangent gives.  Without one it is an error."""
+        self.rule.require_tangent(self.arguments is not None)
+        return self._tangent
+
+    def _tangent(self, push: Push) -> None:
+        function: Any = self.rule.tangent
+        sources = iter(list(leaves(self.sources)))
+        regions = [next(sources) for _ in leaves(self.arguments)]
+        for lane in lanes_of(push):
+            given, of = mapped(lambda x: x.copy() if isinstance(x, _Array) else x, self.arguments), iter(regions)
+            dots = mapped(lambda x, of=of, lane=lane: _dot(lane, x, next(of)), self.arguments)
+            _, dot = function(given, dots)
+            for action in self.overwritten:
+                action.tangent(lane)
+            found = list(leaves(self.outputs))
+            tangents = [None] * len(found) if dot is None else list(leaves(dot))
+            if len(tangents) != len(found):
+                raise TapeError(
+                    f"the tangent of {self.name} returned {len(tangents)} tangents for {len(found)} results"
+                )
+            for region, x_dot in zip(found, tangents):
+                if region is None:
+                    continue
+                value = np.zeros(region.shape) if x_dot is None else plain(np.asarray(x_dot))
+                if value.shape != region.shape:
+                    raise TapeError(
+                        f"the tangent of {self.name} returned shape {value.shape} for a result of shape {region.shape}"
+                    )
+                lane.put(region, value)
+
+    def _add(self, sweep: Sweep, number: int, source: Any, bar: Any) -> None:
+        if bar is None or source is None:
+            return
+        if isinstance(source, dict):
+            for name, item in source.items():
+                self._add(sweep, number, item, bar[name])
+        elif isinstance(source, (tuple, list)):
+            if len(source) != len(bar):
+                raise TapeError(
+                    f"the adjoint of {self.name}: argument {number} has {len(source)} items, not {len(bar)}"
+                )
+            for item, part in zip(source, bar):
+                self._add(sweep, number, item, part)
+        else:
+            value = plain(np.asarray(bar))
+            if value.shape != source.shape:
+                raise TapeError(
+                    f"the adjoint of {self.name} returned shape {value.shape} for argument {number} of shape "
+                    f"{source.shape}"
+                )
+            sweep.add(source, value)
+
+
+class _CustomPairs(_Custom):
+    """The record of a call in second order; what `backward` computes is differentiated."""
+
+    __slots__ = ()
+    second = "pairs"
+
+    def tangent(self, push: Push) -> None:
+        """Nothing: it is there."""
+
+
+def _dot(push: Any, x: Any, region: Region | None) -> Any:
+    if isinstance(x, _Array):
+        return x.tangent(push, region)
+    return x * 0.0 if isinstance(x, (float, complex, np.inexact)) else None
+
+
+def _taken(sweep: Sweep, region: Region) -> np.ndarray:
+    g = sweep.take(region)
+    g = np.zeros(region.shape, region.dtype) if g is None else g
+    return g if region.shape else g[()]
+
+
+def _kept(tape: Tape, x: Any, undo: list[Undo]) -> Any:
+    if not isinstance(x, np.ndarray):
+        return x
+    if any(np.may_share_memory(x, action.view) for action in undo):
+        # The sweep undoes what `forward` wrote before it calls the adjoint.
+        return np.array(plain(x))
+    return tape.need(x)
+
+
+def _can_be_active(x: Any) -> bool:
+    return isinstance(x, TrackedArray) and carries_derivatives(x.dtype)
+
+
+def _output(x: Any, active: list, written: set) -> Any:
+    if isinstance(x, TrackedArray):
+        passed_through = storage_of(x) in {storage_of(a) for a in active} - written
+        return tracked_copy(x) if passed_through else x
+    if isinstance(x, (np.ndarray, float, complex, np.inexact)) and carries_derivatives(np.asarray(x).dtype):
+        return tracked_copy(x)
+    return x

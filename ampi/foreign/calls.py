@@ -1,0 +1,408 @@
+"""Compiled functions of other packages: calls that are given active arrays are refused.
+
+C code that is given one of our arrays reads its memory through NumPy's C interface and asks for nothing: what f2py,
+Cython, pybind11 or a C compiler have made would give numbers without derivatives, silently.  So the entry points of
+such functions lead to `trampolines` as well, from the first tape on: tables of functions and methods, slots of types,
+the pointers by which Cython's functions are called.  Where none of our arrays is among the arguments, or no tape is
+open, they go on after some nanoseconds.
+
+Functions that have a rule (`ampi.rules.define`) are differentiated; those of packages in `KNOWN` are let through.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterable, Iterator
+from importlib.machinery import ExtensionFileLoader
+from typing import Any
+
+import numpy as np
+
+from ..arrays.array import ndarray
+from ..base.structures import leaves
+from ..errors import ActivityError
+from ..memory.handouts import LIBRARIES, where_called
+from ..memory.storages import TrackedArray
+from ..tape import Tape, at_opening, current
+from . import entry_points
+from .entry_points import Unknown, object_at
+from .interception import arguments_at
+from .libraries import hook_of
+from .outside import SHOWING, is_called_by_ampi, lend, would_be_lost
+from .seen import seen
+from .trampolines import NOTHING, Hook, Place
+
+KNOWN = (
+    LIBRARIES
+    | SHOWING
+    | {"llvmlite", "mpi4py_fft", "pyfftw", "autograd", "IPython", "zmq", "tornado", "psutil", "contourpy", "kiwisolver"}
+    | {"fontTools", "pytest", "coverage", "line_profiler", "debugpy", "_pydevd_bundle", "_pydevd_frame_eval", "pydevd"}
+    | {"greenlet", "gevent", "wrapt", "hypothesis", "builtins", "types"}
+    | {"uarray", "_cyutility", "_ni_label", "View"}  # what SciPy's own compiled modules say that they are called
+)
+"""Packages whose functions are not looked at: they have rules, show, debug, or call Python code with what they get."""
+
+_lock = threading.RLock()
+_done: set[int] = set()  # the ids of functions and types that have been looked at, which `_kept` holds
+_kept: list[Any] = []
+_loaded: list[types.ModuleType] = []
+_modules = [0]
+
+
+def transparent(*packages: str) -> None:
+    """Say of compiled packages that they hand arrays to Python code, or compute with their operators alone.
+
+    Without it, an active array that is given to a function of C code which has no rule is an `ActivityError`.
+
+    Parameters
+    ----------
+    *packages : str
+        Names of top-level packages or modules.
+
+    Examples
+    --------
+    >>> ampi.rules.transparent("cytoolz")  # pipe(x, f, g) calls f and g
+    """
+    KNOWN.update(packages)
+
+
+# --------------------------------------------------------------------------------------------------- what is looked for
+
+
+def is_foreign(name: Any) -> bool:
+    """Whether what has this ``__module__`` is looked at."""
+    package = name.partition(".")[0] if isinstance(name, str) else ""
+    known = package in KNOWN or package in sys.stdlib_module_names or package.startswith("_cython_")
+    return bool(package) and not known
+
+
+def _begin(tape: Tape) -> None:
+    """A tape begins to record: look at what has been imported since the last one."""
+    if seen.is_working and (_loaded or len(sys.modules) != _modules[0]):
+        _modules[0] = len(sys.modules)
+        with _lock:
+            modules = [m for name, m in list(sys.modules.items()) if is_foreign(name) and type(m) is types.ModuleType]
+            modules += _loaded
+            _loaded.clear()
+            _redirect(_found_in(modules), is_new=False)
+
+
+def _load(loader: Any, module: types.ModuleType) -> None:
+    """`ExtensionFileLoader.exec_module`: at once if a tape records."""
+    _execute(loader, module)
+    if is_foreign(module.__name__):
+        if current() is not None and seen.is_working:
+            with _lock:
+                _redirect(_found_in([module]), is_new=True)
+        else:
+            _loaded.append(module)
+
+
+def _redirect(places: Iterable[Place], is_new: bool) -> None:
+    found = list(places)
+    if not found:
+        return
+    held = [] if is_new else _holding({id(f) for f in _kept if type(f) is types.BuiltinFunctionType})
+    kept = [list(x.items()) if isinstance(x, dict) else list(x) for x in held]
+    for x in held:
+        x.clear()
+    with contextlib.suppress(RuntimeError):
+        seen.add(found)
+    for x, items in zip(held, kept):
+        x.update(items)
+
+
+def _holding(functions: set[int]) -> list[Any]:
+    """Sets, and dictionaries whose keys are among some functions: these hash by the entry points that are to change."""
+    found = []
+    for x in gc.get_objects() if functions else ():
+        if (type(x) is set or (type(x) is dict and type(next(iter(x), "")) is not str)) and any(
+            id(key) in functions for key in list(x)
+        ):
+            found.append(x)
+    return found
+
+
+def _found_in(modules: Iterable[types.ModuleType]) -> Iterator[Place]:
+    """The places of what modules have."""
+    left = list(modules)
+    looked: set[int] = set()
+    while left:
+        module = left.pop()
+        names = getattr(module, "__dict__", None)
+        if id(module) in looked or type(names) is not dict:
+            continue
+        looked.add(id(module))
+        home = module.__name__
+        for x in list(names.values()):
+            if isinstance(x, types.ModuleType):
+                if x.__name__.startswith(f"{home}.") and x.__name__ not in sys.modules:
+                    left.append(x)
+            else:
+                with contextlib.suppress(Unknown):
+                    yield from _places_of(x, home)
+
+
+def _places_of(x: Any, home: str) -> Iterator[Place]:
+    """Those of what a module has under a name."""
+    kind = type(x)
+    if kind is types.FunctionType or kind in _PLAIN:
+        return
+    if kind is types.BuiltinFunctionType:
+        own = _home_of(x, home)
+        if is_foreign(own) and _is_new(x):
+            yield _entry(x, f"{own}.{x.__name__}", x)
+    elif kind.__name__ in _CYTHONS:
+        if is_foreign(x.__module__ or home):
+            yield from _called(x, f"{x.__module__ or home}.{x.__qualname__}")
+    elif isinstance(x, type):
+        if is_foreign(vars(x).get("__module__", x.__module__)):
+            yield from _class(x)
+    elif kind.__name__ == "fortran" and kind.__module__ == "builtins":
+        yield from _fortran(kind)
+    elif is_foreign(kind.__module__):
+        yield from _class(kind)
+        yield from _called(x, f"{kind.__module__}.{getattr(x, '__name__', kind.__name__)}")
+
+
+_PLAIN = {str, int, float, bool, bytes, tuple, list, dict, set, type(None), np.ufunc, np.ndarray}
+_CYTHONS = ("cython_function_or_method", "fused_cython_function")
+
+
+def _home_of(function: Any, home: str) -> str:
+    """The module of a built-in function, which says so itself, or is a method of an object with a class."""
+    own = function.__self__
+    if function.__module__ is None and own is not None and not isinstance(own, types.ModuleType):
+        own = own if isinstance(own, type) else type(own)
+        return home if own.__name__ in _CAPSULES else own.__module__
+    return function.__module__ or getattr(own, "__name__", home)
+
+
+_CAPSULES = ("PyCapsule", "pybind11_detail_function_record_v1__gcc_libstdcpp_cxxabi1018")
+
+
+def _is_new(x: Any) -> bool:
+    if id(x) in _done:
+        return False
+    _done.add(id(x))
+    _kept.append(x)
+    return True
+
+
+def _entry(function: Any, name: str, public: Any = None) -> Place:
+    """That of a built-in function, or of a method of a type."""
+    address, original, signature = entry_points.entry_of_foreign(function)
+    return Place(address, original, signature, _asked(signature, name, public), lasts=True)
+
+
+def _called(x: Any, name: str) -> Iterator[Place]:
+    """Those of an object that is called by a pointer of its own, as Cython's and nanobind's functions are."""
+    address, original = entry_points.call_slot(x)
+    if original:
+        if _is_new(x):
+            yield Place(address, original, "gate fast", _asked("gate vector", name, x), lasts=True)
+    elif type(x).__name__ in _CYTHONS and _is_new(x):
+        yield _entry(x, name, x)
+
+
+def _fortran(cls: type) -> Iterator[Place]:
+    """Those of the type of f2py's functions and modules: there is one in each extension module."""
+    if _is_new(cls):
+        descriptor = vars(cls)["__call__"]
+        address, original = entry_points.wrapped_by(descriptor)
+        yield Place(
+            (address, *entry_points.slots_with(cls, original, False)), original, "gate calls", _call_fortran, True
+        )
+        with contextlib.suppress(Unknown):
+            address, original = entry_points.other_slot(cls, "setattr")
+            yield Place(address, original, "gate store", _asked("gate store", "a Fortran module"), True)
+
+
+def _class(cls: type) -> Iterator[Place]:
+    """Those of a class's methods and slots."""
+    if not _is_new(cls):
+        return
+    name = f"{cls.__module__}.{cls.__qualname__}"
+    for key, member in list(vars(cls).items()):
+        with contextlib.suppress(Unknown):
+            yield from _member(cls, key, member, f"{name}.{key}")
+    new = vars(cls).get("__new__")
+    if type(new) is types.BuiltinFunctionType and new.__self__ is cls:
+        with contextlib.suppress(Unknown):
+            address, original = entry_points.other_slot(cls, "new")
+            found = [address]  # those derived from it have the same: CPython compares these
+            for sub in _derived(cls):
+                with contextlib.suppress(Unknown):
+                    address, other = entry_points.other_slot(sub, "new")
+                    found += [address] if other == original else []
+            if original != entry_points.other_slot(object, "new")[1]:
+                yield Place(tuple(found), original, "gate tuple", _asked("gate tuple", name), lasts=True)
+
+
+def _member(cls: type, key: str, member: Any, name: str) -> Iterator[Place]:
+    if isinstance(member, (staticmethod, classmethod)) or type(member).__name__ == "instancemethod":
+        member = member.__func__
+    if isinstance(member, property):  # pybind11's
+        for part in (member.fset,):
+            yield from _member(cls, key, part, name) if part is not None and part is not member else ()
+    elif isinstance(member, (types.MethodDescriptorType, types.ClassMethodDescriptorType)):
+        if member.__objclass__ is cls and _is_new(member):
+            yield _entry(member, name)
+    elif type(member) is types.BuiltinFunctionType:
+        if key != "__new__" and is_foreign(_home_of(member, cls.__module__)) and _is_new(member):
+            yield _entry(member, name)
+    elif type(member).__name__ in _CYTHONS:
+        yield from _called(member, name)
+    elif isinstance(member, types.WrapperDescriptorType) and key in _SLOTS and member.__objclass__ is cls:
+        address, original = entry_points.wrapped_by(member)
+        if original != entry_points.wrapped_by(vars(object).get(key, member))[1] or key not in vars(object):
+            where = [a for c in (cls, *_derived(cls)) for a in entry_points.slots_with(c, original)]
+            if where:
+                yield Place((address, *where), original, _SLOTS[key], _asked(_SLOTS[key], name), lasts=True)
+
+
+_SLOTS = {"__call__": "gate tuple", "__init__": "gate init", "__setitem__": "gate store", "__setattr__": "gate store"}
+
+
+def _derived(cls: type) -> list[type]:
+    found: list[type] = type.__subclasses__(cls)
+    return found + [c for sub in found for c in _derived(sub)]
+
+
+# ------------------------------------------------------------------------------------------------------- what is done
+
+
+def _asked(signature: str, name: str, function: Any = None) -> Hook:
+    """What is asked before a function is called with arrays of ours, or with dictionaries, while a tape is open."""
+
+    def hook(a: int, b: int, c: int = 0, d: int = 0, e: int = 0) -> Any:
+        if current() is None or _is_let_through(2) or not is_foreign(name):
+            return None
+        arguments: tuple
+        keywords: dict[str, Any]
+        if signature == "gate object":
+            arguments, keywords = (object_at(b),), {}
+        elif signature == "gate store":
+            arguments, keywords = (object_at(c),), {}
+        elif signature == "gate fast, with class":
+            arguments, keywords = arguments_at("fast", c, d & sys.maxsize, e)
+        elif "tuple" in signature or signature == "gate init":
+            arguments, keywords = arguments_at("tuple", b, c)
+        else:
+            arguments, keywords = arguments_at("fast", b, c & sys.maxsize, d)
+        return _mind(name, function, arguments, keywords)
+
+    return hook
+
+
+def _is_let_through(depth: int) -> bool:
+    """Whether the caller knows what it does: a rule, or a package that shows and stores arrays.
+
+    Other callers in ampi run the program's own functions, which may be compiled ones: ``ampi.grad(kern.energy)``.
+    """
+    name = sys._getframe(depth).f_globals.get("__name__", "")
+    return name in _RULES or (not name.startswith("ampi.") and is_called_by_ampi(depth + 1))
+
+
+_RULES = {__name__, f"{__package__}.libraries", f"{__package__}.rules.definitions"}
+
+
+def _mind(name: str, function: Any, arguments: tuple, keywords: dict) -> Any:
+    """Look at the arguments of a call: the result where there is a rule, None if the call may go on."""
+    given = [x for x in leaves((arguments, keywords)) if isinstance(x, TrackedArray)]
+    if not given:
+        return None
+    found = None if function is None else hook_of(function)
+    if found is not None:
+        result = found(*arguments, **keywords)
+        return NOTHING if result is None else result
+    for x in given:
+        if would_be_lost(x):
+            raise _refused(name, x)
+    for x in given:
+        if type(x) is ndarray:
+            lend(x)  # which that code may write
+    return None
+
+
+def _refused(name: str, x: np.ndarray) -> ActivityError:
+    what = "is assigned" if name == "a Fortran module" else "is compiled code without a derivative rule and was given"
+    kind = "a number" if not np.ndim(x) else f"an array of shape {np.shape(x)}"
+    return ActivityError(
+        f"{_line(name)}: {name} {what} {kind} that carries derivatives, which it would drop; give its derivative with "
+        "ampi.rules.define(...) or wrap it with ampi.custom_vjp, or pass ampi.value(x) if its result is a constant"
+    )
+
+
+def _line(name: str) -> str:
+    """The program's line that runs, outside of the package that a function is of."""
+    frame: Any = sys._getframe(2)
+    own = name.partition(".")[0]
+    while frame is not None:
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if package != own and package not in LIBRARIES and package not in sys.stdlib_module_names - {"__main__"}:
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return where_called()
+
+
+def _call_fortran(routine: int, given: int, named: int) -> Any:
+    """A call of what f2py has made: with functions of the program's, what these give must not be active."""
+    if current() is None or _is_let_through(2):
+        return None
+    function = object_at(routine)
+    arguments, keywords = arguments_at("tuple", given, named)
+    name = _name_of(function)
+    found = _mind(name, function, arguments, keywords)
+    if found is not None or not any(map(_calls_back, (*arguments, *keywords.values()))):
+        return found
+    check = lambda x: _checked(name, x) if _calls_back(x) else x
+    result = function(*map(check, arguments), **{key: check(x) for key, x in keywords.items()})
+    return NOTHING if result is None else result
+
+
+def _calls_back(x: Any) -> bool:
+    return isinstance(x, (types.FunctionType, types.MethodType)) or (callable(x) and hasattr(type(x), "__code__"))
+
+
+def _name_of(routine: Any) -> str:
+    """What the program calls a function that f2py has made."""
+    short = getattr(routine, "__name__", "").removeprefix("function ") or "a function"
+    for name, module in list(sys.modules.items()):
+        names = getattr(module, "__dict__", None)
+        if type(names) is dict and is_foreign(name) and names.get(short) is routine:
+            return f"{name}.{short}"
+    return f"{short} (made by f2py)"
+
+
+def _checked(name: str, function: Any) -> Callable:
+    """A function that is called back, with as many parameters, since f2py counts them."""
+
+    def check(result: Any) -> Any:
+        for x in leaves(result):
+            if isinstance(x, TrackedArray) and current() is not None and would_be_lost(x):
+                raise ActivityError(
+                    f"{where_called()}: {getattr(function, '__name__', 'a function')}, which {name} calls, gives "
+                    "a value that carries derivatives, which would be dropped; give the derivative with "
+                    "ampi.rules.define(...) or ampi.custom_vjp, or return ampi.value(x) if a constant is meant"
+                )
+        return result
+
+    code = function.__code__
+    count = code.co_argcount - isinstance(function, types.MethodType)
+    names = [f"a{k}" for k in range(count)]
+    more = ["*rest"] if code.co_flags & 0x4 else []
+    text = f"lambda {', '.join(names + more)}: check(function({', '.join(names + more)}))"
+    made = eval(text, {"check": check, "function": function})
+    made.__defaults__ = function.__defaults__
+    return made
+
+
+_execute = ExtensionFileLoader.exec_module
+if not getattr(_execute, "__module__", "").startswith("ampi"):
+    ExtensionFileLoader.exec_module = _load  # type: ignore[method-assign]
+at_opening.append(_begin)

@@ -1,0 +1,250 @@
+"""Functions of other libraries: seen when they are called, whoever has imported them, whenever.
+
+A function that is written in Python gets other *code* (its ``__code__``), so that names which the program has imported
+before see it as well.  A built-in function is replaced wherever a module has it.  Nothing of a library is imported
+here: what is to be done to a module is done when it is there and a tape records.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sys
+import threading
+import types
+from collections.abc import Callable
+from typing import Any
+
+from ..base import arrivals
+from ..errors import public_name
+from ..tape import Tape, at_opening, current
+from ..tape.recording import open_tapes
+
+_lock = threading.RLock()
+_waiting: list[Callable[[], None]] = []  # actions for modules that are there, until a tape records
+
+
+# ------------------------------------------------------------------------------------------------- when it is imported
+
+
+def when_imported(module: str, action: Callable[[], None]) -> None:
+    """Have an action done once a module has been imported and a tape records (at once, if both are so)."""
+    arrivals.when_imported(module, functools.partial(_arrived, action))
+
+
+def _arrived(action: Callable[[], None]) -> None:
+    if open_tapes:
+        action()
+    else:
+        with _lock:
+            _waiting.append(action)
+
+
+def _begin(tape: Tape) -> None:
+    """A tape begins to record: do what waits for that (what has just been imported, `foreign` sees to)."""
+    while _waiting:
+        with _lock:
+            action = _waiting.pop(0) if _waiting else None
+        if action is not None:
+            action()
+
+
+at_opening.append(_begin)
+
+
+# ---------------------------------------------------------------------------------------------- what a function becomes
+
+
+class Hook:
+    """A function as it was, and what is done with calls of it while a tape records.
+
+    Attributes
+    ----------
+    original : callable
+    name : str
+        As the program knows it, with its module.
+    handle : callable or None
+        ``handle(hook, tape, arguments, keywords)``; None: nothing.
+    """
+
+    __slots__ = ("__dict__", "handle", "name", "original")
+
+    def __init__(self, original: Callable, name: str, handle: Callable | None) -> None:
+        self.original = original
+        self.name = name
+        self.handle = handle
+
+    @property
+    def __name__(self) -> str:
+        return self.name.rpartition(".")[2]
+
+    @functools.cached_property
+    def signature(self) -> inspect.Signature:
+        """The function's parameters."""
+        try:
+            if type(self.original).__name__ == "fortran":
+                return _documented(self.original)
+            return inspect.signature(self.original)
+        except (TypeError, ValueError):
+            pass
+        return _documented(self.original)
+
+    def __call__(self, /, *arguments: Any, **keywords: Any) -> Any:
+        if open_tapes and self.handle is not None:
+            tape = current()
+            if tape is not None:
+                return self.handle(self, tape, arguments, keywords)
+        return self.original(*arguments, **keywords)
+
+
+def _documented(function: Any) -> inspect.Signature:
+    """Parameters of a compiled function, as its docstring begins with them (``y = square(x,[n])``: f2py's)."""
+    found = re.match(r"[^(\n]*\(([^)\n]*)\)", function.__doc__ or "")
+    if found is None:
+        raise TypeError(f"{function.__name__} does not say what its parameters are")
+    required, _, optional = found.group(1).partition("[")
+    names = [
+        [re.split("[:=]", name)[0].strip() for name in part.split(",")] for part in (required, optional.strip("]"))
+    ]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Signature(
+        [inspect.Parameter(name, kind) for name in names[0] if name.isidentifier()]
+        + [inspect.Parameter(name, kind, default=None) for name in names[1] if name.isidentifier()]
+    )
+
+
+_hooks: dict[int, Hook] = {}  # by the ids of functions, which the hooks keep alive
+
+
+def hook_of(function: Any) -> Hook | None:
+    """The hook of a function, if it has one."""
+    function = getattr(function, "__func__", function)
+    return _hooks.get(id(function))
+
+
+def all_hooks() -> list[Hook]:
+    """The hooks of all functions, in the order in which they were made."""
+    return list(_hooks.values())
+
+
+def hook(function: Any, handle: Callable | None, name: str = "") -> Hook:
+    """See the calls of a function while tapes record.
+
+    Parameters
+    ----------
+    function : callable
+        Function, method as a class has it, or built-in function.
+    handle : callable or None
+        What is done: see `Hook`.  Whoever comes last decides.
+    name : str
+        What the program calls it.
+    """
+    function = getattr(function, "__func__", function)
+    with _lock:
+        found = _hooks.get(id(function))
+        if found is None:
+            own = getattr(function, "__qualname__", None) or getattr(function, "__name__", str(function))
+            module = public_name(f"{getattr(function, '__module__', '')}.") if not name else ""
+            name = name or f"{module}{own.removeprefix('function ')}".lstrip(".")
+            found = Hook(function, name, handle)
+            if isinstance(function, types.FunctionType):
+                _change_code(function, found)
+            else:
+                _stand_in_everywhere(function, found)
+            found.function = function  # type: ignore[attr-defined]
+            _hooks[id(function)] = found
+        elif handle is not None:
+            found.handle = handle
+        return found
+
+
+def _change_code(function: types.FunctionType, found: Hook) -> None:
+    code = function.__code__
+    original = types.FunctionType(
+        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    original.__kwdefaults__ = function.__kwdefaults__
+    original.__qualname__ = function.__qualname__
+    original.__module__ = function.__module__
+    original.__dict__.update(function.__dict__)
+    found.original = original
+    if not hasattr(function, "__wrapped__") and not hasattr(function, "__signature__"):
+        function.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
+    calling = _calling(len(code.co_freevars), inspect.isgeneratorfunction(function))
+    function.__code__ = calling.replace(
+        co_consts=tuple(found if c == _PLACEHOLDER else c for c in calling.co_consts),
+        co_filename=code.co_filename,
+        co_firstlineno=code.co_firstlineno,
+        co_name=code.co_name,
+    )
+
+
+_PLACEHOLDER = "ampi: the hook"
+
+
+@functools.cache
+def _calling(cells: int, generates: bool) -> types.CodeType:
+    """Code that calls a constant in it; it has as many free variables as that of the function it is for, and is of a
+    generator where that is one."""
+    names = ", ".join(f"cell_{k}" for k in range(cells))
+    body = f"    if 0: {names}\n" if cells else ""
+    call = "(yield from hook(*arguments, **keywords))" if generates else "hook(*arguments, **keywords)"
+    source = (
+        f"def make({names}):\n  def call(*arguments, **keywords):\n{body}"
+        f"    hook = {_PLACEHOLDER!r}\n    return {call}\n  return call\n"
+    )
+    names_made: dict[str, Any] = {}
+    exec(source, names_made)
+    made = names_made["make"](*range(cells)).__code__
+    assert len(made.co_freevars) == cells
+    return made
+
+
+def hook_public(functions: dict[str, Any], handle: Callable) -> None:
+    """`hook` of built-in functions, by the names of public ones: as modules of other libraries have them."""
+    made = {}
+    for name, function in functions.items():
+        with _lock:
+            if id(function) not in _hooks:
+                found = _hooks[id(function)] = Hook(function, name, handle)
+                made[id(function)] = _standing_in(function, found)
+    homes = {name.rpartition(".")[0] for name in functions}
+    for key, module in list(sys.modules.items()):
+        names = getattr(module, "__dict__", None)
+        if type(names) is dict and (key in homes or key.partition(".")[0] != "scipy"):
+            for name, x in list(names.items()):
+                if id(x) in made:
+                    names[name] = made[id(x)]
+
+
+def _standing_in(function: Any, found: Hook) -> Callable:
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        return found(*arguments, **keywords)
+
+    for name in ("__module__", "__name__", "__qualname__", "__doc__", "typecode", "module_name", "prefix", "dtype"):
+        try:
+            setattr(call, name, getattr(function, name))
+        except (AttributeError, TypeError):
+            continue
+    call.__wrapped__ = function  # type: ignore[attr-defined]
+    return call
+
+
+def _stand_in_everywhere(function: Any, found: Hook) -> None:
+    """Put the hook in the place of a function in all modules that have it."""
+    from .seen import replace_method
+
+    if isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+        replace_method(function.__objclass__, function.__name__, lambda _: _method(found))
+        return
+    call = _standing_in(function, found)
+    for module in list(sys.modules.values()):
+        names = getattr(module, "__dict__", None)
+        if type(names) is dict:
+            for name in [name for name, x in list(names.items()) if x is function]:
+                names[name] = call
+
+
+def _method(found: Hook) -> Callable:
+    return lambda self, *arguments, **keywords: found(self, *arguments, **keywords)

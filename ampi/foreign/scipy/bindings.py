@@ -1,0 +1,174 @@
+"""Rules are bound to the functions that they were written for: those of another SciPy are refused by name.
+
+A rule that asks for a parameter which this version's function does not have, or whose function has parameters (or a
+place) that `known_parameters` does not list, is not used: active arguments are an error that names the function and the
+version.  Where the release, or the function's source, is not one that was tested (`known_sources`), the first call with
+active arguments is compared with finite differences: a rule that gives another derivative is refused in the same way.
+Nothing is raised while rules are put in, so that the rest of SciPy keeps its rules.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib
+import inspect
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import scipy
+
+from ...base import versions
+from ...rules import definitions, trials
+from ...rules.definitions import any_active, mapped, parts, refusal
+from ...tape import Tape
+from .. import libraries
+from ..libraries import Hook
+from . import guards
+from .known_parameters import PARAMETERS
+from .known_sources import SOURCES
+
+problems: dict[str, Exception] = {}
+"""Parts of SciPy whose rules could not be put in, or not all of them."""
+
+unfit: dict[str, str] = {}
+"""Functions whose rules do not fit this SciPy, and why."""
+
+
+absent: set[str] = set()
+"""Functions that rules were written for and this SciPy does not have."""
+
+
+def put_in(part: str, modules: list[str]) -> None:
+    """Import the modules with the rules of a part of SciPy."""
+    with bound(part):
+        for name in modules:
+            _imported(name)
+    if part in problems:
+        guards.without_rules[part] = f" in SciPy {scipy.__version__} (ampi's rules: {problems[part]})"
+
+
+def _imported(name: str) -> None:
+    """Import a module with rules; what it names and this SciPy does not have keeps none of its other rules away."""
+    stand_ins: list[tuple[types.ModuleType, str]] = []
+    try:
+        while True:
+            try:
+                importlib.import_module(name)
+                return
+            except AttributeError as error:
+                module = error.obj
+                if not isinstance(module, types.ModuleType) or not module.__name__.startswith("scipy."):
+                    raise
+                setattr(module, error.name, types.FunctionType(_nothing.__code__, {}, error.name))
+                stand_ins.append((module, error.name))
+    finally:
+        for module, missing in stand_ins:
+            delattr(module, missing)
+            absent.add(f"{module.__name__}.{missing}")
+
+
+def _nothing() -> None:
+    """In the place of a function that this SciPy does not have, while rules are put in."""
+
+
+@contextlib.contextmanager
+def bound(part: str) -> Iterator[None]:
+    """While the rules of a part are put in."""
+    before = set(libraries.all_hooks())
+    definitions.not_fitting = _ask_too_much
+    try:
+        yield
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        problems[part] = error
+    finally:
+        definitions.not_fitting = None
+    for found in libraries.all_hooks():
+        if found not in before:
+            bind(found)
+
+
+def bind(found: Hook) -> None:
+    """Keep a function's rule if it is one that the rule was written for, or else have active arguments refused."""
+    place = f"{getattr(found.original, '__module__', '')}:{getattr(found.original, '__qualname__', '')}"
+    if (
+        found.handle in (None, guards.refuse)
+        or found.name in unfit
+        or place.startswith("ampi.")
+        or not hasattr(found.original, "__code__")
+    ):
+        return
+    known = PARAMETERS.get(place)
+    others = [name for name in found.signature.parameters if known is None or name not in known.split()]
+    if known is None:
+        _refuse(found, f"it is another function ({place}) than ampi's rule was written for")
+    elif others:
+        _refuse(found, f"it takes parameters that ampi's rule does not know ({', '.join(others)})")
+    elif place.partition(":")[0].partition("._")[0] not in _BY_SCIPY and place not in _HOLDING_VALUES:
+        found.handle = _AtFirst(place, found.handle)
+
+
+_BY_SCIPY = {"scipy.sparse"}
+"""Parts whose rules ask SciPy's own functions what they do."""
+
+_HOLDING_VALUES = {
+    "scipy.interpolate._polyint:_Interpolator1D.__call__",
+    "scipy.interpolate._rgi:RegularGridInterpolator.__call__",
+}
+"""Methods of objects whose active values stand beside SciPy's own."""
+
+
+class _AtFirst:
+    """The handle of a function until it is known that its rule fits: looked at once it is needed."""
+
+    def __init__(self, place: str, handle: Callable) -> None:
+        self.place = place
+        self.handle = handle
+        self.trial = trials.Trial()
+
+    def __call__(self, found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
+        handle = self.handle
+        if is_tested(self.place, found.original):
+            found.handle = handle
+        elif any_active(tape, arguments, keywords):
+            found.handle = handle  # by which it is tried
+            rule = lambda tape, arguments, keywords: handle(found, tape, arguments, keywords)
+            if self.trial.refutes(found.original, rule, tape, arguments, keywords, (parts, mapped)):
+                _refuse(found, "its derivative is not that of the function that ampi's rule was written for")
+                return found.handle(found, tape, arguments, keywords)
+            if not self.trial.is_over:
+                found.handle = self
+        return handle(found, tape, arguments, keywords)
+
+
+def is_tested(place: str, function: Callable) -> bool:
+    """Whether a function of SciPy is, in this release, as ampi's tests have seen it."""
+    if versions.untested({"scipy": scipy.__version__}):
+        return False
+    return source_of(function) in (*SOURCES.get(place, "").split(), "")
+
+
+def source_of(function: Callable) -> str:
+    """A digest of a function's source; nothing where there is none."""
+    try:
+        source = inspect.getsource(function)
+    except (OSError, TypeError):
+        return ""
+    return hashlib.sha256(source.encode()).hexdigest()[:8]
+
+
+def _ask_too_much(found: Hook, error: TypeError) -> None:
+    _refuse(found, f"it does not take the parameters that ampi's rule knows ({error})")
+
+
+def _refuse(found: Hook, why: str) -> None:
+    unfit[found.name] = why
+    found.handle = functools.partial(_refused, why)
+
+
+def _refused(why: str, found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
+    if not any_active(tape, arguments, keywords):
+        return found.original(*arguments, **keywords)
+    raise refusal(found.name, f" in SciPy {scipy.__version__} ({why})")

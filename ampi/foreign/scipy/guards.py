@@ -1,0 +1,163 @@
+"""Functions of SciPy without a rule: an error that names them where they are given active arrays."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from typing import Any
+
+import numpy as np
+
+from ...arrays.activity import is_inexact, plain_of
+from ...rules.definitions import any_active, mapped, parts, refusal
+from ...tape import Tape, current, passive
+from ..libraries import Hook, hook, hook_of, hook_public
+
+INSTEAD = {
+    "scipy.optimize": "differentiate the conditions that its result fulfils (implicit differentiation), as the adjoint "
+    "of a function with ampi.custom_vjp",
+    "scipy.integrate": "use scipy.integrate.solve_ivp with RK23, RK45 or DOP853, or a rule of numpy.trapezoid's kind; "
+    "or give the derivative with ampi.custom_vjp",
+    "scipy.stats": "write it with functions of ampi.numpy and scipy.special, or give the derivative with "
+    "ampi.custom_vjp",
+}
+_FORTRAN = {"scipy.linalg.blas", "scipy.linalg.lapack"}  # whose __all__ does not name them
+_LEFT_ALONE = {
+    "__init_subclass__",
+    "__class_getitem__",
+    "__getattr__",
+    "__getattribute__",
+    "__repr__",
+    "__str__",
+    "__setstate__",
+    "__getstate__",
+    "__reduce__",
+    "__dir__",
+    "__len__",
+    "__setattr__",
+    "__del__",
+}
+
+
+def guard(part: str) -> None:
+    """Have all public functions, and methods of public classes, of a part of SciPy refuse active arrays."""
+    module = sys.modules[part]
+    names = None if part in _FORTRAN else getattr(module, "__all__", None)
+    names = names or [name for name in dir(module) if not name.startswith("_")]
+    builtins = {}
+    seen: set[type] = set()
+    for name in names:
+        found = getattr(module, name, None)
+        if isinstance(found, types.FunctionType):
+            if _is_scipys(found):
+                hook(found, None if hook_of(found) else refuse, f"{part}.{name}")
+        elif isinstance(found, type):
+            _guard_class(found, f"{part}.{name}", seen)
+        elif isinstance(found, (np.ufunc, types.ModuleType)) or not callable(found):
+            continue
+        elif type(found).__name__ in ("builtin_function_or_method", "cython_function_or_method", "fortran"):
+            builtins[f"{part}.{name}"] = found
+        elif _is_scipys(type(found)):
+            _guard_class(type(found), f"{part}.{name}", seen)
+    if builtins:
+        hook_public(builtins, refuse)
+
+
+def _is_scipys(x: Any) -> bool:
+    return (getattr(x, "__module__", None) or "").partition(".")[0] == "scipy"
+
+
+def _guard_class(cls: type, name: str, seen: set[type]) -> None:
+    for base in cls.__mro__:
+        if base in seen or not _is_scipys(base) or issubclass(base, BaseException):
+            continue
+        seen.add(base)
+        for key, member in list(vars(base).items()):
+            function = getattr(member, "__func__", member)
+            if not isinstance(function, types.FunctionType) or key in _LEFT_ALONE or not _is_scipys(function):
+                continue  # `dataclasses` shares one function among all classes
+            if key.startswith("_") and not (key.startswith("__") and key.endswith("__")):
+                continue
+            method = hook(function, None if hook_of(function) else refuse, f"{name}.{key}")
+            method.part = name.rpartition(".")[0]
+
+
+def refuse(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
+    """A call of a function without a rule, while a tape records."""
+    if not any_active(tape, arguments, keywords):
+        if any(_is_users(x) for x in (*arguments, *keywords.values())):
+            errors: list = []
+            late = errors if found.name.startswith("scipy.ndimage.") else None  # whose C code goes on after an error
+            arguments = tuple([_watched(found, x, late) for x in arguments])
+            keywords = {name: _watched(found, x, late) for name, x in keywords.items()}
+            result = found.original(*arguments, **keywords)
+            if errors:
+                raise errors[0]
+            return result
+        return found.original(*arguments, **keywords)
+    if not found.name.endswith(("__init__", "__new__", "__setitem__")) and not found.name.startswith("scipy.optimize."):
+        # What gives numbers that carry no derivative anyhow: indices, counts, answers.
+        with passive():
+            result = found.original(*mapped(plain_of, arguments), **mapped(plain_of, keywords))
+        if _is_discrete(result):
+            return result
+    why = without_rules.get(found.name.rpartition(".")[0], "") if without_rules else ""
+    raise refusal(_called(found, arguments), why, instead(found))
+
+
+without_rules: dict[str, str] = {}
+"""Parts of SciPy whose rules could not be put in, and in words why."""
+
+
+def _called(found: Hook, arguments: tuple) -> str:
+    """The name of a function, or of a method of whatever class the object has."""
+    part = getattr(found, "part", None)
+    if part is None or not arguments or not _is_scipys(type(arguments[0])):
+        return found.name
+    own = getattr(arguments[0], "name", None) if part == "scipy.stats" else None
+    return f"{part}.{own if isinstance(own, str) else type(arguments[0]).__name__}.{found.__name__}"
+
+
+def instead(found: Hook) -> str:
+    """What to do instead of calling a function."""
+    return next((text for part, text in INSTEAD.items() if found.name.startswith(part + ".")), "")
+
+
+def _is_discrete(result: Any) -> bool:
+    leaves = list(parts(result))
+    return bool(leaves) and all(
+        isinstance(x, (int, np.integer, np.bool_, str))
+        or (isinstance(x, np.ndarray) and not is_inexact(x) and not x.dtype.hasobject)
+        for x in leaves
+    )
+
+
+_CALLABLES = (types.FunctionType, types.MethodType, functools.partial)
+
+
+def _is_users(x: Any) -> bool:
+    return isinstance(x, _CALLABLES) and (getattr(x, "__module__", None) or "").partition(".")[0] not in (
+        "scipy",
+        "numpy",
+        "ampi",
+    )
+
+
+def _watched(found: Hook, x: Any, late: list | None) -> Any:
+    """A function of the program's that one of SciPy's will call: what it gives must not be active."""
+    if not _is_users(x):
+        return x
+
+    def watched(*arguments: Any, **keywords: Any) -> Any:
+        result = x(*arguments, **keywords)
+        tape = current()
+        if tape is not None and any_active(tape, result):
+            error = refusal(f"{found.name} (by the function that it calls)", "", instead(found))
+            if late is None:
+                raise error
+            late.append(error)
+            return mapped(plain_of, result)
+        return result
+
+    return functools.update_wrapper(watched, x) if hasattr(x, "__name__") else watched

@@ -1,0 +1,166 @@
+"""`scipy.integrate`: sums, and initial value problems through the steps that SciPy takes."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from typing import Any
+
+import numpy as np
+import scipy.integrate as si
+
+import ampi.numpy as anp
+
+from ...arrays.activity import plain_of
+from ...arrays.nested import from_nested
+from ...memory.storages import tracked
+from ...rules.definitions import any_active, define, exactly, mapped, refusal
+from ...tape import Bystander, Tape, passive
+from ..libraries import Hook, hook
+from . import guards
+from .sources import with_ours
+
+
+def _array(x: Any) -> Any:
+    return tracked(np.asanyarray(from_nested(x)))
+
+
+@define(si.trapezoid)
+def _trapezoid(y: Any, x: Any = None, dx: float = 1.0, axis: int = -1) -> Any:
+    return np.trapezoid(_array(y), None if x is None else _array(x), dx, axis)
+
+
+@define(si.cumulative_trapezoid)
+def _cumulative_trapezoid(y: Any, x: Any = None, dx: float = 1.0, axis: int = -1, initial: Any = None) -> Any:
+    y = np.moveaxis(_array(y), axis, -1)
+    if x is not None:
+        x = _array(x)
+        dx = np.diff(x if x.ndim == 1 else np.moveaxis(x, axis, -1))
+    found = np.cumsum(dx * (y[..., 1:] + y[..., :-1]) / 2.0, -1)
+    if initial is not None:
+        found = np.concatenate([anp.full((*found.shape[:-1], 1), initial, found.dtype), found], -1)
+    return np.moveaxis(found, -1, axis)
+
+
+define(si.simpson, with_ours(si.simpson))
+define(si.romb, with_ours(si.romb))
+
+
+# ----------------------------------------------------------------------------------------------- initial value problems
+
+_METHODS = {"RK23": si.RK23, "RK45": si.RK45, "DOP853": si.DOP853}
+
+
+def _solve_ivp(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
+    """`solve_ivp`, and the same steps again on the tape.
+
+    It is done for every call while a tape records: the right-hand side may use active arrays unseen, or communicate.
+    """
+    bound = found.signature.bind(*arguments, **keywords)
+    bound.apply_defaults()
+    given = bound.arguments
+    method = _METHODS.get(given["method"], given["method"]) if isinstance(given["method"], str) else given["method"]
+    why = ""
+    if method not in _METHODS.values():
+        why = f" with method={given['method']!r}"
+    elif given["dense_output"] or given["events"] is not None:
+        why = " with dense_output or events"
+    elif given["t_eval"] is not None and method is si.DOP853:
+        why = " with t_eval and method='DOP853'"
+    # How far a step goes is a constant fraction of the whole; what else steers them is no part of the solution.
+    dependent = [name for name, x in given.get("options", {}).items() if any_active(tape, x)]
+    if dependent:
+        raise refusal(found.name, f" with respect to {' and '.join(dependent)}", "pass a number for it")
+    if why and any_active(tape, given):
+        raise refusal(found.name, why, "use method='RK45' or 'RK23', without events and dense_output,")
+    if why or isinstance(tape, Bystander):
+        return guards.refuse(found, tape, arguments, keywords)
+    with passive():
+        plainly = mapped(plain_of, {name: x for name, x in given.items() if name not in ("fun", "options")})
+        options = mapped(plain_of, given.get("options", {}))
+        solution = found.original(given["fun"], **plainly, **options)
+        steps = solution.t
+        if given["t_eval"] is not None:
+            steps = found.original(given["fun"], **{**plainly, "t_eval": None}, **options).t
+    times, at = _scaled(given["t_span"], np.asarray(steps, float)), list(solution.t)
+    if any_active(tape, given["t_eval"]):
+        at = [x for x, _ in zip(_array(given["t_eval"]), at)]
+    states = _steps(method, given, times, given["t_eval"], at)
+    y = np.stack(states, 1) if states else None
+    if any_active(tape, moving := times if given["t_eval"] is None else at):
+        solution.t = exactly(found.name, tape, np.stack([_array(t) for t in moving]), solution.t, [])
+    if y is not None and any_active(tape, y):
+        solution.y = exactly(found.name, tape, y, solution.y, [])
+    return solution
+
+
+def _scaled(span: Any, times: np.ndarray) -> list:
+    """The times of steps as they depend on the interval: each one divides it in a constant ratio."""
+    begin, end = span
+    if not any(isinstance(x, np.ndarray) for x in (begin, end)):
+        return list(times)
+    first, last = plain_of(begin), plain_of(end)
+    return [begin + (t - first) / (last - first) * (end - begin) for t in times]
+
+
+def _steps(method: Any, given: dict, times: list, wanted: Any, at: list) -> list:
+    """The states at the times of SciPy's steps, or between them where others are wanted."""
+    y = _array(given["y0"])
+    y = y.astype(np.complex128 if y.dtype.kind == "c" else np.float64, copy=False)
+    arguments = given["args"] or ()
+
+    def f(t: Any, y: Any) -> Any:
+        if given["vectorized"]:
+            return _array(given["fun"](t, y[:, None], *arguments)).reshape(-1)
+        return _array(given["fun"](t, y, *arguments))
+
+    a, b, c, stages = method.A, method.B, method.C, method.n_stages
+    slope = f(times[0], y)
+    states = [y] if wanted is None else [_moved(y, slope, t, times[0]) for t in at if plain_of(t) == plain_of(times[0])]
+    for begin, end in itertools.pairwise(times):
+        step = end - begin
+        slopes = [slope]
+        for s in range(1, stages):
+            slopes.append(f(begin + c[s] * step, y + step * _combined(a[s], slopes)))
+        new = y + step * _combined(b, slopes)
+        slope = f(end, new)
+        if wanted is None:
+            states.append(new)
+        else:
+            states += _between(method, y, [*slopes, slope], begin, step, _inside(at, begin, end))
+        y = new
+    return states
+
+
+def _combined(weights: Any, slopes: list) -> Any:
+    total = 0.0
+    for weight, slope in zip(weights, slopes):
+        if isinstance(weight, np.ndarray) or weight:
+            total = total + weight * slope
+    return total
+
+
+def _moved(y: Any, slope: Any, t: Any, begin: Any) -> Any:
+    """The initial state at a time that is the first one now."""
+    return y + (t - begin) * slope if isinstance(t, np.ndarray) or isinstance(begin, np.ndarray) else y
+
+
+def _inside(at: list, begin: Any, end: Any) -> list:
+    first, last = plain_of(begin), plain_of(end)
+    if last > first:
+        return [t for t in at if first < plain_of(t) <= last]
+    return [t for t in at if last <= plain_of(t) < first]
+
+
+def _between(method: Any, y: Any, slopes: list, begin: Any, step: Any, at: list) -> list:
+    """SciPy's interpolation in a step."""
+    found = []
+    for t in at:
+        x = (t - begin) / step
+        powers = list(itertools.accumulate([x] * method.P.shape[1], operator.mul))
+        weights = [sum(float(p) * power for p, power in zip(row, powers)) for row in method.P]
+        found.append(y + step * _combined(weights, slopes))
+    return found
+
+
+hook(si.solve_ivp, _solve_ivp, "scipy.integrate.solve_ivp")

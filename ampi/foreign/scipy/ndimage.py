@@ -1,0 +1,368 @@
+"""`scipy.ndimage`: linear filters and interpolation of low order.
+
+The adjoint of a filter spreads each output over the elements that it was made of, and folds what lies beyond the
+borders back to where it came from.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.ndimage as nd
+
+from ...arrays.nested import from_nested
+from ...memory.storages import tracked
+from ...rules.definitions import define, refusal
+from .zeros import zeros
+
+_ALIASES = {"grid-mirror": "reflect", "grid-wrap": "wrap", "grid-constant": "constant"}
+
+
+def _places(k: Any, n: int, mode: str) -> Any:
+    """Which element of an axis of length n stands for each position; -1 for none."""
+    mode = _ALIASES.get(mode, mode)
+    if mode == "reflect":
+        k = k % (2 * n)
+        return np.where(k >= n, 2 * n - 1 - k, k)
+    if mode == "mirror":
+        if n == 1:
+            return np.zeros_like(k)
+        k = k % (2 * n - 2)
+        return np.where(k >= n, 2 * n - 2 - k, k)
+    if mode == "nearest":
+        return np.clip(k, 0, n - 1)
+    if mode == "wrap":
+        return k % n
+    return np.where((k < 0) | (k >= n), -1, k)
+
+
+def _folded(wide: Any, axis: int, n: int, before: int, mode: str) -> Any:
+    """The adjoint of an axis from that of the axis with its borders."""
+    places = _places(np.arange(wide.shape[axis]) - before, n, mode)
+    moved = np.moveaxis(wide, axis, 0)[places >= 0]
+    found = zeros((n, *moved.shape[1:]), wide.dtype, wide)
+    np.add.at(found, places[places >= 0], moved)
+    return np.moveaxis(found, 0, axis)
+
+
+def _per_axis(x: Any, count: int) -> list:
+    return list(x) if np.ndim(x) or isinstance(x, (list, tuple)) else [x] * count
+
+
+def _spread(g: Any, weights: Any, axes: tuple, mode: Any, origins: list, shape: tuple) -> Any:
+    """Adjoint of result[i] = Σ_j weights[j] x[i + j - size // 2 - origin] along some axes."""
+    modes = _per_axis(mode, len(axes))
+    wide_shape = list(g.shape)
+    for axis, n in zip(axes, weights.shape):
+        wide_shape[axis] += n - 1
+    wide = zeros(wide_shape, np.result_type(g, weights), g)
+    for j in np.ndindex(weights.shape):
+        if weights[j]:
+            key = [slice(None)] * g.ndim
+            for axis, k in zip(axes, j):
+                key[axis] = slice(k, k + g.shape[axis])
+            wide[tuple(key)] += np.conj(weights[j]) * g
+    for axis, n, origin, way in zip(axes, weights.shape, origins, modes):
+        wide = _folded(wide, axis, shape[axis], n // 2 + origin, way)
+    return wide
+
+
+def _of_weights(g: Any, x: Any, weights: Any, axes: tuple, mode: Any, origins: list, cval: Any) -> Any:
+    """The adjoint of the (real) weights."""
+    modes = _per_axis(mode, len(axes))
+    for axis, n, origin, way in zip(axes, weights.shape, origins, modes):
+        places = _places(np.arange(x.shape[axis] + n - 1) - n // 2 - origin, x.shape[axis], way)
+        moved = np.moveaxis(x, axis, 0)[places]
+        moved[places < 0] = cval
+        x = np.moveaxis(moved, 0, axis)
+    found = zeros(weights.shape, np.result_type(g, x), g)
+    for j in np.ndindex(weights.shape):
+        key = [slice(None)] * g.ndim
+        for axis, k in zip(axes, j):
+            key[axis] = slice(k, k + g.shape[axis])
+        found[j] = np.vdot(g, x[tuple(key)]).conj() if np.iscomplexobj(g) else (g * x[tuple(key)]).sum()
+    return found.real
+
+
+def _turned(weights: Any, origins: list, convolution: bool) -> tuple:
+    """What a convolution is as a correlation (without conjugation)."""
+    weights = np.asarray(weights)
+    if not convolution:
+        return np.conj(weights), origins
+    flipped = weights[(slice(None, None, -1),) * weights.ndim]
+    return flipped, [-o - (1 - n % 2) for o, n in zip(origins, weights.shape)]
+
+
+def _along_one(convolution: bool) -> dict[str, Callable]:
+    def of_input(g: Any, shape: Any, weights: Any, axis: Any, mode: Any, origin: Any) -> Any:
+        weights, origins = _turned(weights, [origin], convolution)
+        return _spread(g, weights, (axis % len(shape),), mode, origins, shape)
+
+    def of_weights(g: Any, input: Any, weights: Any, axis: Any, mode: Any, origin: Any, cval: Any) -> Any:
+        turned, origins = _turned(weights, [origin], convolution)
+        found = _of_weights(g, input, turned, (axis % input.ndim,), mode, origins, cval)
+        return found[::-1] if convolution else found
+
+    return {"input": of_input, "weights": of_weights}
+
+
+def _axes(axes: Any, ndim: int) -> tuple:
+    return tuple(range(ndim)) if axes is None else tuple(k % ndim for k in np.atleast_1d(axes))
+
+
+def _along_all(convolution: bool) -> dict[str, Callable]:
+    def of_input(g: Any, shape: Any, weights: Any, mode: Any, origin: Any, axes: Any) -> Any:
+        axes = _axes(axes, len(shape))
+        weights, origins = _turned(weights, _per_axis(origin, len(axes)), convolution)
+        return _spread(g, weights, axes, mode, origins, shape)
+
+    def of_weights(g: Any, input: Any, weights: Any, mode: Any, origin: Any, axes: Any, cval: Any) -> Any:
+        axes = _axes(axes, input.ndim)
+        turned, origins = _turned(weights, _per_axis(origin, len(axes)), convolution)
+        found = _of_weights(g, input, turned, axes, mode, origins, cval)
+        return found[(slice(None, None, -1),) * found.ndim] if convolution else found
+
+    return {"input": of_input, "weights": of_weights}
+
+
+define(nd.correlate1d, adjoint=_along_one(False))
+define(nd.convolve1d, adjoint=_along_one(True))
+define(nd.correlate, adjoint=_along_all(False))
+define(nd.convolve, adjoint=_along_all(True))
+define(
+    nd.uniform_filter1d,
+    adjoint={
+        "input": lambda g, shape, size, axis, mode, origin: _spread(
+            g, np.full(size, 1.0 / size), (axis % len(shape),), mode, [origin], shape
+        )
+    },
+)
+
+
+# --------------------------------------------------------------------------------------- filters that are made of these
+
+
+def _array(x: Any) -> Any:
+    return tracked(np.asanyarray(from_nested(x)))
+
+
+def _as_output(result: Any, output: Any) -> Any:
+    return result if output is None else result.astype(output)
+
+
+@define(nd.uniform_filter)
+def _uniform_filter(
+    input: Any,
+    size: Any = 3,
+    output: Any = None,
+    mode: Any = "reflect",
+    cval: Any = 0.0,
+    origin: Any = 0,
+    *,
+    axes: Any = None,
+) -> Any:
+    input = _array(input)
+    axes = _axes(axes, input.ndim)
+    modes = _per_axis(mode, len(axes))
+    result = input
+    for axis, n, way, at in zip(axes, _per_axis(size, len(axes)), modes, _per_axis(origin, len(axes))):
+        if n > 1:
+            result = nd.uniform_filter1d(result, int(n), axis, output, way, cval, at)
+    return result.copy() if result is input else result
+
+
+@define(nd.gaussian_filter1d)
+def _gaussian_filter1d(
+    input: Any,
+    sigma: Any,
+    axis: int = -1,
+    order: int = 0,
+    output: Any = None,
+    mode: Any = "reflect",
+    cval: Any = 0.0,
+    truncate: float = 4.0,
+    *,
+    radius: Any = None,
+) -> Any:
+    radius = int(truncate * float(sigma) + 0.5) if radius is None else radius
+    weights = nd._filters._gaussian_kernel1d(float(sigma), order, radius)[::-1]
+    return nd.correlate1d(_array(input), weights, axis, output, mode, cval, 0)
+
+
+@define(nd.gaussian_filter)
+def _gaussian_filter(
+    input: Any,
+    sigma: Any,
+    order: Any = 0,
+    output: Any = None,
+    mode: Any = "reflect",
+    cval: Any = 0.0,
+    truncate: float = 4.0,
+    *,
+    radius: Any = None,
+    axes: Any = None,
+) -> Any:
+    input = _array(input)
+    axes = _axes(axes, input.ndim)
+    modes = _per_axis(mode, len(axes))
+    each = [_per_axis(x, len(axes)) for x in (sigma, order, radius)]
+    result = input
+    for axis, width, derivative, reach, way in zip(axes, *each, modes):
+        if width > 1e-15:
+            result = nd.gaussian_filter1d(result, width, axis, derivative, output, way, cval, truncate, radius=reach)
+    return result.copy() if result is input else result
+
+
+def _differences(smooth: list) -> Callable:
+    def filtered(input: Any, axis: int = -1, output: Any = None, mode: Any = "reflect", cval: Any = 0.0) -> Any:
+        input = _array(input)
+        axis = axis % input.ndim
+        modes = _per_axis(mode, input.ndim)
+        result = nd.correlate1d(input, [-1, 0, 1], axis, output, modes[axis], cval, 0)
+        for other in range(input.ndim):
+            if other != axis:
+                result = nd.correlate1d(result, smooth, other, output, modes[other], cval, 0)
+        return result
+
+    return filtered
+
+
+define(nd.sobel, _differences([1, 2, 1]))
+define(nd.prewitt, _differences([1, 1, 1]))
+
+
+def _total(input: Any, axes: Any, mode: Any, of_axis: Callable) -> Any:
+    axes = _axes(axes, input.ndim)
+    modes = _per_axis(mode, len(axes))
+    result = 0
+    for axis, way in zip(axes, modes):
+        result = result + of_axis(axis, way, axes, modes)
+    return result
+
+
+@define(nd.laplace)
+def _laplace(input: Any, output: Any = None, mode: Any = "reflect", cval: Any = 0.0, *, axes: Any = None) -> Any:
+    x = _array(input)
+    return _total(x, axes, mode, lambda axis, way, *_: nd.correlate1d(x, [1, -2, 1], axis, output, way, cval, 0))
+
+
+def _gaussians(combine: Callable, order: int) -> Callable:
+    def filtered(
+        input: Any,
+        sigma: Any,
+        output: Any = None,
+        mode: Any = "reflect",
+        cval: Any = 0.0,
+        *,
+        axes: Any = None,
+        **keywords: Any,
+    ) -> Any:
+        x = _array(input)
+
+        def of_axis(axis: int, way: Any, axes: tuple, modes: Any) -> Any:
+            orders = [order if other == axis else 0 for other in axes]
+            return combine(nd.gaussian_filter(x, sigma, orders, output, modes, cval, axes=axes, **keywords))
+
+        total = _total(x, axes, mode, of_axis)
+        return total if order == 2 else np.sqrt(total)
+
+    return filtered
+
+
+define(nd.gaussian_laplace, _gaussians(lambda x: x, 2))
+define(nd.gaussian_gradient_magnitude, _gaussians(lambda x: x * x, 1))
+
+for _name, _size in {"gaussian": "sigma", "uniform": "size", "ellipsoid": "size", "shift": "shift"}.items():
+    exec(
+        f"define(nd.fourier_{_name}, adjoint={{'input': lambda g, {_size}, n, axis: "
+        f"np.conj(nd.fourier_{_name}(np.conj(g), {_size}, n, axis))}})"
+    )
+
+
+# -------------------------------------------------------------------------------------------------------- interpolation
+
+
+def _low_order(name: str) -> Callable:
+    def require(order: Any, mode: Any) -> None:
+        if order > 1 or mode not in ("constant", "nearest", "mirror", "reflect", "grid-wrap", "grid-constant"):
+            raise refusal(f"scipy.ndimage.{name}", f" for order={order} and mode={mode!r}", "use order=0 or order=1")
+
+    return require
+
+
+def _scattered(g: Any, coordinates: Any, shape: tuple, order: int, mode: str) -> Any:
+    """The adjoint of taking values of an array between its elements."""
+    inside = np.ones(g.shape, bool)
+    taps = []
+    for x, n in zip(coordinates, shape):
+        x = np.asarray(x, float)
+        if mode == "constant":
+            inside = inside & (x >= 0) & (x <= n - 1)
+        elif mode == "nearest":
+            x = np.clip(x, 0, n - 1)
+        if order == 0:
+            taps.append([(np.floor(x + 0.5).astype(np.intp), 1.0)])
+        else:
+            low = np.floor(x).astype(np.intp)
+            taps.append([(low, 1.0 - (x - low)), (low + 1, x - low)])
+        way = {"nearest": "nearest", "constant": "nearest"}.get(mode, mode)
+        taps[-1] = [(_places(k, n, way), w) for k, w in taps[-1]]
+    found = zeros(shape, g.dtype, g)
+    for choice in itertools.product(*taps):
+        places = tuple(k for k, _ in choice)
+        weight = np.ones(g.shape)
+        for k, w in choice:
+            weight = weight * np.where(k >= 0, w, 0)
+        np.add.at(found, tuple(np.maximum(k, 0) for k in places), np.where(inside, g * weight, 0))
+    return found
+
+
+define(
+    nd.map_coordinates,
+    adjoint={
+        "input": lambda g, shape, coordinates, order, mode: _scattered(
+            np.asanyarray(g), coordinates, shape, order, mode
+        )
+    },
+    require=_low_order("map_coordinates"),
+)
+define(
+    nd.shift,
+    adjoint={
+        "input": lambda g, shape, shift, order, mode: _scattered(
+            g, [k - s for k, s in zip(np.indices(g.shape), _per_axis(shift, g.ndim))], shape, order, mode
+        )
+    },
+    require=_low_order("shift"),
+)
+
+
+def _zoomed(g: Any, shape: Any, order: Any, mode: Any) -> Any:
+    steps = [(n - 1) / (m - 1) if m > 1 else 1.0 for n, m in zip(shape, g.shape)]
+    return _scattered(g, [k * s for k, s in zip(np.indices(g.shape), steps)], shape, order, mode)
+
+
+def _of_grid(order: Any, mode: Any, grid_mode: Any) -> None:
+    if grid_mode:
+        raise refusal("scipy.ndimage.zoom", " with grid_mode=True")
+    _low_order("zoom")(order, mode)
+
+
+define(nd.zoom, adjoint={"input": _zoomed}, require=_of_grid)
+
+
+def _transformed(g: Any, shape: Any, matrix: Any, offset: Any, order: Any, mode: Any) -> Any:
+    matrix, n = np.asarray(matrix, float), len(shape)
+    if matrix.ndim == 1:
+        matrix = np.diag(matrix)
+    if matrix.shape[1] == n + 1:
+        matrix, offset = matrix[:n, :n], matrix[:n, n]
+    coordinates = np.tensordot(matrix, np.indices(g.shape), 1)
+    at = np.asarray(_per_axis(offset, n), float).reshape((n,) + (1,) * g.ndim)
+    return _scattered(g, coordinates + at, shape, order, mode)
+
+
+define(nd.affine_transform, adjoint={"input": _transformed}, require=_low_order("affine_transform"))

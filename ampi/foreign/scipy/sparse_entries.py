@@ -1,0 +1,407 @@
+"""Entries of sparse matrices: where a function of SciPy has put them, and matrices of sums of entries.
+
+A matrix is a list of triplets: places that are constant, and values that may be active.  Whatever a function of SciPy
+computes, its result has the structure (and the values) that SciPy gives it, and entries that are
+
+* *moved*: found by asking the function itself, with numbers in the place of the values that say where each came from;
+* *sums of terms*: products of entries of two matrices, or entries that stand at the same place.
+
+SciPy drops entries whose value is zero; here they stay, for their derivatives are not.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse as ss
+
+from ...arrays.activity import is_active, plain_of
+from ...arrays.nested import from_nested
+from ...arrays.writing import assign
+from ...memory.storages import TrackedArray, storage_of, tracked, wrapped
+from ...rules.definitions import any_active, define_class, exactly, mapped, parts, refusal
+from ...tape import Tape, current, passive
+from ..libraries import Hook
+from .dense_matrices import as_array as as_plain
+from .dense_matrices import as_matrix
+
+INDICES = {
+    "csr": ("indices", "indptr"),
+    "csc": ("indices", "indptr"),
+    "bsr": ("indices", "indptr"),
+    "coo": ("coords",),
+    "dia": ("offsets",),
+}
+"""The formats whose entries may be active, and what they have beside their data."""
+
+INSTEAD = "build the matrix from its entries and their places, scipy.sparse.coo_array((data, (row, column)), shape=...)"
+
+
+def take_apart(a: Any) -> tuple:
+    """The arrays of a sparse matrix, its data first, and the matrix."""
+    if "data" not in vars(a):
+        return (), a  # which is being made
+    return (a.data, *[getattr(a, name) for name in INDICES[a.format]]), a
+
+
+def put_together(arrays: tuple, a: Any) -> Any:
+    """The same matrix with other arrays.
+
+    SciPy sorts data and indices in place, in functions that only read as well (comparisons, counts): a plain matrix in
+    the place of an active one has arrays of its own.
+    """
+    data = arrays[0]
+    if isinstance(a.data, TrackedArray) and not isinstance(data, TrackedArray):
+        data = np.array(data)
+    made = holding(a, data)
+    is_other = not np.may_share_memory(data, a.data)
+    for name, x in zip(INDICES[a.format], arrays[1:]):
+        setattr(made, name, mapped(_index, x) if is_other else x)
+    return made
+
+
+def _index(x: np.ndarray) -> np.ndarray:
+    return np.array(plain_of(x))
+
+
+def holding(a: Any, data: Any) -> Any:
+    """The same matrix on the same indices, with other data."""
+    made = copy.copy(a)
+    made.data = data
+    return made
+
+
+def with_data(a: Any, data: Any) -> Any:
+    """The same matrix, with indices of its own, and other data."""
+    made = holding(a, data)
+    for name in INDICES[a.format]:
+        setattr(made, name, mapped(_index, getattr(a, name)))
+    return made
+
+
+for _format in INDICES:
+    for _kind in ("array", "matrix"):
+        define_class(getattr(ss, f"{_format}_{_kind}"), take_apart, put_together)
+
+
+def detach(a: Any) -> None:
+    """Give a matrix arrays of its own before SciPy writes into them, which no tape would see."""
+    data = vars(a).get("data")
+    if isinstance(data, np.ndarray) and storage_of(data) is not None:
+        vars(a).update(vars(with_data(a, tracked(np.array(plain_of(data))))))
+
+
+def copied(x: Any) -> Any:
+    """A plain copy, which a function may change."""
+    if ss.issparse(x) and x.format in INDICES:
+        return with_data(x, np.array(plain_of(x.data)))
+    return np.array(plain_of(x))[()] if isinstance(x, TrackedArray) else x
+
+
+def numbered(a: Any) -> Any:
+    """The matrix with the numbers of its data's elements (from 1) in their place."""
+    numbers = np.arange(1.0, a.data.size + 1).reshape(a.data.shape)
+    return with_data(a, numbers)
+
+
+def indices_of(numbers: np.ndarray) -> np.ndarray:
+    """Numbers of elements as indices; -1 where there is none."""
+    return np.rint(numbers.real).astype(np.intp) - 1
+
+
+def name_of(found: Hook, arguments: tuple) -> str:
+    """What the program calls a function, or a method of the class that the matrix has."""
+    own = type(arguments[0])
+    if ":" in found.name:
+        return found.name
+    return f"scipy.sparse.{own.__name__}.{found.__name__}" if ss.issparse(arguments[0]) else found.name
+
+
+# --------------------------------------------------------------------------------------------------- places and values
+
+
+def keys_of(coords: tuple, shape: tuple) -> np.ndarray:
+    """Places as positions in C order."""
+    keys = np.zeros(len(coords[0]) if coords else 1, np.int64)
+    for c, n in zip(coords, shape):
+        keys = keys * n + c
+    return keys
+
+
+def coords_of(keys: np.ndarray, shape: tuple) -> tuple:
+    """Positions in C order as places."""
+    coords = []
+    for n in shape[::-1]:
+        coords.append(keys % max(n, 1))
+        keys = keys // max(n, 1)
+    return tuple(coords[::-1])
+
+
+def places_of(a: Any) -> tuple[tuple, np.ndarray | None]:
+    """The places of a matrix's entries, and which elements of its data these are; None: all, in order."""
+    if a.format == "coo":
+        return a.coords, None
+    if a.format in ("csr", "csc") and a.ndim == 2:
+        major = np.repeat(np.arange(len(a.indptr) - 1), np.diff(a.indptr))
+        minor = a.indices[: len(major)]
+        picks = None if len(major) == a.data.size else np.arange(len(major))
+        return ((major, minor) if a.format == "csr" else (minor, major)), picks
+    with passive():
+        found = numbered(a).tocoo()
+    picks = indices_of(found.data)
+    is_all = len(picks) == a.data.size and (picks == np.arange(len(picks))).all()
+    return found.coords, None if is_all else picks
+
+
+def entries(a: Any) -> tuple[np.ndarray, Any]:
+    """The positions of a matrix's entries, and their values: one array, which may be active."""
+    if a.format not in INDICES:
+        with passive():
+            a = a.tocoo()
+    coords, picks = places_of(a)
+    data = (tracked(a.data) if is_active(current(), a.data) else a.data).reshape(-1)
+    return keys_of(coords, a.shape), data if picks is None else data[picks]
+
+
+def added(data: Any, slots: np.ndarray, n: int) -> Any:
+    """An array of n sums of the values that have the same slot."""
+    import ampi.numpy as anp
+
+    if len(slots) == n:
+        takes = np.full(n, -1)
+        takes[slots] = np.arange(n)
+        if (takes >= 0).all():
+            return data[takes]
+    sums = anp.zeros(n, data.dtype)
+    np.add.at(sums, slots, data)
+    return sums
+
+
+def any_entries(tape: Tape, *given: Any) -> bool:
+    """Whether a part of an argument is active, and has elements."""
+    return any(x.size and is_active(tape, x) for x in parts(given) if isinstance(x, np.ndarray))
+
+
+def with_values(name: str, tape: Tape, made: Any, exact: Any, given: list) -> Any:
+    """`exactly`, where there may be no elements at all."""
+    is_known = is_active(tape, made) or any_entries(tape, given)
+    if isinstance(exact, np.matrix):
+        return as_matrix(exactly(name, tape, made, np.asarray(exact), given)) if is_known else exact
+    return exactly(name, tape, made, exact, given) if is_known else wrapped(exact)
+
+
+def summed(keys: np.ndarray, data: Any) -> tuple[np.ndarray, Any]:
+    """The same entries in order, with those at one place in one."""
+    distinct, slots = np.unique(keys, return_inverse=True)
+    return distinct, added(data, slots, len(distinct))
+
+
+def dense_of(name: str, tape: Tape, exact: Any, keys: np.ndarray, data: Any) -> Any:
+    """What a function has given, as sums of values at positions of that array (or number)."""
+    made = added(data, keys, np.size(exact)).reshape(np.shape(exact))
+    return with_values(name, tape, made, exact, [data])
+
+
+def matrix_of(name: str, tape: Tape, exact: Any, keys: np.ndarray, data: Any) -> Any:
+    """The matrix that a function has given, as sums of values at positions; those that it has left out, it gets."""
+    coords, slots = places_of(exact)
+    own = keys_of(coords, exact.shape)
+    slots = np.arange(len(own)) if slots is None else slots
+    if (own[1:] > own[:-1]).all():
+        order = np.arange(len(own))
+    else:
+        order = np.argsort(own, kind="stable")
+    inside = own[order]
+    place = np.searchsorted(inside, keys)
+    known = place < len(inside)
+    known[known] = inside[place[known]] == keys[known]
+    if known.all() and (inside[1:] != inside[:-1]).all():
+        made = added(data, slots[order[place]], exact.data.size).reshape(exact.data.shape)
+        return holding(exact, with_values(name, tape, made, exact.data, [data]))
+    places = np.unique(np.concatenate([own, keys]))
+    values = np.zeros(len(places), exact.dtype if own.size else data.dtype)  # of nothing, it has any
+    np.add.at(values, np.searchsorted(places, own), exact.data.reshape(-1)[slots])
+    made = with_values(name, tape, added(data, np.searchsorted(places, keys), len(places)), values, [data])
+    kind = "array" if isinstance(exact, ss.sparray) else "matrix"
+    with passive():
+        numbers = np.arange(1.0, len(places) + 1)
+        found = getattr(ss, f"coo_{kind}")((numbers, coords_of(places, exact.shape)), shape=exact.shape)
+        found = found.tobsr(exact.blocksize) if exact.format == "bsr" else found.asformat(exact.format)
+    return _picked(name, tape, [made], None, found)
+
+
+def coalesced(a: Any) -> Any:
+    """A matrix with those of its entries in one that stand at the same place."""
+    tape = current()
+    if tape is None or a.format == "dia" or not a.data.size:
+        return a
+    with passive():
+        exact = copied(a)
+        exact.sum_duplicates()
+    return matrix_of("scipy.sparse: sum_duplicates", tape, exact, *entries(a))
+
+
+# --------------------------------------------------------------------------------------------------------------- moved
+
+
+class Numbers:
+    """Arrays and matrices, with complex numbers in the place of their values: which of all elements it is, and 1j."""
+
+    def __init__(self) -> None:
+        self.sources: list = []
+        self.count = 0
+
+    def of(self, x: Any) -> Any:
+        """Numbers for everything in lists of matrices, arrays and numbers."""
+        if isinstance(x, np.ndarray) and x.dtype == object:
+            x = x.tolist()
+        if x is None or isinstance(x, str):
+            return x
+        if isinstance(x, (list, tuple)):
+            return [self.of(item) for item in x]
+        if ss.issparse(x):
+            if x.format not in INDICES:
+                with passive():
+                    x = x.tocoo()
+            return with_data(x, self._new(x.data))
+        return self._new(np.asanyarray(x))
+
+    def _new(self, data: Any) -> Any:
+        self.sources.append(data)
+        numbers = np.arange(self.count + 1.0, self.count + data.size + 1) + 1j
+        self.count += data.size
+        return numbers.reshape(data.shape)[()]
+
+
+def numbers_of(x: Any) -> np.ndarray:
+    """The numbers in what a function has given."""
+    return np.asarray(x.data if ss.issparse(x) else x)
+
+
+def are_sums(places: Any) -> bool:
+    """Whether a function has added numbers of several elements."""
+    return bool((numbers_of(places).imag > 1.5).any())
+
+
+def _picked(name: str, tape: Tape, sources: list, exact: Any, places: Any) -> Any:
+    """What a function gave, with the elements of its arguments where their numbers are."""
+    import ampi.numpy as anp
+
+    flat = [x.reshape(-1) for x in sources]
+    data = tracked(flat[0]) if len(flat) == 1 else anp.concatenate(flat)
+    picks = indices_of(numbers_of(places))
+    result = data[np.maximum(picks, 0)] if data.size else anp.zeros(picks.shape, data.dtype)
+    if (picks < 0).any():
+        result = np.where(picks >= 0, result, np.zeros((), result.dtype))
+    if exact is None:
+        return holding(places, result)
+    if not ss.issparse(exact):
+        return with_values(name, tape, result, exact, sources)
+    if not _has_places(exact, places):  # without the zeros, which have derivatives
+        return holding(places, result.astype(exact.dtype, copy=False))
+    return holding(exact, with_values(name, tape, result, exact.data, sources))
+
+
+def _has_places(a: Any, b: Any) -> bool:
+    """Whether two matrices of one format have their entries at the same places."""
+    arrays = [list(parts(x))[1:] for x in (a, b)]
+    return a.data.shape == b.data.shape and all(np.array_equal(x, y) for x, y in zip(*arrays))
+
+
+def each(function: Callable, x: Any) -> Any:
+    """A function of the matrices and arrays in lists."""
+    if isinstance(x, (list, tuple)):
+        return [each(function, item) for item in x]
+    if isinstance(x, np.ndarray) and x.dtype == object:
+        return each(function, x.tolist())
+    return function(x)
+
+
+def _with_one_entry_each(x: Any) -> Any:
+    return coalesced(x) if ss.issparse(x) and x.format in INDICES else x
+
+
+def moving(*names: str, in_place: bool = False) -> Callable:
+    """The handler of a function that moves the elements of some of its arguments, or of a method that does so in its
+    matrix."""
+
+    def handle(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
+        if not any_active(tape, arguments, keywords):
+            return found.original(*arguments, **keywords)
+        bound = found.signature.bind(*arguments, **keywords)
+        given = dict(bound.arguments)
+        own = [name for name in names if name in given]
+        if any_active(tape, [x for name, x in given.items() if name not in own]):
+            raise refusal(name_of(found, arguments), " with respect to its other arguments")
+        bound.arguments.pop("out", None)
+        for attempt in (False, True):
+            numbers = Numbers()
+            with passive(), warnings.catch_warnings():
+                bound.arguments.update({name: each(copied, given[name]) for name in own})
+                exact = found.original(*bound.args, **bound.kwargs)
+                if in_place:
+                    exact = bound.arguments["self"]
+                if ss.issparse(exact) and exact.format not in INDICES:
+                    raise refusal(name_of(found, arguments), f" that gives the format {exact.format}", INSTEAD)
+                warnings.simplefilter("ignore")
+                bound.arguments.update({name: numbers.of(given[name]) for name in own})
+                kind = bound.arguments.pop("dtype", None)
+                places = found.original(*bound.args, **bound.kwargs)
+                if kind is not None:
+                    bound.arguments["dtype"] = kind
+                if in_place:
+                    places = bound.arguments["self"]
+            if not are_sums(places):
+                break
+            if found.original.__name__ in STAYING and not in_place:
+                make = matrix_of if ss.issparse(exact) else dense_of
+                return into(make(found.name, tape, exact, *entries(given["self"])), given.get("out"), found.name)
+            if attempt:
+                raise refusal(found.name, " for entries that are to be summed")
+            given = {name: each(_with_one_entry_each, x) if name in own else x for name, x in given.items()}
+        made = _picked(found.name, tape, numbers.sources, exact, places)
+        if in_place:
+            vars(arguments[0]).update(vars(made))
+            return None
+        return into(made, given.get("out"), found.name)
+
+    return handle
+
+
+STAYING = set("tocsr tocsc tocoo todia tobsr asformat toarray todense".split())
+"""Methods that leave all entries where they are."""
+
+
+def into(made: Any, out: Any, name: str) -> Any:
+    """A result, or the array into which it was to be written."""
+    if out is None:
+        return made
+    assign(out, made, name)
+    return out
+
+
+def placed(self: Any, name: str, tape: Tape, run: Callable, source: Any) -> None:
+    """Have a new matrix hold the entries of another one, or of a dense array: ``run(matrix, source, exact)`` makes it
+    of plain ones."""
+    numbers = Numbers()
+    with passive():
+        places = copy.copy(self)
+        run(self, copied(source), True)
+        run(places, numbers.of(source), False)
+    if are_sums(places):
+        made = matrix_of(name, tape, self, *entries(source))
+    else:
+        made = _picked(name, tape, numbers.sources, self, places)
+    vars(self).update(vars(made))
+
+
+def as_array(x: Any) -> Any:
+    """Lists with active numbers as one array; everything else that is no sparse matrix as an array of ours."""
+    if ss.issparse(x):
+        return x
+    x = from_nested(x)
+    return as_plain(tracked(np.asarray(x) if isinstance(x, np.matrix) else np.asanyarray(x)))

@@ -1,0 +1,233 @@
+"""`scipy.special`: elementwise functions, whose partial derivatives are those of `kernel.runtime.special_table`, and
+other functions.
+
+Expressions of the table become functions of arrays, which second derivatives differentiate in turn.  An argument whose
+derivative needs a function that only kernels have (mostly an order, a parameter) is left to them (see
+`ampi.foreign.compiled_ufuncs`); it is an error where they do not know it either.  What stands neither there nor in
+autograd's table is an error as well.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.special as sp
+
+from ...arrays.activity import plain_of
+from ...errors import no_rule
+from ...kernel.runtime.special_table import COMPLEX, FORMULAS, PARTIALS, UNKNOWN, WHOLE
+from ...memory.storages import TrackedArray
+from ...rules import elementwise
+from ...rules.definitions import define
+from ...rules.elementwise import unbroadcast
+
+# -------------------------------------------------------------------------------- expressions of the table, for arrays
+
+_NAMES = {"x": "x", "y": "y", "z": "w", "w": "v", "r": "z"}
+"""Arguments and result, in the table and in rules of elementwise functions (see `ampi.rules.elementwise`)."""
+
+
+class _OfArrays(ast.NodeTransformer):
+    """An expression of the table with NumPy's choices of elements, which looks its functions up."""
+
+    def __init__(self) -> None:
+        self.used: set[str] = set()
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        self.used.add(_NAMES[node.id])
+        return ast.Name(_NAMES[node.id], ast.Load())
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        assert isinstance(node.func, ast.Name)
+        return ast.Call(node.func, [self.visit(a) for a in node.args], [])
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
+        branches = [self.visit(part) for part in (node.test, node.body, node.orelse)]
+        return ast.Call(ast.Name("where", ast.Load()), branches, [])
+
+
+class Formula:
+    """A function of the table that SciPy does not have, of arrays; called as a ufunc is."""
+
+    def __init__(self, name: str, function: Callable, nin: int) -> None:
+        self.__name__ = name
+        self.function = function
+        self.nin = nin
+
+    def __call__(self, *inputs: Any) -> Any:
+        if any([isinstance(x, TrackedArray) for x in inputs]):
+            from ...arrays.ufuncs import apply_formula
+
+            return apply_formula(self, inputs)
+        return self.function(*inputs)
+
+
+def _called(text: str) -> set[str]:
+    return {node.func.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)}  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _known(name: str) -> Any:
+    """A function that expressions call, for arrays; None: only kernels have it, or this version of SciPy has not."""
+    if name in FORMULAS:
+        names = [
+            x for x in "xyzw" if x in {n.id for n in ast.walk(ast.parse(FORMULAS[name])) if isinstance(n, ast.Name)}
+        ]
+        function = _function(FORMULAS[name], tuple(_NAMES[x] for x in names))
+        return None if function is None else Formula(name, function, len(names))
+    if name in _ELEMENTARY:
+        return _ELEMENTARY[name]
+    found = getattr(sp, name, None)
+    return found if isinstance(found, np.ufunc) else None
+
+
+def _trigamma(x: Any) -> Any:
+    """By reflection for x <= 0, where SciPy would add up a term for each integer in between."""
+    with np.errstate(all="ignore"):
+        sine = np.sin(np.pi * (x - 2 * np.rint(0.5 * x)))
+        right = sp.polygamma(1, np.where(x > 0, x, 1 - x))
+        return np.where(x > 0, right, (np.pi / sine) ** 2 - right)
+
+
+def _tetragamma(x: Any) -> Any:
+    with np.errstate(all="ignore"):
+        angle = np.pi * (x - 2 * np.rint(0.5 * x))
+        right = sp.polygamma(2, np.where(x > 0, x, 1 - x))
+        return np.where(x > 0, right, right - 2 * np.cos(angle) * (np.pi / np.sin(angle)) ** 3)
+
+
+_ELEMENTARY: dict[str, Any] = {
+    **{name: getattr(np, name) for name in "exp log sin cos sqrt hypot sign maximum minimum where real imag".split()},
+    "abs": np.abs,
+    "round": np.rint,
+    "digamma": sp.psi,
+    "trigamma": Formula("trigamma", _trigamma, 1),
+    "tetragamma": Formula("tetragamma", _tetragamma, 1),
+}
+
+
+def _function(text: str, parameters: tuple[str, ...] | None = None, whole: tuple[str, ...] = ()) -> Callable | None:
+    """An expression of the table as a function of arrays; None: it needs what only kernels have.
+
+    Its parameters are what the expression needs.  Python's numbers become NumPy's, which may be divided by zero;
+    those in ``whole`` stay.
+    """
+    called = _called(text) | {"where"}
+    known = {name: _known(name) for name in called}
+    if any(function is None for function in known.values()):
+        return None
+    transformer = _OfArrays()
+    body = ast.unparse(ast.fix_missing_locations(transformer.visit(ast.parse(text, mode="eval").body)))
+    names = (
+        parameters if parameters is not None else tuple(x for x in ("x", "y", "w", "v", "z") if x in transformer.used)
+    )
+    given = ", ".join(names)
+    settled = "".join(f"    {x} = number({x}) if type({x}) in plain else {x}\n" for x in names if x not in whole)
+    source = f"def partial({given}):\n{settled}    with errstate(all='ignore'):\n        return {body}\n"
+    namespace = {**known, "errstate": np.errstate, "number": np.float64, "plain": (int, float)}
+    exec(compile(source, __file__, "exec"), namespace)
+    return namespace["partial"]
+
+
+def _entries(name: str, texts: tuple[str, ...]) -> tuple:
+    whole = tuple("xywv"[k] for k in WHOLE.get(name, ()))
+    return tuple(... if text == UNKNOWN else _function(text, None, whole) or ... for text in texts)
+
+
+def _give(function: Any, name: str) -> None:
+    """Enter the rules of a function of the table."""
+    rule = elementwise.rule(name, _entries(name, PARTIALS[name]), False)
+    rule.whole = WHOLE.get(name, ())
+    if name not in COMPLEX:
+        rule.of_complex = elementwise.rule(name, (...,) * len(PARTIALS[name]), False)
+    elif COMPLEX[name] is not PARTIALS[name]:
+        rule.of_complex = elementwise.rule(name, _entries(name, COMPLEX[name]), False)
+        rule.of_complex.whole = rule.whole
+    elementwise.RULES[function] = rule
+
+
+BY_KERNELS = (*("fdtr", "fdtrc", "gdtr", "gdtrc", "pdtr", "pdtrc", "voigt_profile"),)
+"""Functions whose derivatives with respect to all arguments are those of kernels."""
+
+for _name in PARTIALS:
+    _found: Any = _known(_name)
+    if _found is not None and (isinstance(_found, Formula) or _name not in BY_KERNELS):
+        _give(_found, _name)
+for _name in BY_KERNELS:
+    if isinstance(_found := getattr(sp, _name, None), np.ufunc):
+        define(_found, partials=(...,) * _found.nin)
+define(sp.round, constant=True)
+
+
+# ---------------------------------------------------------------------------------------------------- other functions
+
+
+@define(sp.logsumexp)
+def _logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, return_sign: bool = False) -> Any:
+    top = np.max(
+        np.where(plain_of(b) == 0, -np.inf, plain_of(a).real) if b is not None else plain_of(a).real,
+        axis=axis,
+        keepdims=True,
+    )
+    top = np.where(np.isfinite(top), top, 0)
+    terms = np.exp(np.subtract(a, top))
+    total = np.sum(terms if b is None else np.multiply(b, terms), axis=axis, keepdims=True)
+    if np.iscomplexobj(plain_of(total)) and return_sign:
+        raise no_rule(sp.logsumexp, " for complex numbers with return_sign=True")
+    sign = np.sign(plain_of(total))
+    result = (np.log(total * sign) if return_sign else np.log(total)) + top
+    if not keepdims:
+        result, sign = np.squeeze(result, axis=axis)[()], np.squeeze(sign, axis=axis)[()]
+    return (result, sign) if return_sign else result
+
+
+@define(sp.softmax)
+def _softmax(x: Any, axis: Any = None) -> Any:
+    terms = np.exp(np.subtract(x, np.max(plain_of(x), axis=axis, keepdims=True)))
+    return terms / np.sum(terms, axis=axis, keepdims=True)
+
+
+@define(sp.log_softmax)
+def _log_softmax(x: Any, axis: Any = None) -> Any:
+    moved = np.subtract(x, np.max(plain_of(x), axis=axis, keepdims=True))
+    return moved - np.log(np.sum(np.exp(moved), axis=axis, keepdims=True))
+
+
+define(sp.polygamma, adjoint={"x": lambda g, n, x, shape: unbroadcast(g * sp.polygamma(np.asarray(n) + 1, x), shape)})
+define(
+    sp.multigammaln,
+    adjoint={"a": lambda g, a, d: g * sum(sp.psi(np.asarray(a) + (1 - j) / 2) for j in range(1, int(d) + 1))},
+)
+define(
+    sp.zeta, adjoint={"q": lambda g, x, q, shape: unbroadcast(np.asanyarray(-g * x * sp.zeta(np.add(x, 1), q)), shape)}
+)
+define(
+    sp.lambertw,
+    adjoint={"z": lambda g, z, result, shape: unbroadcast(g * np.conj(np.exp(-result) / (1 + result)), shape)},
+)
+if hasattr(sp, "softplus"):
+
+    @define(sp.softplus)
+    def _softplus(x: Any, **keywords: Any) -> Any:
+        return np.logaddexp(0, x)
+
+
+def _spherical(name: str) -> None:
+    function = getattr(sp, name)
+
+    def known(derivative: Any) -> None:
+        if derivative:
+            raise no_rule(function, " of its derivative")
+
+    def adjoint(g: Any, n: Any, z: Any, shape: Any) -> Any:
+        return unbroadcast(np.asanyarray(g * np.conj(function(n, z, True))), shape)
+
+    define(function, adjoint={"z": adjoint}, require=known)
+
+
+for _name in ("spherical_jn", "spherical_yn", "spherical_in", "spherical_kn"):
+    _spherical(_name)

@@ -1,0 +1,575 @@
+"""Code outside ampi that reads and writes arrays: which of it is seen, and what is done then.
+
+`interception` shows what NumPy's C code is given while a tape records; here is what follows from it.  Code that has an
+array's address only for as long as it runs, and is known to write, is a write of constants (`numpy.random.Generator`,
+h5py); whoever may keep the address is lent the array (`outside.lend`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import operator
+import sys
+import threading
+from collections.abc import Callable
+from ctypes import py_object, pythonapi
+from typing import Any
+
+import numpy as np
+
+from ..arrays import conversions, indexing, nested, writing
+from ..arrays.activity import copies
+from ..arrays.array import ndarray
+from ..base import arrivals, checks
+from ..base.structures import leaves
+from ..errors import ActivityError, no_rule
+from ..memory.storages import TrackedArray, carries_derivatives, plain, storage_of, tracked
+from ..tape import Tape, at_opening, current
+from . import entry_points, interception
+from .entry_points import object_at
+from .interception import arguments_at
+from .outside import (
+    is_called_by_ampi,
+    is_called_by_numpy,
+    is_called_by_program,
+    lend,
+    lose,
+    lose_unheard,
+    warn_lost,
+    would_be_lost,
+)
+from .trampolines import NOTHING, Hook, Place
+
+_IN = "make that array with ampi.numpy"
+_AS = "use ampi.numpy"
+
+
+def _first_active(x: Any) -> Any:
+    """The first active array in an operand; None if there is none, or no tape records."""
+    if current() is None:
+        return None
+    return next((leaf for leaf in leaves(x) if isinstance(leaf, ndarray) and would_be_lost(leaf)), None)
+
+
+# ------------------------------------------------------------------------------------------------------ what is hooked
+
+
+def _store(target: int, key: int, value: int) -> Any:
+    """``target[key] = value`` of a plain array, with a value of ours or into a view of ours; NumPy's own method, called
+    by its name, with an array of ours."""
+    array, item, given = object_at(target), object_at(key), object_at(value)
+    return None if current() is None or is_called_by_ampi(2) else _assign(array, item, given)
+
+
+def _assign(array: Any, item: Any, given: Any) -> Any:
+    if isinstance(array, ndarray) or (type(array) is np.ndarray and storage_of(array) is not None):
+        indexing.setitem(array, item, given)  # type: ignore[arg-type]
+        return True
+    active = _first_active(given)
+    if active is not None and _is_lost(array, item):
+        lose(f"assignment into a plain numpy array of shape {np.shape(array)} of", active, _IN)
+    return None
+
+
+def _is_lost(target: Any, key: Any) -> bool:
+    dtype = getattr(target, "dtype", None) or target.base.dtype
+    if not dtype.hasobject:
+        return carries_derivatives(dtype)
+    keys = key if type(key) is tuple else (key,)
+    return not (len(keys) == np.ndim(target) and all(isinstance(k, (int, np.integer)) for k in keys))
+
+
+def _set(name: str) -> Hook:
+    def hook(target: int, value: int, _: int) -> Any:
+        array, given = object_at(target), object_at(value)
+        if current() is None or is_called_by_ampi(2):
+            return None
+        return _assign(getattr(array, name), ..., given)
+
+    return hook
+
+
+def _convert(name: str, signature: str) -> Hook:
+    """``numpy.asarray(x)`` and its relatives."""
+
+    def hook(_: int, items: int, n: int = 0, names: int = 0) -> Any:
+        if current() is None or (is_called_by_ampi(2) and not (name == "asanyarray" and is_called_by_numpy(2))):
+            return None
+        arguments, keywords = arguments_at(signature, items, n, names)
+        x = arguments[0] if arguments else next(iter(keywords.values()))
+        if name == "asanyarray" or keywords.get("subok"):
+            from .. import numpy as ours
+
+            keywords.pop("subok", None)
+            return getattr(ours, name)(*arguments, **keywords)
+        active = _first_active(x)
+        if active is not None and not _keeps_arrays(x, arguments, keywords):
+            lose(f"numpy.{name}() of", active, _AS)
+        if isinstance(x, ndarray) and (name != "array" or not copies(keywords.get("copy", True))):
+            lend(x)
+        return None
+
+    return hook
+
+
+def _keeps_arrays(x: Any, arguments: tuple, keywords: dict) -> bool:
+    """Whether what is made has no numbers with derivatives: other numbers, or the arrays themselves as objects."""
+    dtype = keywords.get("dtype", arguments[1] if len(arguments) > 1 else None)
+    if dtype is None:
+        return False
+    dtype = np.dtype(dtype)
+    if dtype.hasobject:
+        return isinstance(x, (tuple, list)) and len({np.shape(leaf) for leaf in x}) > 1
+    return not carries_derivatives(dtype)
+
+
+def _method(name: str, signature: str) -> Hook:
+    """A method of a plain array that is given arrays of ours: the function of that name knows what to do."""
+    function = getattr(np, name)
+
+    def hook(target: int, items: int, n: int = 0, names: int = 0) -> Any:
+        array = object_at(target)
+        if isinstance(array, ndarray) or current() is None or is_called_by_ampi(2):
+            return None
+        arguments, keywords = arguments_at(signature, items, n, names)
+        if not any(isinstance(x, ndarray) for x in leaves((arguments, keywords))):
+            return None
+        array = _as_numpys(array)
+        if name == "compress":
+            condition, *others = arguments
+            found = function(condition, array, *others, **keywords)
+        else:
+            found = function(array, *arguments, **keywords)
+        return NOTHING if found is None else found
+
+    return hook
+
+
+_METHODS = ("choose", "compress", "dot", "put", "take")
+
+
+def _fill(signature: str) -> Hook:
+    """``plain.fill(x)``."""
+
+    def hook(target: int, items: int, n: int = 0, names: int = 0) -> Any:
+        if current() is None or is_called_by_ampi(2):
+            return None
+        arguments, keywords = arguments_at(signature, items, n, names)
+        done = _assign(object_at(target), ..., [*arguments, *keywords.values()][0])
+        return None if done is None else NOTHING
+
+    return hook
+
+
+def _function(name: str, signature: str) -> Hook:
+    """A function of NumPy's C code that is given lists of ours: `ampi.numpy` has one that knows what to do."""
+
+    def hook(_: int, items: int, n: int = 0, names: int = 0) -> Any:
+        if current() is None or is_called_by_ampi(2):
+            return None
+        arguments, keywords = arguments_at(signature, items, n, names)
+        if _first_active((arguments, keywords)) is None:
+            return None
+        from .. import numpy as ours
+
+        arguments, keywords = _as_numpys((arguments, keywords))
+        found = getattr(ours, name)(*arguments, **keywords)
+        return NOTHING if found is None else found
+
+    return hook
+
+
+def _as_numpys(x: Any) -> Any:
+    """Arrays of classes that others derived from NumPy's, as these: NumPy would ask the others' class what to do."""
+    if isinstance(x, np.ndarray):
+        return x if type(x) is np.ndarray or isinstance(x, ndarray) else x.view(np.ndarray)
+    if type(x) in (tuple, list):
+        return type(x)([_as_numpys(item) for item in x])
+    return {key: _as_numpys(item) for key, item in x.items()} if type(x) is dict else x
+
+
+_FUNCTIONS = {
+    "arange": "arange",
+    "bincount": "bincount",
+    "c_einsum": "einsum",
+    "concatenate": "concatenate",
+    "copyto": "copyto",
+    "correlate2": "correlate",
+    "dot": "dot",
+    "inner": "inner",
+    "interp": "interp",
+    "putmask": "putmask",
+    "vdot": "vdot",
+    "where": "where",
+}
+"""Functions of NumPy's C code that compute, and those of its namespace that call them."""
+
+
+def _export(array: int, _: int, __: int) -> Any:
+    """The buffer protocol: memoryview, readinto, frombuffer, Cython's views, mpi4py without ampi."""
+    x = object_at(array)
+    if current() is None or is_called_by_ampi(2):
+        return None
+    lose = warn_lost if is_called_by_program(2) else lose_unheard  # which may write it to a file
+    with contextlib.suppress(ActivityError):  # would be another one where it arrives, and comes up again
+        lose("what is read from a buffer of", x, "messages of it keep theirs")
+    lend(x)
+    return None
+
+
+def _compute(function: Callable[[Any], Callable]) -> Hook:
+    """A ufunc that is given lists of ours, which NumPy would take apart into numbers."""
+
+    def hook(ufunc: int, items: int, n: int, names: int = 0) -> Any:
+        if current() is None or is_called_by_ampi(2):
+            return None
+        arguments, keywords = arguments_at("fast", items, n & sys.maxsize, names)
+        arguments = tuple([nested.from_nested(x) for x in arguments])
+        if function is _REDUCE and _first_active((arguments[1:], keywords)) is not None:
+            arguments = (tracked(arguments[0]), *arguments[1:])  # NumPy does not look for an initial value's class
+        if not any(isinstance(x, ndarray) for x in arguments):
+            return None
+        found = function(object_at(ufunc))(*arguments, **keywords)
+        return NOTHING if found is None else found
+
+    return hook
+
+
+_REDUCE = operator.attrgetter("reduce")
+
+
+def _operate(name: str) -> Hook:
+    """An operator of a number of NumPy's and a list of ours, of which it would make a plain array."""
+    compute = divmod if name == "divmod" else getattr(operator, name)
+
+    def hook(a: int, b: int, _: int = 0) -> Any:
+        if current() is None or is_called_by_ampi(2):
+            return None
+        x, y = object_at(a), object_at(b)
+        if name == "mul" and (isinstance(x, np.integer) or isinstance(y, np.integer)):
+            return None  # which repeats the list
+        x, y = nested.from_nested(x), nested.from_nested(y)
+        return compute(x, y) if isinstance(x, ndarray) or isinstance(y, ndarray) else None
+
+    return hook
+
+
+def _ufuncs(*modules: Any) -> list[np.ufunc]:
+    found = {id(x): x for module in modules for x in vars(module).values()}
+    return [x for x in found.values() if type(x) is np.ufunc]
+
+
+def _call(ufunc: np.ufunc) -> np.ufunc:
+    return ufunc
+
+
+_CALL = _compute(_call)
+
+
+def _redirect_special() -> None:
+    """SciPy's special functions are ufuncs as well."""
+    found = _ufuncs(sys.modules["scipy.special"])
+    with contextlib.suppress(entry_points.Unknown):
+        seen.extend("lists", _CALL, *entry_points.calls_of(np.ufunc, found))
+
+
+def _iterate(_: int, items: int, named: int) -> Any:
+    """``numpy.nditer``."""
+    if current() is None or is_called_by_ampi(2):
+        return None
+    arguments, keywords = arguments_at("tuple", items, named)
+    arrays = [x for x in leaves((arguments[:1], keywords.get("op"))) if isinstance(x, ndarray)]
+    for x in arrays:
+        lose("numpy.nditer of", x, "write it with functions of ampi.numpy")
+        lend(x)
+    return None
+
+
+def _places() -> list[Place]:
+    """All places that are redirected while a tape records."""
+    places = []
+    addresses, _stored[0] = entry_points.mapping_slot(np.ndarray, np.ndarray)
+    places.append(Place((*addresses, *_slots_of_derived_classes()), _stored[0], "store", _store))
+    places.append(Place(*entry_points.mapping_slot(np.flatiter, np.flatiter), "store flat", _store))
+    for name in ("real", "imag", "flat"):
+        places.append(Place(*entry_points.setter(np.ndarray, name), "set", _set(name)))
+    for name in ("array", "asarray", "asanyarray", "ascontiguousarray", "asfortranarray", "frombuffer"):
+        address, original, signature = entry_points.entry_of_function(getattr(np, name))
+        places.append(Place(address, original, signature, _convert(name, signature)))
+    for name in _METHODS:
+        address, original, signature = entry_points.entry_of_method(np.ndarray, name)
+        places.append(Place(address, original, signature, _method(name, signature)))
+    places.append(Place(*(found := entry_points.entry_of_method(np.ndarray, "fill")), _fill(found[-1])))
+    for name, public in _FUNCTIONS.items():
+        function = getattr(np._core.multiarray, name, None)
+        if function is not None:
+            found = entry_points.entry_of_function(getattr(function, "_implementation", function))
+            places.append(Place(*found, _function(public, found[-1])))
+    for name in ("accumulate", "outer", "reduce", "reduceat"):
+        address, original, signature = entry_points.entry_of_method(np.ufunc, name)
+        if signature != "fast":
+            raise entry_points.Unknown(name)
+        if name == "reduce":
+            places.append(Place(address, original, "reduce", _compute(_REDUCE), lasts=True))
+        else:
+            places.append(Place(address, original, "lists", _compute(operator.attrgetter(name)), lasts=True))
+    found = _ufuncs(np, np._core.umath, np.linalg._umath_linalg)
+    places.append(Place(*entry_points.calls_of(np.ufunc, found), "lists", _CALL, lasts=True))
+    for cls in conversions.NUMBERS:
+        for name, (address, original) in entry_points.operator_slots(cls).items():
+            signature = "power" if name == "pow" else "binary"
+            places.append(Place(address, original, signature, _operate(name), lasts=True))
+    places += [*conversions.places(), *_drawing_places()]
+    places.append(Place(*entry_points.buffer_slot(ndarray), "buffer", _export))
+    places.append(Place(*entry_points.making_slot(np.nditer), "init", _iterate))
+    return places
+
+
+_derived: set[type] = {np.ndarray}
+"""Classes of arrays whose slots are known; they are kept, since what is written there lies in them."""
+
+
+_stored = [0]
+"""The address of what assigns items to NumPy's array."""
+
+
+def _slots_of_derived_classes() -> tuple[int, ...]:
+    """Where classes that anybody has derived from NumPy's array by now have this address, but for those known."""
+    found = []
+    asked = [np.ndarray]
+    while asked:
+        for cls in type.__subclasses__(asked.pop()):
+            if not issubclass(cls, TrackedArray):
+                asked.append(cls)
+                if cls not in _derived and not any("__setitem__" in vars(base) for base in _before_numpys(cls)):
+                    _derived.add(cls)
+                    with contextlib.suppress(
+                        entry_points.Unknown
+                    ):  # made on a tape: what stands before NumPy's is there
+                        found.append(entry_points.assigning_slot(cls, _stored[0]))
+    return tuple(found)
+
+
+def _before_numpys(cls: type) -> tuple[type, ...]:
+    return cls.__mro__[: cls.__mro__.index(np.ndarray)]
+
+
+seen = interception.start(_places, ndarray)
+"""What is redirected, and why nothing is if that is so (``seen.problem``)."""
+
+
+def _look_for_classes(tape: Tape) -> None:
+    """Classes that were derived since the last tape."""
+    if _stored[0] and not seen.is_held and (slots := _slots_of_derived_classes()):
+        seen.extend("store", _store, slots, _stored[0])
+
+
+at_opening.append(_look_for_classes)
+
+
+# ----------------------------------------------------------------------------- methods of classes that C code defines
+
+
+def replace_method(cls: type, name: str, made: Callable[[Callable], Callable]) -> None:
+    """Put a function in the place of a method of a class whose attributes cannot be set.
+
+    The class's own dictionary is behind a proxy; the collector knows it.
+    """
+    (members,) = [found for found in gc.get_referents(vars(cls)) if type(found) is dict]
+    original = members[name]
+    members[name] = functools.wraps(original)(made(original))
+    pythonapi.PyType_Modified(py_object(cls))
+
+
+def _writing(find: Callable[[tuple, dict], Any]) -> Callable[[Callable], Callable]:
+    """What a method becomes that writes to the array which ``find`` gives of its arguments, and reads others."""
+
+    def replace(method: Callable) -> Callable:
+        def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
+            out = find(arguments, keywords)
+            if isinstance(out, np.ndarray) and (isinstance(out, ndarray) or writing.must_announce(out)):
+                return _announced(method, self, arguments, keywords, out)
+            if isinstance(out, list):  # whose items are moved as they are
+                return method(self, *arguments, **keywords)
+            if current() is not None and any(_first_active(x) is not None for x in (*arguments, *keywords.values())):
+                raise no_rule(method, "; draw standard numbers or indices and compute with them,")
+            return method(self, *arguments, **keywords)
+
+        return call
+
+    return replace
+
+
+def _announced(method: Callable, self: Any, arguments: tuple, keywords: dict, out: np.ndarray) -> Any:
+    others = [x for x in (*arguments, *keywords.values()) if x is not out]
+    if any(_first_active(x) is not None for x in others) or (_first_active(out) is not None and _reads(method)):
+        raise no_rule(method, "; index with a permutation instead,")
+    target = plain(out)
+    arguments = tuple(target if x is out else x for x in arguments)
+    keywords = {name: target if x is out else x for name, x in keywords.items()}
+    result = writing.write_constants([out], lambda: method(self, *arguments, **keywords))
+    return out if result is target else result
+
+
+def _reads(method: Callable) -> bool:
+    return method.__name__ in ("shuffle", "permuted")
+
+
+def _argument(name: str, position: int) -> Callable[[tuple, dict], Any]:
+    """What takes the argument of a name, which has a position as well, out of the arguments of a call."""
+    return lambda arguments, keywords: keywords.get(name, arguments[position] if len(arguments) > position else None)
+
+
+_NEVER = sys.maxsize
+_GENERATOR = {
+    "random": _argument("out", 2),
+    "standard_normal": _argument("out", 2),
+    "standard_exponential": _argument("out", 3),
+    "standard_gamma": _argument("out", 3),
+    "permuted": _argument("out", _NEVER),
+    "shuffle": _argument("x", 0),
+}
+
+
+def _draws(cls: type) -> dict[str, Any]:
+    """The methods of NumPy's class that draws random numbers, by their names."""
+    return {name: found for name, found in vars(cls).items() if not name.startswith("_") and callable(found)}
+
+
+def _drawing(name: str) -> Callable[[Callable], Callable]:
+    return _writing(_GENERATOR.get(name, _argument("out", _NEVER)))
+
+
+def _replace_random() -> None:
+    for cls in (np.random.Generator, np.random.RandomState):
+        for name in _draws(cls):
+            replace_method(cls, name, _drawing(name))
+
+
+def _drawing_places() -> list[Place]:
+    """The same methods where they are called by what was bound to an object before the first tape, as all functions of
+    `numpy.random` are."""
+    originals: dict[int, Any] = {}
+    for cls in (np.random.Generator, np.random.RandomState):
+        for name, found in _draws(cls).items():
+            original = getattr(found, "__wrapped__", found)
+            originals[id(original)] = original, _drawing(name)(original)
+
+    def hook(method: int, items: int, n: int, names: int) -> Any:
+        if current() is None or is_called_by_ampi(2):
+            return None
+        arguments, keywords = arguments_at("fast", items, n & sys.maxsize, names)
+        found = originals[method][1](*arguments, **keywords)
+        return NOTHING if found is None else found
+
+    with contextlib.suppress(entry_points.Unknown):
+        entries = entry_points.calls_by_entry([method for method, _ in originals.values()])
+        return [Place(addresses, entry, "call", hook, lasts=True) for addresses, entry in entries]
+    return []  # methods of the classes are seen even so
+
+
+def _replace_h5py_datasets() -> None:
+    replace_method(sys.modules["h5py.h5d"].DatasetID, "read", _reading_parts)
+
+
+def _reading_parts(method: Callable) -> Callable:
+    """What h5py's method becomes that reads into an array, or into a part of it, which a dataspace selects."""
+    read = _writing(_argument("arr_obj", 2))(method)
+
+    def call(self: Any, mspace: Any, fspace: Any, arr_obj: Any, *others: Any, **keywords: Any) -> Any:
+        count = getattr(mspace, "get_select_npoints", None)
+        partly = isinstance(arr_obj, np.ndarray) and count is not None and 0 < count() < arr_obj.size
+        if not partly or _first_active(arr_obj) is None:
+            return read(self, mspace, fspace, arr_obj, *others, **keywords)
+        # What both have in common afterwards has been read.
+        found = [np.full((*arr_obj.shape, arr_obj.itemsize), byte, np.uint8) for byte in (0, 255)]
+        for target in found:
+            method(self, mspace, fspace, target.view(arr_obj.dtype)[..., 0], *others, **keywords)
+        where = (found[0] == found[1]).all(axis=-1)
+        indexing.setitem(arr_obj, where, found[0].view(arr_obj.dtype)[..., 0][where])
+        return None
+
+    return call
+
+
+def _replace_h5py_attributes() -> None:
+    replace_method(sys.modules["h5py.h5a"].AttrID, "read", _writing(_argument("arr", 0)))
+
+
+def _replace_stencils() -> None:
+    replace_method(sys.modules["numba.stencils.stencil"].StencilFunc, "__call__", _by_a_kernel("call_stencil"))
+
+
+def _replace_generalized_ufuncs() -> None:
+    replace_method(sys.modules["numba.np.ufunc.gufunc"].GUFunc, "__call__", _by_a_kernel("call_generalized"))
+
+
+def _guard_typed_lists() -> None:
+    for name in ("append", "extend", "insert", "__setitem__"):
+        replace_method(sys.modules["numba.typed.typedlist"].List, name, _without_active_numbers)
+
+
+def _guard_typed_dictionaries() -> None:
+    replace_method(sys.modules["numba.typed.typeddict"].Dict, "__setitem__", _without_active_numbers)
+
+
+def _without_active_numbers(method: Callable) -> Callable:
+    """What a method becomes that puts things into a container of Numba's: arrays stay what they are, numbers do not."""
+
+    def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        if current() is not None:
+            for given in (*arguments, *keywords.values()):
+                for x in given if isinstance(given, (list, tuple)) else (given,):
+                    if not np.ndim(x) and _first_active(x) is not None:
+                        raise ActivityError(
+                            f"a number that carries derivatives in numba.typed.{type(self).__name__}, which keeps "
+                            "plain numbers; use Python's own list or dict, or put arrays into it"
+                        )
+        return method(self, *arguments, **keywords)
+
+    return call
+
+
+def _by_a_kernel(name: str) -> Callable[[Callable], Callable]:
+    """What the call of something that Numba compiled becomes, which is differentiated where an array is active."""
+
+    def replace(method: Callable) -> Callable:
+        def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
+            if current() is not None and any(_first_active(x) is not None for x in (*arguments, *keywords.values())):
+                from . import compiled_calls
+
+                return getattr(compiled_calls, name)(self, method, arguments, keywords)
+            return method(self, *arguments, **keywords)
+
+        return call
+
+    return replace
+
+
+_LATER: dict[str, Callable[[], None]] = {
+    "h5py.h5a": _replace_h5py_attributes,
+    "h5py.h5d": _replace_h5py_datasets,
+    "numba.np.ufunc.gufunc": _replace_generalized_ufuncs,
+    "numba.stencils.stencil": _replace_stencils,
+    "numba.typed.typeddict": _guard_typed_dictionaries,
+    "numba.typed.typedlist": _guard_typed_lists,
+    "numpy.random": _replace_random,
+    "scipy.special": _redirect_special,
+}
+"""What to do when a module is there."""
+
+_beginning = threading.Lock()
+
+
+def _begin(tape: Tape) -> None:
+    """A tape of the process records; the first has what is to come watched."""
+    with _beginning:
+        if _LATER and checks.level != checks.OFF:
+            for name in list(_LATER):
+                arrivals.when_imported(name, _LATER.pop(name))
+    arrivals.settle()
+
+
+at_opening.append(_begin)

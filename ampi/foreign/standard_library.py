@@ -1,0 +1,104 @@
+"""Modules of Python that tell a `float` by its class in C, where tracked numbers are to be what NumPy's are there."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ..arrays.activity import plain_of
+from ..arrays.scalars import scalar
+from ..base.arrivals import when_imported
+from .texts import warn_json
+
+
+def plainly(x: Any) -> Any:
+    """What json is given, with Python's numbers for tracked ones: the same object where there are none."""
+    kind = type(x)
+    if kind is scalar:
+        warn_json(x)
+        return plain_of(x).item() if x.dtype.type is np.float64 else x
+    if isinstance(x, dict):
+        found = {plainly(key): plainly(value) for key, value in x.items()}
+        return found if any(a is not b for a, b in zip(_parts(found), _parts(x))) else x
+    if isinstance(x, (list, tuple)):
+        items = [plainly(item) for item in x]
+        return items if any(a is not b for a, b in zip(items, x)) else x
+    return x
+
+
+def _parts(x: dict[Any, Any]) -> Iterator[Any]:
+    for pair in x.items():
+        yield from pair
+
+
+def _json() -> None:
+    """What is written has no derivative (as with all files); the encoder in C takes nothing but a `float`."""
+    encoder = sys.modules["json.encoder"].JSONEncoder
+    encode, iterate = encoder.encode, encoder.iterencode
+
+    @functools.wraps(encode)
+    def to_text(self: Any, o: Any) -> str:
+        _prepare(self)
+        try:
+            return encode(self, o)
+        except TypeError:
+            found = _plainly(o)
+            if found is o:
+                raise
+        return encode(self, found)
+
+    @functools.wraps(iterate)
+    def to_pieces(self: Any, o: Any, _one_shot: bool = False) -> Any:
+        _prepare(self)
+        return iterate(self, o if _one_shot else _plainly(o), _one_shot)
+
+    encoder.encode, encoder.iterencode = to_text, to_pieces
+
+
+def _plainly(o: Any) -> Any:
+    try:
+        return plainly(o)
+    except RecursionError:  # json says what it is that contains itself
+        return o
+
+
+def _prepare(encoder: Any) -> None:
+    if not isinstance(encoder.default, _Default):
+        encoder.default = _Default(encoder.default)
+
+
+class _Default:
+    """What an encoder makes of other objects, with Python's numbers."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function = function
+
+    def __call__(self, o: Any) -> Any:
+        found = plainly(o)
+        return plainly(self.function(o)) if found is o else found
+
+
+def _statistics() -> None:
+    module: Any = sys.modules["statistics"]
+    coerce = module._coerce
+
+    @functools.wraps(coerce)
+    def of_numpys(first: type, second: type) -> type:
+        kinds = (np.float64 if kind is scalar else kind for kind in (first, second))
+        return coerce(*kinds)
+
+    module._coerce = of_numpys
+
+
+def _sqlite3() -> None:
+    """By itself it takes a number for the bytes of a buffer."""
+    sys.modules["sqlite3"].register_adapter(scalar, lambda x: plain_of(x).item())
+
+
+when_imported("json.encoder", _json)
+when_imported("statistics", _statistics)
+when_imported("sqlite3", _sqlite3)

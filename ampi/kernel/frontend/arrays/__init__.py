@@ -1,0 +1,1 @@
+"""NumPy in kernels: functions and methods of arrays, whole-array expressions, structured arrays."""

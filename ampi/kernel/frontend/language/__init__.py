@@ -1,0 +1,1 @@
+"""Python in kernels: names, statements, expressions, loops, calls, and what is refused."""

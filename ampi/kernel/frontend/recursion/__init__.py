@@ -1,0 +1,1 @@
+"""Recursive functions in kernels, rewritten as loops before anything is typed."""

@@ -1,0 +1,184 @@
+"""Memory that code outside ampi may write: saved before it is handed out, and checked by checksums.
+
+What ampi computes, receives and assigns is announced (`tape.overwrite`).  Code that has got the address of an array's
+memory can write to it without a word: through a buffer, a plain view, a pointer.  Two things would then be wrong in a
+sweep, the values that earlier records need, and the derivative of what is no longer in the memory.
+
+- When an array is **lent** (its address is handed out), the values that records need of it are saved, and what is
+  needed from then on is copied at once.
+- A guarded storage that carries derivatives has a **baseline**: the checksum of its bytes after the last announced
+  write.  Whoever reads it on a tape looks whether it still holds.
+- With ``AMPI_CHECK=full`` all storages are guarded, and a **note** of each needed array keeps a checksum, which the
+  sweep compares before it uses the values.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import ActivityError
+from .storages import Storage, TrackedArray, address_of, memory_at, storage_of
+
+
+def checksum(array: np.ndarray) -> int:
+    """A checksum of the bytes of an array's elements."""
+    if not array.flags.forc:
+        array = array.copy(order="K")
+    return _checksum_at(address_of(array), array.nbytes)
+
+
+def _checksum_at(address: int, nbytes: int) -> int:
+    return checksum_of_bytes(memory_at(address, nbytes)) if nbytes else 0
+
+
+def checksum_of_bytes(flat: np.ndarray) -> int:
+    """A CRC; of many bytes that of the sums of all rows and all columns of a table of them, in words, which is several
+    times as fast, and differs wherever words of a single row, or of a single column, do; and where all numbers of a row
+    have the other sign, for these are no even number."""
+    rows = len(flat) // _ROW
+    if rows < _FEW:
+        return zlib.crc32(flat)  # type: ignore[arg-type]
+    table = flat[: rows * _ROW].view(np.uint64).reshape(rows, -1)
+    left = zlib.crc32(flat[rows * _ROW :])  # type: ignore[arg-type]
+    return zlib.crc32(np.add.reduce(table, 0), zlib.crc32(np.add.reduce(table, 1), left))  # type: ignore[arg-type]
+
+
+_ROW, _FEW = 2040, 8
+
+
+# ------------------------------------------------------------------------------------------------ announced writes
+
+
+def unsettle(storage: Storage, array: np.ndarray | None) -> None:
+    """An operation announces that it is about to write a guarded storage: all of an array (None: some of it)."""
+    if array is None or array.nbytes < storage.nbytes:
+        if storage.tape is not None:
+            look(storage, array)
+    storage.baseline = None
+
+
+def settle(storage: Storage) -> None:
+    """A guarded storage has been written by an operation that announced it."""
+    if storage.tape is not None and not _is_foreign(storage):
+        storage.baseline = storage.tape, _checksum_at(storage.address, storage.nbytes), where_called()
+
+
+def settle_all(arrays: Sequence[Any]) -> None:
+    """Arrays have been written by an operation that announced it."""
+    for array in arrays:
+        storage = storage_of(array) if isinstance(array, np.ndarray) else None
+        if storage is not None and storage.guard:
+            settle(storage)
+
+
+def _is_foreign(storage: Storage) -> bool:
+    return bool(storage.arriving or storage.volatile or storage.elsewhere)
+
+
+def look(storage: Storage, array: np.ndarray | None) -> None:
+    """A guarded storage that carries derivatives is about to be read.
+
+    Raises
+    ------
+    ActivityError
+        Its bytes are not those of the last announced write.
+    """
+    baseline = storage.baseline
+    if baseline is None or baseline[0] is not storage.tape or _is_foreign(storage):
+        return
+    if baseline[1] == _checksum_at(storage.address, storage.nbytes):
+        return
+    raise ActivityError(
+        f"{describe(storage, array)}, which carries derivatives, has been changed by code that ampi does not see, "
+        f"after {baseline[2]} and before {where_called()}; {INSTEAD}"
+    )
+
+
+INSTEAD = (
+    "have that code write into a plain numpy array and assign it (x[...] = plain), wrap it with ampi.custom_vjp, or "
+    "give it a copy (ampi.value(x)) if it is only to read"
+)
+
+
+class Note:
+    """The checksum of an array whose values a record needs."""
+
+    __slots__ = ("checksum", "view", "where")
+
+    def __init__(self, view: np.ndarray) -> None:
+        self.view = view
+        self.checksum = checksum(view)
+        self.where = where_called()
+
+    def verify(self) -> None:
+        """Raise unless the array holds what it held."""
+        if checksum(self.view) != self.checksum:
+            storage = storage_of(self.view)
+            raise ActivityError(
+                f"{describe(storage, self.view)} has been changed by code that ampi does not see, after "
+                f"{self.where} used it and needed its value for the derivative; {INSTEAD}"
+            )
+
+
+# ---------------------------------------------------------------------------------------------------------- messages
+
+
+LIBRARIES = {"ampi", "numpy", "scipy", "numba", "mpi4py"}
+"""Packages whose lines are not those of the program."""
+
+
+_PYTHONS = f"{os.path.dirname(os.__file__)}{os.sep}"
+
+
+def _is_of_a_library(frame: Any) -> bool:
+    package = frame.f_globals.get("__name__", "").partition(".")[0]
+    if package in LIBRARIES:
+        return True
+    return package in sys.stdlib_module_names and frame.f_code.co_filename.startswith(_PYTHONS)
+
+
+def calling_frame() -> Any:
+    """The frame of the program's line that runs; None if there is none."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and _is_of_a_library(frame):
+        frame = frame.f_back
+    return frame
+
+
+def where_called() -> str:
+    """``file:line`` of the program's line that runs, for messages."""
+    frame = calling_frame()
+    return "an unknown line" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def warning_level() -> int:
+    """Return the ``stacklevel`` with which a warning of the caller's names the program's line that runs."""
+    frame: Any = sys._getframe(1)
+    level = 1
+    while frame is not None and _is_of_a_library(frame):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def describe(storage: Storage | None, array: np.ndarray | None) -> str:
+    """An array in words, with the names that the callers' variables give it."""
+    names: list[str] = []
+    frame: Any = sys._getframe(1)
+    while storage is not None and frame is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in LIBRARIES:
+            names += [
+                name
+                for name, value in list(frame.f_locals.items())
+                if isinstance(value, TrackedArray) and storage_of(value) is storage and name not in names
+            ]
+        frame = frame.f_back
+    called = f" ({', '.join(names)})" if names else ""
+    if array is None:
+        return f"the memory of an array of {storage.nbytes} bytes{called}"  # type: ignore[union-attr]
+    return f"an array of shape {array.shape} and dtype {array.dtype}{called}"

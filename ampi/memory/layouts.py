@@ -1,0 +1,122 @@
+"""What a copy of an array has to keep: the layout in memory, and the behaviour of its class."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from ..errors import ActivityError
+
+_NO_BEHAVIOUR = frozenset(
+    "__array_finalize__ __array_priority__ __array_wrap__ __buffer__ __class_getitem__ __copy__ __deepcopy__ __doc__ "
+    "__format__ __getattribute__ __init__ __init_subclass__ __new__ __reduce__ __reduce_ex__ __repr__ __setattr__ "
+    "__setstate__ __str__".split()
+)
+_BEHAVIOUR = frozenset(vars(np.ndarray)) - _NO_BEHAVIOUR
+_BEHAVE_AS_ARRAYS = (np.ndarray, np.memmap, np.recarray)
+
+
+@functools.cache
+def behaves_otherwise(cls: type) -> bool:
+    """Whether arrays of a class compute otherwise than plain ones (masked arrays, matrices, quantities with units)."""
+    above = cls.__mro__[: cls.__mro__.index(np.ndarray)]
+    return any(not _BEHAVIOUR.isdisjoint(vars(base)) for base in above if base not in _BEHAVE_AS_ARRAYS)
+
+
+def require_plain_class(cls: type) -> None:
+    """Raise if a copy as an `ampi.ndarray` would compute otherwise than an array of a class."""
+    if behaves_otherwise(cls):
+        instead = (
+            "pass its numbers (x.data, or x.filled(...)), and take its mask into account inside the function: "
+            "np.where(mask, 0, x), or where=~mask"
+            if issubclass(cls, np.ma.MaskedArray)
+            else "pass numpy.asarray(x), and write @ for products of matrices"
+            if issubclass(cls, np.matrix)
+            else "pass numpy.asarray(x), and compute with plain arrays"
+        )
+        raise ActivityError(
+            f"a {cls.__module__}.{cls.__qualname__} cannot be an independent: derivatives are those of plain arrays, "
+            f"and what this class computes otherwise would be lost; {instead}"
+        )
+
+
+def memory_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:
+    """The axes from the slowest to the quickest one, as NumPy's iterator sorts them: strides of zero say nothing."""
+    lengths = [0 if n == 1 else abs(stride) for n, stride in zip(shape, strides)]
+    quickest_first: list[int] = []
+    for axis in reversed(range(len(lengths))):
+        place = len(quickest_first)
+        for k in reversed(range(len(quickest_first))):
+            other = lengths[quickest_first[k]]
+            if other and lengths[axis]:
+                if other <= lengths[axis]:
+                    break
+                place = k
+        quickest_first.insert(place, axis)
+    return quickest_first[::-1]
+
+
+def alike(cls: type, source: np.ndarray) -> tuple[Any, Any]:
+    """A new array of a class for the values of another one, and the array that owns its memory (itself, mostly).
+
+    A program sees the same of both: contiguity, the order of axes and of elements in memory, and which axes reshaping
+    joins without a copy.  Gaps between elements become as small as that allows, and elements that the source repeats
+    (strides of zero) have places of their own.
+    """
+    flags = source.flags
+    if flags.forc:
+        order: Any = "C" if flags.c_contiguous else "F"
+        made = np.ndarray.__new__(cls, source.shape, source.dtype, order=order)
+        return made, made
+    strides = _distinct_strides(source)
+    steps = [(n - 1) * stride for n, stride in zip(source.shape, strides)]
+    nbytes = sum(map(abs, steps)) + source.itemsize
+    first = -sum(step for step in steps if step < 0)
+    owner = np.ndarray.__new__(cls, -(-nbytes // source.itemsize), source.dtype)
+    return np.ndarray.__new__(cls, source.shape, source.dtype, owner, first, strides), owner
+
+
+def laid_out_copy(source: Any) -> np.ndarray:
+    """A plain copy, laid out as `alike` does."""
+    source = np.asarray(source)
+    copy, _ = alike(np.ndarray, source)
+    copy[...] = source
+    return copy
+
+
+def _distinct_strides(source: np.ndarray) -> tuple[int, ...]:
+    """Strides for the shape of an array that are in the same relations as its own, with small gaps."""
+    shape, given, itemsize = source.shape, source.strides, source.itemsize
+    strides = [itemsize] * source.ndim
+    extent = 0  # of the axes so far
+    inner: list[int] = []
+    for axis in reversed(memory_order(shape, given)):
+        if shape[axis] == 1:
+            continue
+        step = abs(given[axis])
+        joined = [k for k in inner if step == shape[k] * abs(given[k]) and shape[k] * strides[k] >= extent]
+        if joined:
+            stride = extent
+        elif inner:
+            stride = extent + itemsize
+        elif step == itemsize:
+            stride = itemsize
+        else:
+            stride = step if step % itemsize and step > itemsize else 2 * itemsize
+        strides[axis] = stride
+        extent = shape[axis] * stride
+        inner.append(axis)
+    return tuple(-stride if sign < 0 else stride for stride, sign in zip(strides, given))
+
+
+def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
+    """Whether the elements follow one another in C or Fortran order."""
+    long = [(n, stride) for n, stride in zip(shape, strides) if n != 1]
+    if 0 in shape:
+        return True
+    steps = [math.prod(n for n, _ in long[k + 1 :]) * itemsize for k in range(len(long))]
+    back = [math.prod(n for n, _ in long[:k]) * itemsize for k in range(len(long))]
+    return [stride for _, stride in long] in (steps, back)

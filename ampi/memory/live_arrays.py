@@ -1,0 +1,121 @@
+"""All tracked arrays that exist, found through Python's garbage collector.
+
+Messages from ``MPI.BOTTOM`` name memory by its address alone; arrays that look there have to be found. Nothing else
+needs a list of all arrays, so none is kept: arrays would pay for it whenever they are made.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+import weakref
+from typing import Any
+
+from .storages import Pool, TrackedArray
+
+_GENERATIONAL = sys.version_info < (3, 14)  # later ones collect old objects in increments
+_UNUSED = 100  # collections of more than the youngest objects without a look, after which none is prepared any more
+
+
+class _LiveArrays:
+    """Keeps what the last look at all objects found; afterwards only young objects can be new.
+
+    An object is made in the collector's generation 0 and becomes old (generation 2) in a collection of generation 1 or
+    2. What is young when one of these begins is added to what is known.
+
+    Attributes
+    ----------
+    known : list of weakref.ref or None
+        All old tracked arrays, and perhaps some young ones and some that are gone.
+    room : int
+        Length of `known` at which those that are gone are dropped.
+    unused : int
+        Number of collections since the last look.
+    frozen : list of weakref.ref or None
+        The tracked arrays that ``gc.freeze`` has taken out of all generations; None until these were looked for.
+    """
+
+    def __init__(self) -> None:
+        self.known: list[weakref.ref[TrackedArray]] | None = None
+        self.room = 0
+        self.unused = 0
+        self.frozen: list[weakref.ref[TrackedArray]] | None = None
+        if _GENERATIONAL:
+            gc.callbacks.append(self.collected)
+        freeze = gc.freeze
+
+        @functools.wraps(freeze)
+        def noted() -> None:
+            self.frozen = [*map(weakref.ref, self.take())]
+            freeze()
+
+        gc.freeze = noted
+
+    def collected(self, phase: str, info: dict[str, Any]) -> None:
+        """The collector's callback."""
+        if phase == "stop" or info["generation"] == 0 or self.known is None:
+            return
+        self.unused += 1
+        if self.unused > _UNUSED:
+            self.known = None
+            return
+        self.known += map(weakref.ref, _young())
+        if len(self.known) > self.room:
+            self.known = [*map(weakref.ref, _alive(self.known))]
+            self.room = 2 * len(self.known) + 1000
+
+    def take(self) -> list[TrackedArray]:
+        """All tracked arrays; some more than once."""
+        if self.frozen is None:
+            thawed = gc.get_freeze_count() > 0
+            if thawed:
+                gc.unfreeze()
+            self.frozen = []
+            everything = self.take()
+            if thawed:
+                gc.freeze()
+            return everything
+        self.unused = 0
+        if self.known is not None:
+            young = _young()  # before the others: a collection may make them old meanwhile
+            return young + _alive(self.known) + _alive(self.frozen)
+        if _GENERATIONAL:
+            self.known = []  # from here on, collections add to it
+        kinds = _kinds()
+        everything = [item for item in gc.get_objects() if type(item) in kinds]
+        if self.known is not None:
+            self.known += map(weakref.ref, everything)
+        return everything + _alive(self.frozen)
+
+
+def _alive(references: list[weakref.ref[TrackedArray]]) -> list[TrackedArray]:
+    return [array for reference in references if (array := reference()) is not None]
+
+
+def _young() -> list[TrackedArray]:
+    """Tracked arrays in generations 0 and 1."""
+    kinds = _kinds()
+    return [item for age in (0, 1) for item in gc.get_objects(generation=age) if type(item) in kinds]
+
+
+def _kinds() -> set[type]:
+    """`TrackedArray` and all classes derived from it, but for that of memory which scalars show."""
+    kinds: set[type] = {TrackedArray}
+    pending = [TrackedArray]
+    while pending:
+        subclasses = pending.pop().__subclasses__()
+        kinds.update(subclasses)
+        pending += subclasses
+    return kinds - {Pool}
+
+
+_live: _LiveArrays | None = None
+
+
+def tracked_arrays() -> list[TrackedArray]:
+    """All tracked arrays that exist; some more than once."""
+    global _live
+    if _live is None:
+        _live = _LiveArrays()
+    return _live.take()

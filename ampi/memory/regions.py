@@ -1,0 +1,92 @@
+"""Regions: where arrays lie inside the storages of their memory."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import ActivityError
+from .extents import address_of
+
+if TYPE_CHECKING:
+    from .storages import Storage
+
+
+SLOT = 8
+"""Bytes of the shadow of a packed storage for each byte."""
+
+
+class Region:
+    """Where an array lies in its storage.
+
+    ``steps``, ``offsets`` and ``numbers`` are what `tape.elements` finds elements by, once they have been computed.
+    """
+
+    __slots__ = ("asked", "dtype", "numbers", "offset", "offsets", "shape", "steps", "storage", "strides")
+
+    def __init__(self, storage: Storage, array: np.ndarray) -> None:
+        self.storage = storage
+        self.offset = address_of(array) - storage.address
+        self.shape = array.shape
+        self.strides = array.strides
+        self.dtype = array.dtype
+
+    @classmethod
+    def all_of(cls, storage: Storage, array: np.ndarray) -> Region:
+        """That of an array which begins with its storage."""
+        region = cls.__new__(cls)
+        region.storage = storage
+        region.offset = 0
+        region.shape = array.shape
+        region.strides = array.strides
+        region.dtype = array.dtype
+        return region
+
+    @property
+    def place(self) -> tuple[Any, ...]:
+        """Equal for regions that name the same elements of the same storage in the same order."""
+        return self.storage, self.offset, self.shape, self.strides, self.dtype
+
+    def view(self, block: np.ndarray) -> np.ndarray:
+        """This region of a block of bytes that has the storage's layout (of its shadow, if that has slots)."""
+        if self.storage.packed:
+            return self._slots(block)
+        try:
+            return np.ndarray(self.shape, self.dtype, block, self.offset, self.strides)
+        except (TypeError, ValueError):  # of no elements, which may lie anywhere
+            if 0 not in self.shape:
+                raise
+            return np.empty(self.shape, self.dtype)
+
+    def _slots(self, block: np.ndarray) -> np.ndarray:
+        """The slots of the elements' first bytes."""
+        if self.dtype.kind == "c":
+            raise ActivityError("packed bytes are looked at as complex numbers; unpack them: datatype.Unpack(...)")
+        if 0 in self.shape:
+            return np.empty(self.shape)
+        strides = tuple(SLOT * stride for stride in self.strides)
+        return np.ndarray(self.shape, np.float64, block, SLOT * self.offset, strides)
+
+    def field(self, name: str) -> Region:
+        """The region of one field of structured elements."""
+        dtype, offset = self.dtype.fields[name][:2]  # type: ignore[index]
+        region = Region.__new__(Region)
+        region.storage = self.storage
+        region.offset = self.offset + offset
+        region.dtype = dtype.base
+        region.shape = self.shape + dtype.shape
+        inner = np.empty(dtype.shape, dtype.base).strides
+        region.strides = self.strides + inner
+        return region
+
+    def is_all_ordinary(self) -> bool:
+        """Whether it has as many elements as its storage, and that is memory of the ordinary kind."""
+        storage = self.storage
+        return self.nbytes == storage.nbytes and not (storage.packed or storage.volatile or storage.elsewhere)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the region's elements."""
+        return math.prod(self.shape) * self.dtype.itemsize

@@ -1,0 +1,532 @@
+"""Memory that carries derivatives: storages, regions of them, and what the tape needs to know about an array.
+
+A **storage** is one owned block of memory.  Derivatives belong to it and not to the Python objects that look at it:
+every view of the block, of whatever type, finds the same storage.  A **region** is where an array lies inside its
+storage (offset, shape, strides, dtype); it holds no memory alive, so a tape may keep thousands of them.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from ..base import checks
+from .extents import address_of, behind, bounds_of, is_power_of_two, memory_at
+from .layouts import alike, require_plain_class
+from .regions import Region
+
+CHECKED, LENT = 1, 2
+"""Kinds of guards (`Storage.guard`)."""
+
+
+_serials = itertools.count()
+first_guard = CHECKED if checks.is_full() else 0
+"""The guard of a new storage."""
+
+
+class Storage:
+    """One owned block of memory.
+
+    Attributes
+    ----------
+    address, nbytes : int
+        The block: bytes ``address`` to ``address + nbytes``.
+    tape : weakref.ref or None
+        Reference to the tape on which the block carries derivatives (it is *active* there).
+    needs : dict of needs.Needs
+        For each tape (by reference) the extents whose present values its records need: an entry is made by
+        `Tape.need` and dropped when the old values have been saved.
+    volatile : bool
+        Others may overwrite the block unseen (the memory of a window): values that are needed are copied at once.
+    arriving : int
+        Number of receives into the block that have not been seen to complete.
+    guard : int
+        What is done about code outside ampi that may write to the block.  0: nothing; `CHECKED`: what was not announced
+        is found by a checksum; `LENT`: that, and values that are needed are copied at once, since the block's address
+        has been handed out.
+    baseline : tuple or None
+        For guarded blocks: tape, checksum and source line of the last write that was announced (see `handouts`).
+    swapped_by : tuple of Sweep
+        Those that have put earlier values into the block.
+    serial : int
+        Storages in the order in which they were made.
+    packed : int
+        Whether the block is memory of bytes into which elements may have been packed; then its shadow has a double for
+        each byte, the adjoint of the real number that begins there.  `RECEIVED`: by whoever sent them; `PACKED`: here.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "address",
+        "arriving",
+        "baseline",
+        "guard",
+        "nbytes",
+        "needs",
+        "packed",
+        "serial",
+        "swapped_by",
+        "tape",
+        "volatile",
+    )
+    elsewhere = False
+    """Whether it is another rank's memory, whose adjoint is there."""
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.address = address
+        self.nbytes = nbytes
+        self.tape: Any = None
+        self.needs: dict[Any, Any] = {}
+        self.volatile = False
+        self.arriving = 0
+        self.guard = first_guard
+        self.baseline: Any = None
+        self.packed = 0
+        self.swapped_by: tuple[Any, ...] = ()
+        self.serial = next(_serials)
+
+    def __repr__(self) -> str:
+        return f"<Storage of {self.nbytes} bytes at {self.address:#x}>"
+
+
+RECEIVED, PACKED = 1, 2
+"""Kinds of packed storages: bytes that may hold packed elements, and bytes that do."""
+
+
+class TrackedArray(np.ndarray):
+    """Base class of `ampi.ndarray`: an array that remembers its storage and region once they have been looked up.
+
+    ``_message`` is for the floors above: how the array is sent, once it has been.  ``_node`` is that of scalars which
+    stand on a tape as variables (see `tape.elements`): value, number of the variable (None: a constant), and reference
+    to the tape.
+    """
+
+    __slots__ = ("_message", "_node", "_region", "_storage")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        forget_region(self)  # it may have another shape now
+
+
+# Without `TrackedArray.__setattr__`, which would forget them again.
+_set_storage = TrackedArray._storage.__set__  # type: ignore[attr-defined]
+_set_region = TrackedArray._region.__set__  # type: ignore[attr-defined]
+_set_item = np.ndarray.__setitem__  # nor seen by a tape
+set_message = TrackedArray._message.__set__  # type: ignore[attr-defined]
+set_node = TrackedArray._node.__set__  # type: ignore[attr-defined]
+
+
+def forget_region(array: TrackedArray) -> None:
+    """The array may look at other elements than before."""
+    for slot in (TrackedArray._message, TrackedArray._region):
+        with contextlib.suppress(AttributeError):
+            slot.__delete__(array)  # type: ignore[attr-defined]
+
+
+def forget_node(array: TrackedArray) -> None:
+    """A scalar is from now on what lies in its memory, and no variable any more."""
+    if hasattr(array, "_node"):
+        storage_of(array)
+        TrackedArray._node.__delete__(array)  # type: ignore[attr-defined]
+
+
+def plain(array: np.ndarray) -> np.ndarray:
+    """The same memory as a base-class `numpy.ndarray`."""
+    return array if type(array) is np.ndarray else as_viewed(array, np.ndarray)
+
+
+as_viewed = np.ndarray.view  # which `ampi.ndarray` has another one of, for the program
+
+
+# ------------------------------------------------------------------------------------------ from arrays to storages
+
+# Storages of memory that a plain array owns (what NumPy computes, seen as ampi.ndarray afterwards), by the owner's id.
+_owned: dict[int, tuple[Storage, weakref.ref]] = {}
+
+# Storages of memory that no array owns (MPI windows, buffers), by address.
+_foreign_addresses: list[int] = []
+_foreign: list[tuple[Storage, Callable[[], Any]]] = []
+
+
+def storage_of(array: Any, create: bool = False) -> Storage | None:
+    """The storage of the memory an array looks at; None if nobody tracks that memory.
+
+    Memory is tracked if an `ampi.ndarray` is, or has been, in the array's chain of bases.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+        Any array or view, of whatever class.
+    create : bool
+        Start to track the memory if nobody does (what `Tape.watch` and `ampi.ndarray` do).
+    """
+    if isinstance(array, TrackedArray):
+        try:
+            return array._storage
+        except AttributeError:
+            if type(array) is _scalar_type and hasattr(array, "_node"):
+                return _entered(array)
+            if array.base is None:
+                return _seen_first(array)
+            storage = _find(array, True)
+            _set_storage(array, storage)
+            return storage
+    return _find(array, create)
+
+
+def _entered(scalar: TrackedArray) -> Storage:
+    """The storage of a scalar that was a variable of a tape so far, and into which the variable's value goes."""
+    with _lock:
+        try:
+            return scalar._storage
+        except AttributeError:
+            storage = Storage(address_of(scalar), scalar.nbytes)
+            _, variable, reference = scalar._node
+            tape = reference()
+            if tape is not None and variable is not None:
+                tape.elements.store(variable, storage, scalar.dtype)
+                storage.tape = reference
+            _set_storage(scalar, storage)
+            return storage
+
+
+_lock = threading.RLock()  # of what is known of memory: two threads that see some for the first time find one storage
+
+
+def _seen_first(owner: TrackedArray) -> Storage:
+    """The storage of an array that owns its memory and has none yet, or had none a moment ago."""
+    with _lock:
+        try:
+            return owner._storage
+        except AttributeError:
+            storage = Storage(*_block(owner))
+            _set_storage(owner, storage)
+            return storage
+
+
+def _find(array: np.ndarray, create: bool) -> Storage | None:
+    owner = array
+    if type(owner) is np.ndarray and owner.base is None and owner.flags.owndata:
+        return _find_owned(owner, create)
+    while True:
+        base = behind(owner.base)
+        if not isinstance(base, np.ndarray):
+            break
+        owner = base
+        if isinstance(owner, TrackedArray):
+            # A cached storage of a view is the storage of the block as well.
+            try:
+                return owner._storage
+            except AttributeError:
+                if type(owner) is _scalar_type and hasattr(owner, "_node"):
+                    return _entered(owner)
+                create = True
+    if isinstance(owner, TrackedArray) and owner.base is None:
+        return _seen_first(owner)
+    if owner.base is None and owner.flags.owndata:
+        return _find_owned(owner, create)
+    with _lock:
+        return _find_foreign(array, owner, create)
+
+
+def _find_owned(owner: np.ndarray, create: bool) -> Storage | None:
+    key = id(owner)
+    found = _owned.get(key)
+    if found is not None:
+        return found[0]
+    if not create:
+        return None
+    made = Storage(*_block(owner)), weakref.ref(owner, lambda _, key=key: _owned.pop(key, None))
+    return _owned.setdefault(key, made)[0]  # another thread may have been first
+
+
+def _block(owner: np.ndarray) -> tuple[int, int]:
+    if owner.flags.forc:
+        return address_of(owner), owner.nbytes
+    low, high = bounds_of(owner)
+    return low, high - low
+
+
+def _find_foreign(array: np.ndarray, owner: np.ndarray, create: bool) -> Storage | None:
+    low = address_of(array) if _foreign else 0
+    k = bisect.bisect_right(_foreign_addresses, low) - 1
+    while k >= 0 and _foreign[k][1]() is None:
+        _forget_foreign(k)
+        k -= 1
+    if k >= 0 and low < _foreign[k][0].address + max(_foreign[k][0].nbytes, 1):
+        return _foreign[k][0]
+    if not create:
+        return None
+    storage = Storage(*_block(owner))
+    _remember_foreign(storage, owner)
+    return storage
+
+
+def arrays_of_blocks() -> list[np.ndarray]:
+    """An array on each block of tracked memory that no tracked array owns."""
+    owned = [owner() for _, owner in list(_owned.values())]
+    with _lock:
+        foreign = [memory_at(storage.address, storage.nbytes) for storage, alive in _foreign if alive() is not None]
+    return [array for array in owned if array is not None] + foreign
+
+
+def track_block(storage: Storage, alive: Callable[[], Any]) -> Storage:
+    """Track a block of memory that no array owns; until ``alive()`` is None."""
+    with _lock:
+        _insert_foreign(storage, alive)
+    return storage
+
+
+def _remember_foreign(storage: Storage, owner: np.ndarray) -> None:
+    holder = owner if owner.base is None else owner.base
+    try:
+        alive: Callable[[], Any] = weakref.ref(holder)
+    except TypeError:
+        alive = weakref.ref(owner)
+    _insert_foreign(storage, alive)
+
+
+def _insert_foreign(storage: Storage, alive: Callable[[], Any]) -> None:
+    if is_power_of_two(len(_foreign)):
+        kept = [(storage, alive) for storage, alive in _foreign if alive() is not None]
+        _foreign[:] = kept
+        _foreign_addresses[:] = [storage.address for storage, _ in kept]
+    k = bisect.bisect_right(_foreign_addresses, storage.address)
+    _foreign_addresses.insert(k, storage.address)
+    _foreign.insert(k, (storage, alive))
+
+
+def _forget_foreign(k: int) -> None:
+    del _foreign_addresses[k], _foreign[k]
+
+
+def looks_at(array: TrackedArray, others: Iterable[np.ndarray]) -> bool:
+    """Whether what NumPy gave is a view of the memory of one of these arrays, be it of no elements."""
+    storage = storage_of(array)
+    return any(storage_of(other) is storage for other in others)
+
+
+def is_unseen(array: Any) -> bool:
+    """Whether an array is tracked memory of its own at which nobody has looked yet."""
+    return isinstance(array, TrackedArray) and array.base is None and not hasattr(array, "_storage")
+
+
+def is_nobodys(array: np.ndarray) -> bool:
+    """Whether memory that nobody tracks is seen to be that at a glance: the array's own, of no other array."""
+    if array.base is not None:
+        return False
+    if isinstance(array, TrackedArray):
+        return not hasattr(array, "_storage") and not hasattr(array, "_node")
+    return id(array) not in _owned
+
+
+def region_of(array: np.ndarray) -> Region:
+    """The region of a tracked array.
+
+    Raises
+    ------
+    ValueError
+        The memory is not tracked.
+    """
+    if isinstance(array, TrackedArray):
+        try:
+            return array._region
+        except AttributeError:
+            region = Region(storage_of(array), array)  # type: ignore[arg-type]
+            if region.shape:  # 0-d arrays are numbers, of which there are many
+                _set_region(array, region)
+            return region
+    storage = storage_of(array)
+    if storage is None:
+        raise ValueError("the array's memory is not tracked; make it with ampi.numpy")
+    return Region(storage, array)
+
+
+# ----------------------------------------------------------------------------------------------------- array type
+
+_array_type: type[TrackedArray] = TrackedArray
+_scalar_type: type[TrackedArray] = TrackedArray
+_record_type: type[TrackedArray] = TrackedArray
+
+
+at_first_structured: list[Callable[[], None]] = []
+"""For the floors above: called once, when a structured array becomes one of ours."""
+
+
+def note_structured() -> None:
+    """A structured array becomes one of ours."""
+    while at_first_structured:
+        at_first_structured.pop()()
+
+
+_told: list[Callable[[type[TrackedArray]], None]] = []
+
+
+def for_array_types(then: Callable[[type[TrackedArray]], None]) -> None:
+    """For the floors above, before there are the classes of tracked arrays and scalars: called with each of them."""
+    _told.append(then)
+
+
+def set_array_type(cls: type[TrackedArray]) -> None:
+    """Tell this floor which class tracked arrays have (`ampi.ndarray`)."""
+    global _array_type
+    _array_type = cls
+    for then in _told:
+        then(cls)
+
+
+def array_type() -> type[TrackedArray]:
+    """The class of tracked arrays."""
+    return _array_type
+
+
+def set_scalar_types(scalar: type[TrackedArray], record: type[TrackedArray]) -> None:
+    """Tell this floor which classes tracked scalars and structured elements have (those of `ampi.arrays.scalars`)."""
+    global _scalar_type, _record_type
+    _scalar_type, _record_type = scalar, record
+    for then in _told:
+        then(scalar)
+
+
+def is_scalar(x: Any) -> bool:
+    """Whether this is what NumPy would give as a scalar, and not a 0-d array."""
+    return type(x) is _scalar_type
+
+
+_set_class = object.__dict__["__class__"].__set__
+_set_flags = np.ndarray.setflags
+_new = np.ndarray.__new__
+
+
+def is_numpys(x: Any) -> bool:
+    """Whether this is a floating-point number of NumPy's own, and no tracked one (which `isinstance` does not tell)."""
+    return issubclass(type(x), np.inexact)
+
+
+def scalar(number: np.inexact) -> TrackedArray:
+    """A number as a tracked scalar."""
+    memory = np.asarray(number)
+    _set_flags(memory, False)
+    made = memory.view(_array_type)
+    _set_class(made, _scalar_type)
+    return made
+
+
+def variable(number: np.floating, node: tuple) -> TrackedArray:
+    """A new number as a scalar that stands on a tape as a variable; its memory is the number's."""
+    made = _new(_array_type, (), number.dtype, number)  # type: ignore[arg-type]
+    _set_class(made, _scalar_type)
+    set_node(made, node)
+    return made
+
+
+class Fresh(TrackedArray):
+    """A new array, which has not got its class yet."""
+
+    __slots__ = ()
+    __setattr__ = object.__setattr__  # which is the quicker one
+
+
+class Pool(Fresh):
+    """Memory for the numbers of scalars.  (Views of theirs must not take it for an array like themselves.)"""
+
+    __slots__ = ()
+
+
+def as_scalar(array: TrackedArray) -> TrackedArray:
+    """A new 0-d array, which nobody else has seen, turned into a scalar."""
+    _set_flags(array, False)
+    _set_class(array, _scalar_type)
+    return array
+
+
+def as_record(view: TrackedArray) -> TrackedArray:
+    """A new 0-d view of structured elements turned into an element."""
+    _set_class(view, _record_type)
+    return view
+
+
+def is_record(x: Any) -> bool:
+    """Whether this is what NumPy would give as a structured element (`numpy.void`), and not a 0-d array."""
+    return type(x) is _record_type
+
+
+def as_array(view: TrackedArray) -> None:
+    """A view whose class was taken from the scalar at which it looks: it is an array."""
+    _set_class(view, _array_type)
+
+
+def writable(x: np.ndarray) -> np.ndarray:
+    """The memory of an array, as `plain`; that of a scalar, which is new and nobody has seen yet, to be written."""
+    if not is_scalar(x):
+        return plain(x)
+    forget_node(x)  # type: ignore[arg-type]
+    owner: Any = x.base if x.base is not None else x
+    if not isinstance(owner, np.ndarray) or owner.shape:  # it was a variable
+        return memory_at(address_of(x), x.nbytes).view(x.dtype).reshape(())
+    _set_flags(owner, True)
+    view = plain(owner)[...]
+    _set_flags(owner, False)
+    return view
+
+
+def tracked(array: Any) -> TrackedArray:
+    """The same memory as an `ampi.ndarray`, tracked from now on (no copy of an existing array)."""
+    array = np.asanyarray(array)
+    if array.dtype.names:
+        note_structured()
+    if not isinstance(array, _array_type):
+        array = array.view(_array_type)
+    storage_of(array)
+    return array
+
+
+def tracked_copy(value: Any) -> TrackedArray:
+    """A new `ampi.ndarray` with the values of an array, laid out alike, in memory of its own; of a number a scalar."""
+    source = np.asarray(value)
+    if source is not value and isinstance(value, np.ndarray) and not isinstance(value, TrackedArray):
+        require_plain_class(type(value))
+    if not source.ndim and (is_scalar(value) or not isinstance(value, np.ndarray)) and source.dtype.kind in "fc":
+        return scalar(source[()])
+    if source.dtype.names:
+        note_structured()
+    copy, owner = alike(_array_type, source)
+    _set_item(copy, ..., source)
+    storage = Storage(address_of(owner), owner.nbytes)
+    _set_storage(copy, storage)
+    if owner is not copy:
+        _set_storage(owner, storage)
+    return copy
+
+
+def wrapped(result: Any) -> Any:
+    """What NumPy computed, as the user gets it: arrays as `ampi.ndarray`, floating-point scalars as tracked ones.
+
+    Integer and boolean scalars stay what they are: they index, count and decide, and carry no derivative.
+    """
+    if type(result) is np.ndarray:
+        if result.dtype.names:
+            note_structured()
+        return result.view(_array_type)
+    if is_numpys(result):
+        return scalar(result)
+    if isinstance(result, (tuple, list)):
+        items = [wrapped(item) for item in result]
+        return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
+    return result
+
+
+def carries_derivatives(dtype: np.dtype) -> bool:
+    """Whether values of a dtype can carry derivatives: floating-point or complex, alone or in a field."""
+    if dtype.names is not None:
+        return any(carries_derivatives(dtype[name]) for name in dtype.names)
+    if dtype.subdtype is not None:
+        return carries_derivatives(dtype.subdtype[0])
+    return dtype.kind in "fc"

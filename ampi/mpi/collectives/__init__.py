@@ -1,0 +1,1 @@
+"""Collective operations: the table of them, their adjoints, tangents and second derivatives."""

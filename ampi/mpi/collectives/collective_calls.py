@@ -1,0 +1,274 @@
+"""Collective calls: this rank's part in one, and its record on the tape.
+
+An operation's *plan* is a function of the call's arguments that gives a `Call`, this rank's part in it.  The adjoint is
+a generator which takes the adjoints of what was written, sends them on their way on the reverse communicator, yields
+the requests, and returns what adds that which came to the adjoints of what was read.  The blocking form runs it through
+at once; a form with a request begins it at the mirror of the wait and ends it at the mirror of the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import ActivityError, CommunicationError
+from ...memory.storages import Storage, plain
+from ...tape import IsRecord, Push, Sweep, Tape, Undo, lanes_of, not_kept, where_called
+from ..log.log import log_collective
+from ..log.messages import Collective, line_of
+from ..log.reverse import name_of
+from ..log.sizes import Sizes
+from ..memory.buffers import Buffer
+from ..memory.plain_buffers import mind
+from .reductions import Steps
+from .replicated import look_for_replicated
+from .reverse_schedule import in_step, run_reversed
+
+
+class Call:
+    """This rank's part in one collective operation, as its arguments say; calls with the same arguments share it.
+
+    Attributes
+    ----------
+    name : str
+        mpi4py's, of the form that has been called.
+    reads, writes : sequence of Buffer
+        Memory whose values go to other ranks, and memory that is overwritten.
+    adjoint : callable
+        ``adjoint(sweep, comm, x)``, a generator, on the reverse communicator; x are the values needed, flat.  It
+        returns a function to be called at the end, or None.
+    needed : Buffer or None
+        Memory whose values the adjoint wants.
+    refused : str
+        If not empty: why the operation has no adjoint.
+    spoils : sequence of Buffer
+        What is to be saved before the primal: the writes, or more where MPI may use more as its workspace.
+    overlaps : bool
+        The adjoint goes in one step, on all ranks: it yields once.
+    root : int or None
+        The one rank that all others exchange data with, as the arguments name it.
+    sizes : callable or None
+        Gives the lengths that must fit those of other ranks.
+    given : tuple or None
+        For walks: the communicator if it has a topology, the operation, arguments by name, whether it has a request,
+        and what is known of the operation of a reduction.  None: a walk cannot go through it.
+    """
+
+    __slots__ = (
+        *(
+            "_known_sizes",
+            "adjoint",
+            "given",
+            "name",
+            "needed",
+            "overlaps",
+            "reads",
+            "refused",
+            "root",
+            "sizes",
+            "spoils",
+        ),
+        "writes",
+    )
+
+    def __init__(
+        self,
+        reads: Sequence[Buffer],
+        writes: Sequence[Buffer],
+        adjoint: Callable[[Sweep, Any, Any], Steps] | None,
+        needed: Buffer | None = None,
+        refused: str = "",
+        root: int | None = None,
+    ) -> None:
+        self.name = ""
+        self.root = root
+        self.reads = reads
+        self.writes = writes
+        self.adjoint = adjoint
+        self.needed = needed
+        self.refused = refused
+        self.spoils = writes
+        self.overlaps = True
+        self.sizes: Callable[[], Sizes] | None = None
+        self._known_sizes: Sizes | None = None
+        self.given: tuple[Any, ...] | None = None
+
+    def known_sizes(self) -> Sizes | None:
+        """The lengths that must fit those of other ranks; None if there are none."""
+        if self._known_sizes is None and self.sizes is not None:
+            self._known_sizes = self.sizes()
+        return self._known_sizes
+
+    def overwrite(self) -> list[Undo]:
+        """Save what the primal overwrites."""
+        undo: list[Undo] = []
+        for buffer in self.spoils:
+            undo += buffer.overwrite()
+        return undo
+
+    def log(self, tape: Tape, comm: Any) -> Performed:
+        """Before the primal starts: check the call and log it."""
+        active = certain = tracked = loses = False
+        for buffer in self.reads:
+            carries = buffer.active(tape)
+            if carries:
+                active = True
+                certain = certain or not buffer.uncertain()
+            if not carries or type(buffer) is not Buffer:
+                mind(self.name, buffer, "reads", "on", comm)
+        for buffer in self.writes:
+            if buffer.nbytes:
+                tracked = tracked or buffer.tracked
+                loses = loses or buffer.loses
+        if active:
+            self._check(loses and certain, comm)
+        performed = log_collective(tape, comm, self.name, active, tracked, loses, certain, self.root, Performed)
+        performed.call = self
+        performed.values = None
+        performed.undo = ()
+        return performed
+
+    def check_counts(self, comm: Any) -> None:
+        """Raise if this rank alone can see that its counts do not fit."""
+        sizes = self.known_sizes()
+        problem = "" if sizes is None else sizes.problem()
+        if problem:
+            raise CommunicationError(
+                f"{where_called()}: {self.name} on {name_of(comm)}, rank {comm.Get_rank()}: the counts do not fit: "
+                f"{problem}; MPI wants them to be equal"
+            )
+
+    def _check(self, loses: bool, comm: Any) -> None:
+        self.check_counts(comm)
+        if self.refused:
+            raise ActivityError(f"{self.name}: {self.refused}")
+        if loses:
+            raise ActivityError(
+                f"{self.name}: an active array is received into memory that is not tracked, where its derivative would "
+                "be lost; make the receive buffer with ampi.numpy, or send ampi.value(...)"
+            )
+
+    def activate(self, tape: Tape, comm: Any, contributes: bool) -> None:
+        """What is written carries derivatives from now on."""
+        if contributes or comm.Get_size() > 1 or comm.Is_inter():
+            for buffer in self.writes:
+                buffer.activate(tape)
+
+    def detach(self) -> None:
+        """Keep no memory alive any longer."""
+        for buffer in (*self.reads, *self.writes, *self.spoils):
+            buffer.detach()
+
+
+tangent_of_call: list[Callable[..., Any]] = []
+"""What begins the tangent's part in a call: `forward_collectives` enters it."""
+
+
+class Performed(IsRecord, Collective):
+    """One call of a collective operation: in the log of the tape, and its record.
+
+    Attributes
+    ----------
+    call : Call
+    values : callable or None
+        Gives the values that the adjoint wants.
+    undo : list of Undo
+        What the primal has overwritten.
+    """
+
+    __slots__ = ("call", "undo", "values")
+    depth = 5
+    meets = True
+    reads_memory = False  # but what `steps` has put back
+    second = "joint"
+    together = True
+
+    def keep_values(self, tape: Tape, started: bool) -> None:
+        """Before the primal: see to it that the sweep has the values that the adjoint wants.
+
+        Where the primal of a form with a request works in place, they are not in memory any more at the mirror of the
+        wait: the adjoint gets a copy.
+        """
+        needed = self.call.needed
+        if needed is None:
+            return
+        if started and any(needed is spoilt for spoilt in self.call.spoils):
+            copy = needed.values()
+            self.values = lambda: copy
+        else:
+            self.values = needed.need(tape)
+
+    def results(self) -> set[Storage | None]:
+        """Where the results are; on the root of a Bcast, where they have come from."""
+        buffers = self.call.writes or self.call.reads
+        return {storage for buffer in buffers for storage in buffer.storages}
+
+    def __call__(self, sweep: Sweep) -> None:
+        """The adjoint of the blocking form."""
+        if self.happens(sweep):
+            if sweep.tape.returned is not None:
+                look_for_replicated(sweep, self, self.results())
+            run_reversed(sweep, self, self.steps(sweep), self.waiting)
+        else:
+            self.zero(sweep)
+
+    @property
+    def tangent(self) -> Callable[[Push], None]:
+        """In a walk: the tangent of the blocking form."""
+        self.check_walk()
+        return self._tangent
+
+    def check_walk(self) -> None:
+        """Raise if a walk cannot go through the call."""
+        if self.call.given is None:
+            raise not_kept(self.call.name)
+        topology = self.call.given[0]
+        if topology is not None and not topology:
+            raise ActivityError(
+                f"{self.describe()}: its communicator has been freed; free a communicator with a topology when "
+                "tape.tangent has been called for the last time"
+            )
+
+    def _tangent(self, push: Push) -> None:
+        tangent = self.begin_tangent(push)
+        if tangent is not None:
+            tangent.finish()
+
+    def begin_tangent(self, push: Push) -> Any:
+        """In a walk: begin what the tangent does; None if there is nothing to be done."""
+        if not self.happening:
+            self.zero(push)  # type: ignore[arg-type]
+            return None
+        comm, operation, given, started, rule = self.call.given  # type: ignore[misc]
+        comm = self.reverse.comm if comm is None else comm
+        return tangent_of_call[0](comm, operation, self.call, given, push, self.reverse, started, rule, self.values)
+
+    def zero(self, sweep: Sweep) -> None:
+        """The adjoint if nothing travels back: what was written has been overwritten by constants."""
+        for lane in lanes_of(sweep):
+            for buffer in self.call.writes:
+                buffer.zero(lane)
+
+    def steps(self, sweep: Sweep) -> Steps:
+        """The adjoint's steps."""
+        call = self.call
+        if call.refused:
+            raise ActivityError(f"{self.name} at {line_of(self.where)}: {call.refused}")
+        x = None
+        if self.values is not None:
+            sweep.put_back(call.needed.storages)  # type: ignore[union-attr]
+            x = self.values()
+        if sweep.lanes is None:
+            return call.adjoint(sweep, self.reverse.comm, x)  # type: ignore[misc]
+        if sweep.pairs and not isinstance(x, np.ndarray) and x is not None:
+            from ..messages.second import steps_of_pairs
+
+            return steps_of_pairs(self, sweep, x)
+        x = plain(x) if isinstance(x, np.ndarray) else x
+        return in_step([call.adjoint(lane, self.reverse.comm, x) for lane in sweep.lanes])  # type: ignore[misc]
+
+    def waiting(self) -> str:
+        """For the message of a wait that lasts too long."""
+        return f"the adjoint of {self.describe()}"

@@ -1,0 +1,441 @@
+"""Recording of collectives: the blocking, nonblocking and persistent forms of an operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from sys import _getframe
+from typing import Any
+
+from mpi4py import MPI as mpi
+
+from ...memory.storages import TrackedArray, region_of
+from ...tape import Tape, living
+from ...tape.recording import opened, recording
+from ..log.log import count_passive, refused
+from ..log.messages import call_site, sites
+from ..log.reverse import reverse_of
+from ..memory.argument_forms import is_in_place, lasting
+from ..memory.buffers import NOTHING, Buffer, refuse_others
+from ..memory.held_buffers import holding
+from ..messages import second
+from ..messages.requests import persistent, recorded
+from ..rules import Operation, Treatment, enter
+from ..waiting.meetings import attended, begin, forget, is_of_all, meeting
+from . import forward_collectives
+from .collective_calls import Call, Performed
+from .forward_arguments import seen
+from .reductions import PREDEFINED
+from .reverse_schedule import Started
+
+NO_KEYWORDS: Mapping[str, Any] = {}
+_Op = mpi.Op  # mpi4py's own: its names may be rebound
+
+
+class CollectiveOperation:
+    """An entry in the table of collective operations: from it come the methods of all forms, and what is reported.
+
+    Attributes
+    ----------
+    name : str
+        mpi4py's, of the blocking form.
+    adjoint : str
+        In words.
+    plan, plan_between : callable
+        ``plan(comm, ...)`` gives this rank's `Call`, on intracommunicators and on intercommunicators; its positional
+        parameters are the method's.
+    form : callable or None
+        The plan's keyword argument ``form``: how block arguments are parsed.
+    buffers : (str, str)
+        Names of the arguments that are read and written.
+    parameters, defaults : tuple
+        Of the method.
+    remembers : bool
+        Calls with the same arrays share a `Call`.
+    """
+
+    __slots__ = (
+        *("adjoint", "buffers", "defaults", "name", "parameters", "plan", "plan_between", "plan_started"),
+        "remembers",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        adjoint: str,
+        plan: Callable[..., Call],
+        plan_between: Callable[..., Call] | None = None,
+        *,
+        form: Callable[..., Buffer] | None = None,
+        buffers: tuple[str, str] = ("sendbuf", "recvbuf"),
+    ) -> None:
+        self.name = name
+        self.adjoint = adjoint
+        self.buffers = buffers
+        code: Any = plan.__code__
+        self.parameters = code.co_varnames[1 : code.co_argcount]
+        self.defaults = plan.__defaults__  # type: ignore[attr-defined]
+        of_edges = "started" in code.co_varnames
+        self.remembers = not of_edges
+        self.plan = plan if form is None else partial(plan, form=form)
+        self.plan_started = partial(self.plan, started=True) if of_edges else self.plan
+        self.plan_between = plan_between if form is None or plan_between is None else partial(plan_between, form=form)
+
+    def given(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a call, defaults included, by their names."""
+        defaults = dict(zip(self.parameters[len(self.parameters) - len(self.defaults or ()) :], self.defaults or ()))
+        return {**defaults, **dict(zip(self.parameters, arguments)), **keywords}
+
+    def call(
+        self, comm: Any, arguments: Sequence[Any], keywords: Mapping[str, Any] = NO_KEYWORDS, started: bool = False
+    ) -> Call:
+        """This rank's part in a call with these arguments; ``started``: of a form with a request."""
+        plan: Any = self.plan_between if comm.Is_inter() else self.plan_started if started else self.plan
+        call = plan(comm, *arguments, **keywords)
+        call.name = self.name
+        if comm.Is_inter():
+            call.sizes = None  # the lengths of one group are not those of the other
+        return call
+
+    def give(self, cls: type, base: Any) -> None:
+        """Give a class the methods of all forms in the place of mpi4py's, and enter them into `rules.TABLE`."""
+        if base is mpi.Comm and self.plan_between is None:
+            raise TypeError(f"{self.name} is of intercommunicators as well, and has no plan between two groups")
+        nonblocking, init = f"I{self.name[0].lower()}{self.name[1:]}", f"{self.name}_init"
+        setattr(cls, self.name, _blocking(self, getattr(base, self.name)))
+        setattr(cls, nonblocking, _nonblocking(nonblocking, self, getattr(base, nonblocking)))
+        setattr(cls, init, _persistent(init, self, getattr(base, init)))
+        reads, writes = self.buffers
+        for form in (self.name, nonblocking, init):
+            enter(Operation(base.__name__, form, Treatment.DIFFERENTIATED, (reads,), (writes,), self.adjoint))
+
+
+MOST_CALLS = 64  # of a communicator that are remembered
+
+
+def _call_of(comm: Any, operation: CollectiveOperation, arguments: Sequence[Any]) -> Call:
+    """The call with these arguments, from an earlier one if they are the same arrays."""
+    key = _key(operation, arguments)
+    reverse = None if key is None else reverse_of(comm)
+    if reverse is None:
+        return operation.call(comm, arguments)
+    known = reverse.calls.get(key)
+    if known is not None:
+        call, places, _ = known
+        for buffer, k in places:
+            buffer.array = arguments[k]
+        return call
+    call = operation.call(comm, arguments)
+    places = _places(call, arguments)
+    if places is not None and not comm.Is_inter():
+        if len(reverse.calls) >= MOST_CALLS:
+            reverse.calls.clear()
+        reverse.calls[key] = call, places, _is_simple(call)
+    return call
+
+
+def _is_simple(call: Call) -> bool:
+    """Whether all that has to be known about a call, once it is known, is whether what it reads is active."""
+    if call.needed is not None or call.refused or not call.reads or not call.writes:
+        return False
+    return all(
+        buffer.tracked
+        and buffer.nbytes
+        and not (buffer.packed or buffer.raw or buffer.mixed or buffer.storage.elsewhere)
+        for buffer in (*call.reads, *call.writes, *call.spoils)
+    )
+
+
+def _key(operation: CollectiveOperation, arguments: Sequence[Any]) -> tuple[Any, ...] | None:
+    """What tells whether two calls are given the same arrays, ranks and operations; None if that takes a closer look.
+
+    It holds the regions of the arrays, by which it tells them.
+    """
+    if not operation.remembers:
+        return None
+    key: list[Any] = [operation]
+    for argument in arguments:
+        if isinstance(argument, TrackedArray):
+            if not argument.ndim or argument.dtype.kind not in "fc":
+                return None
+            key.append(region_of(argument))
+        elif type(argument) is int or is_in_place(argument):
+            key.append(argument)
+        elif isinstance(argument, _Op) and argument.handle in PREDEFINED:
+            key.append(argument.handle)
+        else:
+            return None
+    return tuple(key)
+
+
+def _places(call: Call, arguments: Sequence[Any]) -> list[tuple[Buffer, int]] | None:
+    """Which arguments the memory of a call's buffers is; None if that cannot be told."""
+    places = []
+    for buffer in {*call.reads, *call.writes, *call.spoils} - {NOTHING}:
+        if type(buffer) is not Buffer:
+            return None
+        for k, argument in enumerate(arguments):
+            if buffer.array is argument:
+                places.append((buffer, k))
+                break
+        else:
+            return None
+    return places
+
+
+def _begin_again(tape: Tape, comm: Any, operation: CollectiveOperation, arguments: Sequence[Any]) -> Performed | None:
+    """Before a call with the arguments of an earlier one, on the communicator that was used last: log it.
+
+    After a large message most of the caches are filled with it, and what recording looks at comes from afar: so this
+    looks at little.
+
+    Returns
+    -------
+    Performed or None
+        None for other calls, of which nothing has been logged.
+    """
+    latest, log, _ = tape.latest
+    if latest is not comm:
+        return None
+    key: list[Any] = [operation]
+    for argument in arguments:
+        region = getattr(argument, "_region", None)
+        if region is not None:
+            key.append(region)
+        elif argument is _SUM:
+            key.append(_SUM_HANDLE)
+        elif type(argument) is int:
+            key.append(argument)
+        elif isinstance(argument, _Op) and argument.handle in PREDEFINED:
+            key.append(argument.handle)
+        else:
+            return None
+    call, _, simple = log.reverse.calls.get(tuple(key), _NOT_KNOWN)
+    if not simple:
+        return None
+    reference = tape.reference
+    for buffer in call.reads:
+        if buffer.storage.tape is not reference:
+            return None
+    for buffer in call.spoils:
+        storage = buffer.storage
+        if storage.needs or storage.guard or not (storage.tape is None or storage.tape is reference):
+            return None
+    frame = _getframe(3)
+    where = sites.get((id(frame.f_code), frame.f_lasti)) or call_site(4)
+    performed = Performed.__new__(Performed)
+    performed.name = call.name
+    performed.reverse = log.reverse
+    performed.reads_active = performed.writes_tracked = performed.certain = True
+    performed.loses = performed.happening = performed.passed = False
+    performed.root = call.root
+    performed.where = where
+    performed.after = log.passive
+    performed.call = call
+    performed.values = None
+    performed.undo = ()
+    log.collectives.append(performed)
+    return performed
+
+
+_SUM = mpi.SUM
+_SUM_HANDLE = mpi.SUM.handle
+_NOT_KNOWN = None, None, False
+
+
+def perform(comm: Any, operation: CollectiveOperation, primal: Callable, *arguments: Any) -> None:
+    """Run a blocking collective while some tape exists."""
+    tape = recording()
+    performed = None if tape is None else _begin_again(tape, comm, operation, arguments)
+    if performed is not None:
+        try:
+            primal(comm, *arguments)
+        except BaseException as error:
+            refused(tape, performed, error)  # type: ignore[arg-type]
+            raise
+        for buffer in performed.call.writes:
+            buffer.storage.tape = tape.reference  # type: ignore[union-attr]
+        if tape.before_append is not None:  # type: ignore[union-attr]
+            tape.before_append()  # type: ignore[union-attr]
+        tape.append_record(performed)  # type: ignore[union-attr]
+        return
+    if tape is None:
+        count_passive(comm)
+        call = operation.call(comm, arguments)
+        refuse_others(*call.reads, *call.writes)
+        call.overwrite()
+        primal(comm, *arguments)
+        return
+    if tape.tangents is not None:
+        second.perform(comm, operation, primal, arguments, tape)
+        return
+    if tape.forward is not None:
+        forward_collectives.perform(comm, operation, primal, arguments, tape)
+        return
+    call = _call_of(comm, operation, arguments)
+    try:
+        performed = call.log(tape, comm)
+        performed.keep_values(tape, False)
+        if call.given is None:
+            call.given = _given(tape, comm, operation, call, arguments, NO_KEYWORDS, False)
+        performed.undo = call.overwrite()
+        primal(comm, *arguments)
+        call.activate(tape, comm, performed.reads_active)
+    except BaseException as error:
+        if performed is not None:
+            _not_performed(tape, comm, performed, error)
+        raise
+    finally:
+        call.detach()
+    if tape.before_append is not None:
+        tape.before_append()
+    tape.append_record(performed)
+
+
+def _not_performed(tape: Tape, comm: Any, performed: Performed, error: BaseException) -> None:
+    """A blocking collective has raised an error after it was logged."""
+    if refused(tape, performed, error):
+        if performed.undo:
+            tape.append(None, performed.undo)  # which says no more what is to be saved when the memory is overwritten
+        return
+    performed.call.activate(tape, comm, performed.reads_active)
+    tape.append_record(performed)
+
+
+def _start(
+    name: str, comm: Any, operation: CollectiveOperation, arguments: Sequence[Any], keywords: dict[str, Any]
+) -> Started | forward_collectives.ForwardStarted | None:
+    """Before a collective with a request starts, while some tape exists: check, log and record it."""
+    tape = recording()
+    if tape is not None and tape.tangents is not None:
+        return second.start(name, comm, operation, arguments, keywords, tape)
+    if tape is not None and tape.forward is not None:
+        return forward_collectives.start(comm, operation, arguments, keywords, tape)
+    call = operation.call(comm, arguments, keywords, started=True)
+    call.name = name
+    if tape is None:
+        count_passive(comm)
+        refuse_others(*call.reads, *call.writes)
+        call.overwrite()
+        return None
+    if tape.before_append is not None:  # something that this one reads may have come unseen
+        tape.before_append()
+    performed = call.log(tape, comm)
+    performed.keep_values(tape, True)
+    call.given = _given(tape, comm, operation, call, arguments, keywords, True)
+    undo = call.overwrite()
+    call.activate(tape, comm, performed.reads_active)
+    call.detach()
+    started = Started(performed)
+    tape.append_start(started, undo)
+    return started
+
+
+def _given(
+    tape: Tape,
+    comm: Any,
+    operation: CollectiveOperation,
+    call: Call,
+    arguments: Sequence[Any],
+    keywords: Mapping[str, Any],
+    started: bool,
+) -> tuple[Any, ...] | None:
+    """What a walk has to know of a call: `Call.given`.
+
+    Calls on a topology keep the communicator, on tapes that are made for walks.
+    """
+    if not operation.remembers and not tape.walks:
+        return None
+    given = operation.given(arguments, keywords)
+    rule = forward_collectives.rule_of(given["op"]) if "op" in given else None
+    topology = None if operation.remembers else comm
+    return topology, operation, seen(comm, operation, call, given), started, rule
+
+
+_BLOCKING = """
+def {name}(self, {parameters}):
+    if living:
+        perform(self, operation, primal, {parameters})
+    else:
+        primal(self, {parameters})
+"""
+_ATTENDED = """
+def {name}(self, {parameters}):
+    if living:
+        perform(self, operation, attended, {parameters})
+    elif is_of_all(self):
+        begin()
+        try:
+            primal(self, {parameters})
+        except BaseException:
+            forget()
+            raise
+        meeting[0] = 0
+    else:
+        primal(self, {parameters})
+"""
+
+
+def _blocking(operation: CollectiveOperation, primal: Callable[..., None]) -> Callable[..., None]:
+    """The method for the blocking form, written out as `collections.namedtuple` does: no call costs more."""
+    namespace = {
+        "__name__": __name__,
+        "living": living,
+        "perform": perform,
+        "operation": operation,
+        "primal": primal,
+        "attended": attended(primal),
+        "begin": begin,
+        "forget": forget,
+        "is_of_all": is_of_all,
+        "meeting": meeting,
+    }
+    text = _BLOCKING if namespace["attended"] is primal else _ATTENDED
+    exec(text.format(name=operation.name, parameters=", ".join(operation.parameters)), namespace)
+    method: Any = namespace[operation.name]
+    method.__defaults__ = operation.defaults
+    return method
+
+
+def _nonblocking(
+    name: str, operation: CollectiveOperation, primal: Callable[..., mpi.Request]
+) -> Callable[..., mpi.Request]:
+    """The method for a nonblocking form."""
+    are_kept = "op" not in operation.parameters and operation.name != "Allgatherv"  # by mpi4py's request
+
+    def method(self: Any, *arguments: Any, **keywords: Any) -> mpi.Request:
+        started = _start(name, self, operation, arguments, keywords) if living else None
+        try:
+            request = primal(self, *arguments, **keywords)
+        except BaseException as error:
+            if started is not None:
+                started.take_back(opened(), error)
+            raise
+        if started is not None:
+            request = recorded(opened(), request, started)
+        return request if are_kept else holding(request, arguments, keywords)
+
+    method.__name__ = name
+    return method
+
+
+def _persistent(
+    name: str, operation: CollectiveOperation, primal: Callable[..., mpi.Prequest]
+) -> Callable[..., mpi.Prequest]:
+    """The method for a persistent form, which has ``info`` as its last argument."""
+    n = len(operation.parameters)
+
+    def method(self: Any, *arguments: Any, **keywords: Any) -> mpi.Prequest:
+        request = primal(self, *arguments, **keywords)
+        keywords.pop("info", None)
+        given = [lasting(argument) for argument in arguments[:n]]
+        named = {key: lasting(argument) for key, argument in keywords.items()}
+
+        def start() -> tuple[Any, ...]:
+            started = _start(name, self, operation, given, named)
+            return () if started is None else (started,)
+
+        return persistent(request, start)
+
+    method.__name__ = name
+    return method

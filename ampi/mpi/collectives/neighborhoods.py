@@ -1,0 +1,127 @@
+"""Neighborhood collectives on Cartesian, graph and distributed-graph topologies; adjoints go along reversed edges.
+
+An edge leaves a rank by one of its slots and arrives at another by one of that one's slots.  Between two ranks there
+may be several edges (periodic dimensions of one or two ranks); which slot meets which has been found out when the
+communicator was made (`reverse.slots_of`), since implementations differ.  Where a Cartesian grid ends, nothing is read
+and nothing is overwritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI as mpi
+
+from ...tape import Sweep
+from ..log.reverse import COLLECTIVE_TAG, reverse_of
+from ..memory.arguments import parse_moved, parse_types_moved, parse_vector_moved
+from ..memory.buffers import Buffer
+from .collective_calls import Call
+from .collective_recording import CollectiveOperation
+from .data_movement import add_bytes, counts_of, nbytes_of
+from .reductions import Steps
+
+
+class Edges(NamedTuple):
+    """The edges at this rank: ``(slot, rank)`` without those that lead nowhere.
+
+    ``arriving`` are in the order in which the ranks at their other ends have them.
+    """
+
+    arriving: list[tuple[int, int]]
+    leaving: list[tuple[int, int]]
+    known: bool
+
+
+def edges_of(comm: Any, started: bool = False) -> Edges:
+    """The edges of a communicator with a topology at this rank, for collectives that block or are started."""
+    sources, destinations = comm.inoutedges
+    reverse = reverse_of(comm)
+    slots = None if reverse is None else reverse.slots_started if started else reverse.slots
+    arriving = [(slot, source) for slot, source in enumerate(sources) if source != mpi.PROC_NULL]
+    if slots is not None:
+        arriving.sort(key=lambda edge: slots[edge[0]])
+    leaving = [(slot, dest) for slot, dest in enumerate(destinations) if dest != mpi.PROC_NULL]
+    return Edges(arriving, leaving, slots is not None)
+
+
+def go_back(comm: Any, edges: Edges, going: Sequence[np.ndarray], coming: Sequence[np.ndarray]) -> list[mpi.Request]:
+    """Send arrays of bytes back along the edges that arrive, and receive them along those that leave."""
+    return [
+        *(comm.Irecv(array, dest, COLLECTIVE_TAG) for (_, dest), array in zip(edges.leaving, coming, strict=True)),
+        *(comm.Isend(array, source, COLLECTIVE_TAG) for (_, source), array in zip(edges.arriving, going, strict=True)),
+    ]
+
+
+def _plan(edges: Edges, sent: Sequence[Buffer], received: Sequence[Buffer], reads: Sequence[Buffer]) -> Call:
+    """A neighborhood collective with a block for each edge."""
+    refused = "" if edges.known else "which edge is which in an asymmetric graph is not known; send ampi.value(...)"
+    return Call(reads, received, partial(_back_along, edges, sent, received), refused=refused)
+
+
+def _back_along(
+    edges: Edges, sent: Sequence[Buffer], received: Sequence[Buffer], sweep: Sweep, comm: Any, x: None
+) -> Steps:
+    """The adjoint: of each block back along its edge."""
+    going = [block.take(sweep).view(np.uint8) for block in received]
+    coming = [np.zeros(nbytes_of(block), np.uint8) for block in sent]
+    yield go_back(comm, edges, going, coming)
+    return partial(_add_each, sweep, sent, coming)
+
+
+def _add_each(sweep: Sweep, blocks: Sequence[Buffer], came: Sequence[np.ndarray]) -> None:
+    for block, array in zip(blocks, came, strict=True):
+        add_bytes(sweep, block, array)
+
+
+def _blocks(buffer: Buffer, slots: int, edges: Sequence[tuple[int, int]]) -> list[Buffer]:
+    """The block of each edge."""
+    ends = np.cumsum([0, *counts_of(buffer, slots)]).tolist() if slots else [0]
+    return [buffer.part(ends[slot], ends[slot + 1]) for slot, _ in edges]
+
+
+def _allgather(comm: Any, sendbuf: Any, recvbuf: Any, *, form: Callable = parse_moved, started: bool = False) -> Call:
+    edges = edges_of(comm, started)
+    slots = comm.indegree
+    sent = parse_moved(sendbuf)
+    received = _blocks(form(recvbuf, slots), slots, edges.arriving)
+    return _plan(edges, [sent] * len(edges.leaving), received, (sent,))
+
+
+def _alltoall(comm: Any, sendbuf: Any, recvbuf: Any, *, form: Callable = parse_moved, started: bool = False) -> Call:
+    edges = edges_of(comm, started)
+    slots, ways_out = comm.indegree, comm.outdegree
+    sent = _blocks(form(sendbuf, ways_out), ways_out, edges.leaving)
+    received = _blocks(form(recvbuf, slots), slots, edges.arriving)
+    return _plan(edges, sent, received, sent)
+
+
+def _alltoallw(comm: Any, sendbuf: Any, recvbuf: Any, *, started: bool = False) -> Call:
+    edges = edges_of(comm, started)
+    sent = parse_types_moved(sendbuf, comm.outdegree)
+    received = parse_types_moved(recvbuf, comm.indegree)
+    sent = [sent[slot] for slot, _ in edges.leaving]
+    received = [received[slot] for slot, _ in edges.arriving]
+    return _plan(edges, sent, received, sent)
+
+
+_ALONG_EDGES = "ȳ of each block back along its edge"
+
+NEIGHBORHOODS = (
+    CollectiveOperation("Neighbor_allgather", _ALONG_EDGES, _allgather),
+    CollectiveOperation("Neighbor_allgatherv", _ALONG_EDGES, _allgather, form=parse_vector_moved),
+    CollectiveOperation("Neighbor_alltoall", _ALONG_EDGES, _alltoall),
+    CollectiveOperation("Neighbor_alltoallv", _ALONG_EDGES, _alltoall, form=parse_vector_moved),
+    CollectiveOperation("Neighbor_alltoallw", _ALONG_EDGES, _alltoallw),
+)
+
+
+class Neighborhoods:
+    """Collective operations among the neighbors of a topology."""
+
+
+for _operation in NEIGHBORHOODS:
+    _operation.give(Neighborhoods, mpi.Topocomm)

@@ -1,0 +1,246 @@
+"""Schedule of reversed collectives: each begins at the mirror of its wait and ends at the mirror of its start.
+
+Ranks may wait for collectives in different orders, but all ranks of a communicator must begin the reversed ones in the
+same order, or they meet the wrong partners.  That order is the log's, backwards: a reversed collective that is ready
+waits for its turn, which comes at the latest when the sweep reaches the mirror of its start, for then those that were
+started later have had theirs.  One that goes in several steps has its communicator to itself until it has ended.  All
+of them go on whenever the sweep waits for something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mpi4py import MPI as mpi
+
+from ...errors import CommunicationError
+from ...tape import Push, Sweep, Tape
+from ..log.log import communication_of, refused
+from ..log.messages import Collective
+from ..log.reverse import Reverse
+from ..memory.buffers import NOTHING, arrive
+from ..messages.arrivals_seen import has_ended
+from ..waiting.notices import stranded
+from ..waiting.waiting import running, wait
+from .reductions import Steps
+from .replicated import look_for_replicated
+
+
+class ReversedCollective:
+    """One reversed collective.
+
+    Attributes
+    ----------
+    steps : generator
+        Yields lists of requests to be completed before it goes on; returns what is to be called at the end, or None.
+    overlaps : bool
+        It goes in one step: the next one may begin as soon as this one has begun.
+    """
+
+    __slots__ = ("finished", "overlaps", "requests", "result", "steps")
+
+    def __init__(self, steps: Steps, overlaps: bool) -> None:
+        self.steps = steps
+        self.overlaps = overlaps
+        self.requests: list[mpi.Request] = []
+        self.result: Callable[[], None] | None = None
+        self.finished = False
+
+    def advance(self) -> None:
+        """Go on as far as that is possible without waiting."""
+        while not self.finished:
+            for request in self.requests:
+                if not request.Test():
+                    return
+            running.moved += 1
+            try:
+                self.requests = next(self.steps)
+            except StopIteration as end:
+                self.finished = True
+                self.result = end.value
+
+    def finish(self, describe: Callable[[], str], reverse: Reverse) -> None:
+        """Wait for the end, and add what came to the adjoints."""
+        try:
+            self.advance()
+            while not self.finished:
+                for request in self.requests:
+                    wait(request, describe, reverse)
+                self.advance()
+        except BaseException:
+            stranded.append(self)  # with its buffers
+            raise
+        if self.result is not None:
+            self.result()
+
+
+class Schedule:
+    """In which order the reversed collectives of the communicators that have had one channel begin in a sweep."""
+
+    __slots__ = ("begun", "calls", "position")
+
+    def __init__(self, calls: list[Collective]) -> None:
+        self.calls = calls
+        self.position = len(calls) - 1
+        self.begun: dict[Collective, ReversedCollective] = {}
+
+    def proceed(self) -> None:
+        """Begin all that are ready and whose turn it is."""
+        while self.position >= 0:
+            call = self.calls[self.position]
+            if call.happening and not call.passed:
+                reversed_call = self.begun.get(call)
+                if reversed_call is None:
+                    return
+                reversed_call.advance()
+                if not reversed_call.overlaps and not reversed_call.finished:
+                    return
+                call.passed = True
+            self.position -= 1
+
+
+def _schedule(sweep: Sweep, call: Collective) -> Schedule:
+    channel = call.reverse.channel
+    schedule = sweep.state.get(channel)
+    if schedule is None:
+        logs = [log for log in communication_of(sweep.tape).logs.values() if log.reverse.channel is channel]
+        logs.sort(key=lambda log: log.reverse.turn)
+        schedule = sweep.state[channel] = Schedule([call for log in logs for call in log.collectives])
+        running.underway.append(schedule.proceed)
+    return schedule
+
+
+def run_reversed(sweep: Sweep, call: Collective, steps: Steps, describe: Callable[[], str]) -> None:
+    """Run the reversed collective of a blocking call."""
+    ReversedCollective(steps, False).finish(describe, call.reverse)
+    call.passed = True
+    schedule = sweep.state.get(call.reverse.channel)
+    if schedule is not None:
+        schedule.proceed()
+
+
+def in_step(several: Sequence[Steps]) -> Steps:
+    """Reversed collectives of the same kind as one: each step of theirs is under way for all of them at once."""
+    ends: list[Any] = [None for _ in several]
+    going = dict(enumerate(several))
+    while going:
+        requests: list[mpi.Request] = []
+        for k, steps in list(going.items()):
+            try:
+                requests += next(steps)
+            except StopIteration as end:
+                ends[k] = end.value
+                del going[k]
+        if going:
+            yield requests
+
+    def finish() -> None:
+        for end in ends:
+            if end is not None:
+                end()
+
+    return finish
+
+
+class Started:
+    """A collective with a request: what the request completes, and the record of the start.
+
+    Attributes
+    ----------
+    performed : collectives.Performed
+        This rank's part in it.
+    void : bool
+        MPI has refused to start it.
+    """
+
+    __slots__ = ("begun", "buffer", "performed", "request", "reversed", "sweep", "void", "wild")
+
+    active = True
+    meets = True
+    reads_memory = False  # but what `Performed.steps` has put back
+    second = "joint"
+    together = True
+
+    def __init__(self, performed: Any) -> None:
+        self.performed = performed
+        self.buffer = next(iter(performed.call.writes), NOTHING)
+        self.request: Any = None
+        self.wild = False
+        self.void = False
+        self.sweep: Sweep | None = None
+        self.reversed: ReversedCollective | None = None
+        self.begun: Any = None
+
+    @property
+    def tangent(self) -> Callable[[Push], None]:
+        """In a walk: begin what the tangent does."""
+        self.performed.check_walk()
+        return self._begin_tangent
+
+    def take_back(self, tape: Tape, error: BaseException) -> None:
+        """MPI has refused to start it."""
+        self.void = refused(tape, self.performed, error)
+
+    def _begin_tangent(self, push: Push) -> None:
+        if self.void:
+            return
+        if not self.completed():
+            raise CommunicationError(f"{self.performed.describe()} was never completed: wait for the request")
+        self.begun = self.performed.begin_tangent(push)
+
+    def arrive(self, push: Push) -> None:
+        """In a walk: wait for it."""
+        begun, self.begun = self.begun, None
+        if begun is not None:
+            begun.finish()
+
+    def resolve(self, status: mpi.Status | None) -> None:
+        """The request has completed."""
+        if self.request is not None:
+            self.request.held = None
+            self.request = None
+            arrive(self.buffer, -1)
+
+    def describe(self) -> str:
+        """For error messages."""
+        return self.performed.describe()
+
+    def completed(self) -> bool:
+        """Whether the request has been completed, be it by a method that ampi does not see."""
+        return has_ended(self.request)
+
+    def begin(self, sweep: Sweep) -> None:
+        """Mirror of the wait: what was written is taken, and goes back as soon as it is the collective's turn."""
+        if self.sweep is sweep or self.void:
+            return
+        performed = self.performed
+        if not self.completed():
+            raise CommunicationError(
+                f"rank {performed.reverse.rank}: {performed.describe()} was never completed: "
+                "wait for the request before the gradient is asked for"
+            )
+        self.sweep = sweep
+        if not performed.happens(sweep):
+            performed.zero(sweep)
+            return
+        if sweep.tape.returned is not None:
+            look_for_replicated(sweep, performed, performed.results())
+        self.reversed = ReversedCollective(performed.steps(sweep), performed.call.overlaps)
+        schedule = _schedule(sweep, performed)
+        schedule.begun[performed] = self.reversed
+        schedule.proceed()
+
+    def __call__(self, sweep: Sweep) -> None:
+        """Mirror of the start: wait for the end, and add what came."""
+        if self.void:
+            return
+        self.begin(sweep)
+        self.sweep = None
+        if self.reversed is None:
+            return
+        schedule = _schedule(sweep, self.performed)
+        schedule.proceed()
+        self.reversed.finish(self.performed.waiting, self.performed.reverse)
+        self.reversed = None
+        schedule.proceed()

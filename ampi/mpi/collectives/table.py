@@ -1,0 +1,72 @@
+"""The table of collective operations on buffers; methods of all forms, reports and guards derive from it."""
+
+from __future__ import annotations
+
+from mpi4py import MPI as mpi
+
+from ..memory.arguments import parse_vector_moved
+from ..rules import Operation, Treatment, enter
+from . import data_movement as moved
+from . import intercommunicators as between
+from . import reduction_plans as reduced
+from .collective_recording import CollectiveOperation
+
+_SHARES = "; MIN, MAX: to the lowest rank that holds the extremum; PROD: times the product of the other ranks' x"
+_SCANNED = "SUM: suffix sums of ȳ; else a carry from rank to rank, downwards"
+
+COLLECTIVES = (
+    CollectiveOperation("Bcast", "Reduce(SUM) of x̄ to the root", moved.bcast, between.bcast, buffers=("buf", "buf")),
+    CollectiveOperation("Gather", "Scatterv of ȳ from the root", moved.gather, between.gather),
+    CollectiveOperation(
+        "Gatherv", "Scatterv of ȳ from the root", moved.gather, between.gather, form=parse_vector_moved
+    ),
+    CollectiveOperation("Scatter", "Gatherv of ȳ to the root", moved.scatter, between.scatter),
+    CollectiveOperation(
+        "Scatterv", "Gatherv of ȳ to the root", moved.scatter, between.scatter, form=parse_vector_moved
+    ),
+    CollectiveOperation("Allgather", "Reduce_scatter(SUM) of ȳ", moved.allgather, between.allgather),
+    CollectiveOperation(
+        "Allgatherv", "Reduce_scatter(SUM) of ȳ", moved.allgather, between.allgather, form=parse_vector_moved
+    ),
+    CollectiveOperation("Alltoall", "the transposed Alltoallv of ȳ", moved.alltoall, moved.alltoall),
+    CollectiveOperation(
+        "Alltoallv", "the transposed Alltoallv of ȳ", moved.alltoall, moved.alltoall, form=parse_vector_moved
+    ),
+    CollectiveOperation("Alltoallw", "the transposed Alltoallv of ȳ", moved.alltoallw, moved.alltoallw),
+    CollectiveOperation("Reduce", "Bcast of ȳ from the root" + _SHARES, reduced.reduce, between.reduce),
+    CollectiveOperation("Allreduce", "Allreduce(SUM) of ȳ" + _SHARES, reduced.allreduce, between.allreduce),
+    CollectiveOperation(
+        "Reduce_scatter_block",
+        "Allgatherv of ȳ" + _SHARES,
+        reduced.reduce_scatter_block,
+        between.reduce_scatter_block,
+    ),
+    CollectiveOperation("Reduce_scatter", "Allgatherv of ȳ" + _SHARES, reduced.reduce_scatter, between.reduce_scatter),
+)
+"""Of all communicators."""
+
+SCANS = (
+    CollectiveOperation("Scan", _SCANNED, reduced.scan),
+    CollectiveOperation("Exscan", _SCANNED, reduced.exscan),
+)
+"""Of intracommunicators."""
+
+
+class Collectives:
+    """Collective operations of all communicators."""
+
+
+class IntracommCollectives:
+    """Collective operations that only intracommunicators have."""
+
+
+for _name in ("Barrier", "Ibarrier", "Barrier_init"):
+    enter(
+        Operation(
+            "Comm", _name, Treatment.PASSES, adjoint="none: it orders nothing that the sweep does not order itself"
+        )
+    )
+for _operation in COLLECTIVES:
+    _operation.give(Collectives, mpi.Comm)
+for _operation in SCANS:
+    _operation.give(IntracommCollectives, mpi.Intracomm)

@@ -1,0 +1,1 @@
+"""The log of communication on each communicator, and what the ranks agree on before a sweep."""

@@ -1,0 +1,320 @@
+"""Agreement: at the beginning of a sweep the ranks exchange their logs, so that all know what is reversed.
+
+Each pair of ranks that exchanged messages exchanges the lists of them, and each communicator the list of its
+collectives; all then know for each whether an adjoint travels back.  What has been agreed once for a tape holds for its
+later sweeps; but sweeps in vector mode say each time how many directions they have.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Generator, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mpi4py import MPI as mpi
+
+from ...errors import CommunicationError
+from ..rules import TABLE
+from ..waiting.deadlocks import Whom
+from ..waiting.notices import stranded
+from ..waiting.waiting import Patience
+from .matching import match_received, match_sent, received_row, sent_row
+from .messages import Collective, Received, Sent, line_of
+from .reverse import AGREEMENT_TAG, COLLECTIVE_AGREEMENT_TAG, Reverse
+from .size_agreement import compare_pairs, sizes_of, unequal_lengths
+
+if TYPE_CHECKING:
+    from .log import Log
+
+
+def agree(logs: Iterable[Log], directions: int = 0) -> None:
+    """Exchange the logs with all partners at once, in no particular order; then compare them.
+
+    ``directions`` is what a sweep in vector mode has of them; 0: it is none.
+    """
+    problems: list[str] = []
+    exchanges = []
+    numbers: dict[tuple[Any, int], int] = {}  # of the messages sent so far, by channel and partner
+    for log in sorted(logs, key=lambda log: log.reverse.turn):
+        sent_to, received_from = log.by_partner()
+        for partner in sorted(sent_to.keys() | received_from.keys()):
+            sent, got = sent_to[partner], received_from[partner]
+            place = log.reverse.channel, partner
+            first = numbers.get(place, 0)
+            numbers[place] = first + len(sent)
+            if log.agreed.get(partner) != (len(sent), len(got)):
+                exchanges.append(_agree_messages(log, partner, sent, got, first, directions, problems))
+            elif directions:
+                exchanges.append(_agree_messages(log, partner, [], [], first, directions, problems))
+        if log.agreed_collectives != (len(log.collectives), log.passive):
+            exchanges.append(_agree_collectives(log, log.collectives, directions, problems))
+        elif directions and (log.collectives or log.passive):
+            exchanges.append(_agree_collectives(log, [], directions, problems))
+    _drive(exchanges, problems)
+    if problems:
+        raise CommunicationError("\n".join(problems))
+
+
+_AFTER_A_PROBLEM = 1.0  # seconds
+
+
+class _Exchange:
+    """An exchange in steps: a generator that yields while it waits, with whom, and what it is, for messages."""
+
+    __slots__ = ("describe", "steps", "whom")
+
+    def __init__(self, steps: Generator[None], whom: Whom, describe: Callable[[], str]) -> None:
+        self.steps = steps
+        self.whom = whom
+        self.describe = describe
+
+
+def _drive(exchanges: list[_Exchange], problems: list[str]) -> None:
+    """Go on with all exchanges until they have ended, or for a moment only if there are problems.
+
+    A rank that sees a problem may be one that others have nothing to tell.
+    """
+    try:
+        while exchanges:
+            exchanges = _going_on(exchanges, problems)
+    except BaseException:
+        stranded.extend(exchanges)
+        raise
+
+
+def _going_on(exchanges: list[_Exchange], problems: list[str]) -> list[_Exchange]:
+    """Those that are left when some have ended."""
+    with Patience(exchanges[0].describe, lambda: [exchange.whom for exchange in exchanges]) as patience:
+        while True:
+            waiting = [exchange for exchange in exchanges if not _finished(exchange)]
+            if len(waiting) < len(exchanges):
+                return waiting
+            if problems and patience.waited() > _AFTER_A_PROBLEM:
+                raise CommunicationError("\n".join(problems))
+            patience.pause()
+
+
+def _finished(exchange: _Exchange) -> bool:
+    for _ in exchange.steps:
+        return False
+    return True
+
+
+def _agree_messages(
+    log: Log, partner: int, sent: list[Sent], got: list[Received], first: int, directions: int, problems: list[str]
+) -> _Exchange:
+    """Exchange with one partner the messages sent to it and received from it; none of them, if these are known.
+
+    ``first`` is the number of the first one sent, among those sent on all communicators that have had the channel.
+    """
+
+    def steps() -> Generator[None]:
+        reverse = log.reverse
+        header = reverse.identity, len(sent), reverse.sweep_with(partner)
+        rows = header, (directions, first, 0), *map(sent_row, sent), *map(received_row, got)
+        mine = np.array(rows, np.int64)
+        request = reverse.comm.Isend(mine, partner, AGREEMENT_TAG)
+        theirs = yield from _told(reverse, reverse.comm, partner, AGREEMENT_TAG, 3)
+        n_sent, sweeps = theirs[0, 1:].tolist()
+        if sweeps != header[2]:
+            problems.append(_other_sweeps(reverse, header[2], f"rank {partner} {sweeps}"))
+        if theirs[1, 0] != directions:
+            problems.append(_other_directions(reverse, directions, f"rank {partner}", int(theirs[1, 0])))
+        match_sent(reverse, partner, sent, theirs[2 + n_sent :].tolist(), first, problems)
+        match_received(reverse, partner, got, theirs[2 : 2 + n_sent].tolist(), int(theirs[1, 1]), problems)
+        while not request.Test():
+            yield
+        if sent or got:
+            log.agreed[partner] = len(sent), len(got)
+
+    def describe() -> str:
+        if not (sent or got):
+            return f"the agreement with rank {partner} about a sweep in {directions} directions"
+        first = (sent or got)[0].describe()
+        return f"the agreement with rank {partner} about {len(sent) + len(got)} messages, the first of which is {first}"
+
+    return _Exchange(steps(), (log.reverse, partner), describe)
+
+
+def _told(reverse: Reverse, comm: mpi.Comm, source: int, tag: int, width: int) -> Generator[None, None, np.ndarray]:
+    """What a rank says in the agreement of this communicator: rows of integers, the first one begins with whose."""
+    status = mpi.Status()
+    while (theirs := reverse.channel.told(reverse.identity, comm, source, tag, status)) is None:
+        yield
+    return theirs.reshape(-1, width)
+
+
+def _other_sweeps(reverse: Reverse, sweeps: int, others: str) -> str:
+    return (
+        f"rank {reverse.rank}: on {reverse.name} this rank has begun {sweeps} sweeps, {others}: ask for as many "
+        "gradients on each rank; go on with a duplicate of the communicator, comm.Dup(), made on all its ranks"
+    )
+
+
+def _other_directions(reverse: Reverse, directions: int, other: str, others: int) -> str:
+    def shown(count: int) -> str:
+        return f"in {count} directions" if count else "in one direction, without seeds="
+
+    return (
+        f"rank {reverse.rank}: on {reverse.name} this rank sweeps {shown(directions)}, {other} {shown(others)}: the "
+        "leading axis of seeds= must be as long on all ranks"
+    )
+
+
+def _agree_collectives(log: Log, calls: list[Collective], directions: int, problems: list[str]) -> _Exchange:
+    """Find out with all ranks of a communicator which of its collectives are reversed (of none, if that is known)."""
+
+    def steps() -> Generator[None]:
+        facts = yield from _most(log.reverse, _facts_of(log, calls, directions))
+        if _compare_collectives(log, calls, directions, facts, problems) and (calls or log.passive):
+            yield from compare_pairs(log.reverse, calls, problems, partial(_told, log.reverse, log.reverse.comm))
+            log.agreed_collectives = len(log.collectives), log.passive
+
+    def describe() -> str:
+        if not calls and (directions or log.passively is None):
+            return f"the agreement on {log.reverse.name} about a sweep in {directions} directions"
+        last = calls[-1].describe() if calls else f"inside ampi.passive(), {line_of(log.passively)}"
+        return f"the agreement about {len(calls) + log.passive} collective calls, the last of which is {last}"
+
+    return _Exchange(steps(), (log.reverse, None), describe)
+
+
+def _facts_of(log: Log, calls: list[Collective], directions: int) -> np.ndarray:
+    """A row about this rank's calls on a communicator, and one about each; what must be equal stands with both signs,
+    for the maximum over all ranks is taken."""
+    n, sweeps, passive = len(calls), log.reverse.sweeps, log.passive
+    facts = np.zeros((1 + n, 11), np.int64)
+    facts[0, 9:] = _code_of_value(log.returned, log.reverse.rank)
+    facts[0, :9] = log.reverse.identity, n, -n, sweeps, -sweeps, passive, -passive, directions, -directions
+    for k, call in enumerate(calls, 1):
+        code = _code(call.name)
+        active = call.reads_active * (1 + call.certain)
+        sizes = sizes_of(call)
+        same, blocks = (0, 0) if sizes is None else (sizes.same, sizes.blocks)
+        flags = active, call.writes_tracked, call.loses
+        facts[k] = code, -code, *flags, call.after, -call.after, same, -same, blocks, -blocks
+    return facts
+
+
+def _compare_collectives(
+    log: Log, calls: list[Collective], directions: int, facts: np.ndarray, problems: list[str]
+) -> bool:
+    """Note which of the calls are reversed; whether all ranks have made the same ones."""
+    reverse, here = log.reverse, f"rank {log.reverse.rank}"
+    log.alike = bool(log.returned is not None and facts[0, 9] == -facts[0, 10])
+    signs = (1, 1, -1, 1, -1, 1, -1, 1, -1)
+    row = (facts[0, :9] * signs).tolist()
+    _, most, least, most_sweeps, least_sweeps, most_passive, least_passive, *ways = row
+    if ways[0] != ways[1]:
+        others = ways[1] if directions == ways[0] else ways[0]
+        problems.append(_other_directions(reverse, directions, "another rank", others))
+        return False
+    if most_sweeps != least_sweeps:
+        problems.append(_other_sweeps(reverse, reverse.sweeps, f"others {least_sweeps} to {most_sweeps}"))
+        return False
+    for call, row in zip(calls[:least], facts[1:].tolist()):
+        difference = _difference(call, row)
+        if difference:
+            problems.append(f"{here}: {difference}")
+            return False
+        _, _, active, tracked, lost, *_ = row
+        call.happening = bool(active and tracked)
+        unequal = unequal_lengths(call, *row[7:]) if call.happening else ""
+        if unequal:
+            problems.append(f"{here}: {unequal}")
+        if active > 1 and lost:
+            who = "this rank" if call.loses else "another rank"
+            problems.append(
+                f"{here}: {call.describe()} carries a derivative, but {who} receives it into memory that is not "
+                "tracked; make the receive buffer with ampi.numpy, or send ampi.value(...)"
+            )
+    missing = calls[least].describe() if len(calls) > least else ""
+    if most_passive != least_passive:
+        last = "" if log.passively is None else f" (the last one at {line_of(log.passively)})"
+        problems.append(
+            f"{here}: {log.passive} collective calls of this rank on {reverse.name}{last} are inside ampi.passive(), "
+            f"{least_passive} to {most_passive} of others{missing and f'; {missing} is not'}; a collective call must "
+            "be inside it on all ranks or on none"
+        )
+        return False
+    if most > least:
+        problems.append(
+            f"{here}: {len(calls)} collective calls were recorded on {reverse.name}, but {least} to {most} on other "
+            f"ranks{missing and f'; the first one that misses on another is {missing}'}"
+        )
+        return False
+    return True
+
+
+def _difference(call: Collective, row: list[int]) -> str:
+    """In which way another rank's call in the place of this one is another; empty if it is not."""
+    high, low, _, _, _, most_before, least_before, *_ = row
+    code = _code(call.name)
+    if high != code or low != -code:
+        other = _name_of(high if high != code else -low)
+        return f"where this rank called {call.describe()}, another called {other}"
+    if most_before != -least_before:
+        return (
+            f"before this rank called {call.describe()}, it had made {call.after} collective calls inside "
+            f"ampi.passive(), other ranks {-least_before} to {most_before}; a collective call must be inside it on all "
+            "ranks or on none"
+        )
+    return ""
+
+
+def _most(reverse: Reverse, mine: np.ndarray) -> Generator[None, None, np.ndarray]:
+    """Elementwise maximum over all ranks, of both groups of an intercommunicator, of as many rows as the shortest has.
+
+    In messages, which can be told from those that a sweep left behind; MPI's collectives cannot.
+    """
+    if not reverse.comm.Is_inter():
+        return (yield from _most_of_group(reverse, reverse.comm, mine))
+    mine = yield from _most_of_group(reverse, reverse.local, mine)
+    size, others = reverse.local.Get_size(), reverse.comm.Get_remote_size()
+    dests = range(reverse.rank, others, size)
+    going = [reverse.comm.Isend(mine, dest, COLLECTIVE_AGREEMENT_TAG) for dest in dests]
+    source = reverse.rank % others
+    theirs = yield from _told(reverse, reverse.comm, source, COLLECTIVE_AGREEMENT_TAG, mine.shape[1])
+    for request in going:
+        while not request.Test():
+            yield
+    return _higher(mine, theirs)
+
+
+def _most_of_group(reverse: Reverse, comm: mpi.Intracomm, mine: np.ndarray) -> Generator[None, None, np.ndarray]:
+    """After k rounds a rank knows of the 2^k ranks up to its own (dissemination: a maximum may count a rank twice)."""
+    rank, size = comm.Get_rank(), comm.Get_size()
+    going = []
+    distance = 1
+    while distance < size:
+        going.append(comm.Isend(mine, (rank + distance) % size, COLLECTIVE_AGREEMENT_TAG))
+        source = (rank - distance) % size
+        mine = _higher(mine, (yield from _told(reverse, comm, source, COLLECTIVE_AGREEMENT_TAG, mine.shape[1])))
+        distance *= 2
+    for request in going:
+        while not request.Test():
+            yield
+    return mine
+
+
+def _higher(mine: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    rows = min(len(mine), len(theirs))
+    return np.maximum(mine[:rows], theirs[:rows])
+
+
+def _code_of_value(value: float | None, rank: int) -> tuple[int, int]:
+    """A number for what a rank returned, with both signs; of ranks that returned nothing each has its own."""
+    code = -1 - rank if value is None else zlib.crc32(np.float64(value).tobytes()) + 1
+    return code, -code
+
+
+def _code(name: str) -> int:
+    """A positive number for an operation's name, the same on all ranks."""
+    return zlib.crc32(name.encode()) + 1
+
+
+def _name_of(code: int) -> str:
+    names = (operation.name for operation in TABLE.values())
+    return next((name for name in names if _code(name) == code), "another operation")

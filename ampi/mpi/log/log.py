@@ -1,0 +1,460 @@
+"""Message log: what a rank sent, posted and called on each communicator while a tape recorded.
+
+Every message and every collective on an ampi communicator is logged, active or not: a receiver cannot know whether what
+it received was active, nor a sender whether it arrived in tracked memory.  At the beginning of a sweep the ranks
+compare their logs (`agreement`).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from mpi4py import MPI as mpi
+
+from ...errors import CommunicationError
+from ...memory.storages import is_power_of_two
+from ...tape import Push, Sweep, Tape
+from ...tape.recording import opened
+from ..memory.buffers import Buffer, arrive
+from ..memory.message_memory import AdjointMemory
+from ..waiting.notices import notice_of, spread, stranded
+from ..waiting.waiting import outbox_of, running
+from .agreement import agree
+from .messages import (
+    Collective,
+    Completion,
+    LateCompletion,
+    LoggedMessage,
+    Received,
+    Route,
+    Sent,
+    call_site,
+    new_received,
+    new_sent,
+)
+from .ownership import claim, release, require_alone
+from .reverse import Reverse, name_of, reverse_of
+
+_Prequest, _WORLD = mpi.Prequest, mpi.COMM_WORLD  # mpi4py's own: its names may be rebound
+
+
+_KEY = "communication"  # of the tape's sweep starts
+made_of: dict[str, Any] = {}
+"""The class of what a tape has of its messages: ``"reverse"``: `Communication`, ``"forward"``, ``"second"``."""
+MOST_PENDING = 64
+"""So many receives that may have ended unseen are looked at before each record."""
+
+
+class Log:
+    """What a rank said on one communicator while a tape recorded.
+
+    Attributes
+    ----------
+    place : object
+        The communicator's `Reverse.place`.
+    messages : list of LoggedMessage
+        In the order of sending and posting.
+    collectives : list of Collective
+        In the order of the calls.
+    passive : int
+        Number of collective calls so far inside `ampi.passive`; all ranks must have made as many.
+    passively : tuple
+        Call site of the last of these.
+    """
+
+    __slots__ = (
+        "agreed",
+        "agreed_collectives",
+        "alike",
+        "collectives",
+        "messages",
+        "passive",
+        "passively",
+        "place",
+        "returned",
+        "reverse",
+        "stirred",
+        "touched",
+    )
+
+    def __init__(self, reverse: Reverse) -> None:
+        self.reverse = reverse
+        self.place = None if reverse is None else reverse.place
+        self.messages: list[LoggedMessage] = []
+        self.collectives: list[Collective] = []
+        self.passive = 0
+        self.passively: Any = None
+        self.returned: Any = None  # by this rank, to be summed over ranks
+        self.alike = False  # all ranks have returned the same
+        self.agreed: dict[int, tuple[int, int]] = {}
+        self.agreed_collectives = 0, 0
+        self.touched = False  # of a window: this rank has made calls on it
+        self.stirred: Callable[[], bool] | None = None  # of a window: whether others have used it without a call here
+
+    def says_nothing(self) -> bool:
+        """Whether there is no more in it than that a window exists."""
+        return self.is_quiet() and not (self.stirred is not None and self.stirred())
+
+    def is_quiet(self) -> bool:
+        """Whether there is no more in it than that, or what others do with the window."""
+        if self.touched or self.messages or self.passive:
+            return False
+        return all(call.name in ("Win", "Free") for call in self.collectives)
+
+    def partners(self) -> set[int]:
+        """Ranks that messages which are not void went to or came from: their sweeps and this rank's go together."""
+        return {message.route.partner for message in self.messages if not message.void and message.route.partner >= 0}
+
+    def concerned(self) -> set[int] | None:
+        """Ranks whose sweeps wait for this rank's; None: all."""
+        return None if self.collectives or self.passive else self.partners()
+
+    def prepare(self) -> None:
+        """A sweep begins: nothing has happened in it."""
+        for message in self.messages:
+            message.flight = None
+            message.reverse = self.reverse
+            if message.request is not None and isinstance(message, Received):
+                message.completed()  # or cancelled
+        for call in self.collectives:
+            call.passed = False
+
+    def by_partner(self) -> tuple[dict[int, list[Sent]], dict[int, list[Received]]]:
+        """Messages by destination, in the order of sending, and receives by source, in the order of posting.
+
+        Raises
+        ------
+        CommunicationError
+            A receive has not completed, or nobody saw what it matched.
+        """
+        sent: defaultdict[int, list[Sent]] = defaultdict(list)
+        received: defaultdict[int, list[Received]] = defaultdict(list)
+        for message in self.messages:
+            if message.void:
+                message.back = None
+            elif isinstance(message, Sent):
+                sent[message.route.partner].append(message)
+            else:
+                _check_completed(message)
+                received[message.route.partner].append(message)
+        return sent, received
+
+
+def _check_completed(receive: Received) -> None:
+    if receive.request is not None:
+        if not receive.completed():
+            raise CommunicationError(
+                f"rank {receive.reverse.rank}: {receive.describe()} was never completed: "
+                "wait for the request before the gradient is asked for"
+            )
+        receive.request = None  # completed through a class of mpi4py's that ampi does not see
+    if receive.route.partner == mpi.ANY_SOURCE:
+        raise CommunicationError(
+            f"rank {receive.reverse.rank}: which message {receive.describe()} matched is not known because its "
+            "request was completed by mpi4py's own class; import Request from mpi4py.MPI after `import ampi` or from "
+            "ampi.MPI"
+        )
+
+
+class Communication:
+    """All that a rank said while a tape recorded; called at the beginning of each sweep to agree with the others.
+
+    Attributes
+    ----------
+    logs : dict
+        One for each communicator.
+    pending : list
+        Receives into tracked memory with all those that have not been seen to complete, whose ``request`` is not None.
+        Programs can complete a request unseen, through a class of mpi4py's that they imported before ampi.
+    unwatched : list
+        The same of those that were posted while `MOST_PENDING` were pending: they must be seen to complete, for to look
+        at all of them before each record would take time that grows with their number.
+    unseen : dict
+        Receives that had not been seen to complete when a sweep began.
+    """
+
+    __slots__ = ("logs", "pending", "tape", "unseen", "unwatched")
+
+    def __init__(self, tape: Tape) -> None:
+        self.logs: dict[Reverse, Log] = {}
+        self.pending: list[Received] = []
+        self.unwatched: list[Received] = []
+        self.unseen: dict[Received, None] = {}
+        self.tape = weakref.ref(tape)
+
+    def enter(self, receive: Received) -> None:
+        """A receive has been posted that its request will complete."""
+        if len(self.pending) < MOST_PENDING or self.forget():
+            self.pending.append(receive)
+            return
+        if is_power_of_two(len(self.unwatched)):
+            self.unwatched = [other for other in self.unwatched if other.request is not None]
+        self.unwatched.append(receive)
+
+    def look(self) -> None:
+        """Record the completion of receives that ended unseen, before anything that may use what came."""
+        ended = LateCompletion()
+        left = False
+        for receive in reversed(self.pending):  # of two into the same memory, the later one has its adjoint
+            request = receive.request
+            if request is None:
+                continue
+            left = True
+            if (not request or isinstance(request, _Prequest)) and receive.completed():
+                ended.append(receive)
+        if not left:
+            self.pending.clear()
+            self.tape().before_append = None  # type: ignore[union-attr]
+            return
+        for receive in ended:
+            receive.resolve(getattr(receive.request, "arrived", None))
+        if ended:
+            self.forget()
+            self.tape().append_start(ended)  # type: ignore[union-attr]
+
+    def forget(self) -> bool:
+        """Drop receives that have been seen to complete; whether some more may be pending now."""
+        self.pending[:] = [receive for receive in self.pending if receive.request is not None]
+        return len(self.pending) < MOST_PENDING
+
+    def _check_unwatched(self) -> None:
+        for receive in self.unwatched:
+            if receive.request is not None and receive.completed():
+                raise CommunicationError(
+                    f"rank {_WORLD.Get_rank()} of the world: {receive.describe()} was completed by mpi4py's own class "
+                    f"while more than {MOST_PENDING} requests were outstanding, and what was computed from it is not "
+                    "known; import Request from mpi4py.MPI after `import ampi` or from ampi.MPI"
+                )
+
+    def log(self, reverse: Reverse) -> Log:
+        """The log of one communicator."""
+        log = self.logs.get(reverse)
+        if log is None:
+            require_alone(self.tape(), reverse)
+            log = self.logs[reverse] = Log(reverse)
+        return log
+
+    def __call__(self, sweep: Sweep) -> None:
+        """Agree with the other ranks; at the beginning of a walk as well."""
+        if isinstance(sweep, Push):
+            completed = (record.adjoint for record in sweep.tape.records if isinstance(record.adjoint, Completion))
+            sweep.state["completed later"] = {part for parts in completed for part in parts}
+        if all(log.says_nothing() for log in self.logs.values()):
+            return  # a gradient of local work must not wait for ranks of a window that it has not touched
+        if not sweep.tape.closed:
+            self.look()
+        self.unseen.update((receive, None) for receive in self.pending if receive.request is not None)
+        claim(sweep, self.logs)
+        end = running.begin(self.logs)
+        sweep.at_end(lambda error: self._finish(sweep, end, error))
+        for lane in sweep.lanes or ():
+            lane.state["outbox"] = outbox_of(sweep)
+        for log in self.logs.values():
+            log.prepare()
+            log.reverse.count(log.concerned())
+        for log in self.logs.values():
+            if log.reverse.broken:
+                raise CommunicationError(
+                    f"rank {log.reverse.rank}: {log.reverse.name} cannot be swept any more, go on with a duplicate, "
+                    f"comm.Dup(), made on all its ranks: {log.reverse.broken}"
+                )
+            log.reverse.ready()
+        self._check_unwatched()
+        for log in self.logs.values():
+            log.returned = sweep.tape.returned
+        agree(self.logs.values(), 0 if sweep.lanes is None else len(sweep.lanes))
+        if isinstance(sweep, Push):
+            sweep.state["completed later"].update(self.unseen)
+            sweep.at_last.extend(partial(receive.arrive, sweep) for receive in self.unseen)
+            return
+        for receive in self.unseen:  # nothing that was recorded uses what came
+            receive.begin(sweep)
+
+    def _finish(self, sweep: Sweep, end: Callable[[], list], error: BaseException | None) -> None:
+        """At the end of a sweep: deliver everything, or tell everybody who might wait that this rank has stopped."""
+        if error is None:
+            outbox_of(sweep).flush()
+            end()
+            release(sweep)
+            return
+        stranded.extend(end())
+        release(sweep)
+        text = notice_of(error)
+        stranded.append(outbox_of(sweep).flights)
+        for reverse, log in self.logs.items():
+            reverse.broken = reverse.broken or text
+            stranded.extend(message.flight for message in log.messages if isinstance(message, Sent) and message.flight)
+            spread(log, error)
+
+    def refuse(self, error: BaseException) -> None:
+        """This rank's sweep does not begin: tell those who may wait for it."""
+        if all(log.says_nothing() for log in self.logs.values()):
+            return
+        for reverse, log in self.logs.items():
+            if reverse.broken or reverse.pending:
+                continue
+            log.prepare()
+            reverse.count(log.concerned())
+            spread(log, error)
+
+
+made_of["reverse"] = Communication
+
+
+def communication_of(tape: Tape) -> Communication:
+    """What was said while a tape recorded."""
+    communication = tape.sweep_starts.get(_KEY)
+    if communication is None:
+        kind = "second" if tape.tangents is not None else "reverse" if tape.forward is None else "forward"
+        communication = made_of[kind](tape)
+        tape.at_sweep_start(_KEY, communication)
+        tape.at_refusal = communication.refuse
+    return communication  # type: ignore[return-value]
+
+
+def begin(tape: Tape, receive: Received) -> None:
+    """A receive has been posted that its request will complete."""
+    communication = tape.latest[2] or communication_of(tape)
+    if tape.before_append is None:
+        tape.before_append = communication.look
+    communication.enter(receive)
+    buffer = receive.buffer
+    if type(buffer) is Buffer and buffer.storage is not None:
+        buffer.storage.arriving += 1
+    else:
+        arrive(buffer, 1)
+
+
+def log_for(tape: Tape, name: str, comm: Any, active: bool, buffer: Any = None) -> Log:
+    """The log in which an operation on a communicator is entered."""
+    reverse = reverse_of(comm)
+    if reverse is None:
+        if active:
+            kind = "Intercomm" if comm.Is_inter() else "Intracomm"
+            raise CommunicationError(
+                f"{name} of an active array on {name_of(comm)}, which has no reverse communicator because it was made "
+                f"from mpi4py's own: make it from ampi.COMM_WORLD (or import MPI by `from ampi import MPI`), or write "
+                f"`comm = ampi.MPI.{kind}(comm).Dup()` on all its ranks before recording"
+            )
+        return Log(reverse)  # type: ignore[arg-type]  # goes nowhere
+    communication = tape.sweep_starts.get(_KEY) or communication_of(tape)
+    if communication.pending:
+        for storage in getattr(buffer, "storages", ()):
+            if storage is not None and storage.arriving:
+                communication.look()
+                break
+    log = communication.logs.get(reverse) or communication.log(reverse)
+    tape.latest = comm, log, communication
+    return log
+
+
+def log_sent(
+    tape: Tape, name: str, comm: Any, buffer: AdjointMemory, active: bool, dest: int, tag: int, kind: type[Sent] = Sent
+) -> Any:
+    """Log a message; in the order of the calls that send.
+
+    Parameters
+    ----------
+    active : bool
+        What is sent carries derivatives: the message has an adjoint.
+    """
+    log = log_for(tape, name, comm, active, buffer)
+    sent = new_sent(kind, buffer, active, Route(name, log.place, dest, tag, False, call_site(3)))
+    log.messages.append(sent)
+    return sent
+
+
+def log_received(
+    tape: Tape,
+    name: str,
+    comm: Any,
+    buffer: AdjointMemory,
+    tracked: bool,
+    source: int,
+    tag: int,
+    kind: type[Received] = Received,
+) -> Any:
+    """Log a receive; in the order of the calls that post (for a matched probe: the probe).
+
+    Parameters
+    ----------
+    tracked : bool
+        What comes may carry derivatives: the message may have an adjoint.
+    """
+    # On a communicator without a reverse side, no active values can have been sent.
+    log = log_for(tape, name, comm, False, buffer)
+    receive = new_received(
+        kind, buffer, tracked, Route(name, log.place, source, tag, source == mpi.ANY_SOURCE, call_site(3))
+    )
+    log.messages.append(receive)
+    return receive
+
+
+def log_collective(
+    tape: Tape,
+    comm: Any,
+    name: str,
+    reads_active: bool,
+    writes_tracked: bool,
+    loses: bool = False,
+    certain: bool = True,
+    root: int | None = None,
+    kind: type[Collective] = Collective,
+) -> Any:
+    """Log a collective call of this rank on a communicator of ours; every rank calls it, in the order of its calls.
+
+    Parameters
+    ----------
+    comm : ampi.mpi.comm.Comm
+    name : str
+        mpi4py's name of the operation (the blocking form's for all forms); the ranks must agree on it.
+    reads_active : bool
+        This rank contributes active values.
+    writes_tracked : bool
+        This rank receives into tracked floating-point memory.
+    loses : bool
+        This rank receives into memory that is not tracked, where a derivative would be lost.
+    certain : bool
+        The values that it contributes are not just bytes which may hold active ones.
+    root : int, optional
+        The one rank that all others exchange data with, as the call names it.
+
+    Returns
+    -------
+    Collective
+        ``token.reverse.comm`` is the communicator for the reverse traffic, ``token.happens(sweep)`` the agreement.
+    """
+    log = log_for(tape, name, comm, reads_active)
+    collective = kind(name, log.reverse, reads_active, writes_tracked, loses, certain, root)
+    collective.after = log.passive
+    log.collectives.append(collective)
+    return collective
+
+
+def refused(tape: Tape, collective: Collective, error: BaseException) -> bool:
+    """Whether MPI has refused a collective that was logged, by an error which the program may catch; drop it if so.
+
+    Only what is too long for the memory of some rank may have been moved all the same.
+    """
+    if isinstance(error, mpi.Exception) and error.Get_error_class() == mpi.ERR_TRUNCATE:
+        return False
+    log = communication_of(tape).logs.get(collective.reverse)
+    calls = [] if log is None else log.collectives
+    for k in reversed(range(len(calls))):
+        if calls[k] is collective:
+            del calls[k]
+            break
+    return True
+
+
+def count_passive(comm: Any) -> None:
+    """A collective call inside `ampi.passive`: it must be there on all ranks."""
+    tape, reverse = opened(), reverse_of(comm)
+    if tape is not None and reverse is not None:
+        log = communication_of(tape).log(reverse)
+        log.passive += 1
+        log.passively = call_site()

@@ -1,0 +1,496 @@
+"""Messages and collective calls as the log of a tape has them, and the adjoints of sending and receiving."""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI as mpi
+
+from ...tape import IsRecord, Push, Sweep, Undo, lanes_of
+from ..memory.buffers import Buffer, arrive
+from ..memory.message_memory import AdjointMemory
+from ..memory.tangents import set_tangent, tangent_in
+from ..messages.arrivals_seen import has_arrived
+from ..waiting.waiting import outbox_of, wait
+from .reverse import Reverse
+
+_Prequest = mpi.Prequest  # mpi4py's own: the name in its module is rebound later
+
+
+ALL = 1 << 62
+"""Length in bytes of a message that is not known to have come short."""
+CUT = ALL + 1
+"""That of one that may have been too long for its memory, which holds its head."""
+
+
+class Route:
+    """What messages have in common that one line of the program sends to one partner, or receives from it.
+
+    Buffers, which live as long as arrays, remember their latest ones: so it keeps no communicator alive.
+
+    Attributes
+    ----------
+    name : str
+        mpi4py's name of the method.
+    place : object
+        The communicator's `Reverse.place`.
+    partner, tag : int
+        As the call says.
+    wild : bool
+        Of a receive: from any source.
+    code, instruction : code object and int
+        The call site.
+    matched : Route or None
+        Of a receive with a wildcard: that of the latest message which it matched.
+    """
+
+    __slots__ = ("code", "instruction", "matched", "name", "partner", "place", "tag", "wild")
+
+    def __init__(self, name: str, place: object, partner: int, tag: int, wild: bool, where: tuple[Any, int]) -> None:
+        self.name = name
+        self.place = place
+        self.partner = partner
+        self.tag = tag
+        self.wild = wild
+        self.code, self.instruction = where
+        self.matched: Route | None = None
+
+    @property
+    def where(self) -> tuple[Any, int]:
+        """The call site, as `call_site` gives it."""
+        return self.code, self.instruction
+
+    def match(self, source: int, tag: int) -> Route:
+        """The route of a message that a receive has matched."""
+        self.matched = Route(self.name, self.place, source, tag, False, self.where)
+        return self.matched
+
+
+class LoggedMessage(IsRecord):
+    """One side of a message in the log of a tape.
+
+    Attributes
+    ----------
+    route : Route
+        Of a receive, that of the message it has matched, once it has completed.
+    buffer : AdjointMemory or None
+        The memory.  None where it has no adjoint: what is sent does not carry derivatives, what is received does not
+        overwrite tracked floating-point memory (whether the sender was active is not known before the agreement).
+    nbytes : int
+        Length of the message; of a receive, known after the agreement.
+    request : mpi4py.MPI.Request or None
+        Received: what will complete it.  Sent: one that belongs to the one that the user has.
+    wild : bool
+        The status at its completion is to be looked at: who sent it is not known, or somebody has tried to cancel it.
+        (Which message a receive with ``ANY_TAG`` gets from a known sender follows from MPI's order of messages.)
+    void : bool
+        It has no part in derivatives, and both sides know: it was cancelled, or it is an object without active arrays.
+    back : int or None
+        The tag of its adjoint, None if there is none; known after the agreement.
+    flight : object or None
+        In a sweep: what is known of the adjoint.
+    reverse : Reverse
+        In a sweep: that of the log.
+    """
+
+    __slots__ = ("back", "buffer", "flight", "nbytes", "request", "reverse", "route", "void", "wild")
+    reads_memory = False
+    second = "joint"
+    together = True
+    back: int | None
+    buffer: Any
+    flight: Any
+    nbytes: int
+    request: Any
+    reverse: Reverse
+    route: Route
+    void: bool
+    wild: bool
+
+    @property
+    def active(self) -> bool:
+        """Whether the memory can have an adjoint."""
+        return self.buffer is not None
+
+    def rename(self, name: str) -> None:
+        """It is the method that is running that receives it."""
+        route = self.route
+        self.route = Route(name, route.place, route.partner, route.tag, route.wild, call_site(3))
+
+    def waiting(self) -> str:
+        """For the message of a wait that lasts too long."""
+        return f"the adjoint of {self.describe()}"
+
+    def describe(self) -> str:
+        """For error messages."""
+        raise NotImplementedError
+
+
+class Sent(LoggedMessage):
+    """A message in the log of its sender, and the adjoint of sending it."""
+
+    __slots__ = ()
+    goes_along = True
+
+    def resolve(self, status: mpi.Status | None) -> None:
+        """The send has completed."""
+        if self.request is not None:
+            self.request.Wait()
+            self.request = None
+        if self.wild and status is not None and status.Is_cancelled():
+            self.void = True
+
+    def describe(self) -> str:
+        """For error messages."""
+        route = self.route
+        where = line_of(route.where)
+        return f"{route.name} to rank {route.partner} with tag {route.tag} on {self.reverse.name}, {where}"
+
+    def begin(self, sweep: Sweep) -> None:
+        """Mirror of the wait: the adjoint may come."""
+        if self.back is not None and self.flight is None:
+            adjoint = np.empty(self.buffer.count * len(lanes_of(sweep)), self.buffer.dtype)
+            self.flight = self.reverse.comm.Irecv(_as_real(adjoint), self.route.partner, self.back), adjoint
+
+    def __call__(self, sweep: Sweep) -> None:
+        """Mirror of the start: x̄ += what came."""
+        if self.back is None:
+            return
+        self.begin(sweep)
+        request, adjoint = self.flight
+        if not request.Test():
+            wait(request, self.waiting, self.reverse, self.route.partner)
+        self.flight = None
+        if sweep.lanes is None:
+            self.buffer.add(sweep, adjoint)
+            return
+        for lane, part in zip(sweep.lanes, np.split(adjoint, len(sweep.lanes))):
+            self.buffer.add(lane, part)
+
+    def tangent(self, push: Push) -> None:
+        """Nothing: it went with the message.  In a walk: send it."""
+        if push.walks and self.back is not None:
+            going = _as_real(tangent_in(push, self.buffer))
+            outbox_of(push).send(self.reverse, going, self.route.partner, self.back, self.waiting)  # type: ignore[arg-type]
+
+
+class Received(LoggedMessage):
+    """A receive in the log of its rank, in the order of posting, and the adjoint of receiving.
+
+    ``undo`` is what it overwrites; ``dropped`` says that it was received inside `ampi.passive`.
+    """
+
+    __slots__ = ("dropped", "undo")
+    dropped: bool
+    undo: Sequence[Undo]
+
+    def describe(self) -> str:
+        """For error messages."""
+        route = self.route
+        source = "any rank" if route.partner == mpi.ANY_SOURCE else f"rank {route.partner}"
+        tag = "any tag" if route.tag == mpi.ANY_TAG else f"tag {route.tag}"
+        return f"{route.name} from {source} with {tag} on {self.reverse.name}, {line_of(route.where)}"
+
+    def begin(self, sweep: Sweep) -> None:
+        """Mirror of the wait: x̄ of what was received goes back, and is zero here."""
+        if self.flight is sweep or self.void:
+            return
+        self.flight = sweep  # done in this sweep
+        overwritten = self.buffer.within(self.nbytes)
+        lanes = lanes_of(sweep)
+        if self.back is None:
+            for lane in lanes:
+                overwritten.zero(lane)
+            return
+        adjoint = _as_real(
+            overwritten.take(sweep) if sweep.lanes is None else _joined([overwritten.take(lane) for lane in lanes])
+        )
+        if self.nbytes > overwritten.nbytes:
+            adjoint = self._lengthened(adjoint, len(lanes))
+        source = self.route.partner
+        outbox_of(sweep).send(self.reverse, adjoint, source, self.back, self.waiting)
+
+    def _lengthened(self, adjoint: np.ndarray, directions: int) -> np.ndarray:
+        """The adjoint of a message that was too long: MPI filled the memory with its head, and dropped the rest."""
+        head = adjoint.reshape(directions, -1)
+        whole = np.zeros((directions, self._length(adjoint.dtype)), adjoint.dtype)
+        whole[:, : head.shape[1]] = head
+        return whole.reshape(-1)
+
+    def _length(self, dtype: np.dtype) -> int:
+        """Number of elements in the adjoint of the message."""
+        return self.nbytes if self.buffer.packed else self.nbytes // dtype.itemsize
+
+    def completed(self) -> bool:
+        """Whether the request has been completed, be it by a method that ampi does not see."""
+        request = self.request
+        if request is None or not request:
+            return True
+        if not isinstance(request, _Prequest):
+            return False
+        status = has_arrived(request)
+        if status is not None and status.Is_cancelled():
+            self.void, self.wild = True, False
+        return status is not None
+
+    def __call__(self, sweep: Sweep) -> None:
+        """Mirror of the start.  What went back was a copy: nothing to wait for."""
+        if self.flight is not sweep:
+            self.begin(sweep)
+        self.flight = None
+
+    def tangent(self, push: Push) -> None:
+        """Zero: there are no tangents on its communicator.  In a walk: what a blocking one receives."""
+        if not push.walks:
+            set_tangent(push, self.buffer, None)
+        elif self not in push.state["completed later"]:
+            self.arrive(push)
+
+    def arrive(self, push: Push) -> None:
+        """In a walk: receive the tangent."""
+        if self.void or self.buffer is None or self.flight is push:
+            return
+        self.flight = push
+        overwritten = self.buffer.within(self.nbytes)
+        if self.back is None:
+            set_tangent(push, overwritten, None)
+            return
+        directions, source = len(lanes_of(push)), self.route.partner
+        too_long = self.nbytes > overwritten.nbytes
+        count = self._length(overwritten.dtype) if too_long else overwritten.count
+        came = np.empty(count * directions, overwritten.dtype)
+        wait(self.reverse.comm.Irecv(_as_real(came), source, self.back), self.waiting, self.reverse, source)
+        if too_long:
+            came = came.reshape(directions, -1)[:, : overwritten.count].reshape(-1)
+        set_tangent(push, overwritten, came)
+
+    def resolve(self, status: mpi.Status | None) -> None:
+        """The receive has completed."""
+        if self.request is not None:
+            self.request = None
+            buffer = self.buffer
+            if type(buffer) is Buffer and buffer.storage is not None:
+                buffer.storage.arriving -= 1
+            else:
+                arrive(buffer, -1)
+        if status is None or not self.wild:
+            return
+        self.wild = False
+        if status.Is_cancelled():
+            self.void = True
+            return
+        source, tag = status.Get_source(), status.Get_tag()
+        matched = self.route.matched
+        if matched is None or matched.tag != tag or matched.partner != source:
+            matched = self.route.match(source, tag)
+        self.route = matched
+
+
+class Lost(Received):
+    """A receive of an object that could not be made of what came: a derivative that comes with it is dropped."""
+
+    __slots__ = ()
+    goes_along = True
+
+    def begin(self, sweep: Sweep) -> None:
+        """Nothing."""
+
+    def __call__(self, sweep: Sweep) -> None:
+        """Nothing."""
+
+    def tangent(self, push: Push) -> None:
+        """Nothing."""
+
+    def arrive(self, push: Push) -> None:
+        """Nothing."""
+
+
+def new_sent(kind: type[Sent], buffer: AdjointMemory, active: bool, route: Route) -> Any:
+    """A message of a buffer that is sent."""
+    sent = kind()
+    sent.route = route
+    sent.buffer = buffer if active else None
+    sent.nbytes = buffer.nbytes
+    sent.request = None
+    sent.wild = False
+    sent.void = False
+    sent.back = None
+    sent.flight = None
+    return sent
+
+
+def new_received(kind: type[Received], buffer: AdjointMemory, active: bool, route: Route) -> Any:
+    """A receive into a buffer."""
+    receive = kind()
+    receive.route = route
+    receive.buffer = buffer if active else None
+    receive.nbytes = ALL
+    receive.request = None
+    receive.undo = ()
+    receive.wild = route.wild
+    receive.void = False
+    receive.dropped = False
+    receive.back = None
+    receive.flight = None
+    return receive
+
+
+class Completion(IsRecord, list):
+    """Record of a wait, a list of what it has completed: its adjoint starts the reverse transfers."""
+
+    __slots__ = ()
+    reads_memory = False  # but what a collective's has put back
+    second = "joint"
+    together = True
+    goes_along = True
+
+    def __call__(self, sweep: Sweep) -> None:
+        """Mirror of the wait."""
+        for part in self:
+            part.begin(sweep)
+
+    def tangent(self, push: Push) -> None:
+        """Nothing: what has completed has its tangent.  In a walk: wait for what has been received."""
+        if push.walks:
+            for part in self:
+                if not isinstance(part, Sent):
+                    part.arrive(push)
+
+
+class LateCompletion(Completion):
+    """Record of receives that were found to have ended when another record, of what has just run, is to be appended."""
+
+    __slots__ = ()
+
+
+class Collective:
+    """A collective call in a tape's log.
+
+    Attributes
+    ----------
+    reverse : Reverse
+        ``token.reverse.comm`` is the communicator of the reverse traffic.
+    certain : bool
+        Active values that this rank contributes are no bytes of which it is not known what they hold.
+    after : int
+        Number of collective calls inside `ampi.passive` that came before it.
+    root : int or None
+        The one rank that all others exchange data with, as the call names it, if there is one.
+    passed : bool
+        In a sweep: the next reversed collective of the communicator may begin.
+    """
+
+    depth = 2
+    """How many frames between the call and `call_site` are known to be ampi's own."""
+    __slots__ = (
+        "after",
+        "certain",
+        "happening",
+        "loses",
+        "name",
+        "passed",
+        "reads_active",
+        "reverse",
+        "root",
+        "where",
+        "writes_tracked",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        reverse: Reverse,
+        reads_active: bool,
+        writes_tracked: bool,
+        loses: bool,
+        certain: bool = True,
+        root: int | None = None,
+    ) -> None:
+        self.name = name
+        self.reverse = reverse
+        self.reads_active = reads_active
+        self.writes_tracked = writes_tracked
+        self.loses = loses
+        self.certain = certain
+        self.root = root
+        self.where = call_site(self.depth)
+        self.after = 0
+        self.happening = False
+        self.passed = False
+
+    def happens(self, sweep: Sweep) -> bool:
+        """Whether the reversed collective takes place: a rank contributed active values and a rank received tracked.
+
+        The same on all ranks of the communicator.
+        """
+        return self.happening
+
+    def describe(self) -> str:
+        """For error messages."""
+        return f"{self.name} on {self.reverse.name}, {line_of(self.where)}"
+
+
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate([part.reshape(-1) for part in parts])
+
+
+def _as_real(array: np.ndarray) -> np.ndarray:
+    """A contiguous array as real numbers: a complex number may be received as two real ones."""
+    return array.view(array.real.dtype) if array.dtype.kind == "c" else array
+
+
+_OWN = ("ampi.", "mpi4py.")
+# A loop has thousands of messages and a few lines.  Code objects are told by their ids, for their hashes take long.
+_codes: dict[int, tuple[Any, bool]] = {}  # and whether they are ampi's own (or mpi4py's)
+sites: dict[tuple[int, int], tuple[Any, int]] = {}
+"""Call sites known so far, by the ids of code objects (of a program's, which are kept alive here) and instructions."""
+
+
+_tables: dict[int, tuple[Any, list[int], list[int]]] = {}
+"""Of code objects, by their ids: where the instructions of a line begin, and the lines."""
+
+
+def call_site(depth: int = 2) -> tuple[Any, int]:
+    """Code object and instruction of the innermost caller outside ampi; `line_of` makes text of it.
+
+    The ``depth`` innermost frames are known to be ampi's own.
+    """
+    frame: Any = sys._getframe(depth)
+    while True:
+        code = frame.f_code
+        key = id(code)
+        known = _codes.get(key)
+        if known is None:
+            known = _codes[key] = code, frame.f_globals.get("__name__", "").startswith(_OWN)
+        if not known[1] or frame.f_back is None:
+            break
+        frame = frame.f_back
+    site = key, frame.f_lasti
+    where = sites.get(site)
+    if where is None:
+        where = sites[site] = code, site[1]
+    return where
+
+
+def call_sites() -> Iterator[tuple[Any, int]]:
+    """The same of all callers outside ampi, the innermost first."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if not frame.f_globals.get("__name__", "").startswith(_OWN):
+            yield frame.f_code, frame.f_lasti
+        frame = frame.f_back
+
+
+def line_of(where: tuple[Any, int]) -> str:
+    """``file:line`` of a call site."""
+    code, instruction = where
+    known = _tables.get(id(code))
+    if known is None:
+        parts = [(start, number or code.co_firstlineno) for start, end, number in code.co_lines() if start < end]
+        known = _tables[id(code)] = code, [start for start, _ in parts], [number for _, number in parts]
+    _, starts, numbers = known
+    return f"{code.co_filename}:{numbers[bisect_right(starts, instruction) - 1]}"

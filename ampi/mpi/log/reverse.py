@@ -1,0 +1,401 @@
+"""The reverse side of a communicator: what its adjoint traffic runs on, a channel that it gets when it is made."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections import deque
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI as mpi
+
+from ..waiting.waiting import wait
+from .channels import LEAVING_TAG as LEAVING_TAG
+from .channels import Channel, Election, channel_for, free_unused, in_world
+
+# mpi4py's own: the names in its module may be rebound to ours.
+_Comm, _Intracomm, _Intercomm, _WORLD = mpi.Comm, mpi.Intracomm, mpi.Intercomm, mpi.COMM_WORLD
+_Topocomm, _Cartcomm, _Graphcomm = mpi.Topocomm, mpi.Cartcomm, mpi.Graphcomm
+
+AGREEMENT_TAG = 1
+"""Tag of what two ranks agree on at the beginning of a sweep."""
+
+COLLECTIVE_AGREEMENT_TAG = 2
+"""Tag of what all ranks agree on at the beginning of a sweep."""
+
+COLLECTIVE_TAG = 3
+"""Tag of messages inside reversed collectives: all ranks of a communicator run these in the same order."""
+
+SIZES_TAG = 5
+"""Tag of the lengths of collective calls, which two ranks compare at the beginning of a sweep."""
+
+FIRST_TAG = 6
+"""First tag of the adjoints of messages."""
+
+
+class Reverse:
+    """The reverse side of a communicator.
+
+    It lives as long as the communicator, and as long as a tape refers to it.
+
+    Attributes
+    ----------
+    channel : Channel
+        What the traffic runs on, once `ready` has been called.
+    comm : mpi4py.MPI.Comm
+        The channel's: the same ranks in a communication context of their own.
+    local : mpi4py.MPI.Intracomm or None
+        Of an intercommunicator: the ranks of this group.
+    turn : int
+        How many communicators had the channel before, with this one.
+    identity : int
+        The same on all ranks, and another for each communicator: what is agreed upon, and notices, bear it, for there
+        may be others of other communicators of the channel, which are put aside, or of a sweep that never took place
+        here, which are thrown away. 0 for duplicates by Idup of a communicator that has no reverse side.
+    aside : dict
+        What has come of an agreement about this one while another one was looked for, by communicator, rank and tag.
+    place : object
+        Stands for it where it must not be kept alive.
+    duplicates : int
+        Number of duplicates by Idup.
+    rank : int
+    name : str
+        The communicator's, for messages.
+    group : Reverse or None
+        Of an intercommunicator: for messages inside this group, which reductions of objects send.
+    slots, slots_started : list of int or None
+        Of a topology: from which of its neighbors' slots the edges come that arrive here, in blocking collectives and
+        in those with a request. Implementations disagree where two edges join two ranks, some even with themselves.
+    tags : int
+        Number of tags for adjoints.
+    sweeps : int
+        Number of sweeps begun, or refused, that concern all ranks.
+    sweeps_with : dict
+        Number of those besides that concern one other rank, by rank.
+    notices : list of tuple
+        From ranks that stopped a sweep: the rank, the sweep's number, and why; those that are still to be heeded.
+    partitioned : dict
+        Number of partitioned requests made so far, by method, partner and tag.
+    calls : dict
+        What collective calls with the same arguments have in common.
+    tapes : list of weakref.ref
+        That have logged messages on it, and may be open.
+    election : Election or None
+        Of a duplicate by Idup: of the channel that it takes over.
+    elder : list of weakref.ref
+        The channels of duplicates by Idup that were made before.
+    world : dict
+        What partners are called in the world, of those that have been asked for one by one.
+    """
+
+    __slots__ = (
+        *(
+            "__weakref__",
+            "aside",
+            "calls",
+            "channel",
+            "comm",
+            "duplicates",
+            "local",
+            "elder",
+            "election",
+            "group",
+            "identity",
+            "name",
+        ),
+        *("notices", "partitioned", "place", "rank", "slots", "slots_started", "sweeps", "sweeps_with", "tags"),
+        *("tapes", "turn", "world"),
+    )
+
+    def __init__(self, channel: Channel, rank: int, name: str, identity: int) -> None:
+        self.place = object()
+        self.identity = identity
+        self.duplicates = 0
+        self.rank = rank
+        self.name = name
+        self.tags = _tag_limit() + 1 - FIRST_TAG
+        self.sweeps = 0
+        self.sweeps_with: dict[int, int] = {}
+        self.notices: list[tuple[int, int, str]] = []
+        self.aside: dict[tuple[int, int, int], deque] = {}
+        self.partitioned: dict[tuple[str, int, int], int] = {}
+        self.calls: dict[Any, Any] = {}
+        self.tapes: list[weakref.ref] = []
+        self.slots: list[int] | None = None
+        self.slots_started: list[int] | None = None
+        self.group: Reverse | None = None
+        self.election: Election | None = None
+        self.elder: list[weakref.ref] = []
+        self.world: dict[int, int] = {}
+        self._take(channel)
+
+    def _take(self, channel: Channel) -> None:
+        self.channel, self.comm, self.local = channel, channel.comm, channel.local
+        self.turn = channel.enter(self)
+        if channel.group is not None and self.group is None:
+            name = f"this rank's group of {self.name}"
+            self.group = Reverse(channel.group, self.rank, name, self.identity ^ 1)
+        elif channel.group is not None:
+            self.group._take(channel.group)  # type: ignore[union-attr]
+
+    def leave(self) -> None:
+        """The user's communicator, or window, has been freed: another one may have the channel."""
+        self.ready()  # all ranks have begun to make it
+        if self.turn == self.channel.turns:
+            self.channel.leave()
+
+    @property
+    def pending(self) -> bool:
+        """Whether MPI has not made the channel yet, as far as is known."""
+        return bool(self.channel.pending) or self.election is not None
+
+    @property
+    def broken(self) -> str:
+        """Why no further sweep can use it: an earlier one stopped half-way, and messages of it may be under way."""
+        return self.channel.broken
+
+    @broken.setter
+    def broken(self, why: str) -> None:
+        self.channel.broken = why
+        self.keep()
+
+    def keep(self) -> None:
+        """There may be messages on it that nobody receives: MPI must not get it back."""
+        self.channel.keep()
+
+    @property
+    def partners(self) -> int:
+        """Number of ranks that a message can go to."""
+        return self.comm.Get_remote_size() if self.comm.Is_inter() else self.comm.Get_size()
+
+    def in_world(self, partner: int | None = None) -> list[int]:
+        """What a partner, or all ranks (None), are called in the world; -1 if they are not in it."""
+        if self.pending:
+            return list(range(_WORLD.Get_size()))  # MPI has not made it yet
+        between = self.comm.Is_inter()
+        if partner is None:  # of so many ranks as there may be, nothing is kept
+            own_group = in_world(_Comm.Get_group(self.comm)) if between else []
+            return own_group + in_world(self._partners(between))
+        known = self.world.get(partner)
+        if known is None:
+            (known,) = in_world(self._partners(between), [partner])
+            self.world[partner] = known
+        return [known]
+
+    def _partners(self, between: bool) -> mpi.Group:
+        return _Intercomm.Get_remote_group(self.comm) if between else _Comm.Get_group(self.comm)
+
+    def count(self, others: Collection[int] | None) -> None:
+        """A sweep begins that concerns some ranks, or all (None)."""
+        if others is None:
+            self.sweeps += 1
+            return
+        for rank in others:
+            self.sweeps_with[rank] = self.sweeps_with.get(rank, 0) + 1
+
+    def sweep_with(self, rank: int) -> int:
+        """Number of the latest sweep that concerns another rank; it counts the same sweeps."""
+        return self.sweeps + self.sweeps_with.get(rank, 0)
+
+    def ready(self) -> None:
+        """Complete the nonblocking creation of the reverse side."""
+        if self.election is not None:
+            self._take_elected()
+        while self.channel.pending:
+            wait(self.channel.pending[-1], lambda: f"the creation of {self.name} by Idup")
+            self.channel.pending.pop()
+        if self.group is not None:
+            self.group.ready()
+
+    def _take_elected(self) -> None:
+        """Take over the channel that the ranks have agreed on, if there is one; its own is given back."""
+        election, self.election = self.election, None
+        elected = election.result()  # type: ignore[union-attr]
+        if elected is not None:
+            self._take(elected)
+
+
+_reverses: dict[int, Reverse] = {}  # by handle of the communicator
+_duplicates: list[Any] = []  # by Idup, of which the handle is not known yet
+
+
+def register(comm: Any) -> Reverse:
+    """Give a new communicator its reverse side; collective over it."""
+    free_unused()
+    channel, identity = channel_for(comm)
+    reverse = Reverse(channel, _Comm.Get_rank(comm), name_of(comm), identity)
+    reverse.slots, reverse.slots_started = slots_of(comm)
+    _reverses[comm.handle] = reverse
+    return reverse
+
+
+def reverse_of_window(comm: Any) -> Reverse:
+    """The reverse side of a new window; collective over its communicator."""
+    free_unused()
+    channel, identity = channel_for(comm, of_window=True)
+    return Reverse(channel, _Comm.Get_rank(comm), f"a window of {name_of(comm)}", identity)
+
+
+def register_duplicate(parent: Any, comm: Any) -> None:
+    """The same for a nonblocking duplicate of `parent` which is not complete yet."""
+    free_unused()
+    known = reverse_of(parent)
+    if known is not None or not _Comm.Is_inter(parent):
+        _duplicates.append(comm)
+    if _Comm.Is_inter(parent):
+        _register_duplicate_between(known, comm)
+        return
+    # Two at once of one communicator are not to be had in every implementation.
+    origin = _Intracomm(parent) if known is None or known.pending else known.comm
+    identity, election = _identity_of_duplicate(known), _election(known)
+    channel = Channel(*_idup(origin, identity))
+    comm._reverse = reverse = Reverse(channel, parent.Get_rank(), f"a duplicate of {name_of(parent)}", identity)
+    _has_begun(reverse, known, election)
+
+
+def _register_duplicate_between(known: Reverse | None, comm: Any) -> None:
+    """Duplicates of an intercommunicator without a reverse side have none either."""
+    comm._reverse = None
+    if known is None:
+        return
+    known.ready()  # all ranks have begun it
+    identity, election = _identity_of_duplicate(known), _election(known)
+    channel = Channel(*_idup(known.comm, identity))
+    channel.local, request = known.local.Idup()  # type: ignore[union-attr]
+    channel.pending.append(request)
+    channel.comms.append(channel.local)
+    channel.group = Channel(*_idup(known.group.comm, identity ^ 1))  # type: ignore[union-attr]
+    comm._reverse = reverse = Reverse(channel, known.rank, f"a duplicate of {known.name}", identity)
+    _has_begun(reverse, known, election)
+
+
+def _idup(origin: Any, identity: int) -> tuple[mpi.Comm, int, mpi.Request]:
+    comm, request = origin.Idup()
+    return comm, identity, request
+
+
+_MOST_ELDER = 8
+"""Of so many duplicates by Idup that were made before, another one may take over the channel."""
+
+
+def _election(known: Reverse | None) -> Election | None:
+    """The ranks begin to agree on which channel of an elder duplicate a new one takes over."""
+    if known is None or known.pending or not known.elder:
+        return None
+    elder = [other() for other in known.elder]
+    channels = [None if other is None or other.election is not None else other.channel for other in elder]
+    return Election([known.comm] if known.local is None else [known.local, known.comm], channels)
+
+
+def _has_begun(reverse: Reverse, known: Reverse | None, election: Election | None) -> None:
+    if known is None:
+        return
+    reverse.slots, reverse.slots_started = known.slots, known.slots_started
+    reverse.election = election
+    if not known.pending:
+        known.elder.insert(0, weakref.ref(reverse))
+        del known.elder[_MOST_ELDER:]
+
+
+def _enter_duplicates() -> None:
+    """Let duplicates by Idup that are complete by now be known by their handles, as other objects have them."""
+    for comm in _duplicates:
+        if comm:
+            _reverses.setdefault(comm.handle, comm._reverse)
+    _duplicates[:] = [comm for comm in _duplicates if not comm]
+
+
+def _identity_of_duplicate(known: Reverse | None) -> int:
+    if known is None or not known.identity:
+        return 0
+    known.duplicates += 1
+    return hash((known.identity, known.duplicates)) & 0x7FFFFFFFFFFFFFFF
+
+
+def slots_of(comm: Any) -> tuple[list[int] | None, list[int] | None]:
+    """From which of its neighbors' slots each edge of a topology comes that arrives at this rank; collective.
+
+    For blocking collectives, and for those with a request. None without a topology, and for graphs on which MPI has no
+    neighborhood collectives.
+    """
+    if not isinstance(comm, _Topocomm):
+        return None, None
+    if isinstance(comm, _Cartcomm) and comm.ndim == 0:
+        return [], []
+    if isinstance(comm, _Graphcomm) and not _is_symmetric(*_Graphcomm.Get_topo(comm)):
+        return None, None
+    arriving, leaving = comm.inoutedges
+    if not isinstance(comm, (_Cartcomm, _Graphcomm)) and not _is_consistent(_Comm.allgather(comm, (arriving, leaving))):
+        return None, None
+    blocking, started = np.full((2, len(arriving)), -1, np.intc)
+    numbers = np.arange(len(leaving), dtype=np.intc)
+    _Topocomm.Neighbor_alltoall(comm, numbers, blocking)
+    _Topocomm.Ineighbor_alltoall(comm, numbers, started).Wait()
+    return blocking.tolist(), started.tolist()
+
+
+def _is_consistent(edges: list[tuple[list[int], list[int]]]) -> bool:
+    """Whether every edge that leaves a rank of a distributed graph arrives where it leads."""
+    left = sorted((rank, dest) for rank, (_, leaving) in enumerate(edges) for dest in leaving)
+    return left == sorted((source, rank) for rank, (arriving, _) in enumerate(edges) for source in arriving)
+
+
+def _is_symmetric(index: list[int], edges: list[int]) -> bool:
+    starts = [0, *index[:-1]]
+    pairs = [(rank, other) for rank, (start, end) in enumerate(zip(starts, index)) for other in edges[start:end]]
+    return sorted(pairs) == sorted((other, rank) for rank, other in pairs)
+
+
+@contextlib.contextmanager
+def forgetting(comm: Any) -> Iterator[None]:
+    """The user frees a communicator inside.  Its reverse communicator is freed when no tape refers to it any more.
+
+    It is forgotten before: its handle may at once be that of a communicator which another thread makes.
+    """
+    handle = comm.handle
+    reverse = _reverses.pop(handle, None)
+    own = comm.__dict__.pop("_reverse", None)
+    _duplicates[:] = [other for other in _duplicates if other is not comm and other.handle != handle]
+    try:
+        yield
+    except BaseException:
+        if reverse is not None:
+            _reverses[handle] = reverse
+        if own is not None:
+            comm._reverse = own
+        raise
+    freed = reverse or own
+    if freed is not None:
+        freed.leave()
+    freed = reverse = own = None
+    free_unused()
+
+
+def reverse_of(comm: Any) -> Reverse | None:
+    """The reverse side of a communicator of ours; None if the communicator was not made by one of ours."""
+    try:
+        return comm._reverse
+    except AttributeError:
+        if comm.handle not in _reverses:
+            _enter_duplicates()
+        reverse = _reverses.get(comm.handle)
+    if hasattr(comm, "__dict__"):  # one of mpi4py's own has none
+        comm._reverse = reverse
+    return reverse
+
+
+def set_reverse(comm: Any, reverse: Reverse | None) -> None:
+    """Say which is the reverse side of a communicator of ours."""
+    comm._reverse = reverse
+
+
+def name_of(comm: Any) -> str:
+    """A communicator's name, or what to call it, for messages."""
+    return _Comm.Get_name(comm) or f"a communicator of {_Comm.Get_size(comm)} ranks"
+
+
+def _tag_limit() -> int:
+    limit = _WORLD.Get_attr(mpi.TAG_UB)
+    return 32767 if limit is None else int(limit)

@@ -1,0 +1,180 @@
+"""Parsing of message arguments: an array, ``[array, count, datatype]`` and all else that mpi4py takes, to buffers."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from ...memory.storages import address_of, storage_of
+from .absolute_buffers import at_addresses, tracked_blocks, vector_at_addresses
+from .argument_forms import (
+    as_array,
+    inferred_count,
+    is_bottom,
+    is_nothing,
+    per_rank,
+    simple_form,
+    typemap_for,
+    vector_form,
+)
+from .buffers import FLOATING, NOTHING, Buffer, as_packed
+from .derived_buffers import buffer_at, buffer_of, vector_buffer
+from .packed_adjoints import PackedAdjoints
+
+# Dtypes that mpi4py sends without being told a datatype.
+_AUTOMATIC = frozenset(np.dtype(c) for c in "?bBhHiIlLqQefdgFDG")
+
+
+def parse(spec: Any, blocks: int = 0) -> Buffer:
+    """The buffer that a message argument means.
+
+    Parameters
+    ----------
+    spec : array, list or tuple
+        ``a``; ``[a, type]``; ``[a, count]``; ``[a, (count, displ)]``; ``[a, count, type]``;
+        ``[a, (count, displ), type]``; ``[a, count, displ, type]``; counts may be None; ``type`` is a Datatype or one of
+        mpi4py's strings.
+    blocks : int
+        Number of blocks of ``count`` that the buffer holds (the receive buffer of a Gather: one per rank); all of them
+        belong to the buffer.  0 and 1 are one block.
+
+    Raises
+    ------
+    TypeError, ValueError, KeyError, BufferError
+        As mpi4py would.
+    """
+    if isinstance(spec, np.ndarray) and spec.flags.forc and _is_plain_sequence(spec):
+        if blocks > 1 and spec.size % blocks:
+            raise ValueError(f"message: number of entries {spec.size} is not a multiple of {blocks} blocks")
+        return Buffer(spec, spec.dtype, spec.size)
+    memory, count, displ, datatype = simple_form(spec)
+    if is_nothing(count, displ, datatype):
+        return NOTHING
+    if is_bottom(memory):
+        return at_addresses(datatype, (count or 0) * max(blocks, 1), displ or 0)
+    array = as_array(memory)
+    typemap = typemap_for(array, datatype)
+    displ = 0 if displ is None else operator.index(displ)
+    if displ < 0:
+        raise ValueError(f"message: negative displacement {displ}")
+    blocks = max(blocks, 1)
+    if count is None:
+        count = inferred_count(array.nbytes - displ * typemap.extent, typemap.extent)
+        if count % blocks:
+            raise ValueError(f"message: number of entries {count} is not a multiple of {blocks} blocks")
+    else:
+        count = operator.index(count) * blocks
+        if count < 0:
+            raise ValueError(f"message: negative count {count}")
+    return buffer_of(array, typemap, count, displ)
+
+
+def _is_plain_sequence(array: np.ndarray) -> bool:
+    dtype = array.dtype
+    return dtype in FLOATING or (dtype in _AUTOMATIC and storage_of(array) is None)
+
+
+def parse_bytes(spec: Any) -> Buffer:
+    """The same for an operation that moves data and does not look at it: messages of bytes may hold packed elements."""
+    return as_packed(parse(spec))
+
+
+def parse_moved(spec: Any, blocks: int = 0) -> Buffer:
+    """The same for a collective operation, whose ranks must see a message of bytes in one way: all of them as slots."""
+    return _moved_form(parse(spec, blocks))
+
+
+def parse_vector_moved(spec: Any, blocks: int) -> Buffer:
+    """The same for a message with one count per rank."""
+    return _moved_form(parse_vector(spec, blocks))
+
+
+def parse_types_moved(spec: Any, blocks: int) -> list[Buffer]:
+    """The same for a message with one datatype per rank."""
+    return [_moved_form(buffer) for buffer in parse_types(spec, blocks)]
+
+
+def _moved_form(buffer: Buffer) -> Any:
+    return PackedAdjoints(buffer) if buffer.bytewise and buffer.raw else as_packed(buffer)
+
+
+def parse_vector(spec: Any, blocks: int) -> Buffer:
+    """The buffer that an argument with one count per rank means.
+
+    Parameters
+    ----------
+    spec : array, list or tuple
+        ``b`` (divided evenly, the first ranks get the remainder); ``[b, counts]``; ``[b, (counts, displs)]``;
+        ``[b, (counts, displs), type]``; ``[b, counts, displs, type]``; counts an int or one per rank, displs an int
+        (stride), one per rank, or None (side by side).
+    blocks : int
+        Number of ranks.
+
+    Returns
+    -------
+    Buffer
+        The concatenation of the blocks in rank order; ``counts`` has the elements of each.
+
+    Raises
+    ------
+    TypeError, ValueError, KeyError, BufferError
+        As mpi4py would.
+    """
+    memory, counts, displs, datatype = vector_form(spec)
+    if is_bottom(memory):
+        return vector_at_addresses(datatype, counts, displs, blocks)
+    array = as_array(memory)
+    typemap = typemap_for(array, datatype)
+    if counts is None:
+        whole, rest = divmod(inferred_count(array.nbytes, typemap.extent), blocks)
+        counts = [whole + (r < rest) for r in range(blocks)]
+    else:
+        counts = per_rank(counts, blocks, lambda value: [value] * blocks)
+    if displs is None:
+        displs = [0] * blocks
+        for r in range(1, blocks):
+            displs[r] = displs[r - 1] + counts[r - 1]
+    else:
+        displs = per_rank(displs, blocks, lambda value: [value * r for r in range(blocks)])
+    return vector_buffer(array, typemap, counts, displs)
+
+
+def parse_types(spec: Any, blocks: int) -> list[Buffer]:
+    """The buffers, one per rank, that an argument with one datatype per rank means.
+
+    Parameters
+    ----------
+    spec : list or tuple
+        ``[b, types]``; ``[b, (counts, displs), types]``; ``[b, counts, displs, types]``; displs in bytes.
+    blocks : int
+        Number of ranks.
+
+    Raises
+    ------
+    TypeError, ValueError, KeyError, BufferError
+        As mpi4py would.
+    """
+    if len(spec) == 2:
+        memory, types = spec
+        counts = displs = None
+    elif len(spec) == 3:
+        memory, (counts, displs), types = spec
+    elif len(spec) == 4:
+        memory, counts, displs, types = spec
+    else:
+        raise ValueError("message: expecting 2 to 4 items")
+    counts = [1] * blocks if counts is None else per_rank(counts, blocks, lambda value: [value] * blocks)
+    displs = [0] * blocks if displs is None else per_rank(displs, blocks, lambda value: [value] * blocks)
+    if is_bottom(memory):
+        tracked = tracked_blocks()
+        return [
+            at_addresses(datatype, count, 0, displ, tracked)
+            for count, displ, datatype in zip(counts, displs, types, strict=True)
+        ]
+    array = as_array(memory)
+    return [
+        buffer_at(array, typemap_for(array, datatype), count, address_of(array) + displ)
+        for count, displ, datatype in zip(counts, displs, types, strict=True)
+    ]

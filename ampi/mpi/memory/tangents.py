@@ -1,0 +1,59 @@
+"""Tangents of the memory of messages: taken, and set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...tape import Push, lanes_of, no_second_derivative
+
+
+class Reader:
+    """Takes the place of a sweep for what takes adjoints off memory: gives copies of tangents, which stay."""
+
+    def __init__(self, push: Push) -> None:
+        self.push = push
+
+    def has_shadow(self, region: Any) -> bool:
+        """Whether the region's storage has a tangent."""
+        return self.push.has_shadow(region)
+
+    def shadow(self, region: Any) -> np.ndarray:
+        """A copy of the region's tangent."""
+        return self.push.shadow(region).copy()
+
+    def take(self, region: Any) -> np.ndarray | None:
+        """The same; None for zeros."""
+        return self.shadow(region) if self.has_shadow(region) else None
+
+    def zero(self, region: Any, key: Any = ...) -> None:
+        """Nothing: it stays."""
+
+
+def require_program(tape: Any) -> None:
+    """In second order: raise if it is an adjoint that communicates."""
+    if tape.sweeping:
+        raise no_second_derivative("an adjoint that communicates")
+
+
+def tangent_in(push: Push, memory: Any) -> np.ndarray:
+    """The tangent of a message's memory, flat, as a new array; in vector mode one direction after the other."""
+    if push.lanes is None:
+        return memory.take(Reader(push))
+    return np.concatenate(tangents_in(push, memory))
+
+
+def tangents_in(push: Push, memory: Any) -> list[np.ndarray]:
+    """The same of each direction."""
+    return [memory.take(Reader(lane)) for lane in lanes_of(push)]
+
+
+def set_tangent(push: Push, memory: Any, flat: np.ndarray | None) -> None:
+    """Set the tangent of a message's memory, as `tangent_in` gives it; None: to zero."""
+    lanes = lanes_of(push)
+    for lane in lanes:
+        memory.zero(lane)
+    if flat is not None:
+        for lane, part in zip(lanes, np.split(flat, len(lanes)) if len(lanes) > 1 else [flat]):
+            memory.add(lane, part)

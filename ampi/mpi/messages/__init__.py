@@ -1,0 +1,1 @@
+"""Point-to-point messages: requests, partitioned communication, tangents and second derivatives."""

@@ -1,0 +1,198 @@
+"""Completion of requests: what is recorded when they have completed, and before.
+
+What a request is for stands in its attributes ``parts``, ``recorded_by`` and ``unpack`` (see `requests`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from mpi4py import MPI as mpi
+
+from ..log.messages import CUT, Completion, Lost, Received, Sent
+from ..memory.buffers import Buffer
+from .arrivals_seen import take_some
+
+
+def parts_of(request: Any) -> tuple[Sent | Received, ...] | None:
+    return getattr(request, "parts", None)
+
+
+def any_recorded(requests: Iterable[Any]) -> bool:
+    for request in requests:
+        if getattr(request, "parts", None) is not None:
+            return True
+    return False
+
+
+def status_for(request: Any, status: mpi.Status | None) -> mpi.Status | None:
+    if status is None:
+        for part in request.parts:
+            if part.wild:
+                return mpi.Status()
+    return status
+
+
+def statuses_for(requests: Sequence[Any], statuses: list[mpi.Status] | None) -> list[mpi.Status] | None:
+    if statuses is None:
+        for request in requests:
+            for part in getattr(request, "parts", None) or ():
+                if part.wild:
+                    return []
+    return statuses
+
+
+def record_completion(requests: Sequence[Any]) -> Completion | None:
+    """Record the completion of requests that are about to be waited for, while what is known of them is in the caches.
+
+    Returns
+    -------
+    Completion or None
+        What each of them completes.  None where something is to be learned when they have completed (`finish`), or
+        some have not been recorded.
+    """
+    completed = []
+    reference = None
+    for request in requests:
+        parts = getattr(request, "parts", None)
+        if parts is None or len(parts) > 1:
+            return None
+        part = parts[0]
+        if part.wild or type(part.buffer) is not Buffer:
+            return None
+        if type(part) is Sent:
+            if part.request is not None:
+                return None
+        elif type(part) is not Received or part.buffer.storage is None:
+            return None
+        if request.recorded_by is not reference:
+            if reference is not None:
+                return None
+            reference = request.recorded_by
+        completed.append(part)
+    if reference is None:
+        return None
+    tape = reference()
+    if tape is None or tape.observer is not None:  # which looks at what others do, when this is recorded
+        return None
+    for request in requests:
+        part = request.parts[0]
+        request.parts = None
+        if type(part) is Received:
+            part.request = None
+            part.buffer.storage.arriving -= 1
+    completion = Completion(completed)
+    tape.append_record(completion)
+    return completion
+
+
+def restore(requests: Sequence[Any], completion: Completion) -> None:
+    """The wait has failed: nobody knows which of them have completed."""
+    for request, part in zip(requests, completion):
+        request.parts = (part,)
+        if type(part) is Received:
+            part.request = request
+            part.buffer.storage.arriving += 1
+    completion.clear()
+
+
+def finish(requests: Sequence[Any], statuses: Sequence[mpi.Status | None] | None) -> None:
+    """Requests have completed: resolve what they matched, and record the wait on the tape of the start."""
+    begun = Completion()
+    reference = None
+    position = -1
+    for request in requests:
+        position += 1
+        parts = getattr(request, "parts", None)
+        if parts is None:
+            continue
+        request.parts = None
+        if request.recorded_by is not reference:
+            if begun:
+                _record(reference, begun)
+                begun = Completion()
+            reference = request.recorded_by
+        for part in parts:
+            if type(part) is Sent:
+                if part.wild:
+                    part.resolve(None if statuses is None else statuses[position])
+                if part.buffer is not None:
+                    begun.append(part)
+            elif type(part) is Received:
+                part.resolve(None if statuses is None else statuses[position])
+                if part.buffer is not None:
+                    begun.append(part)
+            else:
+                part.resolve(None if statuses is None else statuses[position])
+                if part.active:
+                    begun.append(part)
+    if begun:
+        _record(reference, begun)
+
+
+def _record(reference: Any, completed: Completion) -> None:
+    """Record the wait on the tape of the start."""
+    tape = reference()
+    if tape is not None:
+        tape.append_record(completed)
+
+
+def record_some(
+    primal: Callable[..., list[int] | None], requests: Sequence[Any], statuses: list[mpi.Status]
+) -> list[int] | None:
+    indices = take_some(requests, statuses)
+    if indices is None:
+        try:
+            indices = primal(requests, statuses)
+        except mpi.Exception as error:
+            raised(requests, None, error)
+            raise
+    if indices:
+        finish([requests[index] for index in indices], statuses)
+    return indices
+
+
+def raised(requests: Sequence[Any], statuses: Sequence[mpi.Status | None] | None, error: mpi.Exception) -> None:
+    """A wait or test has raised an error, which the program may catch: some requests have completed nevertheless.
+
+    MPI fills the memory of a message that was too long with its head.
+    """
+    alone = len(requests) == 1 and error.Get_error_class() == mpi.ERR_TRUNCATE
+    if statuses is not None and len(statuses) < len(requests):
+        statuses = None
+    ended = [k for k, request in enumerate(requests) if parts_of(request) is not None and (alone or not request)]
+    for k in ended:
+        for part in requests[k].parts:
+            if isinstance(part, Received):
+                part.nbytes = CUT
+    finish([requests[k] for k in ended], None if statuses is None else [statuses[k] for k in ended])
+
+
+def lost(requests: Sequence[Any]) -> None:
+    """A wait for objects has raised an error: those that have come could not be unpickled, or were too long."""
+    ended = [request for request in requests if parts_of(request) is not None and not request]
+    for request in ended:
+        for part in request.parts:
+            if isinstance(part, Received):
+                part.__class__ = Lost
+                part.buffer, part.dropped = None, True
+    finish(ended, None)
+
+
+def finish_objects(
+    requests: Sequence[Any], statuses: Sequence[mpi.Status | None] | None, messages: Sequence[Any]
+) -> list[Any]:
+    unpackers = [getattr(request, "unpack", None) if parts_of(request) else None for request in requests]
+    messages = [message if unpack is None else unpack(message) for unpack, message in zip(unpackers, messages)]
+    finish(requests, statuses)
+    return messages
+
+
+def finish_some_objects(
+    requests: Sequence[Any], some: tuple[list[int] | None, list[Any] | None], statuses: Sequence[mpi.Status]
+) -> tuple[list[int] | None, list[Any] | None]:
+    indices, messages = some
+    if not indices:
+        return indices, messages
+    return indices, finish_objects([requests[index] for index in indices], statuses, messages or ())

@@ -1,0 +1,437 @@
+"""Forward mode of messages: the tangent of what is sent goes beside it, on the reverse communicator.
+
+Every message of a buffer has one of a tangent, empty where the sender's memory carries none: the receiver cannot know.
+(Objects have the tangents of what is in them with them: `bundles`.)
+It is sent before the message itself, so both are in flight together.  Messages of one sender and tag are received in
+the order in which they were sent, and so are their tangents, if these are asked for in the order in which MPI matches
+the receives: that of posting.  A receive that names its partner asks as soon as it is posted; one with a wildcard when
+it has completed, and after those that were posted before it.
+
+Which dtype the elements have is told by a last byte, which makes the length odd: their real numbers' size.  Eight, the
+usual one, is not told.  Zero: the message was of bytes with packed elements, whose tangents (`packed_adjoints`) come in
+a message of their own, with the number that this one holds.
+"""
+
+from __future__ import annotations
+
+import weakref
+from _thread import get_ident
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI as mpi
+
+from ...errors import ActivityError, CommunicationError
+from ...tape import Push, lanes_of, no_tangent
+from ..log import log
+from ..log.log import Communication, Log
+from ..log.messages import ALL, CUT, Received, Sent
+from ..log.reverse import FIRST_TAG, SIZES_TAG, Reverse
+from ..memory.buffers import Buffer
+from ..memory.bundles import Bundle
+from ..memory.packed_adjoints import SLOT_DTYPE, PackedAdjoints
+from ..memory.tangents import set_tangent, tangent_in
+from ..waiting.notices import stranded
+from ..waiting.waiting import Patience, outbox_of
+from .arrivals_seen import is_done
+
+
+def weakly(method: Callable[[Any], None]) -> Callable[[Any], None]:
+    """A method that does not keep its object alive, for what that object has itself."""
+    reference = weakref.WeakMethod(method)
+    return lambda item: reference()(item)  # type: ignore[misc]
+
+
+class _Hooked(list):
+    """A list whose items are given to somebody."""
+
+    def __init__(self, give: Callable[[Any], None]) -> None:
+        self.append = give  # type: ignore[method-assign]
+
+
+class ForwardCommunication(Communication):
+    """The messages of a program in forward mode."""
+
+    __slots__ = ("push",)
+
+    def __init__(self, tape: Any) -> None:
+        super().__init__(tape)
+        self.push: Push = tape.forward
+        tape.forward.at_end(self.end)
+
+    def log(self, reverse: Reverse) -> Log:
+        """What is told of the messages of one communicator."""
+        found = self.logs.get(reverse)
+        if found is None:
+            reverse.ready()
+            if reverse.broken:
+                raise CommunicationError(
+                    f"rank {reverse.rank}: {reverse.name} cannot be used for derivatives any more, go on with a "
+                    f"duplicate, comm.Dup(), made on all its ranks: {reverse.broken}"
+                )
+            found = self.logs[reverse] = ForwardLog(self.push, reverse)
+            reverse.channel.threads.add(get_ident())
+        return found
+
+    def end(self, error: BaseException | None) -> None:
+        """The program has ended: deliver all tangents."""
+        if error is None:
+            for found in self.logs.values():
+                for receive in found.waiting:  # type: ignore[attr-defined]
+                    if not receive.void:
+                        error = CommunicationError(
+                            f"rank {receive.reverse.rank}: {receive.describe()} was never completed inside ampi.jvp: "
+                            "wait for its request there"
+                        )
+        if error is None:
+            outbox_of(self.push).flush()  # type: ignore[arg-type]
+            return
+        stranded.append(outbox_of(self.push).flights)  # type: ignore[arg-type]
+        for reverse, found in self.logs.items():
+            stranded.append(found.waiting)  # type: ignore[attr-defined]
+            if found.used:  # type: ignore[attr-defined]
+                reverse.broken = reverse.broken or f"ampi.jvp ended with an error on rank {reverse.rank}: {error}"
+        if isinstance(error, CommunicationError):
+            raise error
+
+
+class ForwardLog(Log):
+    """The messages of one communicator.
+
+    Attributes
+    ----------
+    waiting : list of ForwardReceived
+        Receives that have not completed, in the order of posting.
+    used : bool
+        Tangents may be under way.
+    numbers : dict
+        Number of messages of packed elements sent so far, by rank; and of starts of partitioned requests.
+    came : dict
+        What came aside before it was asked for, by rank, key and number.
+    balance : int
+        How many more tangents have been sent than received.
+    """
+
+    __slots__ = ("__weakref__", "balance", "came", "numbers", "push", "used", "waiting")
+
+    def __init__(self, push: Push, reverse: Reverse) -> None:
+        super().__init__(reverse)
+        self.push = push
+        self.used = False
+        self.waiting: list[ForwardReceived] = []
+        self.numbers: dict[Any, int] = {}
+        self.came: dict[tuple[int, int, int], list[np.ndarray]] = {}
+        self.balance = 0
+        reverse.channel.in_forward_mode.append(weakref.ref(self))
+        self.messages = _Hooked(weakly(self.said))
+        self.collectives = _Hooked(weakly(self.refused))
+
+    def refused(self, call: Any) -> None:
+        """A collective that goes the way of reverse mode."""
+        if call.name != "Win":
+            raise no_tangent(f"{call.name} on {self.reverse.name}")
+
+    def said(self, message: Any) -> None:
+        """A message is about to be sent, or a receive to be posted."""
+        message.reverse = self.reverse
+        if isinstance(message.buffer, Bundle):
+            if isinstance(message, Received):
+                message.__class__ = ForwardReceived
+            return
+        if type(message) in (Sent, Received):
+            self.used = True
+        if type(message) is Sent:
+            self.send(message)
+        elif type(message) is Received:
+            message.__class__ = ForwardReceived
+            message.wild = True  # the status is looked at
+            message.nbytes = ALL
+            message.flight = Flight(self)
+            if message.route.name not in _PROBES:
+                self.ask_early(message)
+            self.waiting.append(message)
+        elif message.route.name in PARTITIONED:
+            self.used = True
+            PARTITIONED[message.route.name](self, message)
+        else:
+            raise no_tangent(f"{message.route.name} on {self.reverse.name}")
+
+    def tag(self, tag: int) -> int:
+        """The tag of the tangent."""
+        if tag < 0:
+            return tag  # any, or one that MPI refuses
+        if tag >= self.reverse.tags:
+            raise CommunicationError(f"forward mode: tag {tag} is too large on {self.reverse.name}; take another one")
+        return FIRST_TAG + tag
+
+    def send(self, sent: Sent) -> None:
+        """Send the tangent of a message."""
+        outbox, route = outbox_of(self.push), sent.route  # type: ignore[arg-type]
+        describe = lambda: f"the delivery of the tangent of {sent.describe()}"
+        flat = _NOTHING if sent.buffer is None else tangent_in(self.push, sent.buffer)
+        if sent.buffer is not None and sent.buffer.packed:
+            number = self.numbers[route.partner] = self.numbers.get(route.partner, 0) + 1
+            self.say_aside(route.partner, (_SLOTS, number), flat, describe)
+            flat = np.append(np.array([number], np.int64).view(np.uint8), np.uint8(0))
+        elif _real_size(flat.dtype) not in (1, 8):
+            flat = np.append(flat.view(np.uint8), np.uint8(_real_size(flat.dtype)))
+        self.balance += 1
+        outbox.send(self.reverse, flat.view(np.uint8), route.partner, self.tag(route.tag), describe)
+
+    def ask_early(self, receive: ForwardReceived) -> None:
+        """Post the receive of a tangent, if it is certain which one it is."""
+        route, buffer = receive.route, receive.buffer
+        if not isinstance(buffer, Buffer) or buffer.dtype is None or route.partner < 0 or route.tag < 0:
+            return
+        for other in self.waiting:
+            if other.may_match(route.partner, route.tag) and not other.flight.is_settled():
+                return
+        flight = receive.flight
+        nbytes = buffer.nbytes if buffer.packed else buffer.count * buffer.dtype.itemsize
+        nbytes = max(nbytes * len(lanes_of(self.push)), np.dtype(np.int64).itemsize)
+        flight.array = np.empty(nbytes + 1, np.uint8)
+        flight.request = self.reverse.comm.Irecv(flight.array, route.partner, self.tag(route.tag))
+
+    def completed(self, receive: ForwardReceived, status: mpi.Status | None) -> None:
+        """A receive has completed: get the tangent of what came."""
+        if not receive.void:
+            self.settle_before(receive)
+        if receive in self.waiting:
+            self.waiting.remove(receive)
+        flight = receive.flight
+        if flight.passed_over:
+            raise CommunicationError(
+                f"forward mode: {receive.describe()} is of a buffer and matched by mprobe or improbe; take Mprobe, or "
+                "receive it before later messages of the same sender and tag"
+            )
+        if receive.void:
+            if flight.request is not None:
+                flight.request.Cancel()
+                flight.request.Wait()
+            return
+        route = receive.route
+        if route.partner < 0:
+            raise CommunicationError(
+                f"rank {self.reverse.rank}: which message {receive.describe()} matched is not known because its "
+                "request was completed by mpi4py's own class; import Request from mpi4py.MPI after `import ampi` or "
+                "from ampi.MPI"
+            )
+        array = flight.take(receive)
+        self.balance -= 1
+        memory = receive.buffer
+        if memory is None:
+            if array.any() and not receive.dropped:
+                raise ActivityError(
+                    f"{receive.describe()}: what came carries derivatives, and is received into memory that is not "
+                    "tracked, where they would be lost; make the array with ampi.numpy, or send ampi.value(...)"
+                )
+            return
+        part = memory if status is None else memory.within(status.Get_count(mpi.BYTE))
+        if not array.size:
+            set_tangent(self.push, part, None)
+            return
+        size, directions = 8, len(lanes_of(self.push))
+        if array.size % 2:
+            size, array = int(array[-1]), array[:-1]
+        if part.dtype is not None and not size and not part.packed:
+            part = PackedAdjoints(part)
+        if part.dtype is not None and not size:
+            number = int(array.view(np.int64)[0])
+            array = self.hear_aside(receive.route.partner, _SLOTS, number, 2, receive.waiting)[1].view(SLOT_DTYPE)
+        elif part.packed and array.size == part.nbytes * directions:
+            typed = array.view(f"f{size}")
+            array = np.zeros(part.count * directions, part.dtype)
+            array[::size] = typed
+        elif part.dtype is not None:
+            array = array.view(part.dtype) if _real_size(part.dtype) == size else _NOTHING
+        if receive.nbytes == CUT and array.size > part.count * directions:
+            array = array.reshape(directions, -1)[:, : part.count].reshape(-1)
+        if part.dtype is None or array.size != part.count * directions:
+            raise other_elements(receive, directions)
+        set_tangent(self.push, part, array)
+
+    def say_aside(self, partner: int, head: Sequence[int], flat: np.ndarray, describe: Callable[[], str]) -> None:
+        """Send tangents to a rank that will look for them by a key and a number, the first two of ``head``."""
+        message = np.concatenate([np.array(head, np.int64).view(np.uint8), flat.view(np.uint8)])
+        self.balance += 1
+        outbox_of(self.push).send(self.reverse, message, partner, _ASIDE_TAG, describe)  # type: ignore[arg-type]
+
+    def hear_aside(
+        self, partner: int, key: int, number: int, length: int, describe: Callable[[], str]
+    ) -> tuple[list[int], np.ndarray]:
+        """Wait for the next message of a key and a number: its head, of so many integers, and the bytes."""
+        comm, status, came = self.reverse.comm, mpi.Status(), self.came
+        with Patience(describe, lambda: [(self.reverse, partner)]) as patience:
+            while not came.get((partner, key, number)):
+                message = comm.Improbe(partner, _ASIDE_TAG, status)
+                if message is None:
+                    patience.pause()
+                    continue
+                array = np.empty(status.Get_count(mpi.BYTE), np.uint8)
+                message.Recv(array)
+                there, count = array[:16].view(np.int64).tolist()
+                came.setdefault((partner, there, count), []).append(array)
+        self.balance -= 1
+        array = came[partner, key, number].pop(0)
+        if not came[partner, key, number]:
+            del came[partner, key, number]
+        return array[: 8 * length].view(np.int64).tolist(), array[8 * length :]
+
+    def settle_before(self, receive: ForwardReceived) -> None:
+        """Have the tangents asked for of those receives, posted before, that have matched earlier messages of the same
+        sender and tag."""
+        partner, tag = receive.route.partner, receive.route.tag
+        for other in self.waiting:
+            if other is receive:
+                return
+            if not other.may_match(partner, tag) or other.flight.is_settled():
+                continue
+            source, there = other.route.partner, other.route.tag
+            if source < 0 or there < 0:
+                # It was posted before, so it has matched a message, and will complete.
+                status = mpi.Status()
+                with Patience(other.waiting, lambda: [(self.reverse, None)]) as patience:
+                    while not is_done(other.request, status):
+                        patience.pause()
+                source, there = status.Get_source(), status.Get_tag()
+            if source == partner and tag in (mpi.ANY_TAG, there):
+                if other.route.name in ("mprobe", "improbe"):  # of an object, as it seems
+                    other.flight.passed_over = True
+                    continue
+                status = mpi.Status()
+                other.flight.message = self.probe(other, source, there, status)
+                other.flight.size = status.Get_count(mpi.BYTE)
+
+    def probe(self, receive: ForwardReceived, source: int, tag: int, status: mpi.Status) -> mpi.Message:
+        """The next tangent of a sender and tag.  (What a receive of any tag gets from a known sender, of which the
+        status was not seen, follows from MPI's order of messages.)"""
+        with Patience(receive.waiting, lambda: [(self.reverse, source)]) as patience:
+            while True:
+                message = self.reverse.comm.Improbe(source, self.tag(tag), status)
+                if message is not None:
+                    return message
+                patience.pause()
+
+
+_NOTHING = np.zeros(0, np.uint8)
+_ASIDE_TAG = SIZES_TAG  # of sweeps, which there are none of here
+_SLOTS = 0  # the key of the tangents of packed elements; those of partitioned messages have negative ones
+_PROBES = ("Mprobe", "Improbe", "mprobe", "improbe")
+
+
+PARTITIONED: dict[str, Callable[[ForwardLog, Any], None]] = {}
+"""What is done when a partitioned request has been started, by the name of the method that made it."""
+
+
+def other_elements(receive: Received, directions: int) -> CommunicationError:
+    """The error for tangents that do not belong to what is received."""
+    others = "" if directions == 1 else f", and jvp in the same number of directions (here: {directions})"
+    return CommunicationError(
+        f"{receive.describe()}: the sender's elements are not those of the receiver's datatype, so that "
+        f"derivatives cannot go with them; send and receive the same kind of numbers{others}"
+    )
+
+
+def _real_size(dtype: np.dtype) -> int:
+    return dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
+
+
+class Flight:
+    """What is known of the tangent of a receive.
+
+    Attributes
+    ----------
+    log : ForwardLog
+    request : mpi4py.MPI.Request or None
+        It has been asked for, into ``array``.
+    message : mpi4py.MPI.Message or None
+        It has been found, of ``size`` bytes.
+    passed_over : bool
+        The message was taken for an object, which has none.
+    """
+
+    __slots__ = ("array", "log", "message", "passed_over", "request", "size")
+
+    def __init__(self, log: ForwardLog) -> None:
+        self.log = log
+        self.request: mpi.Request | None = None
+        self.array: np.ndarray = _NOTHING
+        self.message: mpi.Message | None = None
+        self.size = 0
+        self.passed_over = False
+
+    def is_settled(self) -> bool:
+        """Whether it is certain which one it is."""
+        return self.request is not None or self.message is not None
+
+    def forget(self, receive: ForwardReceived) -> None:
+        """The message that was matched is of an object, which has its tangents with it."""
+        if self.is_settled():
+            raise CommunicationError(
+                f"forward mode: {receive.describe()} is of an object and matched by Mprobe or Improbe; take mprobe, or "
+                "receive it before later messages of the same sender and tag"
+            )
+        self.log.waiting.remove(receive)
+        receive.flight = None
+
+    def take(self, receive: ForwardReceived) -> np.ndarray:
+        """Wait for it; gives its bytes."""
+        reverse, partner = self.log.reverse, receive.route.partner
+        status = mpi.Status()
+        if self.request is None:
+            message = self.message or self.log.probe(receive, partner, receive.route.tag, status)
+            self.array = np.empty(self.size if self.message else status.Get_count(mpi.BYTE), np.uint8)
+            self.request = message.Irecv(self.array)
+        try:
+            with Patience(receive.waiting, lambda: [(reverse, partner)]) as patience:
+                while not self.request.Test(status):
+                    patience.pause()
+        except mpi.Exception as problem:
+            if problem.Get_error_class() != mpi.ERR_TRUNCATE:
+                raise
+            return self.head(receive)
+        return self.array[: status.Get_count(mpi.BYTE)]
+
+    def head(self, receive: ForwardReceived) -> np.ndarray:
+        """What came of a tangent that is too long, as its message was."""
+        buffer, directions = receive.buffer, len(lanes_of(self.log.push))
+        if receive.nbytes != CUT:
+            raise other_elements(receive, directions)
+        if directions > 1 or buffer.packed:
+            raise CommunicationError(
+                f"{receive.describe()}: the message was too long for its memory, which ampi.jvp does not differentiate "
+                "in several directions, or of packed elements; take a longer buffer"
+            )
+        head, size = self.array[: buffer.nbytes], _real_size(buffer.dtype)
+        return head if size == 8 else np.append(head, np.uint8(size))
+
+
+class ForwardReceived(Received):
+    """A receive in forward mode."""
+
+    __slots__ = ()
+    goes_along = True
+
+    def tangent(self, push: Push) -> None:
+        """Nothing: it comes when the message has come."""
+
+    def may_match(self, source: int, tag: int) -> bool:
+        """Whether the receive, as it was posted, could have got a message."""
+        route = self.route
+        return route.partner in (mpi.ANY_SOURCE, source) and (tag == mpi.ANY_TAG or route.tag in (mpi.ANY_TAG, tag))
+
+    def resolve(self, status: mpi.Status | None) -> None:
+        """The receive has completed."""
+        Received.resolve(self, status)
+        flight = self.flight
+        if flight is not None:
+            flight.log.completed(self, status)
+            self.flight = None
+
+    def waiting(self) -> str:
+        """For the message of a wait that lasts too long."""
+        return f"the tangent of {self.describe()}"
+
+
+log.made_of["forward"] = ForwardCommunication

@@ -1,0 +1,425 @@
+"""Partitioned messages: one message for each start, whose parts are sent when they are ready and arrive one by one.
+
+What is sent of a partition is what it holds at its ``Pready``; what has arrived may be used from its ``Parrived`` on.
+The adjoint goes back by partitions of the receiver: each at the mirror of its ``Parrived``, or of the wait, and the
+adjoint of a ``Pready`` waits for those that overlap with its partition.  So a program that computes one partition from
+what came back for another one does not deadlock in the sweep.  A walk forward goes by partitions of the sender.
+Messages of one pair of requests are matched with one another and with no others, in the order in which the requests
+were made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI as mpi
+
+from ...errors import ActivityError
+from ...tape import Push, Sweep, lanes_of
+from ...tape.recording import opened, recording
+from ..log.log import log_received, log_sent
+from ..log.messages import Received, Sent, line_of
+from ..log.reverse import reverse_of
+from ..memory.arguments import parse
+from ..memory.buffers import Buffer, arrive, as_packed, refuse_others
+from ..memory.plain_buffers import mind
+from ..memory.tangents import set_tangent, tangent_in
+from ..rules import Operation, Treatment, enter
+from ..waiting.waiting import Patience, outbox_of, wait
+from .requests import persistent
+
+_Comm = mpi.Comm  # mpi4py's own: the name in its module may be rebound
+_FIRST_KEY = -2000  # of the tags that stand for pairs of requests in the log: below all others
+_TAGS = 1 << 31
+
+
+class PartitionedSent(Sent):
+    """A started partitioned send in the log.
+
+    ``flight`` has what has come of the adjoint, ``tangents`` what goes in forward mode.
+    """
+
+    __slots__ = ("parts", "parts_there", "tangents", "user_tag")
+
+    def tangent(self, push: Push) -> None:
+        """Nothing: those of partitions go at their ``Pready``."""
+
+    def describe(self) -> str:
+        """For error messages."""
+        tag = self.user_tag
+        route = self.route
+        return f"{route.name} to rank {route.partner} with tag {tag} on {self.reverse.name}, {line_of(route.where)}"
+
+    def begin(self, sweep: Sweep) -> None:
+        """Mirror of the wait: the adjoints of partitions may come, in any order."""
+        if self.back is None or self.flight is not None:
+            return
+        size = self.buffer.count // self.parts_there
+        header = np.dtype([("part", np.int64), ("adjoint", self.buffer.dtype, (len(lanes_of(sweep)), size))])
+        arrays = [np.empty(1, header) for _ in range(self.parts_there)]
+        comm, dest = self.reverse.comm, self.route.partner
+        self.flight = [(comm.Irecv(array.view(np.uint8), dest, self.back), array) for array in arrays], {}
+
+    def adjoint(self, sweep: Sweep, part: int) -> np.ndarray:
+        """The adjoint of one partition, for each lane of the sweep."""
+        self.begin(sweep)
+        flights, came = self.flight
+        size, size_there = self.buffer.count // self.parts, self.buffer.count // self.parts_there
+        start = part * size
+        pieces = []
+        for there in range(start // size_there, -(-(start + size) // size_there)):
+            while there not in came:
+                self._next(flights, came)
+            offset = there * size_there
+            pieces.append(came[there][:, max(start - offset, 0) : start + size - offset])
+        return np.concatenate(pieces, axis=1)
+
+    def _next(self, flights: list, came: dict[int, np.ndarray]) -> None:
+        # Messages with one tag come in the order in which they were sent.
+        request, array = flights.pop(0)
+        wait(request, self.waiting, self.reverse, self.route.partner)
+        came[int(array["part"][0])] = array["adjoint"][0]
+
+    def __call__(self, sweep: Sweep) -> None:
+        """Mirror of the start."""
+        self.flight = None
+
+
+class _Ready:
+    """Record of a Pready: x̄ of the partition += what came.
+
+    Those of constants are recorded as well: in a walk the receiver cannot know which ones these are.
+    """
+
+    __slots__ = ("active", "part", "sent")
+    reads_memory = False
+    second = "joint"
+    together = True
+    goes_along = True
+
+    def __init__(self, sent: PartitionedSent, part: int, active: bool) -> None:
+        self.sent = sent
+        self.part = part
+        self.active = active
+
+    def tangent(self, push: Push) -> None:
+        """In a walk: send the tangent of the partition, behind its number and how many there are."""
+        sent = self.sent
+        if sent.back is None:
+            return
+        going = np.array([self.part, sent.parts], np.int64).view(np.uint8)
+        if self.active:
+            flat = tangent_in(push, _part(sent.buffer, sent.parts, self.part))
+            going = np.concatenate([going, flat.view(np.uint8)])
+        outbox_of(push).send(sent.reverse, going, sent.route.partner, sent.back, sent.waiting)  # type: ignore[arg-type]
+
+    def __call__(self, sweep: Sweep) -> None:
+        sent = self.sent
+        if sent.back is not None and self.active:
+            for lane, adjoint in zip(lanes_of(sweep), sent.adjoint(sweep, self.part)):
+                _part(sent.buffer, sent.parts, self.part).add(lane, adjoint)
+
+
+class PartitionedReceived(Received):
+    """A started partitioned receive in the log.
+
+    ``early`` are the partitions seen to arrive by themselves, ``count`` is the number of elements, ``tangents`` what
+    comes in forward mode.
+    """
+
+    __slots__ = ("count", "early", "parts", "tangents", "user_tag")
+    goes_along = True
+    count: int
+    parts: int
+    early: set[int]
+
+    def tangent(self, push: Push) -> None:
+        """In a walk: nothing of it has come yet."""
+        self.flight = {}
+        push.at_last.append(self._forget)
+
+    def _forget(self) -> None:
+        self.flight = None
+
+    def arrive(self, push: Push) -> None:
+        """In a walk, at the wait: the tangents of all partitions that were not used before it."""
+        for part in range(self.parts):
+            if part not in self.early:
+                self.receive(push, part)
+
+    def receive(self, push: Push, part: int) -> None:
+        """In a walk: the tangents of a partition, which may lie in several ones of the sender's."""
+        buffer = _part(self.buffer, self.parts, part)
+        if self.back is None:
+            set_tangent(push, buffer, None)
+            return
+        came: dict[int, np.ndarray] = self.flight
+        size = self.buffer.count // self.parts
+        start, stop, directions = part * size, (part + 1) * size, len(lanes_of(push))
+        found = np.zeros((directions, size), buffer.dtype)
+        while start < stop:
+            first = next((k for k, piece in came.items() if k <= start < k + piece.shape[1]), None)
+            if first is None:
+                self._next(came, directions)
+                continue
+            piece = came[first]
+            end = min(stop, first + piece.shape[1])
+            found[:, start - part * size : end - part * size] = piece[:, start - first : end - first]
+            start = end
+        set_tangent(push, buffer, found.reshape(-1))
+
+    def _next(self, came: dict[int, np.ndarray], directions: int) -> None:
+        """Wait for the tangents of the next partition of the sender's."""
+        comm, source, status = self.reverse.comm, self.route.partner, mpi.Status()
+        with Patience(self.waiting, lambda: [(self.reverse, source)]) as patience:
+            while True:
+                message = comm.Improbe(source, self.back, status)  # type: ignore[arg-type]
+                if message is not None:
+                    break
+                patience.pause()
+        array = np.empty(status.Get_count(mpi.BYTE), np.uint8)
+        message.Recv(array)
+        part, parts = array[:16].view(np.int64).tolist()
+        size = self.buffer.count // parts
+        flat = array[16:].view(self.buffer.dtype)
+        came[part * size] = flat.reshape(directions, size) if flat.size else np.zeros((directions, size))
+
+    def arrived(self, part: int) -> None:
+        """In forward mode: a partition has arrived."""
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        """For error messages."""
+        tag = self.user_tag
+        route = self.route
+        return f"{route.name} from rank {route.partner} with tag {tag} on {self.reverse.name}, {line_of(route.where)}"
+
+    def resolve(self, status: mpi.Status | None) -> None:
+        """The receive has completed."""
+        if self.request is not None:
+            self.request = None
+            arrive(self.buffer, -1)
+
+    def begin(self, sweep: Sweep) -> None:
+        """Mirror of the wait: x̄ of all partitions that were not used before it."""
+        if self.flight is sweep:
+            return
+        self.flight = sweep
+        for part in range(self.parts):
+            if part not in self.early:
+                self.send(sweep, part)
+
+    def send(self, sweep: Sweep, part: int) -> None:
+        """x̄ of a partition goes back, and is zero here."""
+        overwritten = _part(self.buffer, self.parts, part)
+        if self.back is None:
+            for lane in lanes_of(sweep):
+                overwritten.zero(lane)
+            return
+        adjoint = np.stack([overwritten.take(lane) for lane in lanes_of(sweep)])
+        message = np.empty(1, np.dtype([("part", np.int64), ("adjoint", adjoint.dtype, adjoint.shape)]))
+        message["part"], message["adjoint"] = part, adjoint
+        route = self.route
+        outbox_of(sweep).send(self.reverse, message.view(np.uint8), route.partner, self.back, self.waiting)
+
+
+class _Arrived:
+    """Record of a Parrived that said yes."""
+
+    __slots__ = ("part", "received")
+    reads_memory = False
+    second = "joint"
+    together = True
+    goes_along = True
+
+    def __init__(self, received: PartitionedReceived, part: int) -> None:
+        self.received = received
+        self.part = part
+
+    def tangent(self, push: Push) -> None:
+        """In a walk: the tangents of the partition."""
+        self.received.receive(push, self.part)
+
+    def __call__(self, sweep: Sweep) -> None:
+        self.received.send(sweep, self.part)
+
+
+def _part(buffer: Buffer, parts: int, part: int) -> Buffer:
+    size = buffer.count // parts
+    return buffer.part(part * size, (part + 1) * size)
+
+
+# ------------------------------------------------------------------------------------------------------ requests
+
+
+class _Partitioned:
+    """What a partitioned request is for; called when it is started."""
+
+    __slots__ = ("buf", "comm", "key", "message", "name", "partitions", "partner", "user_tag")
+
+    def __init__(self, name: str, comm: Any, buf: Any, partitions: int, partner: int, tag: int) -> None:
+        self.name = name
+        self.comm = comm
+        self.buf = buf
+        self.partitions = partitions
+        self.partner = partner
+        self.user_tag = tag
+        self.key = _key(comm, name, partner, tag)
+        self.message: Any = None
+
+    def buffer(self) -> Buffer:
+        """The memory of all partitions."""
+        return as_packed(parse(self.buf, self.partitions))
+
+
+class _Sending(_Partitioned):
+    __slots__ = ()
+
+    def __call__(self) -> tuple[PartitionedSent, ...]:
+        """Log the message."""
+        self.message = None
+        tape = opened()
+        if tape is None:
+            return ()
+        sent = log_sent(tape, self.name, self.comm, self.buffer(), False, self.partner, self.key, PartitionedSent)
+        sent.parts, sent.parts_there, sent.user_tag = self.partitions, 1, self.user_tag
+        self.message = sent, tape.reference
+        return (sent,)
+
+    def ready(self, parts: Iterable[int]) -> None:
+        """What partitions hold now is sent."""
+        tape = recording()
+        buffer = self.buffer()
+        if opened() is not None and goes_forward(opened()):
+            self._ready_forward(buffer, parts)
+        if tape is None:
+            refuse_others(buffer)
+            self._constant(opened(), parts)
+            return
+        if not buffer.active(tape):
+            mind("Pready", buffer, "sends", "to rank", self.partner)
+            self._constant(tape, parts)
+            return
+        if self.message is None or self.message[1] is not tape.reference:
+            raise ActivityError(
+                "Pready: a partition holds active values, but the request was started before this tape began to record"
+            )
+        sent = self.message[0]
+        if tape.forward is not None:
+            return
+        if not sent.active:
+            sent.buffer = buffer.detach()
+            tape.append_start(sent)
+        for part in parts:
+            tape.append(_Ready(sent, part, True))
+
+    def _constant(self, tape: Any, parts: Iterable[int]) -> None:
+        """Partitions of constants are sent."""
+        if tape is None or goes_forward(tape) or self.message is None or self.message[1] is not tape.reference:
+            return
+        for part in parts:
+            tape.append_start(_Ready(self.message[0], part, False))
+
+    def _ready_forward(self, buffer: Buffer, parts: Iterable[int]) -> None:
+        """The tangents of partitions go beside them."""
+        if self.message is None or self.message[1] is not opened().reference:
+            return
+        active = recording() is not None and buffer.active(opened())
+        sent = self.message[0]
+        for part in parts:
+            sent.tangents.ready(sent, buffer, part, active)
+
+
+class _Receiving(_Partitioned):
+    __slots__ = ()
+
+    def __call__(self) -> tuple[PartitionedReceived, ...]:
+        """Log the message, and save what it overwrites."""
+        self.message = None
+        buffer = self.buffer()
+        tape = opened()
+        if tape is None:
+            refuse_others(buffer)
+        undo = buffer.overwrite()
+        if tape is None:
+            return ()
+        active = buffer.tracked and recording() is not None
+        received = log_received(tape, self.name, self.comm, buffer, active, self.partner, self.key, PartitionedReceived)
+        received.dropped = recording() is None
+        received.parts, received.user_tag, received.early = self.partitions, self.user_tag, set()
+        received.count = buffer.count
+        if active:
+            buffer.activate(tape)
+            tape.append_start(received, undo)
+        elif undo:
+            tape.append_start(None, undo)
+        buffer.detach()
+        self.message = received, tape.reference
+        return (received,)
+
+    def arrived(self, part: int) -> None:
+        """A partition has arrived."""
+        tape = recording()
+        if tape is None or self.message is None or self.message[1] is not tape.reference:
+            return
+        received = self.message[0]
+        if received.active and part not in received.early:
+            received.early.add(part)
+            if goes_forward(tape):
+                received.arrived(part)
+            if tape.forward is None:
+                tape.append(_Arrived(received, part))
+
+
+def goes_forward(tape: Any) -> bool:
+    """Whether tangents go beside the values."""
+    return tape.forward is not None or tape.tangents is not None
+
+
+def _key(comm: Any, name: str, partner: int, tag: int) -> int:
+    """What stands for a pair of requests in the log: their tag, and which of those with that tag they are."""
+    reverse = reverse_of(comm)
+    if reverse is None:
+        return 0
+    count = reverse.partitioned.get((name, partner, tag), 0)
+    reverse.partitioned[name, partner, tag] = count + 1
+    return _FIRST_KEY - tag - count * _TAGS
+
+
+class Partitioned:
+    """Methods of communicators that make partitioned requests."""
+
+    __slots__ = ()
+
+    def Psend_init(
+        self, buf: Any, partitions: int, dest: int, tag: int = 0, info: mpi.Info = mpi.INFO_NULL
+    ) -> mpi.Prequest:
+        """Create request for a partitioned send operation."""
+        request = _Comm.Psend_init(self, buf, partitions, dest, tag, info)
+        if dest == mpi.PROC_NULL:
+            return request
+        return persistent(request, _Sending("Psend_init", self, buf, partitions, dest, tag))
+
+    def Precv_init(
+        self,
+        buf: Any,
+        partitions: int,
+        source: int = mpi.ANY_SOURCE,
+        tag: int = mpi.ANY_TAG,
+        info: mpi.Info = mpi.INFO_NULL,
+    ) -> mpi.Prequest:
+        """Create request for a partitioned recv operation."""
+        request = _Comm.Precv_init(self, buf, partitions, source, tag, info)
+        if source < 0 or tag < 0:  # to nobody; MPI has no wildcards here
+            return request
+        return persistent(request, _Receiving("Precv_init", self, buf, partitions, source, tag))
+
+
+enter(
+    Operation("Comm", "Psend_init", Treatment.DIFFERENTIATED, ("buf",), (), "by partition: Recv t; x̄ += t"),
+    Operation("Comm", "Precv_init", Treatment.DIFFERENTIATED, (), ("buf",), "by partition: Send x̄; x̄ = 0"),
+)
+for _name in ("Pready", "Pready_range", "Pready_list", "Parrived"):
+    enter(Operation("Prequest", _name, Treatment.DIFFERENTIATED, adjoint="says when the partition's adjoint travels"))

@@ -1,0 +1,1 @@
+"""Waiting for other ranks without hanging: the board, deadlocks, meetings, notices."""

@@ -1,0 +1,291 @@
+"""Status board: what the ranks of a node know of each other without messages, in a file mapped into their memory.
+
+A rank that waits in a sweep cannot ask one that computes, or sits in a call of MPI's, for minutes.  So each rank writes
+down, where others can read it, whether it waits, and for whom.  Every cell has one writer.  Nothing but the moment at
+which a wait without end becomes an error depends on it: ranks of other nodes, or without such a file, are waited for.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import resource
+import sys
+import threading
+import weakref
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+from mpi4py import MPI as mpi
+
+from ...kernel.runtime import progress
+from ...tape import Tape, at_closing, at_opening
+
+_WORLD = mpi.COMM_WORLD  # mpi4py's own: the name in its module may be rebound to ours
+
+RUNS, WAITS, ENDED, DIED, MEETS = range(5)
+"""What a rank does: something else than waiting in a sweep, waiting there, nothing any more, or, without having said
+so, nothing any more, because its process has gone; or it is in a collective operation, outside of any sweep, for which
+all ranks of the world must come, and to which this rank has not come."""
+
+ELSEWHERE = "elsewhere"
+"""Of a rank: nothing is known of it."""
+
+_STATE, _WAIT, _LOOKS, _BYTES, _PID, _AFAR, _OPENED, _TAPES, _RECORDING, _COMPILING, _MEETING, _NEEDED = range(12)
+# from the last one on a bit for each rank of the node
+
+
+class Board:
+    """The mapped file.
+
+    Attributes
+    ----------
+    rank : int
+        This rank's, in the world.
+    places : dict
+        The ranks of this node, by rank in the world, and where they stand in the file.
+    rows : numpy.ndarray
+        One row for each rank of the node: what it does, the number of its wait, how often it has looked in vain, bytes
+        of its process, the process, whether it waits for ranks elsewhere, how many tapes it has opened, how many of
+        these there are still, and record, how many of its threads compile kernels, the number of the collective
+        operation of all ranks of the world that it is in (0: in none), and for which ranks of this node it waits.
+    meeting : memoryview
+        The cell of that number.
+    met : list of int
+        To how many of these operations this rank has come.
+    counts : bool
+        Whether that is known.
+    """
+
+    def __init__(self, rank: int, places: dict[int, int], memory: mmap.mmap | bytearray, pids: bool) -> None:
+        n = len(places)
+        self.rank = rank
+        self.places = places
+        self.ranks = list(places)
+        self.rows = np.frombuffer(memory, np.int64).reshape(n, width(n))
+        self.mine = self.rows[places[rank]]
+        self.mine[_PID] = os.getpid() if pids else 0
+        self.process = os.getpid()
+        self.met = [0]
+        self.counts = True
+        start = 8 * (places[rank] * width(n) + _MEETING)
+        self.meeting = memoryview(memory)[start : start + 8].cast("q")
+
+    # ---------------------------------------------------------------------------------------- what this rank says
+
+    def waits(self, ranks: Iterable[int]) -> None:
+        """This rank begins to wait for some of these, in a sweep."""
+        if threading.active_count() > 1:
+            return  # another thread may be about to do what they wait for
+        self.mine[_NEEDED:] = 0
+        self.mine[_AFAR] = 0
+        for rank in ranks:
+            place = self.places.get(rank)
+            if place is None:
+                self.mine[_AFAR] = 1
+            else:
+                self.mine[_NEEDED + place // 32] |= 1 << place % 32
+        self.mine[_LOOKS] = 0
+        self.mine[_BYTES] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+            1 if sys.platform == "darwin" else 1024
+        )
+        self.mine[_WAIT] += 1
+        self.mine[_STATE] = WAITS
+
+    def looks(self) -> None:
+        """This rank has looked, and what it waits for has not come."""
+        self.mine[_LOOKS] += 1
+
+    def moves(self) -> None:
+        """This rank waits for the same, but has gone on with something else meanwhile."""
+        self.mine[_WAIT] += 1
+
+    def goes_on(self) -> None:
+        """This rank waits no more."""
+        self.mine[_STATE] = RUNS
+
+    def opens(self, tape: Tape) -> None:
+        """A tape of this rank's begins to record."""
+        if os.getpid() == self.process:
+            self.mine[_OPENED] += 1
+            self.mine[_TAPES] += 1
+            self.mine[_RECORDING] += 1
+            weakref.finalize(tape, self._loses).atexit = False
+
+    def closes(self, tape: Tape) -> None:
+        """It has ended to record."""
+        if os.getpid() == self.process:
+            self.mine[_RECORDING] -= 1
+
+    def compiles(self, begins: bool) -> None:
+        """A thread of this rank begins to compile a kernel, or to load it, or has ended to."""
+        if os.getpid() == self.process:
+            self.mine[_COMPILING] += 1 if begins else -1
+
+    def _loses(self) -> None:
+        if os.getpid() == self.process:
+            self.mine[_TAPES] -= 1
+
+    def ends(self) -> None:
+        """This rank's program has ended."""
+        if os.getpid() == self.process:
+            self.mine[_STATE] = ENDED
+
+    # ------------------------------------------------------------------------------------- what is known of others
+
+    def state(self, rank: int) -> int | str:
+        """What a rank of the world does."""
+        place = self.places.get(rank)
+        if place is None:
+            return ELSEWHERE
+        state, process = int(self.rows[place, _STATE]), _process(int(self.rows[place, _PID]))
+        if state == ENDED or process in _GONE:
+            return state if state == ENDED else DIED
+        if state == RUNS and self.counts and self.rows[place, _MEETING] > self.met[0] and process not in _STOPPED:
+            return MEETS
+        return state
+
+    def meeting_of(self, rank: int) -> int:
+        """The number of the collective operation that a rank of this node is in."""
+        return int(self.rows[self.places[rank], _MEETING])
+
+    def is_compiling(self, rank: int) -> bool:
+        """Whether a rank of this node compiles a kernel, or loads it."""
+        return bool(self.rows[self.places[rank], _COMPILING] > 0)
+
+    def without_tape(self, rank: int) -> str:
+        """What a rank does that is in no sweep, records on no tape and compiles no kernel, in words; else empty."""
+        if self.state(rank) not in (RUNS, MEETS):
+            return ""
+        opened, tapes, recording, compiling = self.rows[self.places[rank], _OPENED:_MEETING].tolist()
+        if recording or compiling:
+            return ""
+        if not opened:
+            return "has opened no tape"
+        return "goes on without asking for this gradient" if tapes else "has no tape any more"
+
+    def involved(self, states: Mapping[int, int | str] = MappingProxyType({})) -> dict[int, tuple[int, int]] | None:
+        """All ranks that this one waits for, that those wait for, and so on, if none of them can do anything.
+
+        Parameters
+        ----------
+        states : mapping
+            What `state` has just said of some ranks.
+
+        Returns
+        -------
+        dict or None
+            State and number of the wait of each.  None if one of them runs, or nothing is known of it.
+        """
+        found: dict[int, tuple[int, int]] = {}
+        ranks = [self.rank]
+        while ranks:
+            rank = ranks.pop()
+            if rank in found:
+                continue
+            state = states[rank] if rank in states else self.state(rank)
+            if state in (ENDED, DIED):
+                found[rank] = int(state), 0
+                continue
+            if state == MEETS:  # which ends for nobody while this rank waits in a sweep
+                found[rank] = MEETS, self.meeting_of(rank)
+                continue
+            row = self.rows[self.places[rank]].tolist() if state == WAITS else None
+            if row is None or row[_STATE] != WAITS or row[_AFAR]:
+                return None
+            found[rank] = WAITS, row[_WAIT]
+            ranks += [other for other, place in self.places.items() if row[_NEEDED + place // 32] >> place % 32 & 1]
+        return found
+
+    def looked(self, ranks: Iterable[int]) -> dict[int, int]:
+        """How often those that wait have looked."""
+        rows = {rank: self.rows[self.places[rank]] for rank in ranks}
+        return {rank: int(row[_LOOKS]) for rank, row in rows.items() if row[_STATE] == WAITS}
+
+    def most_bytes(self, ranks: Iterable[int]) -> int:
+        """Bytes of the largest process of these, and so of a message that may be under way between them."""
+        return max(int(self.rows[self.places[rank], _BYTES]) for rank in ranks)
+
+    def first_to_wait(self) -> bool:
+        """Whether no lower rank of this node waits."""
+        return not any(rank < self.rank and self.state(rank) == WAITS for rank in self.ranks)
+
+
+def width(n: int) -> int:
+    """Cells of a row for so many ranks."""
+    return _NEEDED + -(-n // 32)
+
+
+_GONE, _STOPPED = ("Z", "X"), ("T", "t")
+
+
+def _process(pid: int) -> str:
+    """The state of a process, as Linux has it; empty if it is not known, or which process it is."""
+    if not pid:
+        return ""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2][:1].decode()
+    except OSError:
+        return "X" if os.path.isdir("/proc/self") else ""
+
+
+def _exists(pid: int) -> bool:
+    """Whether a process can still do something; True if it is not known which it is."""
+    return _process(pid) not in _GONE
+
+
+def make() -> Board:
+    """The board of this rank's node; collective over the world.  Without a common file it shows this rank alone."""
+    if _WORLD.Get_size() == 1:
+        return alone()
+    node = _WORLD.Split_type(mpi.COMM_TYPE_SHARED)
+    ranks = node.allgather(_WORLD.Get_rank())
+    memory = _mapped(node, 8 * len(ranks) * width(len(ranks)))
+    seen = all(map(_exists, node.allgather(os.getpid())))
+    usable = node.allreduce(memory is not None and len(ranks) > 1, mpi.LAND)
+    node.Free()
+    if memory is None or not usable:
+        return alone(_WORLD.Get_rank())
+    return Board(_WORLD.Get_rank(), {rank: place for place, rank in enumerate(ranks)}, memory, seen)
+
+
+def alone(rank: int = 0) -> Board:
+    """A board on which a rank sees nobody else."""
+    return Board(rank, {rank: 0}, bytearray(8 * width(1)), False)
+
+
+def _mapped(node: mpi.Intracomm, nbytes: int) -> mmap.mmap | None:
+    path = None
+    if node.Get_rank() == 0:
+        import tempfile
+
+        try:
+            folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+            number, path = tempfile.mkstemp(prefix="ampi-", dir=folder)
+            with open(number, "wb") as file:
+                file.write(bytes(nbytes))
+        except OSError:
+            pass
+    path = node.bcast(path)
+    memory = None
+    if path is not None:
+        try:
+            with open(path, "r+b") as file:
+                memory = mmap.mmap(file.fileno(), nbytes)
+        except (OSError, ValueError):
+            pass
+    node.Barrier()
+    if path is not None and node.Get_rank() == 0:
+        os.unlink(path)
+    return memory
+
+
+board = make() if mpi.Is_initialized() and not mpi.Is_finalized() else alone()
+"""This rank's; made when ampi is imported."""
+
+if len(board.places) > 1:
+    at_opening.append(lambda tape: board.opens(tape))
+    at_closing.append(lambda tape: board.closes(tape))
+    progress.at_turns.append(lambda begins: board.compiles(begins))

@@ -1,0 +1,197 @@
+"""Deadlock detection: whether what a rank waits for in a sweep can come at all, by what stands on the `board`.
+
+It cannot if a rank that has to send it has ended, or is in a collective operation of the program, for which this rank
+would have to come; or if those that this rank waits for, those that these wait for, and
+so on, all do nothing but wait.  What was said at last may be under way still: so this must stay as it is for some time
+(longer where large messages may be under way), in which each of these ranks looks around again and again.  If one of
+them computes, or nothing is known of it, there is nothing to do but wait; a line on stderr says so.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from mpi4py import MPI as mpi
+
+from ...errors import CommunicationError
+from . import board as boards
+
+if TYPE_CHECKING:
+    from ..log.reverse import Reverse
+
+Whom = tuple["Reverse | None", "int | None"]
+"""Who has to do something: a rank on a communicator, some rank on it, or some rank of the world."""
+
+NOTICE = 60.0
+"""Seconds after which a rank says that it waits; then after twice that time, and so on."""
+
+SUSPICIOUS = 5.0
+"""Seconds after which it says so for the first time, if it waits for one that records on no tape."""
+
+QUIET = 3.0
+"""Seconds in which nothing may change before it is said that nothing can come."""
+
+SPEED = 1e8
+"""Bytes per second of messages that may be under way meanwhile."""
+
+LOOKS = 50
+"""So often each rank must have looked around meanwhile."""
+
+EVERY = 0.25
+"""Seconds between two judgements."""
+
+_WORLD = mpi.COMM_WORLD  # mpi4py's own: the name in its module may be rebound to ours
+
+
+class Judge:
+    """What is known of one wait.
+
+    Parameters
+    ----------
+    describe : callable
+        Says what is waited for.
+    whom : sequence
+    """
+
+    __slots__ = ("_at", "_before", "_ended", "_met", "_moved", "_needed", "_ranks", "_said", "board", "describe")
+
+    def __init__(self, describe: Callable[[], str], whom: Sequence[Whom]) -> None:
+        self.board = boards.board
+        self.describe = describe
+        everybody = range(_WORLD.Get_size())
+        self._ranks = {
+            rank for reverse, partner in whom for rank in (everybody if reverse is None else reverse.in_world(partner))
+        }
+        self._needed = {
+            rank
+            for reverse, partner in whom
+            if reverse is not None and partner is not None
+            for rank in reverse.in_world(partner)
+        }
+        self._at = self._said = 0.0
+        self._moved = -1
+        self._ended: dict[int, float] = {}  # since when
+        self._met: dict[int, tuple[int, float]] = {}  # in which collective operation, and since when
+        self._before: tuple[float, dict, dict] | None = None  # when nothing could come, for whom, and their looks then
+        self.board.waits(self._ranks)
+
+    def consider(self, waited: float, moved: int) -> None:
+        """Look around after so many seconds, and so many steps of other work.
+
+        Raises
+        ------
+        CommunicationError
+            What is waited for cannot come.
+        """
+        self.board.looks()
+        if waited < self._at:
+            return
+        self._at = waited + EVERY
+        if moved != self._moved:
+            self._moved = moved
+            self.board.moves()
+        why = self._why_never(time.monotonic())
+        if why:
+            raise CommunicationError(
+                f"rank {_WORLD.Get_rank()} of the world: gave up waiting for {self.describe()}, because {why}; open "
+                "tapes, and ask for the same gradients (or call ampi.grad, or the pullback), on all ranks in the same "
+                "order"
+            )
+        if waited > max(NOTICE, 2 * self._said):
+            self._said = waited
+            self._say(waited)
+        elif waited > SUSPICIOUS and not self._said and self._without_tape():
+            self._said = min(waited, NOTICE / 2)
+            self._say(waited)
+
+    def _why_never(self, now: float) -> str:
+        states = {rank: self.board.state(rank) for rank in self._ranks}
+        for rank, state in states.items():
+            if state == boards.DIED:
+                return f"the process of rank {rank} of the world does not exist any more"
+        for rank in self._needed:
+            if states[rank] == boards.ENDED and now - self._ended.setdefault(rank, now) > QUIET:
+                return f"rank {rank} of the world has ended its program without its part of this sweep"
+            if states[rank] == boards.MEETS and self._stays(rank, now):
+                return f"rank {rank} of the world {self._does(rank, boards.MEETS)}"
+        involved = self.board.involved(states)
+        if involved is None:
+            self._before = None
+            return ""
+        looks = self.board.looked(involved)
+        if self._before is None or self._before[1] != involved:
+            self._before = now, involved, looks
+            return ""
+        since, _, before = self._before
+        if now - since < QUIET + self.board.most_bytes(involved) / SPEED:
+            return ""
+        if any(looks.get(rank, 0) - n < LOOKS for rank, n in before.items()):
+            return ""
+        others = [
+            f"rank {rank} {self._does(rank, state)}"
+            for rank, (state, _) in sorted(involved.items())
+            if rank != self.board.rank
+        ]
+        return "nobody can do anything but wait" + (f" ({', '.join(others[:_MOST])})" if others else "")
+
+    def _stays(self, rank: int, now: float) -> bool:
+        """Whether a rank has been in one collective operation for so long that no message is under way any more."""
+        number = self.board.meeting_of(rank)
+        before, since = self._met.setdefault(rank, (number, now))
+        if before != number:
+            self._met[rank] = number, now
+        return before == number and now - since > QUIET + self.board.most_bytes([rank, self.board.rank]) / SPEED
+
+    def _does(self, rank: int, state: int | str) -> str:
+        why = self.board.without_tape(rank) if state == boards.MEETS else ""
+        return _does(state) + (f", and {why}" if why else "")
+
+    def _without_tape(self) -> dict[int, str]:
+        """Those of the ranks which are in no sweep, and record on no tape, and how that is."""
+        found = {rank: self.board.without_tape(rank) for rank in sorted(self._ranks)}
+        return {rank: why for rank, why in found.items() if why}
+
+    def _say(self, waited: float) -> None:
+        """One line from each rank that waits for one that does not, and from one of those that wait for many."""
+        without = self._without_tape()
+        if without:
+            if len(self._ranks) > 1 and not self.board.first_to_wait():
+                return
+            found = [f"rank {rank} of the world {why}" for rank, why in without.items()]
+            about = (
+                f"; {', '.join(found[:_MOST])}: if it does not just compute, open a tape and ask for its gradient (or "
+                "call ampi.grad, or the pullback) on all ranks alike"
+            )
+        elif len(self._ranks) == 1:
+            (rank,) = self._ranks
+            state = self.board.state(rank)
+            if state == boards.WAITS:
+                return  # it says itself for whom
+            compiles = state == boards.RUNS and self.board.is_compiling(rank)
+            about = f"; rank {rank} of the world {'compiles a kernel' if compiles else _does(state)}"
+        else:
+            if not self.board.first_to_wait():
+                return
+            running = [rank for rank in sorted(self._ranks) if self.board.state(rank) == boards.RUNS]
+            about = f"; in no sweep, or computing: ranks {', '.join(map(str, running[:_MOST]))}" if running else ""
+        sys.stderr.write(
+            f"ampi: rank {_WORLD.Get_rank()} of the world has waited for {waited:.0f} s in a sweep for "
+            f"{self.describe()}{about} (with AMPI_TIMEOUT=seconds it ends with an error after so long)\n"
+        )
+        sys.stderr.flush()
+
+
+_MOST = 8  # ranks named in a message
+
+
+def _does(state: int | str) -> str:
+    return {
+        boards.RUNS: "computes, or is in no sweep",
+        boards.WAITS: "waits in a sweep as well",
+        boards.ENDED: "has ended its program",
+        boards.DIED: "has ended its program",
+        boards.MEETS: "is in a collective operation outside of this sweep",
+    }.get(state, "is not seen from here")

@@ -1,0 +1,1 @@
+"""One-sided communication: windows, accesses, epochs, and their order in a sweep."""

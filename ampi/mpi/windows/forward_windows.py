@@ -1,0 +1,360 @@
+"""Tangents of one-sided communication: they go through a shadow window as values go through the window.
+
+They do in forward mode, and in second order while the program runs, where all is recorded for the sweep as well.  The
+shadow window is on the tangents of window memory.  It is made, collectively, with the window, or at the first fence
+inside `ampi.jvp` or `ampi.hvp` of a window that was there before.  What an operation does to the target's memory its
+origin does to the target's tangents besides, in a passive epoch that lasts as long as the shadow.  All of an epoch is
+under way together, and with the values, and has been done before the call that ends the epoch of the values ends it for
+others.  Atomic operations whose order matters are carried out one after the other, as on a tape of reverse mode
+(`rma_epochs`), and so are those on their tangents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI as mpi
+
+from ...errors import ActivityError, CommunicationError
+from ...memory.storages import Storage, address_of
+from ...tape import Push, Tape, lanes_of, no_tangent, where_called
+from ..collectives.reductions import known
+from ..collectives.reductions_second import is_curved
+from ..log.log import communication_of
+from ..memory.buffers import Buffer
+from ..memory.tangents import set_tangent, tangent_in
+from ..messages.forward import ForwardLog
+from ..waiting.notices import stranded
+from ..waiting.waiting import wait
+from .access import Access
+from .shadow import Exchange, Shadow
+from .target import Target, target_of
+from .window import Window
+
+_Win = mpi.Win  # mpi4py's own: the name in its module is rebound
+
+_COMPLETED = 1  # key of what the origin of an epoch of Start says at its end
+_MOST_ATTACHED = 256
+
+
+class ForwardShadow(Shadow):
+    """The window on the tangents of window memory, while `ampi.jvp` or the program of `ampi.hvp` runs, or in a walk.
+
+    Parameters
+    ----------
+    attached : iterable of Storage, optional
+        Of a dynamic window, in a walk: all that was attached at some time.
+    """
+
+    __slots__ = ("_directory", "_listed", "push")
+
+    def __init__(self, push: Push, window: Window, attached: Iterable[Storage] | None = None) -> None:
+        self.push = push
+        self.window = window
+        self.places = None
+        self.visiting = set()
+        self.later = []
+        self.turns = None
+        self.blocks = {}
+        self._directory: Any = None
+        comm, storage = window.reverse.comm, window.storage
+        if window.attached is not None:
+            self._open_dynamic(comm, window.attached if attached is None else attached)
+        elif window.segments is not None or window.shared:
+            self.win = _Win.Allocate_shared(window.nbytes, 1, comm=comm)
+            block = self._segment(window.reverse.rank)
+            block[:] = push.block(storage) if push.has_block(storage) else 0  # type: ignore[arg-type]
+            self._share(storage, block)  # type: ignore[arg-type]
+            for rank, segment in (window.segments or {}).items():
+                self.know(rank, segment)
+        else:
+            whole = np.zeros(window.nbytes, np.uint8) if storage is None else push.block(storage)
+            offset = 0 if storage is None else window.offset
+            self.block = whole[offset : offset + window.nbytes]
+            self.win = _Win.Create(self.block, 1, comm=comm)
+        self.win.Lock_all()
+        comm.Barrier()
+
+    def know(self, rank: int, segment: Storage) -> None:
+        """Another rank's memory in a shared window: so are its tangents."""
+        self._share(segment, self._segment(rank))
+
+    def _share(self, storage: Storage, block: np.ndarray) -> None:  # type: ignore[override]
+        self.push.adopt(storage, block)
+        self.blocks[storage] = block
+
+    def _open_dynamic(self, comm: mpi.Intracomm, attached: Iterable[Storage]) -> None:
+        """Where the tangents of attached memory lie is read from the target."""
+        self.win = _Win.Create_dynamic(comm=comm)
+        self._listed = np.zeros((_MOST_ATTACHED, 3), np.int64)
+        self._directory = _Win.Create(self._listed, 8, comm=comm)
+        self._directory.Lock_all()
+        for storage in attached:
+            self.attach(storage)
+
+    def attach(self, storage: Storage) -> None:
+        """This rank's memory is attached."""
+        if storage in self.blocks or not storage.nbytes:
+            return
+        if len(self.blocks) == _MOST_ATTACHED:
+            raise no_tangent(f"a dynamic window with more than {_MOST_ATTACHED} arrays attached")
+        block = self.push.block(storage)
+        self.win.Attach(block)
+        self._listed[len(self.blocks)] = storage.address, storage.nbytes, address_of(block)
+        self.blocks[storage] = block
+        self._directory.Sync()
+
+    def place(self, target: Target) -> int | None:
+        """Displacement of a target's elements in the shadow window; None if its memory was not tracked there."""
+        if self._directory is None:
+            return target.start
+        listed = np.zeros((_MOST_ATTACHED, 3), np.int64)
+        self._directory.Get(listed, target.rank)
+        self._directory.Flush(target.rank)
+        for address, nbytes, block in listed[::-1].tolist():
+            if nbytes and address <= target.start and target.stop <= address + nbytes:
+                return target.start - address + block
+        return None
+
+    def free(self) -> None:
+        """The program has ended; collective."""
+        self.barrier(lambda: f"the end of the other ranks' part in {self.window.reverse.name}")
+        self.win.Unlock_all()
+        if self._directory is not None:
+            for block in self.blocks.values():
+                self.win.Detach(block)
+            self._directory.Unlock_all()
+            self._directory.Free()
+        elif self.blocks:  # their memory ends with the window
+            for storage, block in self.blocks.items():
+                self.push.adopt(storage, block.copy())
+        self.win.Free()
+
+
+class ForwardTrace:
+    """What this rank does with a window in forward mode: in the place of a `rma_trace.Trace`.
+
+    It has a shadow for each direction.
+    """
+
+    pushes = True
+
+    __slots__ = (
+        *("_noted", "access_epoch", "accesses", "attached", "epoch", "exposure", "heard", "shadows", "tape", "told"),
+        *("token", "under_way", "window"),
+    )
+
+    def __init__(self, tape: Tape, window: Window, shadows: list[ForwardShadow]) -> None:
+        self.tape = tape.reference
+        self.window = window
+        self.shadows = shadows
+        self._noted: dict[Access, list[np.ndarray]] = {}  # tangents of what was read here
+        self.under_way: dict[Access, list[Exchange]] = {}
+        self.token = SimpleNamespace(reads_active=False)  # what it is told is for sweeps
+        self.attached: dict[Storage, Any] = {}
+        self.accesses: list[Access] = []
+        self.access_epoch: Any = None
+        self.exposure: Any = None
+        self.epoch = False
+        self.told: dict[int, int] = {}
+        self.heard: dict[int, int] = {}
+
+    def refuse(self, text: str) -> None:
+        """Forward mode cannot go through this."""
+        raise no_tangent(text)
+
+    def announce(self) -> None:
+        """Nothing: there is no sweep."""
+
+    def begin(self, access: Access) -> None:
+        """An access in a lock epoch begins."""
+        self.window.incomplete.append((self, access))  # type: ignore[arg-type]
+
+    def draw(self, rank: int, accesses: list[Access]) -> None:
+        """Accesses to a target's memory are completed."""
+        for access in accesses:
+            if access.request is not None:
+                access.request.end()
+
+    def note(self, access: Access, source: Buffer | None) -> None:
+        """Before an operation: keep the tangent of what it reads here."""
+        self._noted.pop(access, None)
+        if access.origin is not None:
+            self._noted[access] = [tangent_in(shadow.push, source) for shadow in self.shadows]
+
+    def push(self, access: Access) -> None:
+        """Do to the target's tangents what is done to its memory: if that needs no values, it is under way until
+        `settle`, with the values and what else is; if it does, these have come, and it is done after all that is."""
+        if not access.nonlinear:
+            if access not in self.under_way:
+                self.under_way[access] = [self._begun(access, *each) for each in self._by_shadow(access)]
+            return
+        self.settle()
+        for shadow, x_dot in self._by_shadow(access):
+            self._combine(access, shadow, x_dot)
+        self._noted.pop(access, None)
+
+    def _begun(self, access: Access, shadow: ForwardShadow, x_dot: np.ndarray | None) -> Exchange:
+        reads = not access.updates or (access.op == mpi.SUM and x_dot is None)
+        return shadow.begin(access.target, x_dot, mpi.NO_OP if reads else access.op)
+
+    def settle(self) -> None:
+        """Complete what is under way."""
+        under_way, self.under_way = self.under_way, {}
+        for access, exchanges in under_way.items():
+            for shadow, exchange in zip(self.shadows, exchanges):
+                shadow.await_request(exchange, access.waiting)
+        for access, exchanges in under_way.items():
+            for shadow, exchange in zip(self.shadows, exchanges):
+                shadow.flush(exchange)
+                if access.result is not None:
+                    set_tangent(shadow.push, access.result, exchange.came)
+            self._noted.pop(access, None)
+
+    def _by_shadow(self, access: Access) -> Iterator[tuple[ForwardShadow, np.ndarray | None]]:
+        """The shadows, each with the tangent of what an operation has read here."""
+        for shadow, x_dot in zip(self.shadows, self._noted.get(access, [None] * len(self.shadows))):
+            if x_dot is not None and shadow.place(access.target) is None:
+                raise CommunicationError(
+                    f"rank {self.window.reverse.rank}: {access.describe()}, puts an active array into memory that is "
+                    f"not tracked on rank {access.target.rank}; make the memory that is attached there with ampi.numpy"
+                )
+            yield shadow, x_dot
+
+    def _combine(self, access: Access, shadow: ForwardShadow, x_dot: np.ndarray | None) -> None:
+        """The same of an operation whose derivative needs the target's values."""
+        target = access.target
+        came = shadow.exchange(target, None, mpi.NO_OP, access.waiting)
+        rule: Any = known(access.op)  # type: ignore[arg-type]
+        if self.tape().tangents is not None and is_curved(rule, access.values[0]):
+            access.dots.append((came, np.zeros_like(came) if x_dot is None else x_dot))
+        with np.errstate(all="ignore"):
+            of_old, of_x = rule.partials(*access.values, np.ones(target.count, target.dtype))
+            new = np.conj(of_old) * came
+            if x_dot is not None:
+                new += np.conj(of_x) * x_dot
+        shadow.exchange(target, new, mpi.REPLACE, access.waiting)
+        if access.result is not None:
+            set_tangent(shadow.push, access.result, came)
+
+    def shake(self, name: str, partners: list[int]) -> None:
+        """Post, Start, Complete or Wait: what is done to tangents happens between them as well."""
+        log: Any = log_of(self.tape(), self.window)
+        self.settle()
+        self.sync()
+        for rank in partners:
+            if name == "Start":
+                self.window.order.await_post(rank, self.window.starts[rank])
+            elif name == "Complete":
+                number = self.told[rank] = self.told.get(rank, 0) + 1
+                describe = lambda: f"the end of an epoch of Start in {self.window.reverse.name}"
+                log.say_aside(rank, (_COMPLETED, number), np.zeros(0, np.uint8), describe)
+            elif name == "Wait":
+                number = self.heard[rank] = self.heard.get(rank, 0) + 1
+                describe = lambda: f"the tangents of an epoch of Post in {self.window.reverse.name}"
+                log.hear_aside(rank, _COMPLETED, number, 2, describe)
+        self.sync()
+
+    def sync(self) -> None:
+        """See what others have done."""
+        for shadow in self.shadows:
+            shadow.win.Sync()
+
+
+def push_of(tape: Tape) -> Any:
+    """The tangents that go along with the program; None in reverse mode."""
+    return tape.forward if tape.tangents is None else tape.tangents
+
+
+def log_of(tape: Tape, window: Window) -> ForwardLog:
+    """What is said besides: on the window's reverse communicator."""
+    log: Any = communication_of(tape).log(window.reverse)
+    log.used = True
+    return log
+
+
+def open_shadow(tape: Tape, window: Window) -> ForwardTrace:
+    """Make the shadow of a window; collective over it."""
+    log_of(tape, window)
+    push = push_of(tape)
+    traces: dict[Window, ForwardTrace] | None = push.state.get("windows")
+    if traces is None:
+        traces = push.state["windows"] = {}
+        push.at_end(lambda error: _close(traces, error))
+    trace = traces[window] = ForwardTrace(tape, window, [ForwardShadow(lane, window) for lane in lanes_of(push)])
+    return trace
+
+
+def close_shadow(tape: Tape, window: Window) -> None:
+    """The window has been freed; collective over it."""
+    trace = push_of(tape).state.get("windows", {}).pop(window, None)
+    if trace is not None:
+        trace.settle()
+        for shadow in trace.shadows:
+            shadow.free()
+
+
+def _close(traces: dict[Window, ForwardTrace], error: BaseException | None) -> None:
+    if error is not None:
+        stranded.append(traces)
+        return
+    for trace in traces.values():
+        trace.settle()
+    for trace in traces.values():
+        for shadow in trace.shadows:
+            shadow.free()
+
+
+def forward_trace(tape: Tape, window: Window) -> ForwardTrace:
+    """What this rank does with a window."""
+    trace = push_of(tape).state.get("windows", {}).get(window)
+    if trace is None:
+        name = "ampi.jvp" if tape.tangents is None else "ampi.hvp"
+        raise no_tangent(
+            f"{window.reverse.name} that was made before {name}, and is used there before its first Fence: make it "
+            "inside the function; it"
+        )
+    return trace
+
+
+def open_at_fence(tape: Tape, window: Window) -> ForwardTrace:
+    """The same at a fence, where all ranks are; collective where the window has no shadow yet."""
+    trace = push_of(tape).state.get("windows", {}).get(window)
+    if trace is not None:
+        return trace
+    reverse = window.reverse
+    ranks = np.array([1], np.int64)
+    name = "ampi.jvp" if tape.tangents is None else "ampi.hvp"
+    wait(reverse.comm.Iallreduce(mpi.IN_PLACE, ranks), lambda: f"{name} on all ranks of {reverse.name}", reverse)
+    return open_shadow(tape, window)
+
+
+def fenced(tape: Tape, window: Window, assertion: int) -> None:
+    """After a fence."""
+    trace = forward_trace(tape, window)
+    if assertion & mpi.MODE_NOPRECEDE:  # MPI may let ranks through before the others have come
+        trace.shadows[0].barrier(lambda: f"a fence of {window.reverse.name}")
+    trace.sync()
+
+
+def check_lost(
+    trace: ForwardTrace, access: Access | None, name: str, rank: int, spec: Any, given: Any, sink: Buffer
+) -> None:
+    """Raise if tangents come from a target into memory where they would be lost."""
+    window = trace.window
+    if not sink.loses or not sink.nbytes or not window.tracked[rank] or sink.dtype is None or sink.raw or sink.mixed:
+        return
+    if sink.dtype.kind not in "fc":
+        return
+    if access is None:
+        target = target_of(rank, window.units[rank], spec, given, sink.dtype)
+        access = Access(name, window, target, None, None, None)
+    trace.settle()
+    if any(shadow.exchange(access.target, None, mpi.NO_OP, access.waiting).any() for shadow in trace.shadows):
+        raise ActivityError(
+            f"{name} at {where_called()}: what comes from rank {rank} carries derivatives, and is received into "
+            "memory that is not tracked, where they would be lost; make the array with ampi.numpy"
+        )

@@ -1,0 +1,265 @@
+"""History of a tape with RMA accesses: which collectives had begun and ended when tickets were drawn and marks made."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+from mpi4py import MPI as mpi
+
+from ..collectives.collective_calls import Performed
+from ..collectives.reverse_schedule import Started
+from ..log.messages import Collective, Completion, LoggedMessage
+from .access import Access, Completed, Handshake
+from .order import Mark, Visit
+from .precedence import ADD, CHANGE, READ, Counts, Drawn, Moment, Touched, counter, higher
+
+
+@dataclass(slots=True)
+class _Stage:
+    """A place of a tape, where this rank has drawn tickets, or seen some for its own memory.
+
+    Attributes
+    ----------
+    moment : Moment
+    ended : dict
+        What had ended before, by chains as well.
+    tickets : list of (Window, int, int)
+        Windows, targets and tickets that were drawn.
+    position : int or None
+        Of the last record of a visit.
+    touched : tuple
+        What operations in an epoch of a lock touch.
+    window, seen : Window and int, or None
+        The last ticket of a window that had been seen.
+    """
+
+    moment: Moment = Moment({}, {})  # noqa: RUF009  (never changed)
+    ended: Counts = field(default_factory=dict)
+    tickets: list[tuple[Any, int, int]] = field(default_factory=list)
+    position: int | None = None
+    touched: tuple[Touched, ...] = ()
+    window: Any = None
+    seen: int | None = None
+
+
+_NEVER = _Stage()
+_NOTHING: tuple[int, Counts] = (0, {})
+
+
+class History:
+    """What a tape says of collectives, tickets and marks, in their order.
+
+    Attributes
+    ----------
+    begun : dict
+        How many collectives of each kind this rank has begun.
+    facts : dict
+        For each mark, its place on the tape, and how many collectives of each kind had ended before it.
+    """
+
+    __slots__ = (
+        "_begins",
+        "_ended",
+        "_indices",
+        "_marks",
+        "_now",
+        "_records",
+        "_stages",
+        "_stages_of",
+        "begun",
+        "facts",
+    )
+
+    def __init__(self, records: Sequence[Any], logs: Iterable[Any]) -> None:
+        self.begun: Counts = {}
+        self._ended: Counts = {}
+        self._now: Moment | None = None
+        self._begins: dict[tuple[Any, int], int] = {}  # records, by kind and number
+        self._stages: list[_Stage] = []
+        self._stages_of: dict[tuple[Any, int, int], _Stage] = {}  # by window, target and ticket
+        self._marks: dict[Any, list[tuple[Mark, int]]] = {}  # by window, with the records that they precede
+        self._records = records
+        self.facts: dict[Mark, tuple[int, Counts]] = {}
+        so_far: Counts = {}
+        self._indices = {id(call): k for log in logs for k, call in enumerate(log.collectives) if _orders(call)}
+        latest = 0
+        seen: dict[Any, int] = {}
+        for position, record in enumerate(records):
+            adjoint = record.adjoint
+            if isinstance(adjoint, Mark):
+                known = adjoint.limit if adjoint.bound is None else adjoint.bound
+                if seen.get(adjoint.window, 0) != known:
+                    seen[adjoint.window] = known  # type: ignore[assignment]
+                    self._stages.append(_Stage(window=adjoint.window, seen=known))
+                # One without a bound stands behind the record whose adjoint waits for what it lets others do.
+                so_far = higher(so_far, self._ended)
+                self.facts[adjoint] = position, so_far
+                self._marks.setdefault(adjoint.window, []).append(
+                    (adjoint, latest if adjoint.bound is None else position)
+                )
+                continue
+            latest = position
+            if isinstance(adjoint, (Visit, Completed)):
+                if self._now is None:
+                    self._now = Moment(dict(self.begun), dict(self._ended))
+                self._draws(adjoint, position)
+            else:
+                self._pass(adjoint, position)
+
+    def _draws(self, adjoint: Any, position: int) -> None:
+        """Enter a ticket; those of a visit, which come one after the other, have been drawn at once."""
+        key = adjoint.window, adjoint.rank, adjoint.ticket
+        if key in self._stages_of:
+            return  # the end of a visit
+        last = self._stages[-1] if self._stages else None
+        if last is None or last.position != position - 1 or not isinstance(adjoint, Visit):
+            last = _Stage(moment=self._now, ended=self._now.ended)  # type: ignore[arg-type, union-attr]
+            self._stages.append(last)
+        if isinstance(adjoint, Visit):
+            last.position = position
+        else:
+            last.touched = tuple(map(_touched, adjoint.accesses))
+        last.tickets.append(key)
+        self._stages_of[key] = last
+
+    def _pass(self, adjoint: Any, position: int) -> None:
+        """Count what a record begins, and what it ends."""
+        if isinstance(adjoint, Handshake):
+            for kind, comes_first in adjoint.meetings():
+                if comes_first:
+                    self._begin(kind, self.begun.get(kind, 0), position)
+                else:
+                    self._end(kind, self._ended.get(kind, 0))
+        elif isinstance(adjoint, Completion):
+            for part in adjoint:
+                if isinstance(part, Started):
+                    self._count(part.performed, None, True)
+        elif isinstance(adjoint, Started):
+            self._count(adjoint.performed, position, False)
+        else:
+            call = adjoint if isinstance(adjoint, Collective) else getattr(adjoint, "token", None)
+            self._count(call, position, True)
+
+    def _count(self, call: Any, position: int | None, ends: bool) -> None:
+        index = self._indices.get(id(call))
+        if index is None:
+            return
+        kind = call.reverse.identity
+        if position is not None:
+            self._begin(kind, index, position)
+        if ends:
+            self._end(kind, index)
+
+    def _begin(self, kind: Any, index: int, position: int) -> None:
+        self._begins[kind, index] = position
+        self.begun[kind] = index + 1
+        self._now = None
+
+    def _end(self, kind: Any, index: int) -> None:
+        if index >= self._ended.get(kind, 0):
+            self._ended[kind] = index + 1
+            self._now = None
+
+    def drawn(
+        self, window: Any, rank: int, tickets: Sequence[int]
+    ) -> list[tuple[int, Moment, Counts, tuple[Touched, ...]]]:
+        """Tickets for a target's memory, when they were drawn, what had ended before them, and what they touch."""
+        stages = [self._stages_of.get((window, rank, abs(ticket)), _NEVER) for ticket in tickets]
+        return [(ticket, stage.moment, stage.ended, stage.touched) for ticket, stage in zip(tickets, stages)]
+
+    def hand_on(self, window: Any, came: dict[tuple[int, int], Sequence[Any]], told: dict[int, Sequence[Any]]) -> bool:
+        """What had ended before tickets had before those that this rank drew later, too; whether that is new.
+
+        Parameters
+        ----------
+        came : dict
+            Of this rank's tickets, by target and ticket, their place in the target's order and what had ended before.
+        told : dict
+            The same of all tickets for this rank's memory, of which the tape says what it had seen where.
+        """
+        ended: Counts = {}
+        is_new = False
+        for stage in self._stages:
+            if stage.window is window:
+                ended = higher(ended, told.get(stage.seen, _NOTHING)[1])  # type: ignore[arg-type]
+                continue
+            for of_window, rank, ticket in stage.tickets:
+                if of_window is window:
+                    ended = higher(ended, came.get((rank, ticket), _NOTHING)[1])
+            before, stage.ended = stage.ended, higher(stage.ended, ended)
+            is_new |= stage.ended is not before
+            ended = higher(ended, stage.ended)
+        return is_new
+
+    def places(self, window: Any, order: list[Drawn], seen: int) -> tuple[dict[Mark, tuple[int, int]], int]:
+        """How many tickets for this rank's memory each mark leaves to precede it, as limit and as bound; and the end.
+
+        Parameters
+        ----------
+        order : list of Drawn
+            All of them.
+        seen : int
+            The last one that this rank has seen.
+        """
+        limits, bounds = counter(order, self._follows), counter(order, self._follows)
+        places = {
+            mark: (
+                0 if mark.limit is None else limits(mark.limit, position),
+                0 if mark.bound is None else bounds(mark.bound, position),
+            )
+            for mark, position in self._marks.get(window, ())
+        }
+        return places, limits(seen, 1 << 62)
+
+    def touching(self) -> list[int]:
+        """The places of records that may touch the memory of windows, without a ticket."""
+        return [place for place, record in enumerate(self._records) if _may_touch(record.adjoint)]
+
+    def preceding(self, order: list[Drawn], marks: Iterable[Mark]) -> list[int]:
+        """For each mark, and for the end of the tape, the number of the last ticket that its rank drew before a
+        collective which had ended here by then: whenever it was seen, the access came first."""
+        ended = [*(self.facts[mark][1] for mark in marks), self._ended]
+        last = [0] * len(ended)
+        for number, drawn in enumerate(order, 1):
+            first = bisect_left(ended, True, key=drawn.precedes)  # they rise
+            if first < len(ended):
+                last[first] = number
+        return list(accumulate(last, max))
+
+    def _follows(self, ended: Counts) -> int:
+        return max((self._begins.get((kind, number - 1), -1) for kind, number in ended.items()), default=-1)
+
+
+def _may_touch(adjoint: Any) -> bool:
+    if not getattr(adjoint, "touches_memory", True):
+        return False
+    if isinstance(adjoint, Completion):
+        return any(map(_may_touch, adjoint))
+    part = adjoint.performed if isinstance(adjoint, Started) else adjoint
+    if isinstance(part, Performed):
+        buffers = *part.call.reads, *part.call.writes
+    elif isinstance(part, LoggedMessage):
+        buffers = () if part.buffer is None else (part.buffer,)
+    else:
+        return True
+    return any(
+        not hasattr(buffer, "storages") or any(s is not None and s.volatile for s in buffer.storages)
+        for buffer in buffers
+    )
+
+
+def _touched(access: Access) -> Touched:
+    if not access.updates:
+        does = READ
+    else:
+        does = ADD if access.op == mpi.SUM and access.result is None else CHANGE
+    return access.target.start, access.target.stop, does
+
+
+def _orders(call: Collective) -> bool:
+    """Whether the sweep may wait at a collective: the same on all ranks of the communicator."""
+    return bool(call.reverse.identity) and (call.happening or call.name in ("Fence", "Free"))

@@ -1,0 +1,572 @@
+"""Order of RMA accesses: tickets say it while a tape records, turns reverse it in the sweep.
+
+The target of a lock epoch makes no call.  While a tape records, the origin therefore draws a *ticket* from a counter of
+the target each time its accesses are complete there: at Flush, Unlock, or when a request has completed.  Of two
+accesses that the program orders, by locks, messages or barriers, the later one has the higher ticket.  Accesses that
+it does not order commute, except for atomic updates that fetch, whose order is that of chance: they are carried out one
+at a time, each with a ticket of its own.
+
+Atomic operations in epochs of Fence and of Start whose order matters are put off to the end of the epoch, and get their
+tickets there: at a fence the ranks carry them out one after the other, at Complete one origin at a time.
+
+The target looks at its counter whenever something is recorded on its tape, and so knows between which tickets its own
+loads and stores lie.
+
+In the sweep the tickets have their turns in descending order.  A turn begins when the target's sweep has come to the
+ticket, which the target says by lowering a limit; and the target does not touch the adjoint of its memory before the
+turns of all tickets that were drawn later have ended.  Nobody waits for anything but what happened later in the
+program, so what did not deadlock does not deadlock.  The adjoint of a collective waits for what all ranks did after it,
+though: accesses by a rank that had left it which chance put before it on another are put behind it at the beginning of
+the sweep (`rma_precedence`, of which the tape's `rma_history` tells).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mpi4py import MPI as mpi
+
+from ...tape import Push, Record, Sweep, Tape, lanes_of
+from ..log.messages import LateCompletion
+from ..waiting.waiting import Patience, running
+from .cells import Cells
+from .precedence import Drawn, handed_on, in_order, is_contradicted
+from .uses import CELLS, Uses
+
+_WORLD = mpi.COMM_WORLD  # mpi4py's own: the name in its module may be rebound
+
+
+# ------------------------------------------------------------------------------------------------- while recording
+
+_TICKETS, _ATOMIC = 0, 1  # tickets drawn; somebody is updating
+_FENCE = 2  # the last fence at which operations were put off
+_STEPPED, _STEPPING, _STEP_FENCE = 3, 4, 5  # in steps: atomic operations so far; somebody does one; as _FENCE
+_EPOCHS, _EXCLUSIVE = 6, 7  # in steps: epochs of locks that have ended, and those of exclusive ones
+_MISUSED = 8  # in steps: uses by tapes of steps of a window that is older than the loop
+_POSTS = 9  # from here on, epochs posted for each rank; and then, on which tapes each rank has used the window
+
+
+class Order:
+    """The counters of a window, from its creation to its end."""
+
+    __slots__ = ("_known_misuses", "cells", "size", "uses")
+
+    def __init__(self, comm: mpi.Comm) -> None:
+        self.size = comm.Get_size()
+        self.cells = Cells(comm, [0] * (_POSTS + (1 + CELLS) * self.size))
+        self.uses = Uses(self.cells, _POSTS + self.size, self.size)
+        self._known_misuses = 0
+
+    @property
+    def drawn(self) -> int:
+        """Number of tickets that have been drawn for this rank's memory."""
+        return int(self.cells.own[_TICKETS])
+
+    def ticket(self, rank: int) -> int:
+        """Draw a ticket for the memory of a rank."""
+        return self.cells.add(rank, _TICKETS, 1) + 1
+
+    def call(self, fence: int) -> None:
+        """Before a fence: let every rank know that it is followed by what was put off."""
+        for rank in range(self.size):
+            self.cells.write(rank, _FENCE, fence)
+
+    def called(self, fence: int) -> bool:
+        """After a fence: whether any rank has put off operations."""
+        return int(self.cells.own[_FENCE]) == fence
+
+    def post(self, ranks: list[int]) -> None:
+        """Epochs of this rank's memory have been posted for these ranks."""
+        for rank in ranks:
+            self.cells.own[_POSTS + rank] += 1
+
+    def await_post(self, rank: int, number: int) -> None:
+        """Wait until a rank has posted so many epochs for this one."""
+        while self.cells.read(rank, _POSTS + self.cells.rank) < number:
+            _give_way()
+
+    def enter(self, rank: int) -> None:
+        """Wait until nobody else updates the memory of a rank."""
+        self._close(rank, _ATOMIC)
+
+    def leave(self, rank: int) -> None:
+        """Let others update the memory of a rank."""
+        self.cells.write(rank, _ATOMIC, 0)
+
+    def _close(self, rank: int, door: int) -> None:
+        while not self.cells.swap(rank, door, 0, 1):
+            _give_way()
+
+    # In steps of time loops: see `rma_replay`.
+
+    def call_step(self, fence: int) -> None:
+        """As `call`, for what steps put off."""
+        for rank in range(self.size):
+            self.cells.write(rank, _STEP_FENCE, fence)
+
+    def step_called(self, fence: int) -> bool:
+        """As `called`."""
+        return int(self.cells.own[_STEP_FENCE]) == fence
+
+    def misuse(self) -> None:
+        """Let every rank know that a step has used the window, which is older than the loop."""
+        for rank in range(self.size):
+            self.cells.add(rank, _MISUSED, 1)
+
+    def is_misused(self) -> bool:
+        """Whether any rank has said so since this was asked."""
+        known, self._known_misuses = self._known_misuses, int(self.cells.own[_MISUSED])
+        return known != self._known_misuses
+
+    def enter_step(self, rank: int) -> None:
+        """Wait until no other step carries out an atomic operation on the memory of a rank."""
+        self._close(rank, _STEPPING)
+
+    def leave_step(self, rank: int) -> None:
+        """Let others do so."""
+        self.cells.write(rank, _STEPPING, 0)
+
+    def stepped(self, rank: int) -> int:
+        """Number of atomic operations that steps have carried out on the memory of a rank."""
+        return self.cells.read(rank, _STEPPED)
+
+    def await_step(self, rank: int, number: int) -> None:
+        """Wait until so many have been carried out."""
+        while self.stepped(rank) < number:
+            _give_way()
+
+    def step(self, rank: int, count: int) -> int:
+        """So many more have been carried out; the number before."""
+        return self.cells.add(rank, _STEPPED, count)
+
+    def epochs(self, rank: int) -> int:
+        """Number of lock epochs of steps that have ended at a rank."""
+        return self.cells.read(rank, _EPOCHS)
+
+    def exclusive_epochs(self, rank: int) -> int:
+        """Number of those of exclusive locks."""
+        return self.cells.read(rank, _EXCLUSIVE)
+
+    def end_epoch(self, rank: int, exclusive: bool) -> int:
+        """A lock epoch ends; how many have ended before it of those that it could not overlap with."""
+        ended = self.cells.add(rank, _EPOCHS, 1)
+        if not exclusive:
+            return self.cells.read(rank, _EXCLUSIVE)
+        self.cells.add(rank, _EXCLUSIVE, 1)
+        return ended
+
+
+def _give_way() -> None:
+    _WORLD.Iprobe()  # lets MPI serve what others ask of this rank: who updates now may wait for it
+    os.sched_yield()
+
+
+class Observer:
+    """Marks on a tape which tickets for this rank's memory had been drawn when.
+
+    Loads from other ranks' memory and stores to it get tickets here.
+
+    Attributes
+    ----------
+    seen : dict
+        For each window the number of tickets up to the last mark.
+    last : dict
+        For each window that has been freed, how many tickets were drawn.
+    visited : set of (Window, int)
+        Other ranks' memory that local work is about to load from or store to.
+    """
+
+    __slots__ = ("_draw", "last", "records", "seen", "visited")
+
+    def __init__(self, tape: Tape, draw: Callable[[Any, int], int]) -> None:
+        self._draw = draw
+        self.records = tape.records
+        self.seen: dict[Any, int] = {}
+        self.last: dict[Any, int] = {}
+        self.visited: set[tuple[Any, int]] = set()
+        tape.observe(self)
+
+    def watch(self, window: Any) -> None:
+        """Begin with a window: of all that is recorded from now on it will be known."""
+        self.seen[window] = window.order.drawn  # by others, perhaps, whose tapes have begun before this one
+        self.records.append(_record(Mark(window, 0, 0)))
+
+    def leave(self, window: Any) -> None:
+        """A window has been freed: no more tickets are drawn for it."""
+        drawn = self.last[window] = window.order.drawn
+        seen = self.seen.pop(window)
+        if seen != drawn:
+            self.records.append(_record(Mark(window, seen, seen)))
+
+    def append(self, record: Record) -> None:
+        """Append a record, with the marks that belong before and after it."""
+        if self.visited and not _communicates(record):
+            self.visited = {visit for visit in self.visited if not visit[0].freed}  # looked at, and left alone
+            if self.visited:
+                self._append_visit(record)
+                return
+        for window, seen in self.seen.items():
+            if window.order.drawn != seen:
+                break
+        else:
+            if getattr(record.adjoint, "meets", False):
+                self._meet(record)
+            else:
+                self.records.append(record)
+            return
+        if isinstance(record.adjoint, LateCompletion):
+            self.records.append(record)  # what is new by now may have come after what is to be appended next has begun
+        elif getattr(record.adjoint, "meets", False):
+            self._meet(record)
+        elif _communicates(record):
+            self.records.append(record)
+            self.look()
+        else:
+            self.close()
+            self.records.append(record)
+
+    def _append_visit(self, record: Record) -> None:
+        """Append the record of local work on other ranks' memory, which has its turn there in the sweep.
+
+        It has one for this rank's own memory, too, on which it may work as well.  All tickets are drawn under one lock,
+        so that any two ranks have theirs in the same order.
+        """
+        windows = {window: None for window, _ in self.visited}
+        visited = self.visited | {(window, window.reverse.rank) for window in windows}
+        self.visited = set()
+        (first, *_) = windows
+        first.order.enter(0)
+        try:
+            visits = [
+                (window, rank, self._draw(window, rank))
+                for window, rank in sorted(visited, key=lambda visit: (visit[0].reverse.identity, visit[1]))
+            ]
+        finally:
+            first.order.leave(0)
+        news = self._news()
+        self.records.extend(_record(Mark(window, None, seen)) for window, seen in news)
+        self.records.extend(_record(Visit(*visit, False)) for visit in visits)
+        self.records.append(record)
+        self.records.extend(_record(Visit(*visit, True)) for visit in visits)
+        self.records.extend(_record(Mark(window, seen, None)) for window, seen in news)
+
+    def look(self) -> None:
+        """Mark what is new at the end of a communication, whose record is the last one.
+
+        It may have lasted for some time.  What others did meanwhile has nothing to do with its memory, but perhaps with
+        its partner's progress: neither waits for the other in the sweep.
+        """
+        position = len(self.records) - 1
+        for window, seen in self._news():
+            self.records.insert(position, _record(Mark(window, None, seen)))
+            self.records.append(_record(Mark(window, seen, None)))
+
+    def has_received(self, receive: Any) -> None:
+        """A blocking receive has ended, which has no record where it has overwritten nothing that counts."""
+        if self.records and self.records[-1].adjoint is receive:
+            self.look()
+        else:
+            self.close()
+
+    def _meet(self, record: Record) -> None:
+        """Append a record that waits in the sweep for what other ranks did later: what they did here may be in between.
+
+        It may have been seen before, by chance: see `rma_precedence`.
+        """
+        news = dict(self._news())
+        marked = [(window, news.get(window, seen)) for window, seen in self.seen.items()]
+        self.records.extend(_record(Mark(window, None, seen)) for window, seen in marked)
+        self.records.append(record)
+        self.records.extend(_record(Mark(window, seen, None)) for window, seen in marked)
+
+    def close(self) -> None:
+        """Mark what is new now, before local work or at the end of the tape."""
+        for window, seen in self._news():
+            self.records.append(_record(Mark(window, seen, seen)))
+
+    def _news(self) -> list[tuple[Any, int]]:
+        news = [(window, seen) for window, seen in self.seen.items() if window.order.drawn != seen]
+        for window, _ in news:
+            self.seen[window] = window.order.drawn
+        return news
+
+
+def _record(adjoint: Callable[[Sweep], None]) -> Record:
+    return Record(adjoint, (), ())
+
+
+def _communicates(record: Record) -> bool:
+    """Whether a record's adjoint may wait for other ranks: what this floor records."""
+    adjoint = record.adjoint
+    return type(adjoint).__module__.startswith(_FLOOR) and not getattr(adjoint, "is_local", False)
+
+
+_FLOOR = __name__.rpartition(".")[0] + "."
+
+
+# --------------------------------------------------------------------------------------------------- in the sweep
+
+_TURN, _LIMIT = 0, 1  # whose turn it is, or one of the two below; tickets up to the limit must still wait
+_BUSY, _HELD = -1, -2  # in the place of a turn: it has begun; the rank itself works on the adjoint of its memory
+
+
+class Mark:
+    """Record of how many tickets for this rank's memory had been drawn.
+
+    Attributes
+    ----------
+    limit : int or None
+        In the sweep tickets above it may have their turns from here on.
+    bound : int or None
+        From here on the adjoint of the memory is touched only when all tickets above it have had theirs.
+    """
+
+    __slots__ = ("bound", "limit", "window")
+    second = "joint"
+    together = True
+    touches_memory = False
+    goes_along = True
+
+    def __init__(self, window: Any, limit: int | None, bound: int | None) -> None:
+        self.window = window
+        self.limit = limit
+        self.bound = bound
+
+    def __call__(self, sweep: Sweep) -> None:
+        """Lower the limit or the bound."""
+        shadow = lanes_of(sweep)[0].state["windows"].get(self.window)
+        if shadow is not None and shadow.turns is not None:
+            shadow.turns.lower(self)
+
+    def tangent(self, push: Push) -> None:
+        """Nothing: a walk knows from its beginning what waits for what."""
+
+
+class Visit:
+    """Record of the end (in the sweep, the beginning) of local work on another rank's memory, or of its beginning."""
+
+    __slots__ = ("begins", "rank", "ticket", "window")
+    second = "joint"
+    together = True
+    touches_memory = False  # the work in between has a ticket
+    goes_along = True
+
+    def __init__(self, window: Any, rank: int, ticket: int, begins: bool) -> None:
+        self.window = window
+        self.rank = rank
+        self.ticket = ticket
+        self.begins = begins
+
+    def __call__(self, sweep: Sweep) -> None:
+        """Begin the turn, or end it."""
+        shadows = [lane.state["windows"].get(self.window) for lane in lanes_of(sweep)]
+        if shadows[0] is None:
+            return
+        turns = shadows[0].turns
+        if self.begins:
+            turns.begin(self.rank, self.ticket, self.waiting)
+        for shadow in shadows:
+            (shadow.visiting.add if self.begins else shadow.visiting.discard)(self.rank)
+            shadow.win.Sync()
+        if not self.begins:
+            turns.end(self.rank, self.ticket)
+
+    def tangent(self, push: Push) -> None:
+        """In a walk: the other way round."""
+        forward = [lane.state["windows"].get(self.window) for lane in lanes_of(push)]
+        if forward[0] is None:
+            return
+        turns = forward[0].turns
+        if not self.begins:
+            turns.begin(self.rank, self.ticket, self.waiting)
+        for each in forward:
+            each.visit(self.rank, not self.begins)
+        if self.begins:
+            turns.end(self.rank, self.ticket)
+
+    def waiting(self) -> str:
+        """For the message of a wait that lasts too long."""
+        return (
+            f"its turn for the adjoint of loads and stores in rank {self.rank}'s memory of {self.window.reverse.name}"
+        )
+
+
+class Schedule:
+    """Tickets of a window, of which each has its turn.
+
+    The tickets of each target are numbered from 1, without those of other tapes, in the order that `rma_precedence`
+    gives them.
+
+    Parameters
+    ----------
+    tickets : dict
+        This rank's, by target; negative for updates.
+    seen : int
+        The last one for this rank's memory that its tape knows of.
+    touched : bool
+        The memory is an output.
+    history : rma_history.History
+
+    Attributes
+    ----------
+    cells : Cells
+        Turn and limit of each rank, from `open` on.
+    numbers : dict
+        Number of each of this rank's tickets, by target and ticket.
+    places : dict
+        Limit and bound of each mark, in numbers, in the order of the tape.
+    seen : int
+        The number of the last ticket for this rank's memory that its tape knows of.
+    problems : list of str
+        Of all ranks: why they cannot be swept.
+    """
+
+    __slots__ = ("_first", "cells", "numbers", "places", "problems", "reverse", "seen")
+
+    def __init__(self, window: Any, tickets: dict[int, list[int]], seen: int, touched: bool, history: Any) -> None:
+        reverse = self.reverse = window.reverse
+        comm = reverse.comm
+        takes_part = frozenset(history.begun)
+        while True:
+            came = comm.alltoall(
+                [(takes_part, history.drawn(window, rank, tickets.get(rank, ()))) for rank in range(comm.size)]
+            )
+            order = in_order(
+                Drawn(abs(ticket), moment, part, *more) for part, theirs in came for ticket, moment, *more in theirs
+            )
+            told = {drawn.ticket: found for drawn, *found in zip(order, itertools.count(1), handed_on(order))}
+            back = comm.alltoall([[told[abs(ticket)] for ticket, *_ in theirs] for _, theirs in came])
+            mine = {
+                (rank, abs(ticket)): found
+                for rank, drawn in tickets.items()
+                for ticket, found in zip(drawn, back[rank], strict=True)
+            }
+            if not any(comm.allgather(history.hand_on(window, mine, told))):
+                break
+        late = [ticket for _, theirs in came for ticket, *_ in theirs if -ticket > seen]
+        self.numbers = {key: number for key, (number, _) in mine.items()}
+        self.places, self.seen = history.places(window, [drawn.by_its_rank() for drawn in order], seen)
+        self._first = self.beginning(order, history)
+        problem = ""
+        if late and touched:
+            problem = (
+                f"rank {reverse.rank}: another rank wrote to this rank's memory in {reverse.name} after this rank's "
+                "tape had been closed, and that memory is an output; put a barrier before the end of the tape"
+            )
+        if is_contradicted(order):
+            problem = (
+                f"rank {reverse.rank}: two ranks accessed this rank's memory in {reverse.name} under locks, the "
+                "first one after a collective call to which the second one came later: MPI need not let them have this "
+                "order, and the sweep cannot follow it; make both accesses before the call, or both after it"
+            )
+        self.problems = [text for text in comm.allgather(problem) if text]
+
+    def beginning(self, order: list[Drawn], history: Any) -> list[int]:
+        """What this rank's cells are at first, with these tickets for its memory, and this tape."""
+        raise NotImplementedError
+
+    def open(self) -> None:
+        """Tickets can have their turns from now on; collective."""
+        self.cells = Cells(self.reverse.comm, self._first)
+
+    def close(self) -> None:
+        """All have had them; collective."""
+        self.cells.free()
+
+    def attend(self, sweep: Any, shadows: Sequence[Any]) -> None:
+        """A walk begins, with these shadows in its directions."""
+
+    def let_in(self) -> None:
+        """This rank has come to the end of its tape."""
+
+
+class Turns(Schedule):
+    """Turns in a sweep, in descending order."""
+
+    __slots__ = ("_bound", "_held", "_limit", "_settled")
+
+    def beginning(self, order: list[Drawn], history: Any) -> list[int]:
+        """The last ticket has the first turn, those that the tape knows of must wait."""
+        *above, end = history.preceding(order, self.places)
+        self.places = {
+            mark: (max(bound if mark.limit is None else limit, k), max(bound, k))
+            for (mark, (limit, bound)), k in zip(self.places.items(), above)
+        }
+        self._bound = self._limit = max(self.seen, end)
+        self._held = 0
+        self._settled = False
+        return [len(order), self._limit]
+
+    def open(self) -> None:
+        """Tickets can have their turns from now on; collective."""
+        super().open()
+        running.underway.append(self.release)
+
+    def close(self) -> None:
+        """All have had them; collective."""
+        if self.release in running.underway:  # at the end of the sweep it is not
+            running.underway.remove(self.release)
+        super().close()
+
+    # ------------------------------------------------------------------------------------------- of others' memory
+
+    def begin(self, rank: int, ticket: int, describe: Callable[[], str]) -> None:
+        """Wait for the turn of one of this rank's tickets."""
+        number = self.numbers[rank, ticket]
+        with Patience(describe, lambda: [(self.reverse, None)]) as patience:
+            while self.cells.read(rank, _LIMIT) >= number or not self.cells.swap(rank, _TURN, number, _BUSY):
+                patience.pause()
+
+    def end(self, rank: int, ticket: int) -> None:
+        """The turn is over."""
+        self.cells.write(rank, _TURN, self.numbers[rank, ticket] - 1)
+
+    # --------------------------------------------------------------------------------------------- of one's own memory
+
+    def lower(self, mark: Mark) -> None:
+        """The sweep has come to a mark."""
+        self.release()
+        limit, bound = self.places[mark]
+        if limit != self._limit:
+            self._limit = limit
+            self.cells.write(self.cells.rank, _LIMIT, limit)
+        if mark.bound is not None:
+            self._bound = bound
+        self._settled = False
+
+    def settle(self) -> None:
+        """Before this rank touches the adjoint of its memory: wait for the turns that come first."""
+        if self._settled:
+            return
+        with Patience(self._waiting, lambda: [(self.reverse, None)]) as patience:
+            while not self._may_touch():
+                patience.pause()
+        self._settled = True
+
+    def _may_touch(self) -> bool:
+        turn = int(self.cells.own[_TURN])
+        if not 0 <= turn <= self._bound:
+            return False
+        if self._limit >= turn:
+            return True  # the next one has to wait for this rank
+        if self.cells.swap(self.cells.rank, _TURN, turn, _HELD):
+            self._held = turn
+            return True
+        return False
+
+    def release(self) -> None:
+        """Let others begin their turns, if this rank has held them up: it waits, or has come to a mark."""
+        if self._held:
+            self.cells.write(self.cells.rank, _TURN, self._held)
+            self._held = 0
+            self._settled = False
+
+    def finished(self) -> bool:
+        """Whether all turns of this rank's memory are over."""
+        return int(self.cells.own[_TURN]) == 0
+
+    def _waiting(self) -> str:
+        return f"other ranks' accesses to this rank's memory in {self.reverse.name}, before it works on its adjoint"

@@ -1,0 +1,368 @@
+"""Recording of one-sided operations: what each reads and writes, and when it is carried out."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from mpi4py import MPI as mpi
+
+from ...errors import ActivityError
+from ...memory.storages import carries_derivatives
+from ...tape import Sweep, Tape, living
+from ...tape.recording import opened, recording
+from ..log.log import communication_of
+from ..memory.arguments import parse
+from ..memory.buffers import Buffer, arrive, refuse_others
+from ..memory.datatypes import datatype_named
+from ..memory.plain_buffers import mind
+from ..memory.tangents import set_tangent
+from ..messages.requests import recorded
+from .access import LOCATED, NONLINEAR, Access, Begun
+from .epochs import complete
+from .forward_windows import check_lost
+from .target import target_of
+from .trace import Trace, require_innermost, trace_of
+from .window import Window, require_own, tape_of, window_of
+
+
+def record(
+    win: Any, name: str, rank: int, spec: Any, reads: Any = None, writes: Any = None, op: mpi.Op | None = None
+) -> tuple[Trace, Access] | None:
+    """Record an operation, before it starts, while some tape exists.
+
+    Parameters
+    ----------
+    spec
+        mpi4py's target argument.
+    reads, writes
+        Buffer arguments: what is read and what is received on this rank; None if there is none.
+    op : MPI.Op
+        What is done to the target's memory; None: nothing.
+
+    Returns
+    -------
+    (Trace, Access) or None
+        None if the operation has no adjoint.
+    """
+    tape, window = opened(), window_of(win)
+    if rank == mpi.PROC_NULL or (window is not None and not 0 <= rank < window.order.size):
+        return None  # nothing is moved, or MPI refuses it
+    source = None if reads is None else parse(reads)
+    sink = None if writes is None else parse(writes)
+    if tape is not None and window is None:
+        _refuse_unknown(name, tape, source, sink)
+    if tape is None:
+        if window is not None:
+            require_own(window)
+        refuse_others(*(buffer for buffer in (source, sink) if buffer is not None))
+    undo = [] if sink is None else sink.overwrite()
+    if tape is None:
+        return None
+    trace = None if window is None or tape_of(window) is None else trace_of(tape, window)
+    access = None
+    if trace is not None:
+        access = _access(trace, tape, name, rank, spec, (reads, writes), source, sink, op)
+    if trace is not None and tape.forward is not None:  # forward mode
+        return _go_forward(trace, tape, name, rank, spec, (reads, writes), source, sink, access, undo)
+    if access is None:
+        cut = sink is not None and sink.tracked and window is not None
+        if cut or undo:
+            tape.append(Cut(sink.detach()) if cut else None, undo)  # type: ignore[union-attr]
+        return None
+    assert trace is not None and window is not None and (source is not None or sink is not None)
+    if trace.pushes:
+        trace.note(access, source)
+    if _waits(trace, access, rank, source, sink):
+        tape.append(Begun(access), undo)
+    else:
+        trace.accesses.append(access)
+        tape.append(access, undo)
+        if trace.pushes:
+            window.to_push = partial(trace.push, access)
+    for buffer in (access.origin, access.result):
+        if buffer is not None and not access.holds(buffer):
+            buffer.detach()
+    return trace, access
+
+
+def carried_out(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that records an operation and starts it.
+
+    If that is refused by an error which the program may catch, the operation has not been there; if not, its tangents
+    go as well.
+    """
+
+    @functools.wraps(method)
+    def carry_out(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        if not living:
+            return method(self, *arguments, **keywords)
+        tape, window = opened(), window_of(self)
+        if tape is None or window is None:
+            return method(self, *arguments, **keywords)
+        before = len(tape.records), len(window.incomplete), len(window.put_off)
+        trace = _trace_so_far(tape, window)
+        refused = "" if trace is None else trace.refused
+        try:
+            result = method(self, *arguments, **keywords)
+        except BaseException:
+            _take_back(tape, window, *before)
+            if trace is not None:
+                trace.refused = refused
+            raise
+        push, window.to_push = window.to_push, None
+        if push is not None:
+            push()
+        return result
+
+    return carry_out
+
+
+def _trace_so_far(tape: Tape, window: Window) -> Any:
+    traces = None if tape.forward is not None and tape.tangents is None else tape.sweep_starts.get("windows")
+    return None if traces is None else traces.of.get(window)  # type: ignore[attr-defined]
+
+
+def _take_back(tape: Tape, window: Window, records: int, incomplete: int, put_off: int) -> None:
+    """An operation has been refused: drop what was recorded of it behind so many records and operations."""
+    window.to_push = None
+    del window.incomplete[incomplete:], window.put_off[put_off:]
+    dropped = [record for record in tape.records[records:] if isinstance(record.adjoint, (Access, Begun, Cut))]
+    trace = trace_of(tape, window) if dropped else None
+    for record in dropped:  # that nothing has been overwritten undoes nothing
+        if record.adjoint in trace.accesses:  # type: ignore[union-attr]
+            trace.accesses.remove(record.adjoint)  # type: ignore[union-attr]
+        record.adjoint = None
+
+
+class Cut:
+    """Adjoint of a receive of what carries no derivatives into tracked memory: it overwrites."""
+
+    __slots__ = ("sink",)
+    is_local = True
+    second = "each"
+
+    def __init__(self, sink: Buffer) -> None:
+        self.sink = sink
+
+    def __call__(self, sweep: Any) -> None:
+        """What it overwrites has an adjoint of zero before it, and a tangent of zero after it."""
+        self.sink.zero(sweep)
+
+    tangent = __call__
+
+
+def _go_forward(
+    trace: Any,
+    tape: Tape,
+    name: str,
+    rank: int,
+    spec: Any,
+    given: tuple[Any, Any],
+    source: Buffer | None,
+    sink: Buffer | None,
+    access: Access | None,
+    undo: Any,
+) -> tuple[Trace, Access] | None:
+    """The same in forward mode: tangents are moved now, or when the operation has completed."""
+    if undo:
+        tape.append(None, undo)
+    if sink is not None and recording() is not None:
+        check_lost(trace, access, name, rank, spec, given[0] if given[1] is None else given[1], sink)
+    if access is None:
+        if sink is not None and sink.tracked:
+            trace.window.to_push = partial(set_tangent, tape.forward, sink, None)
+        return None
+    trace.note(access, source)
+    if not _waits(trace, access, rank, source, sink):
+        trace.window.to_push = partial(trace.push, access)
+    return trace, access
+
+
+def _waits(trace: Any, access: Access, rank: int, source: Buffer | None, sink: Buffer | None) -> bool:
+    """Whether an access takes effect later, where it is noted: at the end of its lock, or of the epoch."""
+    window = trace.window
+    if window.is_locked(rank):
+        if access.nonlinear:
+            access.keep(source, sink)  # type: ignore[arg-type]
+        trace.begin(access)
+        return True
+    if _is_put_off(trace, access, sink is not None):
+        access.put_off(source, sink)
+        window.put_off.append((trace, access))
+        return True
+    return False
+
+
+def _access(
+    trace: Trace,
+    tape: Tape,
+    name: str,
+    rank: int,
+    spec: Any,
+    given: tuple[Any, Any],
+    source: Buffer | None,
+    sink: Buffer | None,
+    op: mpi.Op | None,
+) -> Access | None:
+    """What the sweep has to do for an operation; says to the agreement what the operation means."""
+    window, token = trace.window, trace.token
+    dtype = (source if sink is None else sink).dtype  # type: ignore[union-attr]
+    updates = op is not None and op != mpi.NO_OP
+    records = recording() is not None
+    if records:
+        require_innermost(tape, window)
+    active = updates and records and source.active(tape)  # type: ignore[union-attr]
+    if updates and records and (not active or type(source) is not Buffer):
+        mind(name, source, "moves", "to the window of rank", rank)
+    if not window.tracked[rank]:
+        if active:
+            raise ActivityError(
+                f"{name}: an active array goes into window memory of rank {rank} that is not tracked, where its "
+                "derivative would be lost; make the memory with ampi.numpy or Win.Allocate, or send ampi.value(...)"
+            )
+        return None
+    if dtype is None and not (source if sink is None else sink).nbytes:  # type: ignore[union-attr]
+        return None  # nothing is moved
+    if dtype is None:
+        raise ActivityError(
+            f"{name}: a datatype with several floating-point dtypes, or bytes that are not whole elements, on a window "
+            "that may carry derivatives; use an operation for each dtype"
+        )
+    if not carries_derivatives(dtype):
+        if dtype.itemsize > 1:
+            return None
+        if sink is not None and records:
+            token.loses = True  # bytes of what may be floating-point numbers
+        if op != mpi.REPLACE:
+            return None
+    elif sink is not None and records:
+        token.reads_active = True
+        if sink.tracked:
+            token.writes_tracked = True
+        if sink.loses and sink.nbytes:
+            token.loses = True
+    result = sink if sink is not None and sink.tracked and records else None
+    nonlinear = op in NONLINEAR and not source.raw and source.mixed == (op in LOCATED)  # type: ignore[union-attr]
+    if updates and not nonlinear and op not in (mpi.SUM, mpi.REPLACE):
+        text = f"{name} has no derivative rule for this operation and datatype"
+        if active:
+            raise ActivityError(
+                f"{text}; send ampi.value(...), or use SUM, PROD, MIN, MAX, REPLACE, NO_OP, or MINLOC, MAXLOC of pairs"
+            )
+        trace.refuse(text)
+        token.reads_active = True
+    if not (active or nonlinear or op == mpi.REPLACE or result is not None or (op and window.puts_off(rank))):
+        return None
+    token.reads_active = token.reads_active or carries_derivatives(dtype)
+    target = target_of(rank, window.units[rank], spec, given[0] if given[1] is None else given[1], dtype)
+    access = Access(name, window, target, op, source if active else None, result)
+    communication_of(tape).log(window.reverse).touched = True
+    if result is not None:
+        result.activate(tape)
+    return access
+
+
+def _is_put_off(trace: Trace, access: Access, fetches: bool) -> bool:
+    """Whether an operation in an epoch of Fence or Start is put off to its end.
+
+    In an epoch of Start that is every atomic operation.  In one of Fence the sums that do not fetch come first: they
+    commute, and what is put off comes after them.
+    """
+    if trace.access_epoch is None and not trace.epoch:
+        trace.refuse(
+            f"{access.name} belongs to an epoch that was opened before the tape recorded; open it (Fence, Start) inside"
+        )
+        return False
+    if access.op is None or access.name in ("Put", "Rput"):
+        return False
+    window = trace.window
+    matters = fetches or access.op != mpi.SUM or bool(window.started) or window.puts_off(access.target.rank)
+    if matters and access.name.startswith("R"):
+        trace.refuse(f"{access.name} outside of lock epochs")
+        return False
+    return matters
+
+
+class Requested:
+    """What a request of Rget or Rget_accumulate completes: like a receive, for `requests`."""
+
+    __slots__ = ("access", "active", "buffer", "request", "wild", "win")
+
+    def __init__(self, win: Any, access: Access) -> None:
+        self.win = win
+        self.access = access
+        self.buffer = access.result
+        self.active = True
+        self.wild = False
+        self.request: Any = None
+
+    def resolve(self, status: mpi.Status | None) -> None:
+        """The request has completed, and with it all that this rank has done there before."""
+        if self.active:
+            complete(self.access.window, self.access.target.rank)
+
+    def describe(self) -> str:
+        """For error messages."""
+        return self.access.describe()
+
+    def completed(self) -> bool:
+        """Whether the request has been completed, be it by a method that ampi does not see."""
+        return not self.request
+
+    def begin(self, sweep: Sweep) -> None:
+        """Mirror of the wait: see `Completed`."""
+
+    arrive = begin
+
+    def end(self) -> None:
+        """The access is complete."""
+        self.active = False
+        if self.request is not None:
+            self.request = None
+            arrive(self.buffer, -1)
+
+
+def _refuse_unknown(name: str, tape: Tape, source: Buffer | None, sink: Buffer | None) -> None:
+    if recording() is None:
+        return
+    if (source is not None and source.active(tape)) or (sink is not None and sink.tracked):
+        raise ActivityError(
+            f"{name} of an array that may carry derivatives, through a window that ampi did not see being made, "
+            "has no derivative rule; make it by ampi.Win, or pass ampi.value(array)"
+        )
+
+
+def was_put_off(access: tuple[Trace, Access] | None) -> bool:
+    """Whether an operation was put off."""
+    if access is None:
+        return False
+    put_off = access[1].window.put_off
+    return bool(put_off) and put_off[-1][1] is access[1]
+
+
+def wants_old(access: tuple[Trace, Access] | None) -> bool:
+    """Whether the target's old value has to be fetched."""
+    return access is not None and access[1].old is not None
+
+
+def old_argument(access: Any) -> Any:
+    """The result argument where the target's old value has to be fetched."""
+    old = access[1].old
+    return [old, datatype_named(old.dtype.char)]
+
+
+def requested(win: Any, access: tuple[Trace, Access] | None, request: mpi.Request) -> mpi.Request:
+    """The request of an operation that brings a result."""
+    if access is None or access[1].result is None or access not in access[1].window.incomplete:
+        return request
+    trace, operation = access
+    operation.request = Requested(win, operation)
+    return recorded(trace.tape(), request, operation.request)
+
+
+def read_argument(origin: Any, op: mpi.Op) -> Any:
+    """The origin argument, if it is read."""
+    return None if op == mpi.NO_OP else origin

@@ -1,0 +1,213 @@
+"""Window registry: what ampi knows of each window while it exists."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import CommunicationError
+from ...memory.storages import Storage
+from ...tape import where_called
+from ...tape.recording import open_tapes, opened, recording, this_thread
+from ...tape.replays import Book, books
+from ..log.reverse import Reverse
+from .order import Order
+
+if TYPE_CHECKING:
+    from .access import Access
+    from .memory import Elsewhere
+    from .trace import Trace
+
+
+class InSteps:
+    """What steps of time loops do with a window: see `rma_replay`.
+
+    Attributes
+    ----------
+    later : list of rma_replay.Call
+        Put off to the end of the present epoch.
+    locks : dict
+        For present epochs of locks, by rank: what their entries in books are, which are told their numbers at the end.
+    touched : set of int
+        Ranks whose memory an epoch of Lock_all has concerned.
+    """
+
+    __slots__ = ("_beside", "_made_in", "later", "locks", "touched")
+
+    def __init__(self) -> None:
+        self._made_in = books()
+        tape = opened()
+        unrecorded = tape is not None and recording() is None and self._made_in and not self._made_in[-1].recorded
+        self._beside = tape.reference if unrecorded else None
+        self.later: list[Any] = []
+        self.locks: dict[int, list[list[Any]]] = {}
+        self.touched: set[int] = set()
+
+    def made_in(self, book: Book) -> bool:
+        """Whether the window was made in the step whose book this is."""
+        return any(book is other for other in self._made_in)
+
+    def is_beside(self, tape: Any) -> bool:
+        """Whether a tape does not see the window: it was made by a step of a loop on it, which nobody records."""
+        return tape.reference is self._beside and recording() is None
+
+    def taken(self) -> list[Any]:
+        """What was put off, which is not any more."""
+        later, self.later = self.later, []
+        return later
+
+
+class Window:
+    """What ampi knows of a window.
+
+    Attributes
+    ----------
+    reverse : Reverse
+        For what the ranks say to one another in a sweep.
+    storage : Storage or None
+        Of this rank's memory; None if it is not tracked.
+    offset, nbytes : int
+        The window in its storage.
+    units : list of int
+        Displacement unit of each rank.
+    tracked : list of bool
+        Whether the memory of each rank is tracked.
+    posted, started : list of int
+        Ranks of the present epochs of Post and Start.
+    starts : list of int
+        Number of epochs of Start so far, by rank.
+    fences : int
+        Number of fences so far.
+    locked : dict
+        Kinds of the present locks, by rank; that of Lock_all under `ALL`.
+    order : Order
+        Of accesses in lock epochs.
+    incomplete : list of Access
+        In lock epochs, with the tapes' traces.
+    put_off : list of Access
+        To the end of the present epoch of Fence or Start, with the tapes' traces.
+    segments : dict or None
+        Of a shared window: other ranks' memory that is known here, by rank.
+    attached : dict or None
+        Of a dynamic window: arrays of this rank's tracked memory by storage, kept alive as long as they are attached.
+    shared : bool
+    handle : int
+        MPI's, of the window.
+    in_steps : InSteps
+    to_push : callable or None
+        Sends the tangents of an operation that is about to be started.
+    freed : bool
+    thread : object
+        That made it (`this_thread`): only tapes of this thread see what is done with it.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "attached",
+        "fences",
+        "freed",
+        "handle",
+        "in_steps",
+        "incomplete",
+        "locked",
+        "nbytes",
+        "offset",
+        "order",
+        "posted",
+        "put_off",
+        "reverse",
+        "segments",
+        "shared",
+        "started",
+        "starts",
+        "storage",
+        "thread",
+        "to_push",
+        "tracked",
+        "units",
+    )
+
+    def __init__(
+        self, reverse: Reverse, storage: Storage | None, address: int, nbytes: int, unit: int, dynamic: bool = False
+    ) -> None:
+        self.reverse = reverse
+        self.storage = storage
+        self.offset = 0 if storage is None else address - storage.address
+        self.nbytes = nbytes
+        self.order = Order(reverse.comm)
+        tape = opened()
+        facts = reverse.comm.allgather((unit, dynamic or storage is not None, _carries_tangents(tape)))
+        if len({fact[2] for fact in facts}) > 1:
+            raise CommunicationError(
+                f"{where_called()}: some ranks make {reverse.name} inside ampi.jvp or ampi.hvp and some do not; make "
+                "it there on all of them, or before"
+            )
+        self.units = [fact[0] for fact in facts]
+        self.tracked = [fact[1] for fact in facts]
+        self.posted: list[int] = []
+        self.started: list[int] = []
+        self.starts = [0] * len(facts)
+        self.fences = 0
+        self.locked: dict[int, int] = {}
+        self.incomplete: list[tuple[Trace, Access]] = []
+        self.put_off: list[tuple[Trace, Access]] = []
+        self.segments: dict[int, Elsewhere] | None = None
+        self.attached: dict[Storage, list[np.ndarray]] | None = {} if dynamic else None
+        self.shared = False
+        self.handle = 0
+        self.in_steps = InSteps()
+        self.to_push: Any = None
+        self.freed = False
+        self.thread = this_thread()
+
+    def is_locked(self, rank: int) -> bool:
+        """Whether this rank has an epoch of Lock or Lock_all at the target."""
+        return rank in self.locked or ALL in self.locked
+
+    def puts_off(self, rank: int) -> bool:
+        """Whether an atomic operation on a target's memory has been put off in this epoch."""
+        return any(access.target.rank == rank for _, access in self.put_off)
+
+
+def _carries_tangents(tape: Any) -> bool:
+    return tape is not None and (tape.forward is not None or tape.tangents is not None)
+
+
+ALL = -1  # in the place of a rank: all of them
+windows: dict[int, Window] = {}
+"""By handle, in the order of their creation."""
+
+
+def window_of(win: Any) -> Window | None:
+    """What is known of a window; None if ampi did not see it being made."""
+    return windows.get(win.handle)
+
+
+def tape_of(window: Window | None) -> Any:
+    """The innermost open tape of this thread, if it sees what is done with a window; None if there is none."""
+    tape = opened()
+    return None if tape is None or (window is not None and window.in_steps.is_beside(tape)) else tape
+
+
+def alive(window: weakref.ref[Window]) -> Window | None:
+    """A window that has not been freed."""
+    found = window()
+    return None if found is None or found.freed else found
+
+
+def require_own(window: Window) -> None:
+    """Raise unless this is the thread that made the window, or no tape can see what is done.
+
+    Other ranks use a window without a call of this one: which of two threads' tapes is concerned must be known before.
+    """
+    if window.thread is this_thread():
+        return
+    if opened() is None and not any(tape.owner is window.thread for tape in open_tapes):
+        return
+    raise CommunicationError(
+        f"{where_called()}: {window.reverse.name} is used by thread '{threading.current_thread().name}', but a tape "
+        "sees what is done with a window only in the thread that made it; make the window in the thread that uses it"
+    )

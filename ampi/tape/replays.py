@@ -1,0 +1,124 @@
+"""Whether a step of a time loop runs for the first time, or once more for its adjoint: `once`; and what it saw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar, Token
+from typing import Any
+
+from ..errors import TapeError
+from ..memory.handouts import where_called
+
+_first: ContextVar[bool | None] = ContextVar("ampi_first_time", default=None)
+
+is_first = _first.get
+"""None outside of the steps of `ampi.timeloop`; in a step, whether it runs for the first time."""
+
+
+def is_again() -> bool:
+    """Whether a step of `ampi.timeloop` runs once more here: what has an effect outside of the program is left out."""
+    return _first.get() is False
+
+
+class Book:
+    """What was decided outside of the program in a step, in the order of the calls: see `mpi.outcomes`.
+
+    Parameters
+    ----------
+    entries : list
+        Pairs of the name of what was called and what came out, as lists.
+    follows : bool
+        Whether the step runs again, and is to see this.
+    recorded : bool
+        Whether the step is recorded while it runs.
+    """
+
+    __slots__ = ("_at", "entries", "follows", "recorded")
+
+    def __init__(self, entries: list[list[Any]], follows: bool, recorded: bool) -> None:
+        self.entries = entries
+        self.follows = follows
+        self.recorded = recorded
+        self._at = 0
+
+    def enter(self, name: str, outcome: Any) -> list[Any]:
+        """Add what has come out; the entry, whose outcome may be known later."""
+        self.entries.append([name, outcome])
+        return self.entries[-1]
+
+    def next(self, name: str) -> Any:
+        """What came out here."""
+        known = self.entries[self._at][0] if self._at < len(self.entries) else "nothing of the kind"
+        if known != name:
+            raise TapeError(
+                f"{where_called()}: a step of ampi.timeloop, which runs once more, calls {name} where it called "
+                f"{known} when it ran first; what decides that must be a part of the state"
+            )
+        self._at += 1
+        return self.entries[self._at - 1][1]
+
+
+_books: ContextVar[tuple[Book, ...]] = ContextVar("ampi_books", default=())
+books = _books.get
+"""Those of the step that runs, and of the steps of loops around it."""
+
+
+class StepRuns:
+    """Around a step: what it does is done for the first time, unless a loop around it runs its own step once more.
+
+    ``outcomes`` are the entries of the step's book, which it fills if they are empty and it runs for the first time.
+    """
+
+    __slots__ = ("_book", "_first", "_token", "_tokens")
+
+    def __init__(self, first: bool, outcomes: list[list[Any]] | None, recorded: bool) -> None:
+        self._first = first
+        self._book = None if outcomes is None else Book(outcomes, not first, recorded)
+
+    def __enter__(self) -> None:
+        self._token: Token = _first.set(self._first and _first.get() is not False)
+        self._tokens: Token | None = None if self._book is None else _books.set((*_books.get(), self._book))
+
+    def __exit__(self, *exception: Any) -> None:
+        _first.reset(self._token)
+        if self._tokens is not None:
+            _books.reset(self._tokens)
+
+
+def once(function: Callable[..., Any] | None = None, *args: Any, **keywords: Any) -> Any:
+    """Do something once for each step of `ampi.timeloop`, however often the step runs: printing, plotting, logs.
+
+    Local.  A gradient runs steps again; ``File.Write...`` of ampi's files and `once` are left out there, everything
+    else is done each time.  What it says is true of the thread that runs the step.
+
+    Parameters
+    ----------
+    function : callable, optional
+        What to call with the other arguments.  It must not change what the step computes.
+
+    Returns
+    -------
+    bool, or what ``function`` returns
+        Without ``function``: whether the step runs for the first time (True outside of a time loop).  With it: what it
+        returns, or None where it was not called.
+
+    Notes
+    -----
+    A loop that goes on from a folder (``resume=True``) does again what the killed run had done since the last state in
+    the folder; what a step did before that state, or in a run that was killed in its sweep, is not done again.
+
+    Examples
+    --------
+    >>> def step(u):
+    ...     u *= 0.5
+    ...     if ampi.once():
+    ...         print("halved")
+    >>> gradient = ampi.grad(lambda u: ampi.timeloop(step, u, 3, checkpoints=1).sum())(np.ones(2))
+    halved
+    halved
+    halved
+    """
+    first = _first.get() is not False
+    if function is None:
+        return first
+    return function(*args, **keywords) if first else None
