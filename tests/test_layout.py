@@ -1,6 +1,7 @@
-"""Lower floors of the package never import upper ones, and nothing in the repository is tied to one machine."""
+"""Rooms of the package import only what they may; no files import in circles; nothing is tied to one machine."""
 
 import ast
+import graphlib
 import pathlib
 import re
 import textwrap
@@ -9,92 +10,81 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "ampi"
-FLOORS = {
-    "errors": 0,
-    "memory": 0,
-    "regions": 0,
-    "blocks": 0,
-    "extents": 0,
-    "layouts": 0,
-    "needs": 0,
-    "filed_needs": 0,
-    "live_arrays": 0,
-    "checks": 0,
-    "whole_files": 0,
-    "arrivals": 0,
-    "handouts": 0,
-    "recording": 0,
-    "replays": 0,
-    "tape": 0,
-    "array": 1,
-    "byte_views": 1,
-    "rules": 1,
-    "libraries": 1,
-    "scipy_rules": 1,
-    "pictures": 1,
-    "standard_library": 1,
-    "executors": 1,
-    "fftw": 1,
-    "scalars": 1,
-    "structures": 1,
-    "constants": 1,
-    "custom": 1,
-    "functions": 1,
-    "elements": 1,
-    "small_arrays": 1,
-    "element_arithmetic": 1,
-    "indexing": 1,
-    "activity": 1,
-    "writing": 1,
-    "halfway": 1,
-    "nested": 1,
-    "operands": 1,
-    "ufuncs": 1,
-    "compiled_calls": 1,
-    "compiled_ufuncs": 1,
-    "element_loops": 1,
-    "reductions": 1,
-    "numpy": 1,
-    "outside": 1,
-    "conversions": 1,
-    "ranges": 1,
-    "stored": 1,
-    "texts": 1,
-    "entry_points": 1,
-    "trampolines": 1,
-    "interception": 1,
-    "foreign": 1,
-    "foreign_calls": 1,
-    "unhooked_numpy": 1,
-    "mpi": 1,
-    "versions": 0,
-    "arguments": 1,
-    "kernel": 1,
-    "checkpoint": 2,
-    "derivatives": 2,
-    "jacobians": 2,
-    "second_order": 2,
-    "testing": 3,
-    "reports": 3,
-    "coverage": 3,
-    "programs": 3,
-    "run": 3,
-    "check": 3,
-    "scaling": 3,
-    "__main__": 3,
-}
-# What the rooms of the kernel differentiator may import of it, lazy imports included; "" is what stands in none.
+# What each room of a package may import of the others, lazy imports included; "" stands for the modules in none.
+FOUNDATIONS = {"errors", "base", "memory", "tape"}
+ARRAYS = {"arrays", "rules", "numpy", "foreign"}
 ROOMS = {
-    "runtime": set(),
-    "ir": {"runtime"},
-    "normalise": {"ir"},
-    "frontend": {"ir", "normalise", "runtime"},
-    "analysis": {"ir"},
-    "differentiate": {"ir", "analysis"},
-    "optimise": {"ir", "analysis"},
-    "codegen": {"ir"},
-    "": {"runtime", "ir", "normalise", "frontend", "analysis", "differentiate", "optimise", "codegen"},
+    "": {
+        "errors": {"tape"},
+        "base": {"errors", "mpi"},
+        "memory": {"errors", "base"},
+        "tape": {"errors", "base", "memory"},
+        "arrays": FOUNDATIONS | ARRAYS | {"kernel"},
+        "rules": FOUNDATIONS | ARRAYS,
+        "numpy": FOUNDATIONS | ARRAYS,
+        "foreign": FOUNDATIONS | ARRAYS | {"kernel"},
+        "kernel": FOUNDATIONS | ARRAYS | {"derivatives"},
+        "mpi": FOUNDATIONS | ARRAYS | {"kernel"},
+        "derivatives": FOUNDATIONS | ARRAYS,
+        "checkpoint": FOUNDATIONS | ARRAYS | {"kernel", "mpi"},
+        "testing": FOUNDATIONS | {"derivatives"},
+        "reports": FOUNDATIONS | {"kernel", "mpi", "checkpoint", "testing", "programs"},
+        "programs": FOUNDATIONS | ARRAYS | {"kernel", "mpi", "checkpoint", "derivatives", "reports"},
+        "coverage": FOUNDATIONS | {"mpi"},
+        "run": FOUNDATIONS | {"programs", "mpi"},
+        "check": FOUNDATIONS | {"programs", "run", "mpi"},
+        "scaling": FOUNDATIONS | {"mpi"},
+        "__main__": FOUNDATIONS | {"kernel", "numpy"},
+    },
+    "mpi": {
+        "memory": {"log", "messages"},
+        "waiting": set(),
+        "log": {"", "memory", "messages", "waiting"},
+        "messages": {"", "collectives", "log", "memory", "waiting"},
+        "collectives": {"", "log", "memory", "messages", "waiting"},
+        "windows": {"", "collectives", "log", "memory", "messages", "waiting"},
+        "": {"collectives", "log", "memory", "messages", "waiting", "windows"},
+    },
+    "kernel": {
+        "runtime": set(),
+        "ir": {"runtime"},
+        "normalise": {"ir"},
+        "frontend": {"ir", "normalise", "runtime"},
+        "analysis": {"ir"},
+        "differentiate": {"ir", "analysis"},
+        "optimise": {"ir", "analysis"},
+        "codegen": {"ir"},
+        "": {"runtime", "ir", "normalise", "frontend", "analysis", "differentiate", "optimise", "codegen"},
+    },
+    "kernel.frontend": {
+        "scipy": set(),
+        "language": {"arrays", "lists", "random", "scipy"},
+        "arrays": {"language"},
+        "random": {"arrays", "language"},
+        "lists": {"arrays", "language", "random"},
+        "recursion": {"arrays", "language", "lists"},
+        "": {"arrays", "language", "lists", "random", "recursion"},
+    },
 }
+CIRCLES = {
+    ("errors", "tape"),
+    ("tape.push", "tape.vector_push"),
+    ("tape.tape", "tape.push"),
+    ("mpi.collectives.collective_calls", "mpi.messages.second"),
+    ("arrays.ufuncs", "foreign.compiled_ufuncs"),
+    ("foreign.compiled_ufuncs", "foreign.element_loops"),
+    ("foreign.compiled_ufuncs", "kernel"),
+    ("foreign.compiled_ufuncs", "numpy"),
+    ("kernel.dispatcher", "kernel.recording"),
+    ("kernel.list_arguments", "numpy"),
+    ("derivatives.first_order", "derivatives.second_order"),
+    ("programs.stand_ins", "programs.compiled"),
+    ("reports.tracer", "reports.harvest"),
+    ("reports.tracer", "reports.hooks"),
+    ("arrays.scalars", "foreign.pictures"),
+    ("arrays.scalars", "foreign.standard_library"),
+}
+"""Imports that close a circle of files, which are to be cut; no other may."""
 TEXTS = {".py", ".rst", ".cfg", ".toml", ".sh", ".in", ".md", ".txt", ""}
 IGNORED = {".git", ".hypothesis", "build", "__pycache__"}
 
@@ -110,8 +100,8 @@ def name_of(path):
 
 
 def imports(path):
-    """The modules of ampi that a file imports anywhere in it, as names below ``ampi``."""
-    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+    """The modules of ampi that a file imports anywhere in it while it runs, as names below ``ampi``."""
+    for node in while_running(ast.parse(path.read_text(), str(path))):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield from below_ampi(alias.name.split("."))
@@ -120,6 +110,14 @@ def imports(path):
             module = [*start, *(node.module or "").split(".")] if node.module else start
             for alias in node.names:
                 yield from below_ampi([*module, alias.name])
+
+
+def while_running(node):
+    """The nodes of a syntax tree but for those that are there for type checkers alone."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
+            yield from while_running(child)
 
 
 def package_of(path, level):
@@ -134,58 +132,56 @@ def below_ampi(parts):
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: ".".join(name_of(path)))
-def test_imports_stay_on_or_below_their_floor(path):
-    own = name_of(path)
-    assert own[0] in FLOORS, f"say in {__name__}.FLOORS which floor {own[0]} is on"
-    for imported in imports(path):
-        assert imported[0] in FLOORS, f"{path.name} imports ampi.{imported[0]} from the top: import its home module"
-        assert FLOORS[imported[0]] <= FLOORS[own[0]], f"{path.name} imports ampi.{'.'.join(imported)} from above"
-        assert (own[0], imported[0]) != ("kernel", "mpi"), "kernels know nothing of MPI"
+def test_rooms_import_what_they_may(path):
+    for package, rooms in ROOMS.items():
+        inside = package.split(".") if package else []
+        own = room_of(name_of(path), inside)
+        if own is None or (len(name_of(path)) == len(inside)):
+            continue
+        assert own in rooms, f"say in {__name__}.ROOMS[{package!r}] what {own} may import"
+        for imported in imports(path):
+            room = room_of(imported, inside)
+            assert package or room in rooms, f"{path.name} imports ampi.{room} from the top: import its home module"
+            if room is not None and room != own:
+                assert room in rooms[own], f"{path.name} in '{own}' imports ampi.{'.'.join(imported)}"
 
 
-def kernel_modules():
-    return [path for path in modules() if name_of(path)[0] == "kernel" and len(name_of(path)) > 1]
+def room_of(name, package):
+    """``'ir'`` for ``('kernel', 'ir', 'nodes', 'Var')`` in ``['kernel']``; ``''`` for a module that stands in no room.
+
+    None for what is not in the package.
+    """
+    package = list(package)
+    if list(name[: len(package)]) != package:
+        return None
+    if not package:
+        return name[0]
+    inside = name[len(package) :]
+    return inside[0] if inside and (PACKAGE.joinpath(*package) / inside[0]).is_dir() else ""
 
 
-def room_of(name):
-    """``'ir'`` for ``('kernel', 'ir', 'nodes', 'Var')``, ``''`` for ``('kernel', 'pipeline', 'Pass')``."""
-    return name[1] if len(name) > 1 and (PACKAGE / "kernel" / name[1]).is_dir() else ""
-
-
-@pytest.mark.parametrize("path", kernel_modules(), ids=lambda path: ".".join(name_of(path)[1:]))
-def test_rooms_of_the_kernel_import_what_they_may(path):
-    own = room_of(name_of(path))
-    assert own in ROOMS, f"say in {__name__}.ROOMS what {own} may import"
-    for imported in imports(path):
-        if imported[0] == "kernel":
-            room = room_of(imported)
-            assert room in ROOMS[own] | {own}, f"{path.name} in '{own}' imports ampi.{'.'.join(imported)}"
-
-
-def test_modules_of_the_kernel_do_not_import_one_another_in_circles():
+def test_files_do_not_import_one_another_in_circles():
     """Not even when functions are called; a package's own imports of its modules aside."""
-    known = {name_of(path): path for path in kernel_modules()}
-    edges = {
-        name: {imported[:n] for imported in imports(path) for n in (2, 3) if imported[:n] in known} - {name}
+    known = {name_of(path): path for path in modules()}
+    packages = {name for name, path in known.items() if path.name == "__init__.py"}
+    graph = {
+        name: {home for imported in imports(path) if (home := home_of(imported, known)) not in (name, None)}
         for name, path in known.items()
-        if path.name != "__init__.py"
     }
-    done, waiting = set(), []
-
-    def visit(name):
-        assert name not in waiting, " -> ".join(".".join(n[1:]) for n in (*waiting[waiting.index(name) :], name))
-        if name not in done and name in edges:
-            waiting.append(name)
-            for other in sorted(edges[name]):
-                visit(other)
-            done.add(waiting.pop())
-
-    for name in edges:
-        visit(name)
+    for name, imported in graph.items():
+        if name in packages:
+            imported -= {other for other in imported if other[: len(name)] == name}
+        imported -= {tuple(b.split(".")) for a, b in CIRCLES if tuple(a.split(".")) == name}
+    graphlib.TopologicalSorter(graph).prepare()  # which raises an error with the circle
 
 
-def test_every_module_of_the_kernel_says_what_it_is():
-    for path in kernel_modules():
+def home_of(imported, known):
+    """The module in which an imported name is looked up."""
+    return next((imported[:n] for n in range(len(imported), 0, -1) if imported[:n] in known), None)
+
+
+def test_every_module_says_what_it_is():
+    for path in modules():
         doc = ast.get_docstring(ast.parse(path.read_text()))
         assert doc and len(doc.splitlines()[0]) > 20, path
 

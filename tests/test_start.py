@@ -78,7 +78,10 @@ def test_nothing_heavy_is_imported(use):
     assert set(run(source).split()) & HEAVY == wanted
 
 
-LATE = "array numpy scalars ufuncs functions foreign fftw scipy_rules derivatives testing programs filed_needs".split()
+LATE = (
+    "arrays.array numpy arrays.scalars arrays.ufuncs arrays.functions foreign.seen foreign.fftw foreign.scipy "
+    "derivatives testing programs memory.filed_needs"
+).split()
 
 
 def test_a_program_that_only_has_messages_imports_nothing_for_arrays_and_tapes():
@@ -96,7 +99,7 @@ def test_every_name_can_be_the_first_that_is_asked_for():
     """Each in a process of its own, as if the program began with it."""
     source = """
         import importlib, os, sys, ampi
-        submodules = ["array", "foreign", "memory", "programs", "run"]
+        submodules = ["arrays", "foreign", "memory", "programs", "run"]
         for name in [*ampi.__all__, *submodules, "no_such_name"]:
             if name == "prange":
                 continue

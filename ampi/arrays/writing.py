@@ -1,4 +1,4 @@
-"""Overwriting arrays.
+"""Assignment to arrays and their parts.
 
 Everything that writes goes through `write`, which keeps the undo log right even where NumPy raises halfway.
 """

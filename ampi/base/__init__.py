@@ -1,1 +1,1 @@
-"""What all packages stand on and MPI needs as well: checks, versions, arguments of commands, files, structures of values."""
+"""What all packages and MPI need: checks, versions, arguments of commands, files, structures of values."""

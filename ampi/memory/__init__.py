@@ -1,1 +1,1 @@
-"""Memory that can carry derivatives: storages and their regions, extents, layouts, blocks; values that will be needed."""
+"""Memory that can carry derivatives: storages, regions, extents, layouts, blocks, and values that will be needed."""
