@@ -4,6 +4,7 @@ import ast
 import graphlib
 import importlib.util
 import pathlib
+import pkgutil
 import re
 import textwrap
 
@@ -179,6 +180,29 @@ def test_files_do_not_import_one_another_in_circles():
 def home_of(imported, known):
     """The module in which an imported name is looked up."""
     return next((imported[:n] for n in range(len(imported), 0, -1) if imported[:n] in known), None)
+
+
+def test_dotted_names_in_strings_exist():
+    """Code that looks at frames and tables of modules compares their names, which move with the files."""
+    wrong = []
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text(), str(path))):
+            name = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+            if re.fullmatch(r"ampi(\.[A-Za-z_]\w*)+\.?", name) and not exists(name.rstrip(".")):
+                wrong.append(f"{path.relative_to(ROOT)}:{node.lineno} {name}")
+    assert not wrong
+
+
+def exists(name):
+    """True if a dotted name is a module, or an attribute of one."""
+    path = ROOT.joinpath(*name.split("."))
+    if path.is_dir() or path.with_suffix(".py").is_file():
+        return True
+    try:
+        pkgutil.resolve_name(name)
+    except (AttributeError, ImportError):
+        return False
+    return True
 
 
 def test_every_module_says_what_it_is():

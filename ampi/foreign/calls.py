@@ -308,7 +308,7 @@ def _is_let_through(depth: int) -> bool:
     return name in _RULES or (not name.startswith("ampi.") and is_called_by_ampi(depth + 1))
 
 
-_RULES = {__name__, f"{__package__}.libraries", f"{__package__}.rules.definitions"}
+_RULES = {__name__, "ampi.foreign.libraries", "ampi.rules.definitions"}
 
 
 def _mind(name: str, function: Any, arguments: tuple, keywords: dict) -> Any:

@@ -193,7 +193,7 @@ def is_called_by_program(depth: int) -> bool:
 
 def _is_of_program(frame: Any) -> bool:
     imports = frame.f_builtins.get("__import__")
-    return getattr(imports, "__module__", "") == f"{__package__}.programs.modules"
+    return getattr(imports, "__module__", "") == "ampi.programs.modules"
 
 
 def is_called_by_ampi(depth: int) -> bool:

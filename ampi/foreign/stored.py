@@ -20,7 +20,7 @@ WRITERS = {
     "scipy.io": "mmwrite savemat",
     "scipy.io.wavfile": "write",
 }
-_BETWEEN = ("h5py", "scipy", "contextlib", "functools", f"{__package__}.libraries", __name__)
+_BETWEEN = ("h5py", "scipy", "contextlib", "functools", "ampi.foreign.libraries", __name__)
 
 
 def _write(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:

@@ -299,12 +299,9 @@ def _record(adjoint: Callable[[Sweep], None]) -> Record:
 
 
 def _communicates(record: Record) -> bool:
-    """Whether a record's adjoint may wait for other ranks: what this floor records."""
+    """True if a record's adjoint may wait for other ranks: `ampi.mpi` has made it, and it is not local."""
     adjoint = record.adjoint
-    return type(adjoint).__module__.startswith(_FLOOR) and not getattr(adjoint, "is_local", False)
-
-
-_FLOOR = __name__.rpartition(".")[0] + "."
+    return type(adjoint).__module__.startswith("ampi.mpi.") and not getattr(adjoint, "is_local", False)
 
 
 # --------------------------------------------------------------------------------------------------- in the sweep
