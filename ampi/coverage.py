@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from .base import whole_files
 from .base.arguments import ArgumentParser, add_version
 from .errors import AmpiError
+from .mpi.base.rules import TABLE, Operation, Treatment
 from .mpi.namespace import BASE
-from .mpi.rules import TABLE, Operation, Treatment
 
 CLASSES = (
     *("Comm", "Intracomm", "Intercomm", "Topocomm", "Cartcomm", "Graphcomm", "Distgraphcomm"),

@@ -26,7 +26,7 @@ from ampi import coverage
 from ampi.base import versions
 from ampi.kernel import pipeline
 from ampi.kernel.differentiate import facts
-from ampi.mpi.rules import Operation, Treatment
+from ampi.mpi.base.rules import Operation, Treatment
 
 EXAMPLES = Path(__file__).parents[1] / "tests" / "data" / "passes"
 

@@ -9,8 +9,8 @@ from patience import patience
 
 import ampi
 from ampi import coverage
+from ampi.mpi.base.rules import TABLE, Operation, Treatment
 from ampi.mpi.namespace import BASE
-from ampi.mpi.rules import TABLE, Operation, Treatment
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "differentiated.rst"
 METHODS = [(owner, name) for owner in coverage.CLASSES for name in coverage.methods_of(owner)]

@@ -126,7 +126,7 @@ def test_tables_from_the_code():
     finally:
         sys.path.remove(str(DOCS))
     from ampi.kernel.pipeline import PASSES
-    from ampi.mpi.rules import TABLE
+    from ampi.mpi.base.rules import TABLE
 
     named = [name for name, _ in coverage.families()]
     assert {o.name for name in named for o in tables.operations_of(name)} == {o.name for o in TABLE.values()}

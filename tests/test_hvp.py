@@ -303,7 +303,7 @@ def test_gradient_and_value_are_those_of_first_order(seed):
 
 
 def test_a_tape_that_fails_to_open_is_closed(monkeypatch):
-    from ampi.tape import recording
+    from ampi.tape import current, open_tapes
     from ampi.tape import tape as tapes
 
     def fails(tape):
@@ -313,4 +313,4 @@ def test_a_tape_that_fails_to_open_is_closed(monkeypatch):
     for call in (lambda: ampi.hvp(lambda x: x * x, 1.0, 1.0), lambda: ampi.grad(lambda x: x * x)(1.0)):
         with pytest.raises(ValueError, match="at the opening"):
             call()
-        assert recording.current() is None and not recording.open_tapes
+        assert current() is None and not open_tapes

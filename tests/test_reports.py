@@ -16,7 +16,7 @@ from page_browser import look
 import ampi
 import ampi.numpy
 import ampi.numpy as np
-from ampi.mpi.log.messages import line_of
+from ampi.mpi.base.call_sites import line_of
 from ampi.reports import checked, gathering, traced_records, written
 from ampi.reports import figures as shown
 from ampi.reports.events import COMMUNICATION, KERNEL, PRIMAL, RECORDING, SWEEP, WAITING

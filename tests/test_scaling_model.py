@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampi import scaling
-from ampi.mpi.rules import TABLE
+from ampi.mpi.base.rules import TABLE
 from ampi.scaling import census, classes, command, forms, loggp, model, netbench, unlogged, validation
 from ampi.scaling.command import main
 

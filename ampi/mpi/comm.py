@@ -10,12 +10,12 @@ from typing import Any
 
 from mpi4py import MPI as mpi
 
+from .base.handles import AcceptsBase
 from .collectives.neighborhoods import Neighborhoods
 from .collectives.object_collectives import TopocommObjects
 from .collectives.object_reductions import IntracommObjects
 from .collectives.table import Collectives, IntracommCollectives
 from .guards import guard
-from .handles import AcceptsBase
 from .log.reverse import forgetting, register, register_duplicate, reverse_of, set_reverse
 from .messages import (
     forward_partitioned as forward_partitioned,  # which enters itself into `forward`, and that into the log

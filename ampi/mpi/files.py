@@ -24,14 +24,14 @@ from ..memory.handouts import warning_level
 from ..tape import Output, Push, Sweep, Tape, lanes_of, living
 from ..tape.recording import current, opened, recording
 from ..tape.replays import is_again, is_first
-from .handles import AcceptsBase, Handles
-from .log.messages import call_site, line_of
+from .base.call_sites import call_site, line_of
+from .base.handles import AcceptsBase, Handles
+from .base.rules import Operation, Treatment, enter
 from .memory.arguments import parse
 from .memory.buffers import Buffer, refuse_others
 from .memory.plain_buffers import mind
 from .memory.tangents import set_tangent
 from .messages.requests import Request, recorded
-from .rules import Operation, Treatment, enter
 
 _File = mpi.File  # mpi4py's own: the name in its module is rebound later
 _open: weakref.WeakValueDictionary[int, File] = weakref.WeakValueDictionary()

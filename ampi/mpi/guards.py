@@ -16,8 +16,8 @@ from ..errors import ActivityError
 from ..memory.storages import storage_of
 from ..tape import living, overwrite
 from ..tape.recording import current, opened
+from .base.rules import TABLE, Operation, Treatment, enter
 from .messages.requests import persistent
-from .rules import TABLE, Operation, Treatment, enter
 
 # Buffers that a method writes; all others it reads.
 _WRITTEN = {"recvbuf", "result", "outbuf", "inoutbuf"}

@@ -15,13 +15,13 @@ from mpi4py import MPI as mpi
 
 from . import comm as _comm
 from . import pkl5
+from .base.handles import predefined
+from .base.rules import TABLE, Treatment
 from .files import File
-from .handles import predefined
 from .messages.point_to_point import Message
 from .messages.requests import Prequest, Request
 from .operations import Op
 from .packing import Datatype
-from .rules import TABLE, Treatment
 from .windows.windows import Win
 
 BASE: dict[str, Any] = dict(vars(mpi))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from .base.rules import Operation, Treatment, enter
 from .collectives.object_collectives import ObjectCollectives
 from .collectives.object_reductions import ObjectReductions
 from .messages.object_messages import ObjectMessages
-from .rules import Operation, Treatment, enter
 
 
 class Objects(ObjectMessages, ObjectCollectives, ObjectReductions):

@@ -12,16 +12,16 @@ from ..errors import ActivityError
 from ..kernel.dispatcher import Kernel
 from ..memory.storages import plain
 from ..tape import Push, Sweep, current, lanes_of, living
+from .base.handles import AcceptsBase, Constant, Handles
+from .base.rules import Operation, Treatment, enter
 from .collectives.reduction_plans import refusal, values_of
 from .collectives.reductions import PREDEFINED, Reduction, forget, known, learn
 from .collectives.reductions_forward import combination, elements_with_tangents
 from .collectives.reductions_second import is_curved, rules_in_lanes
-from .handles import AcceptsBase, Constant, Handles
 from .memory.arguments import parse
 from .memory.buffers import Buffer
 from .memory.datatypes import typemap_of
 from .memory.tangents import set_tangent, tangent_in, tangents_in
-from .rules import Operation, Treatment, enter
 
 _Op = mpi.Op  # mpi4py's own: the name in its module is rebound later
 

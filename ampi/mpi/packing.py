@@ -16,14 +16,14 @@ from ..errors import ActivityError, ActivityWarning
 from ..memory.handouts import warning_level
 from ..memory.storages import PACKED
 from ..tape import Push, Sweep, Tape, current, living
-from .handles import AcceptsBase, Constant, Handles
+from .base.handles import AcceptsBase, Constant, Handles
+from .base.rules import Operation, Treatment, enter
 from .memory.argument_forms import as_array
 from .memory.arguments import parse, parse_bytes
 from .memory.buffers import Buffer, as_packed
 from .memory.packed_adjoints import PackedAdjoints
 from .memory.plain_buffers import mind
 from .memory.tangents import set_tangent, tangent_in
-from .rules import Operation, Treatment, enter
 
 _Datatype = mpi.Datatype  # mpi4py's own: the name in its module is rebound later
 

@@ -20,7 +20,7 @@ import numpy as np
 from ..arrays import functions
 from ..foreign.libraries import hook_of
 from ..foreign.scipy import guards
-from ..mpi.rules import TABLE, Treatment
+from ..mpi.base.rules import TABLE, Treatment
 from ..rules import by_autograd, elementwise, inplace
 from ..tape import Tape
 from .constants_seen import Seen, is_integer_dtype

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..kernel.runtime import progress
 from ..memory.handouts import LIBRARIES
-from ..mpi.log.messages import line_of
+from ..mpi.base.call_sites import line_of
 from ..mpi.log.reverse import reverse_of
 from ..programs.traffic import name_of
 from ..tape import Sweep, Tape, VectorSweep, at_closing, at_opening

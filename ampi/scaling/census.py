@@ -26,13 +26,14 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from ..base import whole_files
+from ..mpi.base.call_sites import line_of
 from ..mpi.collectives.collective_calls import Performed
 from ..mpi.collectives.data_movement import nbytes_of
 from ..mpi.collectives.neighborhoods import NEIGHBORHOODS
 from ..mpi.collectives.reductions import SUFFIX
 from ..mpi.collectives.table import COLLECTIVES, SCANS
 from ..mpi.log.log import Communication, Log
-from ..mpi.log.messages import ALL, LoggedMessage, Sent, line_of
+from ..mpi.log.messages import ALL, LoggedMessage, Sent
 from ..tape import Sweep, Tape, VectorSweep, at_closing, at_opening, where_called
 from .unlogged import Watch, of_windows, shadows_of
 

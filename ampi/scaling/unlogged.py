@@ -12,10 +12,10 @@ from typing import Any
 
 from mpi4py import MPI as mpi
 
-from ..mpi.log.messages import call_site, line_of
+from ..mpi.base.call_sites import call_site, line_of
+from ..mpi.base.rules import TABLE
 from ..mpi.memory.arguments import parse
 from ..mpi.namespace import MPI
-from ..mpi.rules import TABLE
 from ..mpi.windows.access import Access, Begun, Fence, Handshake
 from ..mpi.windows.window import window_of
 from ..tape import Tape

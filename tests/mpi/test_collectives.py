@@ -17,7 +17,7 @@ import ampi
 import ampi.numpy
 from ampi.memory.storages import storage_of
 from ampi.mpi import COMM_WORLD
-from ampi.mpi.rules import TABLE, Treatment
+from ampi.mpi.base.rules import TABLE, Treatment
 from ampi.tape import Undo
 
 pytestmark = pytest.mark.mpi

@@ -9,9 +9,9 @@ from mpi4py import MPI
 from programs import WORLD
 
 import ampi
+from ampi.mpi.base.rules import TABLE
 from ampi.mpi.guards import guard
 from ampi.mpi.namespace import BASE
-from ampi.mpi.rules import TABLE
 
 RING = """
     comm = {comm}

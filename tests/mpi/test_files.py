@@ -7,7 +7,7 @@ from programs import WORLD, broken_in
 
 import ampi
 import ampi.numpy as np
-from ampi.mpi.rules import TABLE
+from ampi.mpi.base.rules import TABLE
 
 pytestmark = pytest.mark.mpi
 

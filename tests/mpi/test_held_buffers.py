@@ -13,7 +13,7 @@ from test_intercommunicators import halves
 import ampi
 import ampi.numpy
 from ampi.mpi import COMM_WORLD
-from ampi.mpi.rules import TABLE, Treatment
+from ampi.mpi.base.rules import TABLE, Treatment
 
 pytestmark = pytest.mark.mpi
 

@@ -11,8 +11,8 @@ from test_nonblocking_collectives import Other, with_wait
 import ampi
 import ampi.numpy
 from ampi.mpi import COMM_WORLD
+from ampi.mpi.base.rules import TABLE, Treatment
 from ampi.mpi.collectives import forward_collectives
-from ampi.mpi.rules import TABLE, Treatment
 
 pytestmark = pytest.mark.mpi
 

@@ -14,7 +14,7 @@ from programs import check_forward
 import ampi
 import ampi.numpy
 from ampi.mpi import COMM_WORLD
-from ampi.mpi.rules import TABLE, Treatment
+from ampi.mpi.base.rules import TABLE, Treatment
 
 pytestmark = pytest.mark.mpi
 

@@ -202,7 +202,7 @@ def beside_active(use):
     def call(buf):
         active = anp.array([1.0, 2.0])
         addresses = [MPI.Get_address(active), MPI.Get_address(buf)]
-        ampi.tape.recording.current().watch(active)
+        ampi.tape.current().watch(active)
         with committed(MPI.Datatype.Create_hindexed(MPI.DOUBLE, [2, buf.size], addresses)) as datatype:
             use([MPI.BOTTOM, 1, datatype], 5)
 

@@ -306,9 +306,9 @@ def test_a_window_whose_memory_is_the_result():
 
 
 def nothing_records():
-    from ampi.tape import recording
+    from ampi.tape import current, open_tapes
 
-    return recording.current() is None and not recording.open_tapes
+    return current() is None and not open_tapes
 
 
 @pytest.mark.skipif(WORLD.size == 1, reason="of several ranks")

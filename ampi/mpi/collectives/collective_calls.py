@@ -16,9 +16,9 @@ import numpy as np
 from ...errors import ActivityError, CommunicationError
 from ...memory.storages import Storage, plain
 from ...tape import IsRecord, Push, Sweep, Tape, Undo, lanes_of, not_kept, where_called
+from ..base.call_sites import line_of, name_of
 from ..log.log import log_collective
-from ..log.messages import Collective, line_of
-from ..log.reverse import name_of
+from ..log.messages import Collective
 from ..log.sizes import Sizes
 from ..memory.buffers import Buffer
 from ..memory.plain_buffers import mind
@@ -263,7 +263,7 @@ class Performed(IsRecord, Collective):
         if sweep.lanes is None:
             return call.adjoint(sweep, self.reverse.comm, x)  # type: ignore[misc]
         if sweep.pairs and not isinstance(x, np.ndarray) and x is not None:
-            from ..messages.second import steps_of_pairs
+            from .second import steps_of_pairs
 
             return steps_of_pairs(self, sweep, x)
         x = plain(x) if isinstance(x, np.ndarray) else x

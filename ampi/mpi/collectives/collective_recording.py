@@ -12,17 +12,16 @@ from mpi4py import MPI as mpi
 from ...memory.storages import TrackedArray, region_of
 from ...tape import Tape, living
 from ...tape.recording import opened, recording
+from ..base.call_sites import call_site, sites
+from ..base.rules import Operation, Treatment, enter
 from ..log.log import count_passive, refused
-from ..log.messages import call_site, sites
 from ..log.reverse import reverse_of
 from ..memory.argument_forms import is_in_place, lasting
 from ..memory.buffers import NOTHING, Buffer, refuse_others
-from ..memory.held_buffers import holding
-from ..messages import second
+from ..messages.held_buffers import holding
 from ..messages.requests import persistent, recorded
-from ..rules import Operation, Treatment, enter
 from ..waiting.meetings import attended, begin, forget, is_of_all, meeting
-from . import forward_collectives
+from . import forward_collectives, second
 from .collective_calls import Call, Performed
 from .forward_arguments import seen
 from .reductions import PREDEFINED

@@ -16,11 +16,12 @@ from mpi4py import MPI as mpi
 
 from ...errors import ActivityError, CommunicationError
 from ...tape import Push, Tape, lanes_of, no_tangent, where_called
-from ..log.reverse import COLLECTIVE_TAG, Reverse, name_of, reverse_of
+from ..base.call_sites import name_of
+from ..log.reverse import COLLECTIVE_TAG, Reverse, reverse_of
 from ..memory.argument_forms import is_in_place
 from ..memory.buffers import NOTHING, arrive
 from ..memory.tangents import set_tangent, tangent_in
-from ..messages.arrivals_seen import has_ended
+from ..waiting.arrivals_seen import has_ended
 from ..waiting.notices import stranded
 from ..waiting.waiting import wait
 from . import collective_calls

@@ -20,7 +20,7 @@ from ..log.log import communication_of, refused
 from ..log.messages import Collective
 from ..log.reverse import Reverse
 from ..memory.buffers import NOTHING, arrive
-from ..messages.arrivals_seen import has_ended
+from ..waiting.arrivals_seen import has_ended
 from ..waiting.notices import stranded
 from ..waiting.waiting import running, wait
 from .reductions import Steps

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mpi4py import MPI as mpi
 
+from ..base.rules import Operation, Treatment, enter
 from ..memory.arguments import parse_vector_moved
-from ..rules import Operation, Treatment, enter
 from . import data_movement as moved
 from . import intercommunicators as between
 from . import reduction_plans as reduced

@@ -16,12 +16,13 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from ...errors import CommunicationError
-from ..rules import TABLE
+from ..base.call_sites import line_of
+from ..base.rules import TABLE
 from ..waiting.deadlocks import Whom
 from ..waiting.notices import stranded
 from ..waiting.waiting import Patience
 from .matching import match_received, match_sent, received_row, sent_row
-from .messages import Collective, Received, Sent, line_of
+from .messages import Collective, Received, Sent
 from .reverse import AGREEMENT_TAG, COLLECTIVE_AGREEMENT_TAG, Reverse
 from .size_agreement import compare_pairs, sizes_of, unequal_lengths
 

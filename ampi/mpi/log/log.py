@@ -19,9 +19,10 @@ from ...errors import CommunicationError
 from ...memory.storages import is_power_of_two
 from ...tape import Push, Sweep, Tape
 from ...tape.recording import opened
+from ..base.call_sites import call_site, name_of
 from ..memory.buffers import Buffer, arrive
 from ..memory.message_memory import AdjointMemory
-from ..waiting.notices import notice_of, spread, stranded
+from ..waiting.notices import across, neighbours, notice_of, stranded, tell
 from ..waiting.waiting import outbox_of, running
 from .agreement import agree
 from .messages import (
@@ -32,12 +33,11 @@ from .messages import (
     Received,
     Route,
     Sent,
-    call_site,
     new_received,
     new_sent,
 )
 from .ownership import claim, release, require_alone
-from .reverse import Reverse, name_of, reverse_of
+from .reverse import Reverse, reverse_of
 
 _Prequest, _WORLD = mpi.Prequest, mpi.COMM_WORLD  # mpi4py's own: its names may be rebound
 
@@ -112,6 +112,28 @@ class Log:
     def concerned(self) -> set[int] | None:
         """Ranks whose sweeps wait for this rank's; None: all."""
         return None if self.collectives or self.passive else self.partners()
+
+    def spread(self, error: BaseException) -> None:
+        """Tell partners why this rank has stopped; they pass it on to all ranks that wait for it, directly or not."""
+        reverse, told = self.reverse, self.partners()
+        if self.concerned() is None:
+            told |= self._hearers()
+        if not reverse.comm.Is_inter():
+            told.discard(reverse.rank)
+        tell(reverse, told, error)
+
+    def _hearers(self) -> set[int]:
+        """Ranks to tell of a stop where collectives have been recorded."""
+        reverse = self.reverse
+        between = reverse.comm.Is_inter()
+        # Others wait in the first one that this rank has not begun, or have gone on to earlier ones of the program.
+        root = next((call.root for call in reversed(self.collectives) if call.happening and not call.passed), None)
+        if root == (mpi.ROOT if between else reverse.rank):
+            return set(range(reverse.partners))
+        told = set() if root is None or root < 0 else {root}
+        if between:
+            return told | across(reverse.rank, reverse.local.Get_size(), reverse.partners)  # type: ignore[union-attr]
+        return told | neighbours(reverse.rank, reverse.partners)
 
     def prepare(self) -> None:
         """A sweep begins: nothing has happened in it."""
@@ -288,7 +310,7 @@ class Communication:
         for reverse, log in self.logs.items():
             reverse.broken = reverse.broken or text
             stranded.extend(message.flight for message in log.messages if isinstance(message, Sent) and message.flight)
-            spread(log, error)
+            log.spread(error)
 
     def refuse(self, error: BaseException) -> None:
         """This rank's sweep does not begin: tell those who may wait for it."""
@@ -299,7 +321,7 @@ class Communication:
                 continue
             log.prepare()
             reverse.count(log.concerned())
-            spread(log, error)
+            log.spread(error)
 
 
 made_of["reverse"] = Communication

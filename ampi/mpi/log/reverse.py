@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI as mpi
 
+from ..base.call_sites import name_of
 from ..waiting.waiting import wait
 from .channels import LEAVING_TAG as LEAVING_TAG
 from .channels import Channel, Election, channel_for, free_unused, in_world
@@ -389,11 +390,6 @@ def reverse_of(comm: Any) -> Reverse | None:
 def set_reverse(comm: Any, reverse: Reverse | None) -> None:
     """Say which is the reverse side of a communicator of ours."""
     comm._reverse = reverse
-
-
-def name_of(comm: Any) -> str:
-    """A communicator's name, or what to call it, for messages."""
-    return _Comm.Get_name(comm) or f"a communicator of {_Comm.Get_size(comm)} ranks"
 
 
 def _tag_limit() -> int:

@@ -19,8 +19,7 @@ from ...memory.handouts import LIBRARIES
 from ...memory.storages import carries_derivatives, memory_at, storage_of
 from ...tape import Tape, where_called
 from ...tape.recording import recording
-from ..log.messages import call_site
-from ..log.reverse import name_of
+from ..base.call_sites import call_site, name_of
 from .buffers import FLOATING, Buffer
 from .pieces import reach
 

@@ -12,7 +12,7 @@ from mpi4py import MPI as mpi
 
 from ..log.messages import CUT, Completion, Lost, Received, Sent
 from ..memory.buffers import Buffer
-from .arrivals_seen import take_some
+from ..waiting.arrivals_seen import take_some
 
 
 def parts_of(request: Any) -> tuple[Sent | Received, ...] | None:

@@ -32,9 +32,9 @@ from ..memory.buffers import Buffer
 from ..memory.bundles import Bundle
 from ..memory.packed_adjoints import SLOT_DTYPE, PackedAdjoints
 from ..memory.tangents import set_tangent, tangent_in
+from ..waiting.arrivals_seen import is_done
 from ..waiting.notices import stranded
 from ..waiting.waiting import Patience, outbox_of
-from .arrivals_seen import is_done
 
 
 def weakly(method: Callable[[Any], None]) -> Callable[[Any], None]:

@@ -11,8 +11,9 @@ from mpi4py import MPI as mpi
 
 from ...tape import Tape, Undo, overwrite
 from ...tape.recording import open_tapes, opened, recording, scope_now
+from ..base.call_sites import call_site
 from ..log.log import MOST_PENDING, log_for, log_received, log_sent
-from ..log.messages import CUT, Received, Route, Sent, call_site
+from ..log.messages import CUT, Received, Route, Sent
 from ..memory.arguments import parse_bytes
 from ..memory.buffers import Buffer, keep_message, refuse_others
 from ..memory.plain_buffers import mind

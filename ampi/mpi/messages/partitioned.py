@@ -19,14 +19,15 @@ from mpi4py import MPI as mpi
 from ...errors import ActivityError
 from ...tape import Push, Sweep, lanes_of
 from ...tape.recording import opened, recording
+from ..base.call_sites import line_of
+from ..base.rules import Operation, Treatment, enter
 from ..log.log import log_received, log_sent
-from ..log.messages import Received, Sent, line_of
+from ..log.messages import Received, Sent
 from ..log.reverse import reverse_of
 from ..memory.arguments import parse
 from ..memory.buffers import Buffer, arrive, as_packed, refuse_others
 from ..memory.plain_buffers import mind
 from ..memory.tangents import set_tangent, tangent_in
-from ..rules import Operation, Treatment, enter
 from ..waiting.waiting import Patience, outbox_of, wait
 from .requests import persistent
 

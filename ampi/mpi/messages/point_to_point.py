@@ -12,7 +12,7 @@ from mpi4py import MPI as mpi
 from ...memory.storages import plain
 from ...tape import living
 from ...tape.recording import open_tapes, opened
-from ..handles import AcceptsBase, Handles
+from ..base.handles import AcceptsBase, Handles
 from ..log.log import log_received
 from ..log.messages import Received, Sent
 from ..memory.argument_forms import duplicated, lasting

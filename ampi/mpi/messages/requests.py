@@ -13,10 +13,10 @@ from mpi4py import MPI as mpi
 
 from ...tape import Tape, living
 from ...tape.recording import opened
-from ..handles import AcceptsBase, Handles
+from ..base.handles import AcceptsBase, Handles
 from ..log.log import begin
 from ..log.messages import Received, Sent
-from .arrivals_seen import forget, is_done, take, take_all, take_first, take_some
+from ..waiting.arrivals_seen import forget, is_done, take, take_all, take_first, take_some
 from .completion import (
     any_recorded,
     finish,

@@ -12,17 +12,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from mpi4py import MPI as mpi
 
 from ...errors import CommunicationError
 from . import board as boards
+from .sides import Side
 
-if TYPE_CHECKING:
-    from ..log.reverse import Reverse
-
-Whom = tuple["Reverse | None", "int | None"]
+Whom = tuple["Side | None", "int | None"]
 """Who has to do something: a rank on a communicator, some rank on it, or some rank of the world."""
 
 NOTICE = 60.0

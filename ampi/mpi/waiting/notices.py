@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpi4py import MPI as mpi
 
 from ...errors import CommunicationError
-
-if TYPE_CHECKING:
-    from ..log.log import Log
+from .sides import Line, Side
 
 STOPPED_TAG = 0
 """Tag of the notice on a reverse communicator that a rank has stopped its sweep."""
@@ -32,38 +30,13 @@ it is finalised, after the interpreter has let go of all modules.  This list is 
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(stranded))
 
 
-def tell(reverse: Any, partners: Iterable[int], error: BaseException) -> None:
+def tell(reverse: Side, partners: Iterable[int], error: BaseException) -> None:
     """Tell partners, who may be waiting for this rank, that it has stopped, why, and with which status it may end."""
     reverse.keep()
     stopped = f"{status_of(error)} {notice_of(error)}"
     for partner in partners:
         notice = f"{reverse.identity} {reverse.sweep_with(partner)} {stopped}".encode()[:_TEXT]
         stranded.append(reverse.comm.Isend([notice, mpi.BYTE], partner, STOPPED_TAG))
-
-
-def spread(log: Log, error: BaseException) -> None:
-    """Tell those who pass it on to all who may wait for this rank, or for one that waits for it."""
-    reverse = log.reverse
-    told = log.partners()
-    if log.concerned() is None:
-        told |= _hearers(log)
-    if not reverse.comm.Is_inter():
-        told.discard(reverse.rank)
-    tell(reverse, told, error)
-
-
-def _hearers(log: Log) -> set[int]:
-    """Those that are told of a stop where collectives have been recorded."""
-    reverse = log.reverse
-    between = reverse.comm.Is_inter()
-    # Others wait in the first one that this rank has not begun, or have gone on to earlier ones of the program.
-    root = next((call.root for call in reversed(log.collectives) if call.happening and not call.passed), None)
-    if root == (mpi.ROOT if between else reverse.rank):
-        return set(range(reverse.partners))
-    told = set() if root is None or root < 0 else {root}
-    if between:
-        return told | across(reverse.rank, reverse.local.Get_size(), reverse.partners)
-    return told | neighbours(reverse.rank, reverse.partners)
 
 
 def neighbours(rank: int, size: int) -> set[int]:
@@ -77,12 +50,12 @@ def across(rank: int, size: int, others: int) -> set[int]:
     return {rank % others} | neighbours(rank, others) | set(range(rank, others, size))
 
 
-def look(listening: Iterable[Any], describe: Callable[[], str]) -> None:
+def look(listening: Iterable[Side], describe: Callable[[], str]) -> None:
     """Look for notices from ranks that this one may wait for.
 
     Parameters
     ----------
-    listening : iterable of Reverse
+    listening : iterable of Side
         Where they may come from.
     describe : callable
         Says what is waited for.
@@ -112,7 +85,7 @@ def look(listening: Iterable[Any], describe: Callable[[], str]) -> None:
             raise error
 
 
-def _hear(channel: Any) -> None:
+def _hear(channel: Line) -> None:
     """Receive what has come on a channel: it concerns one of the communicators that have it, or have had it."""
     comm, status = channel.comm, mpi.Status()
     while comm.Iprobe(mpi.ANY_SOURCE, STOPPED_TAG, status):

@@ -10,7 +10,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI as mpi
@@ -19,9 +18,7 @@ from ...errors import CommunicationError
 from ...tape import Sweep
 from .deadlocks import Judge, Whom
 from .notices import look, stranded
-
-if TYPE_CHECKING:
-    from ..log.reverse import Reverse
+from .sides import Side
 
 SOON = 0.5
 """Seconds after which a rank that waits begins to find out why."""
@@ -38,7 +35,7 @@ class Running(threading.local):
     Attributes
     ----------
     listening : list
-        Reverse sides of its communicators: where notices may come from.
+        Side sides of its communicators: where notices may come from.
     underway : list of callable
         What it has begun, and goes on with whenever it waits.
     moved : int
@@ -46,11 +43,11 @@ class Running(threading.local):
     """
 
     def __init__(self) -> None:
-        self.listening: list[Any] = []
+        self.listening: list[Side] = []
         self.underway: list[Callable[[], None]] = []
         self.moved = 0
 
-    def begin(self, listening: Iterable[Any]) -> Callable[[], list[Callable[[], None]]]:
+    def begin(self, listening: Iterable[Side]) -> Callable[[], list[Callable[[], None]]]:
         """A sweep begins, perhaps inside of another one.
 
         Returns
@@ -98,7 +95,7 @@ class Patience:
     describe : callable
         Says what is waited for, for messages.
     whom : callable, optional
-        Gives pairs of a `Reverse` and a rank on it that must do something, or None if some rank on it must.  Without
+        Gives pairs of a `Side` and a rank on it that must do something, or None if some rank on it must.  Without
         it, some rank of the world must.
 
     Attributes
@@ -171,7 +168,7 @@ class Patience:
 
 
 def wait(
-    request: mpi.Request, describe: Callable[[], str], reverse: Reverse | None = None, partner: int | None = None
+    request: mpi.Request, describe: Callable[[], str], reverse: Side | None = None, partner: int | None = None
 ) -> None:
     """Wait for a request of mpi4py's in a sweep.
 
@@ -180,7 +177,7 @@ def wait(
     request : mpi4py.MPI.Request
     describe : callable
         Gives the text for the error message: the operation, its partner, tag and source line.
-    reverse : Reverse, optional
+    reverse : Side, optional
         What it runs on.
     partner : int, optional
         The rank on it without which the request does not complete.
@@ -215,13 +212,13 @@ class Outbox:
     _MUCH = 1 << 26
 
     def __init__(self) -> None:
-        self.flights: list[tuple[mpi.Request, np.ndarray, Callable[[], str], Reverse, int]] = []
+        self.flights: list[tuple[mpi.Request, np.ndarray, Callable[[], str], Side, int]] = []
         self.nbytes = 0
         self._many = self._FEW
         self._much = self._CACHED
         self._patient = self._MUCH
 
-    def send(self, reverse: Reverse, array: np.ndarray, dest: int, tag: int, describe: Callable[[], str]) -> None:
+    def send(self, reverse: Side, array: np.ndarray, dest: int, tag: int, describe: Callable[[], str]) -> None:
         """Send an array that nobody changes any more."""
         request = reverse.comm.Isend(array, dest, tag)
         if request.Test():

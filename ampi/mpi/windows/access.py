@@ -15,9 +15,10 @@ from mpi4py import MPI as mpi
 
 from ...errors import ActivityError, CommunicationError
 from ...tape import Push, Sweep, lanes_of
+from ..base.call_sites import call_site, line_of
 from ..collectives.reductions import PAIR_TYPES, known, pair_of
 from ..collectives.reductions_second import partials_of_pairs
-from ..log.messages import Collective, call_site, line_of
+from ..log.messages import Collective
 from ..memory.buffers import Buffer
 from ..memory.datatypes import datatype_named
 from ..memory.tangents import set_tangent

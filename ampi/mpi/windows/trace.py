@@ -15,8 +15,9 @@ from ...memory.storages import Storage
 from ...tape import Push, Sweep, Tape, at_closing, at_opening, lanes_of, where_called
 from ...tape.recording import around, is_around, recording
 from ...tape.replays import books
+from ..base.call_sites import call_site, call_sites, line_of
 from ..log.log import communication_of
-from ..log.messages import Collective, call_site, call_sites, line_of
+from ..log.messages import Collective
 from ..memory.tangents import require_program
 from ..waiting.waiting import wait
 from .access import Access, Completed, Freed, Handshake, Made

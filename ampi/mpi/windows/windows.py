@@ -24,10 +24,10 @@ from ...errors import ActivityError
 from ...memory.storages import carries_derivatives
 from ...tape import living, overwrite
 from ...tape.recording import open_tapes, opened
-from ..handles import AcceptsBase, Handles
+from ..base.handles import AcceptsBase, Handles
+from ..base.rules import Operation, Treatment, enter
 from ..memory.arguments import parse
-from ..memory.held_buffers import hold, let_go, let_go_of
-from ..rules import Operation, Treatment, enter
+from ..messages.held_buffers import hold, let_go, let_go_of
 from .epochs import catch_up, complete, end_exposure, handshake, in_order, note_fence, one_by_one, ranks_of
 from .forward_windows import fenced, push_of
 from .memory import attach, detach, register, register_dynamic, require_innermost_memory, track_segment

@@ -14,7 +14,7 @@ from typing import Any
 
 from mpi4py import MPI as mpi
 
-from ..messages.requests import Request
+from .requests import Request
 
 
 def holding(request: mpi.Request, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Request:

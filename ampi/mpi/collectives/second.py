@@ -16,17 +16,17 @@ from mpi4py import MPI as mpi
 from ...errors import CommunicationError
 from ...memory.storages import plain
 from ...tape import Sweep, no_second_derivative
-from ..collectives import forward_collectives
-from ..collectives.collective_calls import Call, Performed
-from ..collectives.reductions import Steps, known
-from ..collectives.reductions_second import is_curved, rules_in_lanes
-from ..collectives.reverse_schedule import Started, in_step
 from ..log import log
 from ..log.ownership import require_alone
 from ..log.reverse import Reverse
 from ..memory.tangents import require_program, tangents_in
+from ..messages.forward import ForwardCommunication, ForwardLog, weakly
 from ..waiting.notices import stranded
-from .forward import ForwardCommunication, ForwardLog, weakly
+from . import forward_collectives
+from .collective_calls import Call, Performed
+from .reductions import Steps, known
+from .reductions_second import is_curved, rules_in_lanes
+from .reverse_schedule import Started, in_step
 
 
 class SecondCommunication(ForwardCommunication):
