@@ -398,6 +398,13 @@ def test_repeated_augmented_assignment_is_numpys():
 # ------------------------------------------------------------------------------------------------ types and values
 
 
+@pytest.mark.parametrize("exponent", [ampi.numpy.array(0.5), 0.5, np.array(0.5)], ids=["active", "number", "plain"])
+def test_powers_of_plain_arrays_to_a_0_d_exponent(exponent):
+    base = np.array([1.0, 3.0, 0.7])
+    expected = np.sum(np.log(base) * base**0.5)
+    np.testing.assert_allclose(ampi.grad(lambda x: np.sum(base**x))(exponent), expected, rtol=1e-14)
+
+
 def test_zero_dimensional_arrays():
     with ampi.Tape() as tape:
         x = tape.watch(3.0)

@@ -68,6 +68,9 @@ class ndarray(TrackedArray):
                 return np.power(self, other)
             return super().__pow__(other, *modulus)
 
+        def __rpow__(self, other: Any, *modulus: Any) -> Any:
+            return np.power(other, self) if self.ndim == 0 else super().__rpow__(other, *modulus)
+
         def __ipow__(self, other: Any) -> Any:
             if isinstance(other, ndarray) and other.ndim == 0:
                 return np.power(self, other, out=(self,))

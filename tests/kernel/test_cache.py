@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import ampi
+from ampi.kernel.runtime import cache
 from ampi.kernel.runtime import files as cached
 
 GROUPS = ["square_1a.py", "square_1a.lock", "square_1a.code", "square_1a.1.nbc"]
@@ -103,6 +104,16 @@ def test_what_differs_in_activity_only_is_compiled_once(cache_folder):
     np.testing.assert_array_equal(tape.gradient(y, x, seed=np.ones(3)), [4.0, 4.0, 4.0])
     assert len(list(cache_folder.glob("doubled_adjoint_*.py"))) == 2
     assert len(list(cache_folder.glob("doubled_adjoint_*.nbc"))) == 1
+
+
+def test_a_kernel_that_cannot_be_pickled_is_compiled_by_each_process(monkeypatch, cache_folder):
+    def dumps(_):
+        raise TypeError("cannot pickle 'PyCapsule' object")
+
+    monkeypatch.setattr(cache.caching, "dumps", dumps)
+    kernel = ampi.kernel(lambda x: x * x * x)
+    assert ampi.grad(kernel)(2.0) == 12.0
+    assert not list(cache_folder.rglob("*.nbc"))
 
 
 def test_numba_may_go_through_many_blocks(monkeypatch, cache_folder):

@@ -373,7 +373,11 @@ class CompiledCache(caching.FunctionCache):
         if _has_address_of_itself(data.library):
             write(self.path(sig).with_suffix(".own"), b"")
         elif self._impl.check_cachable(data):
-            write(self.path(sig), caching.dumps(self._impl.reduce(data)))
+            try:
+                content = caching.dumps(self._impl.reduce(data))
+            except Exception:  # a global of the function cannot be pickled, whatever its class raises then
+                return
+            write(self.path(sig), content)
 
     def is_own(self, sig: Any) -> bool:
         """Whether each process has to compile this signature for itself."""
