@@ -252,7 +252,7 @@ class Board:
         warnings.showwarning = show
 
     def is_first(self, text):
-        """Whether no rank of the node has shown this text."""
+        """Return whether no rank of the node has shown this text."""
         mark = int.from_bytes(hashlib.blake2b(text.encode(errors="replace"), digest_size=8).digest(), "little") or 1
         try:
             fcntl.lockf(self.file, fcntl.LOCK_EX)

@@ -170,7 +170,7 @@ class Search:
             raise Found
 
     def fails(self, program):
-        """Whether a program fails; it is kept if so."""
+        """Return whether a program fails; it is kept if so."""
         from generated_programs import script, source
 
         problems = self.verdict(program, source(program))

@@ -401,7 +401,7 @@ WAITING = {"__init__", "__enter__", "__exit__", "pause", "wait", "timeout", "wai
 
 
 def _waits(code):
-    """Whether how often a function is called depends on how long something takes."""
+    """Return whether how often a function is called depends on how long something takes."""
     place = pathlib.Path(code.co_filename)
     if place.parent.name != "mpi" or place.parents[1].name != "ampi":
         return False

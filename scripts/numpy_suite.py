@@ -159,7 +159,7 @@ def main():
 
 
 def is_asked_for(label, names):
-    """Whether a file of tests, such as ``lib/test_io``, is among those that were named, if any were."""
+    """Return whether a file of tests, such as ``lib/test_io``, is among those that were named, if any were."""
     return not names or label in names or label.rpartition("/")[2] in names
 
 
@@ -210,7 +210,8 @@ def outcomes(way, label, path, arguments):
 
 
 def differs(way, before, outcome):
-    """Whether an outcome is not that of plain NumPy; with active arrays, ampi may refuse what has no derivative."""
+    """Return whether an outcome is not that of plain NumPy; with active arrays, ampi may refuse what has no
+    derivative."""
     return kind(outcome) != kind(before) and not (way == "active" and kind(outcome) == "refused")
 
 

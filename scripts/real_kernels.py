@@ -493,7 +493,7 @@ def measure(dispatcher, texts, size):
 
 
 def by_numpy(dispatcher, texts, size):
-    """Whether NumPy takes the arguments; Numba adds arrays of other sizes in place without a word."""
+    """Return whether NumPy takes the arguments; Numba adds arrays of other sizes in place without a word."""
     from numba.core.dispatcher import Dispatcher
 
     for module in list(sys.modules.values()):

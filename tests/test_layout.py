@@ -30,7 +30,7 @@ ROOMS = {
         "derivatives": FOUNDATIONS | ARRAYS,
         "checkpoint": FOUNDATIONS | ARRAYS | {"kernel", "mpi"},
         "testing": FOUNDATIONS | {"derivatives"},
-        "reports": FOUNDATIONS | {"kernel", "mpi", "checkpoint", "testing", "programs"},
+        "reports": FOUNDATIONS | {"kernel", "mpi", "checkpoint"},
         "programs": FOUNDATIONS | ARRAYS | {"kernel", "mpi", "checkpoint", "derivatives", "reports"},
         "coverage": FOUNDATIONS | {"mpi"},
         "run": FOUNDATIONS | {"programs", "mpi"},
@@ -81,9 +81,6 @@ CIRCLES = {
     ("kernel.dispatcher", "kernel.recording"),
     ("kernel.list_arguments", "numpy"),
     ("derivatives.first_order", "derivatives.second_order"),
-    ("programs.stand_ins", "programs.compiled"),
-    ("reports.tracer", "reports.harvest"),
-    ("reports.tracer", "reports.hooks"),
     ("arrays.scalars", "foreign.pictures"),
     ("arrays.scalars", "foreign.standard_library"),
 }

@@ -31,17 +31,17 @@ class ListArgument:
 
 
 def is_list(value: Any) -> bool:
-    """Whether an argument is a list: Python's, or Numba's."""
+    """Return whether an argument is a list: Python's, or Numba's."""
     return isinstance(value, list) or type(value).__module__ == "numba.typed.typedlist"
 
 
 def has_list(value: Any) -> bool:
-    """Whether an argument is a list, or a tuple with one in it."""
+    """Return whether an argument is a list, or a tuple with one in it."""
     return any(map(has_list, value)) if isinstance(value, tuple) else is_list(value)
 
 
 def any_list(args: tuple[Any, ...]) -> bool:
-    """Whether one of the arguments of a call has a list: asked in each call, so that little is asked."""
+    """Return whether one of the arguments of a call has a list: asked in each call, so that little is asked."""
     for value in args:
         kind = type(value)
         if kind not in _WITHOUT_LISTS:
@@ -143,7 +143,7 @@ def _view_of(array: np.ndarray, part: np.ndarray) -> np.ndarray:
 
 
 def is_scalar(value: Any) -> bool:
-    """Whether an array is a scalar to a kernel: a tracked one without dimensions."""
+    """Return whether an array is a scalar to a kernel: a tracked one without dimensions."""
     return isinstance(value, memory.TrackedArray) and not value.ndim
 
 
@@ -172,7 +172,7 @@ def kind(value: Any) -> Any:
 
 
 def is_large(number: int) -> bool:
-    """Whether an integer has another type than others have: Numba takes it as unsigned, or not at all."""
+    """Return whether an integer has another type than others have: Numba takes it as unsigned, or not at all."""
     return not -_BEYOND_INT64 <= number < _BEYOND_INT64
 
 

@@ -112,7 +112,7 @@ def find_tangent_contract(
 
 
 def have_own_storages(leaves: Sequence[Any], storages: Sequence[memory.Storage | None]) -> bool:
-    """Whether each array is tracked memory that none of the others is a part of."""
+    """Return whether each array is tracked memory that none of the others is a part of."""
     found: list[memory.Storage] = []
     for leaf, storage in zip(leaves, storages):
         if isinstance(leaf, np.ndarray):

@@ -203,7 +203,7 @@ class CallRecord(tape.IsRecord):
         return found
 
     def is_distinct(self, sweep: tape.Sweep, k: int, array: np.ndarray) -> bool:
-        """Whether an array of indices names no element twice."""
+        """Return whether an array of indices names no element twice."""
         v = self.values[k]
         if memory.storage_of(v) is not None:
             return threads.distinct(array)

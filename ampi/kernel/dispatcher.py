@@ -210,14 +210,14 @@ class Kernel:
 
     @functools.cached_property
     def checked(self) -> bool:
-        """Whether indices that are out of bounds raise, in the kernel and in its derivatives."""
+        """True if indices that are out of bounds raise, in the kernel and in its derivatives."""
         from ampi.kernel.runtime.bounds import are_checked
 
         return are_checked(self.options)
 
     @property
     def unchecked(self) -> bool:
-        """Whether nothing looks at indices; Python does, where nothing is compiled."""
+        """True if nothing looks at indices; Python does, where nothing is compiled."""
         from numba.core import config
 
         return not (self.checked or config.DISABLE_JIT)
@@ -288,7 +288,7 @@ class Kernel:
 
     @property
     def has_parallel_loop(self) -> bool:
-        """Whether ``numba.prange`` is named in it, whatever it is called there."""
+        """True if ``numba.prange`` is named in it, whatever it is called there."""
         from numba import prange
 
         from ampi.kernel.runtime.cache import names_in
@@ -393,8 +393,8 @@ class Kernel:
     # ------------------------------------------------------------------------------------------------- differentiation
 
     def is_threaded(self) -> bool:
-        """Whether to run on several threads.  On one the serial program is quicker, and quicker to compile; but a
-        deterministic kernel runs the same program on any number."""
+        """Return whether to run on several threads.  On one the serial program is quicker, and quicker to compile; but
+        a deterministic kernel runs the same program on any number."""
         return self._may_be_threaded and (self.deterministic or counter()() > 1)
 
     @functools.cached_property

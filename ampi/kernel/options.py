@@ -59,7 +59,7 @@ class Options:
     lanes: int = 0
 
     def has(self, name: str) -> bool:
-        """Whether an analysis is not switched off."""
+        """Return whether an analysis is not switched off."""
         return name not in self.without
 
 

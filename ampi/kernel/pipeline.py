@@ -220,7 +220,7 @@ class Way:
     verified: Any = None
 
     def is_on(self, step: Pass) -> bool:
-        """Whether a pass is made."""
+        """Return whether a pass is made."""
         if step.default == ALWAYS:
             return True
         wanted = step.default == ON or getattr(self.options, step.default)
@@ -508,7 +508,7 @@ def build_split(function: ir.Function, active: Iterable[str], options: Options =
 
 
 def _is_plain(result: Any) -> bool:
-    """Whether a result is nothing, one number or array, or a tuple of these."""
+    """Return whether a result is nothing, one number or array, or a tuple of these."""
     return not isinstance(result, tuple) or (result[1] is None and all(isinstance(r, str) for r in result[2]))
 
 
@@ -589,6 +589,7 @@ def merge(function: ir.Function, same: tuple[tuple[int, int], ...]) -> ir.Functi
 
 
 def adds_up(code: ir.Function) -> bool:
-    """Whether a parallel loop has a sum or a product, whose value depends on the number of threads that share it."""
+    """Return whether a parallel loop has a sum or a product, whose value depends on the number of threads that share
+    it."""
     loops = (s for s in ir.walk(code.body) if isinstance(s, ir.For) and s.parallel)
     return any(s.reduces_arrays or any(kind in ("add", "mul") for _, kind in s.reductions) for s in loops)

@@ -398,7 +398,7 @@ def plain_structure(result: Any) -> tuple[Any, bool]:
 
 
 def is_race_free(kernel: Any, primal: ir.Function) -> bool:
-    """Whether parallel loops of the tangent may run on threads as they stand.
+    """Return whether parallel loops of the tangent may run on threads as they stand.
 
     An iteration writes the tangents of what it writes.  A sum's tangent is a sum; those of products and extremes are
     carried from iteration to iteration, where Numba sees no reduction; nor does it in the loops over elements that

@@ -123,7 +123,8 @@ def record_with_tangents(
 
 
 def nobody_hears(args: tuple[Any, ...]) -> bool:
-    """Whether no tape must hear of writes to arguments, if that can be told at a glance: of our arrays and numbers."""
+    """Return whether no tape must hear of writes to arguments, if that can be told at a glance: of our arrays and
+    numbers."""
     for value in args:
         storage = getattr(value, "_storage", None)
         if storage is None:
@@ -138,7 +139,7 @@ def nobody_hears(args: tuple[Any, ...]) -> bool:
 
 
 def is_watched(leaf: Any) -> bool:
-    """Whether a tape must hear of a write into this array even if none records now."""
+    """Return whether a tape must hear of a write into this array even if none records now."""
     if not isinstance(leaf, np.ndarray):
         return False
     storage = memory.storage_of(leaf)
@@ -146,12 +147,12 @@ def is_watched(leaf: Any) -> bool:
 
 
 def is_on_tape(storage: memory.Storage) -> bool:
-    """Whether memory is active on a tape that is alive."""
+    """Return whether memory is active on a tape that is alive."""
     return storage.tape is not None and storage.tape() is not None
 
 
 def is_free(array: np.ndarray) -> bool:
-    """Whether an array can be written to, and nobody must hear of that."""
+    """Return whether an array can be written to, and nobody must hear of that."""
     storage = memory.storage_of(array)
     if storage is not None and (storage.needs or is_on_tape(storage) or storage.swapped_by or storage.guard):
         return False
@@ -178,7 +179,7 @@ class Again:
         self._integers = [k for k, value in enumerate(args) if type(value) is int]
 
     def fits(self, args: Sequence[Any]) -> bool:
-        """Whether this is such a call, what it writes can be written to, and nobody must hear of that."""
+        """Return whether this is such a call, what it writes can be written to, and nobody must hear of that."""
         for k, storage in self._written:
             if storage.needs or storage.swapped_by or storage.guard:
                 return False
@@ -202,8 +203,8 @@ _REGION = itertools.repeat("_region")
 
 
 def is_told(value: Any) -> bool:
-    """Whether what compiled code for an argument depends on is told by the region of an array of ours, which whatever
-    has that keeps, or else by the argument's class and kind."""
+    """Return whether what compiled code for an argument depends on is told by the region of an array of ours, which
+    whatever has that keeps, or else by the argument's class and kind."""
     if isinstance(value, memory.TrackedArray):
         return getattr(value, "_region", None) is not None
     return type(value) is np.ndarray or isinstance(value, (int, float, complex, np.generic))
@@ -308,7 +309,7 @@ class PreparedCall:
         self.off: Sequence[memory.Storage] = ()
 
     def fits(self, reference: Any) -> bool:
-        """Whether the same arrays are active on a tape, given by reference, as when it was made."""
+        """Return whether the same arrays are active on a tape, given by reference, as when it was made."""
         for storage in self.on:
             if storage.volatile or storage.guard or storage.tape is not reference:
                 return False
@@ -362,8 +363,8 @@ MOST_KEPT = 1 << 27  # bytes that a tape keeps of kernels' runs; from then on th
 
 
 def has_room(recording: tape.Tape) -> bool | None:
-    """Whether a tape may keep what further runs of kernels save for their adjoints; None: it is to be walked forward as
-    well, which takes the values before the calls."""
+    """Return whether a tape may keep what further runs of kernels save for their adjoints; None: it is to be walked
+    forward as well, which takes the values before the calls."""
     return None if recording.walks else recording.kept_bytes < MOST_KEPT
 
 

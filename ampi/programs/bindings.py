@@ -42,7 +42,7 @@ def changed(node: ast.AST) -> list[str]:
 
 
 def changes(node: ast.AST, path: str) -> bool:
-    """Whether a statement assigns a variable, elements or attributes of it, or calls a method of it."""
+    """Return whether a statement assigns a variable, elements or attributes of it, or calls a method of it."""
     called = node.value.func if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
     places = changed(node) + ([ast.unparse(called)] if called is not None else [])
     return any(place == path or place.startswith((f"{path}[", f"{path}.")) for place in places)

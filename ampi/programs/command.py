@@ -118,7 +118,7 @@ def program_of(arguments: list[str]) -> Program:
 
 
 def is_only_watched(options: argparse.Namespace) -> bool:
-    """Whether a program runs as it is without any option of ours, but is looked at."""
+    """Return whether a program runs as it is without any option of ours, but is looked at."""
     others = (options.numpy, options.also, options.wrt, options.of, options.declared)
     return traced.is_asked_for(options) and not any(others)
 

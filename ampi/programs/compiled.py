@@ -28,7 +28,7 @@ from ..memory import storages as memory
 from ..memory.handouts import warning_level
 from ..tape import where_called
 from . import lifting
-from .modules import as_written
+from .unedited_code import unedited
 
 _OPTIONS = frozenset("parallel fastmath error_model boundscheck inline nogil debug forceinline locals".split())
 _WITHOUT_MEANING = frozenset("cache nopython looplift no_cpython_wrapper no_cfunc_wrapper no_rewrites".split())
@@ -194,7 +194,7 @@ def for_numba(function: Any) -> Any:
         return function
     if not inspect.isfunction(function):
         return function
-    code = as_written.get(function.__code__, function.__code__)
+    code = unedited.get(function.__code__, function.__code__)
     cells = tuple(CellType(_numbas(cell.cell_contents)) for cell in function.__closure__ or ())
     names = _Names(function.__globals__)
     copy = FunctionType(code, names, function.__name__, function.__defaults__, cells or None)
@@ -312,7 +312,7 @@ def _make(function: Any, options: dict[str, Any], signature: Any = None) -> Any:
     function = getattr(function, "py_func", function)
     if not inspect.isfunction(function):
         return numba.jit(signature, **options)(function)
-    code = as_written.get(function.__code__)
+    code = unedited.get(function.__code__)
     if code is not None:
         function.__code__ = code
     given = dict(options)

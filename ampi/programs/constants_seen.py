@@ -280,7 +280,7 @@ class Seen:
 
 
 def is_integer_dtype(node: ast.AST) -> bool:
-    """Whether an expression names a dtype of integers."""
+    """Return whether an expression names a dtype of integers."""
     return INTEGERS.fullmatch(ast.unparse(node)) is not None
 
 

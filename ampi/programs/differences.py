@@ -70,6 +70,11 @@ class Comparison:
         return self._relative(getattr(self, side)[k] if side and not self.agrees(k) else self.differences[k])
 
     @property
+    def curve(self) -> list[tuple[float, float]]:
+        """The relative difference at each step, for a plot."""
+        return [(step, self.error(k)) for k, step in enumerate(self.steps)]
+
+    @property
     def smallest(self) -> float:
         """The smallest relative difference."""
         return min(map(self.error, range(len(self.steps))))
@@ -86,14 +91,14 @@ class Comparison:
         return abs(quotient - self.exact) <= self.tolerance * size + self._rounding(k)
 
     def agrees(self, k: int) -> bool:
-        """Whether gradient and difference quotient agree at a step, but for rounding (not all there may be)."""
+        """Return whether gradient and difference quotient agree at a step, but for rounding (not all there may be)."""
         last = len(STEPS) - 1
         is_told = k <= last or (self._is_clear and self._rounding(k) <= 1e-2 * abs(self.differences[last] - self.exact))
         return is_told and self._is_near(self.differences[k], k)
 
     @property
     def _is_clear(self) -> bool:
-        """Whether the last two of the usual steps say the same: there is no rounding that one does not know of."""
+        """True if the last two of the usual steps say the same: there is no rounding that one does not know of."""
         last, before = self.differences[len(STEPS) - 1], self.differences[len(STEPS) - 2]
         return abs(last - before) <= 1e-3 * abs(last)
 
@@ -107,7 +112,7 @@ class Comparison:
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether a run gives the value again that the one before gave, as well as the differences need it."""
+        """True if a run gives the value again that the one before gave, as well as the differences need it."""
         return self.noise <= max(64 * self.eps * self.scale, 0.1 * self.tolerance * self.steps[0] * abs(self.exact))
 
     @property
@@ -116,16 +121,16 @@ class Comparison:
 
     @property
     def agrees_somewhere(self) -> bool:
-        """Whether gradient and differences agree along this direction."""
+        """True if gradient and differences agree along this direction."""
         return self.is_repeatable and any(self.agrees(k) or self.side(k) for k in range(len(self.steps)))
 
     @property
     def contradicts(self) -> bool:
-        """Whether the differences agree with each other, and not with the gradient: nothing else is at fault."""
+        """True if the differences agree with each other, and not with the gradient: nothing else is at fault."""
         return not self.agrees_somewhere and any(self._has_converged(k) for k in range(1, len(self.steps)))
 
     def _has_converged(self, k: int) -> bool:
-        """Whether the quotients at two steps are the same, and those of the two sides are."""
+        """Return whether the quotients at two steps are the same, and those of the two sides are."""
         before, here = self.differences[k - 1], self.differences[k]
         rounding = self._rounding(k - 1) + self._rounding(k)
         return abs(here - before) <= self.tolerance * abs(here) + rounding and not self._is_bent(k)
@@ -187,7 +192,8 @@ class Comparison:
         ]
 
     def _is_bent(self, k: int) -> bool:
-        """Whether the quotients of the two sides differ however short the step is: curvature vanishes with it."""
+        """Return whether the quotients of the two sides differ however short the step is: curvature vanishes with
+        it."""
         jump, before = (abs(self.forward[j] - self.backward[j]) for j in (k, k - 1))
         return jump > 100 * self._rounding(k) and jump > 0.3 * before
 

@@ -95,7 +95,7 @@ def _member_of(path: str) -> tuple[str, str]:
 
 
 def _goes_on_below(node: Any) -> bool:
-    """Whether a line is only the head of a statement, or the whole of it is a scope of its own."""
+    """Return whether a line is only the head of a statement, or the whole of it is a scope of its own."""
     body = getattr(node, "body", None)
     is_scope = isinstance(node, (*bindings.Function, ast.ClassDef))
     return is_scope or (isinstance(body, list) and body[-1].end_lineno > node.lineno)
@@ -139,7 +139,7 @@ class _Editor(ast.NodeTransformer):
 
     @staticmethod
     def _may_assign(node: ast.AST, names: set[str], wanted: Name) -> bool:
-        """Whether an assignment in a scope would not make a variable of the scope's own of it."""
+        """Return whether an assignment in a scope would not make a variable of the scope's own of it."""
         return not isinstance(node, bindings.Function) or wanted.path != wanted.root or wanted.root in names
 
     def _at_line_chosen(self, scope: ast.AST, wanted: Name) -> list[ast.stmt]:

@@ -120,7 +120,7 @@ def _free(function: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
 
 
 def _has_numbers(value: Any) -> bool:
-    """Whether it is a tracked number or array, or a tuple with some."""
+    """Return whether it is a tracked number or array, or a tuple with some."""
     if isinstance(value, tuple):
         return any(map(_has_numbers, value))
     return isinstance(value, TrackedArray) and value.dtype.kind in "fc"

@@ -354,7 +354,7 @@ def folder_named(node: ast.AST, path: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _uses_ampi(package: pathlib.Path) -> bool:
-    """Whether a package is written with ampi."""
+    """Return whether a package is written with ampi."""
     sources = [package.with_suffix(".py"), *package.glob("*.py")]
     return any(
         re.search(r"^\s*(import|from) ampi\b", path.read_text("utf-8", "replace"), re.M)
@@ -399,7 +399,7 @@ _WITHOUT_RULE = _without_rule()
 
 
 def takes_derivatives(function: Any) -> bool:
-    """Whether a function of NumPy can be given active arrays: it has a rule, or its result is a constant."""
+    """Return whether a function of NumPy can be given active arrays: it has a rule, or its result is a constant."""
     if isinstance(function, np.ufunc):
         known_ufuncs = elementwise.RULES.keys() | elementwise.CONSTANTS | elementwise.CONSTANT_FOR_REAL
         reals = [t for t in function.types if set(t.partition("->")[0]) == {"d"} and "d" in t.partition("->")[2]]

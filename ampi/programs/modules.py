@@ -22,6 +22,7 @@ from typing import Any
 from ..errors import AmpiError, ProgramError
 from . import numbers, stand_ins
 from .edits import hidden
+from .unedited_code import remember
 
 _ELSEWHERE = {"site-packages", "dist-packages", "__pypackages__"}
 _NEVER = {"ampi", "numpy", "numba", "llvmlite", "mpi4py"}
@@ -83,7 +84,7 @@ class Modules(importlib.abc.MetaPathFinder):
         importlib.invalidate_caches()
 
     def owns(self, name: str, origin: Any) -> bool:
-        """Whether a module of this name, in this file, is the program's."""
+        """Return whether a module of this name, in this file, is the program's."""
         package = name.partition(".")[0]
         if package in _NEVER:
             return False
@@ -160,29 +161,6 @@ class Loader(importlib.machinery.SourceFileLoader):
         self.modules.prepare(module)
         self.modules.loaded.append(module.__name__)
         super().exec_module(module)
-
-
-as_written: dict[Any, Any] = {}
-"""The code of functions as they were written, by the code that a program's module was given for them."""
-
-
-def remember(pristine: types.CodeType, edited: types.CodeType) -> None:
-    """Know the code as it was written of each function whose code was changed: compilers are to have that."""
-    known = {
-        (c.co_qualname if hasattr(c, "co_qualname") else c.co_name, c.co_firstlineno): c for c in _inside(pristine)
-    }
-    for code in _inside(edited):
-        key = (code.co_qualname if hasattr(code, "co_qualname") else code.co_name), code.co_firstlineno
-        found = known.get(key)
-        if found is not None and found != code and found.co_freevars == code.co_freevars:
-            as_written[code] = found
-
-
-def _inside(code: types.CodeType) -> Iterable[types.CodeType]:
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield constant
-            yield from _inside(constant)
 
 
 def _import(

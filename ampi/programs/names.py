@@ -51,7 +51,7 @@ class Name:
 
     @property
     def is_result(self) -> bool:
-        """Whether this is what a function returns."""
+        """True if this is what a function returns."""
         return self.path == RESULT
 
     @property

@@ -22,7 +22,7 @@ from ..memory.storages import TrackedArray, is_scalar
 
 
 def is_active(x: Any) -> bool:
-    """Whether a value carries derivatives on the tape that records."""
+    """Return whether a value carries derivatives on the tape that records."""
     return isinstance(x, TrackedArray) and would_be_lost(x)
 
 
@@ -144,7 +144,7 @@ def _plain(x: TrackedArray) -> np.ndarray:
 
 
 def has_derivative(name: str) -> bool:
-    """Whether a function of `math` can be given numbers that carry derivatives, or only ever integers."""
+    """Return whether a function of `math` can be given numbers that carry derivatives, or only ever integers."""
     return name in _UFUNCS or name in _STEPS or name in {"factorial", "gcd", "lcm", "comb", "perm", "isqrt"}
 
 

@@ -95,7 +95,7 @@ class Independent:
         return self.watched
 
     def is_same(self, place: str, value: Any) -> bool:
-        """Whether this is the statement that assigned it first, and the same value again."""
+        """Return whether this is the statement that assigned it first, and the same value again."""
         if place != self._key:
             return False
         self.others += 1
@@ -314,7 +314,7 @@ class Session:
             variables[:] = [known.get(text) or make(text, None) for text in order]
 
     def has(self, number: int, place: str, find: Callable) -> bool:
-        """Whether an attribute or element is there."""
+        """Return whether an attribute or element is there."""
         try:
             find()
         except _UNREACHABLE:
@@ -385,7 +385,8 @@ def own(leaf: Any) -> Any:
 
 
 def is_fixed(x: Any) -> bool:
-    """Whether attributes and elements of an object cannot be assigned: a (named) tuple, or a frozen dataclass."""
+    """Return whether attributes and elements of an object cannot be assigned: a (named) tuple, or a frozen
+    dataclass."""
     return isinstance(x, tuple) or (dataclasses.is_dataclass(type(x)) and type(x).__dataclass_params__.frozen)  # type: ignore[attr-defined]
 
 

@@ -70,7 +70,7 @@ _MAKERS = {
 
 
 def is_replaced(package: str) -> bool:
-    """Whether a program's own modules get something else for a package."""
+    """Return whether a program's own modules get something else for a package."""
     return package in _MAKERS
 
 

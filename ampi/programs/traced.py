@@ -23,7 +23,7 @@ _pending: list[argparse.Namespace] = []
 
 
 def is_asked_for(options: argparse.Namespace) -> bool:
-    """Whether something is to be written or printed of the run."""
+    """Return whether something is to be written or printed of the run."""
     return bool(options.report or options.graph or options.profile)
 
 

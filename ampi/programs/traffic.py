@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import re
 import warnings
 from typing import Any
 
@@ -11,11 +10,10 @@ import numpy as np
 
 from ..errors import ActivityWarning
 from ..memory.storages import TrackedArray
+from ..reports.traced_records import name_of
 from ..tape import Tape, where_called
 from .declared import declaring
 from .gradients import Differentiation, strictly
-
-_OWN_NAMES = re.compile(r"^_+|_+$")
 
 
 class Recorded(list):
@@ -41,21 +39,6 @@ class Recorded(list):
             counts = self.lines if getattr(record.adjoint, "reads_active", True) else self.receptions
             counts[where_called(), name_of(record)] += 1
         super().append(record)
-
-
-def name_of(record: Any) -> str:
-    """What a record is of."""
-    adjoint = record.adjoint
-    for part in ("name", "call", "operation", "function", "kernel", "ufunc"):
-        found = getattr(adjoint, part, None)
-        if isinstance(found, str):
-            return found
-        if found is not None and isinstance(getattr(found, "__name__", None), str):
-            return found.__name__
-    cls = getattr(adjoint, "__qualname__", None) or type(adjoint).__name__
-    module = type(adjoint).__module__ if cls == type(adjoint).__name__ else getattr(adjoint, "__module__", "")
-    kind = "message" if ".mpi." in f"{module}." else "kernel" if ".kernel." in f"{module}." else "NumPy"
-    return f"{kind} ({_OWN_NAMES.sub('', cls.partition('.<locals>')[0]).lower()})"
 
 
 def run(problem: Differentiation) -> str:

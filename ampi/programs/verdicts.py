@@ -42,7 +42,7 @@ def aborting() -> Iterator[None]:
 
 
 def is_success(end: BaseException) -> bool:
-    """Whether a program has ended as one does with which all is well."""
+    """Return whether a program has ended as one does with which all is well."""
     return isinstance(end, SystemExit) and not isinstance(end, _Aborted) and end.code in (None, 0)
 
 

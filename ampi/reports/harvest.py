@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterable
 from itertools import repeat
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +17,9 @@ from ..tape import Tape
 from .events import COMMUNICATION, MESSAGE, STAMP, rows_of
 from .plain import COLLECTIVE, FETCHED, RECEIVED, SENT, WRITTEN
 from .traced_records import TracedRecords, access_of
-from .tracer import Tracer
+
+if TYPE_CHECKING:
+    from .tracer import Tracer
 
 
 def harvest(tracer: Tracer, tape: Tape) -> None:

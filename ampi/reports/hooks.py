@@ -9,7 +9,7 @@ from functools import cache
 from itertools import chain
 from sys import _getframe
 from time import perf_counter_ns as now
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..checkpoint.kept import Stored
 from ..kernel.dispatcher import Kernel
@@ -21,7 +21,9 @@ from ..mpi.waiting.waiting import Patience
 from ..tape.recording import opened
 from . import plain
 from .events import COMMUNICATION, KERNEL, SWEEP, WAITING
-from .tracer import Tracer, running
+
+if TYPE_CHECKING:
+    from .tracer import Tracer
 
 _COMMUNICATORS = ("Comm", "Intracomm", "Topocomm", "Cartcomm", "Graphcomm", "Distgraphcomm", "Intercomm")
 _BUFFERED = tuple(operation.name for operation in (*COLLECTIVES, *SCANS, *NEIGHBORHOODS))
@@ -399,5 +401,5 @@ def _storing(function: Callable) -> Callable:
 
 def _freed(tracer: Tracer, nbytes: int) -> None:
     """A state that has been stored is not needed any more."""
-    if tracer in running:
+    if tracer is _tracer:
         tracer.checkpoints.append((now(), -nbytes))

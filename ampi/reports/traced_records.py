@@ -289,3 +289,18 @@ def _passed_by(cls: type) -> int:
     if issubclass(cls, Completed):
         return ACCESSES
     return PARTS if issubclass(cls, Completion) else ITSELF if issubclass(cls, (Sent, Collective, Access)) else NOTHING
+
+
+def name_of(record: Any) -> str:
+    """The name of the operation that a record holds."""
+    adjoint = record.adjoint
+    for part in ("name", "call", "operation", "function", "kernel", "ufunc"):
+        found = getattr(adjoint, part, None)
+        if isinstance(found, str):
+            return found
+        if found is not None and isinstance(getattr(found, "__name__", None), str):
+            return found.__name__
+    cls = getattr(adjoint, "__qualname__", None) or type(adjoint).__name__
+    module = type(adjoint).__module__ if cls == type(adjoint).__name__ else getattr(adjoint, "__module__", "")
+    kind = "message" if ".mpi." in f"{module}." else "kernel" if ".kernel." in f"{module}." else "NumPy"
+    return f"{kind} ({cls.partition('.<locals>')[0].strip('_').lower()})"

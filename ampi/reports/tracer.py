@@ -21,11 +21,12 @@ from ..kernel.runtime import progress
 from ..memory.handouts import LIBRARIES
 from ..mpi.base.call_sites import line_of
 from ..mpi.log.reverse import reverse_of
-from ..programs.traffic import name_of
 from ..tape import Sweep, Tape, VectorSweep, at_closing, at_opening
+from . import hooks
 from .events import COMPUTED, EVENT, MEMORY, PRIMAL, RECORDING, SWEEP, WAITING, rows_of
+from .harvest import harvest, unseen_receives
 from .plain import Plain
-from .traced_records import SweptRecords, TracedRecords
+from .traced_records import SweptRecords, TracedRecords, name_of
 
 MOST_EVENTS = 1_000_000
 """Events of a rank that are kept one by one; all of them are counted."""
@@ -122,8 +123,6 @@ class Tracer:
 
     def start(self) -> None:
         """Begin."""
-        from . import hooks
-
         running.append(self)
         self.compiling = progress.seconds()
         self.turn(PRIMAL)
@@ -133,9 +132,6 @@ class Tracer:
 
     def stop(self) -> None:
         """End: everything is as it was."""
-        from . import hooks
-        from .harvest import harvest
-
         hooks.remove()
         self.compiling = progress.seconds() - self.compiling
         self.settle()
@@ -225,8 +221,6 @@ class Tracer:
         records.begin(sweep)  # type: ignore[attr-defined]
 
         def end(error: BaseException | None) -> None:
-            from .harvest import harvest, unseen_receives
-
             records.end()  # type: ignore[attr-defined]
             records.passed_before(unseen_receives(sweep.tape), begun)  # type: ignore[attr-defined]
             self.shadows.append((now(), records.shadows_by_site()))  # type: ignore[attr-defined]

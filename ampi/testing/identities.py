@@ -66,12 +66,12 @@ class DotTest:
 
     @property
     def conclusive(self) -> bool:
-        """Whether the differences converged well enough to judge by."""
+        """True if the differences converged well enough to judge by."""
         return self.uncertainty <= self.tolerance * self.scale
 
     @property
     def passed(self) -> bool:
-        """Whether the two agree."""
+        """True if the two agree."""
         return self.conclusive and self.difference <= self.tolerance
 
     @property
@@ -176,7 +176,7 @@ class JvpTest:
 
     @property
     def passed(self) -> bool:
-        """Whether the two agree."""
+        """True if the two agree."""
         return self.difference <= self.tolerance
 
     def __str__(self) -> str:
@@ -276,7 +276,7 @@ class SymmetryTest:
 
     @property
     def passed(self) -> bool:
-        """Whether the two agree."""
+        """True if the two agree."""
         return self.difference <= self.tolerance
 
     def __str__(self) -> str:

@@ -63,8 +63,13 @@ class TaylorTest:
         return [_order(a, b) if b > self.floor else math.nan for a, b in zip(self.first, self.first[1:])]
 
     @property
+    def curve(self) -> list[tuple[float, float]]:
+        """The first remainder at each step, for a plot."""
+        return list(zip(self.steps, self.first))
+
+    @property
     def passed(self) -> bool:
-        """Whether the remainder is of second order down to rounding."""
+        """True if the remainder is of second order down to rounding."""
         if not all(map(math.isfinite, self.first)):
             return False
         seen = [order for order in self.orders if not math.isnan(order)]

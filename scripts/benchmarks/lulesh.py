@@ -254,7 +254,7 @@ def first(size: int) -> dict:
 
 
 def is_numbas(function) -> bool:
-    """Whether this is a part of Numba's own, which is compiled with each kernel that uses it."""
+    """Return whether this is a part of Numba's own, which is compiled with each kernel that uses it."""
     return "numba" in Path(function.__code__.co_filename).parts
 
 

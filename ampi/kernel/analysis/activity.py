@@ -49,7 +49,7 @@ def analyse(function: ir.Function, arguments: Iterable[str], switched_on: bool =
 
 
 def _close(names: set[str], flows: list[tuple[str, tuple[str, ...]]], forward: bool) -> None:
-    """Add what a set of names flows into (or out of), until nothing is added."""
+    """Add the names into (or out of) which the names of a set flow, until nothing is added."""
     growing = True
     while growing:
         size = len(names)

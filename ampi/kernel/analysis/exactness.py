@@ -1,7 +1,7 @@
-"""Exactness: what is computed again for adjoints alone need not be computed in the same way.
+"""Exactness: the recomputed values that must be bitwise identical to the kernel's own.
 
-A value is *exact* if a condition, an index or a value that is kept depends on it: it has to be that of the kernel, bit
-by bit.  Rounding others differently changes derivatives by rounding.
+A value is *exact* if a condition, an index or a stored value depends on it.  Other values may be rounded differently,
+which changes derivatives by rounding only.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from ampi.kernel.ir.ssa import Branch, Loop, every, names_read, with_innermost_l
 
 
 def sums_in_any_order(function: ir.Function, shadows: set[str]) -> ir.Function:
-    """The function (in single assignment form) with those innermost loops marked as independent whose iterations have
-    nothing in common but sums that are not exact; ``shadows`` are the arrays of adjoints."""
+    """Mark innermost loops as independent if their iterations share only sums that need not be exact.
+
+    The function is in single assignment form; ``shadows`` are the arrays of adjoints.
+    """
     return replace(function, body=with_innermost_loops(function.body, _Sums(function, shadows).marked))
 
 
@@ -33,7 +35,7 @@ class _Sums:
         return replace(s, independent=True) if self.is_sum(s) else s
 
     def is_sum(self, s: Loop) -> bool:
-        """Whether a loop only adds up."""
+        """Return whether a loop only computes sums."""
         if s.condition is not None or not s.carried:
             return False
         for c in s.carried:
@@ -46,8 +48,8 @@ class _Sums:
 def exact_values(function: ir.Function, shadows: set[str], zero_stays: bool = False) -> set[str]:
     """The names of the exact values of a function; ``shadows`` are the arrays of adjoints.
 
-    ``zero_stays``: nothing becomes zero, or ceases to be, by being computed in another way.  What keeps an adjoint from
-    being divided by zero, or added, where it is zero itself does then not count as a condition.
+    ``zero_stays``: computing a value in another way never changes whether it is zero.  A test that prevents a division
+    by zero, or skips an adjoint that is zero, then does not count as a condition.
     """
     needs: dict[str, set[str]] = defaultdict(set)
     guards = _guards(function, shadows) if zero_stays else set()
@@ -97,7 +99,7 @@ def _guards(function: ir.Function, shadows: set[str]) -> set[str]:
 
 
 def _adds_zero_otherwise(s: Branch, shadows: set[str]) -> bool:
-    """Whether a branch only computes and adds to adjoints, and stands for zeros where its condition is not met."""
+    """Return whether a branch only computes and adds to adjoints, and has zeros as results where it is not taken."""
     for t in s.then:
         if not isinstance(t, ir.Assign) and not (isinstance(t, ir.Accumulate) and t.array.name in shadows):
             return False
@@ -105,7 +107,7 @@ def _adds_zero_otherwise(s: Branch, shadows: set[str]) -> bool:
 
 
 def _discrete(value: Expr) -> set[str]:
-    """What conditions, indices and integers in an expression are made of."""
+    """The names on which conditions, indices and integers in an expression depend."""
     match value:
         case ir.Load(index=index):
             return _names(index)

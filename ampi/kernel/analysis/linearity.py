@@ -1,7 +1,7 @@
-"""Linearity: whether a function (in single assignment form) is linear in some of its arguments, as written.
+"""Linearity: a test of whether a function (in single assignment form) is linear in some of its arguments.
 
-It is if every value that depends on them is made by sums, by products with and quotients by values that do not, by
-choices that do not depend on them, and by moving elements.
+It is linear as written if every value that depends on these arguments comes from sums, from products with and quotients
+by values that do not depend on them, from selections that do not depend on them, and from copies of elements.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Linear:
         return isinstance(e, Var) and e.name in self.varied
 
     def fits(self, *values: Expr) -> bool:
-        """Whether values can be parts of one linear value: they are linear themselves, or zero."""
+        """Return whether values can be parts of one linear value: they are linear themselves, or zero."""
         return all(self.is_varied(e) or (isinstance(e, Const) and e.value == 0) for e in values)
 
     def statement(self, s: Stmt) -> Iterator[str]:
@@ -58,7 +58,7 @@ class _Linear:
 
     def part(self, target: Var, *values: Expr) -> Iterator[str]:
         if target.name in self.varied and not self.fits(*values):
-            yield "a value that does not depend on the tangents stands in the place of one that does"
+            yield "a value that does not depend on the tangents takes the place of one that does"
 
     def operation(self, op: Op) -> Iterator[str]:
         shown = f"'{op.name}' of what depends on the tangents"

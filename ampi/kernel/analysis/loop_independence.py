@@ -1,4 +1,4 @@
-"""Loops whose iterations may run in any order, but for the scalars that they carry."""
+"""Loop independence: loops whose iterations may run in any order, apart from the scalars that they carry."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from ampi.kernel.ir.ssa import Loop, with_innermost_loops
 
 
 def with_independent_loops(function: ir.Function) -> ir.Function:
-    """The function (in single assignment form) with those innermost loops marked no iteration of which touches an
-    element that another one writes."""
+    """Mark the innermost loops in which no iteration touches an element that another one writes."""
     accesses = tbr.collect(function)
 
     def marked(s: Loop) -> Loop:

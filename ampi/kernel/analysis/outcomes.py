@@ -1,7 +1,7 @@
-"""Comparisons whose outcome is saved in place of what was compared.
+"""Saved outcomes: one byte for the outcome of a comparison, instead of the numbers that were compared.
 
-``x[i] = min(x[i], y)`` overwrites what its adjoint needs to know which of the two it was.  Where nothing else needs
-the numbers, one byte that says so takes their place, and the adjoint does not compute ``y`` again.
+``x[i] = min(x[i], y)`` overwrites a number that its adjoint needs to know which of the two was taken.  Where nothing
+else needs the numbers, the outcome is saved in one byte, and the adjoint does not recompute ``y``.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _COMPARISONS = {name for name, _ in COMPARE.values()}
 def find_outcomes(
     body: tuple[Stmt, ...], accesses: Accesses, sources: dict[str, Source], names: Names
 ) -> tuple[tuple[Stmt, ...], frozenset[str]]:
-    """The statements (in single assignment form) with the outcomes of extremes as values of their own, and the names of
-    the outcomes that are to be saved."""
+    """The statements (in single assignment form) with the outcomes of extremes as separate values, and the names of
+    the outcomes to save."""
     search = _Search(body, accesses, sources, names)
     return search.block(body, ()), frozenset(search.found)
 
@@ -78,8 +78,8 @@ class _Search:
         self.found.add(outcome.name)
 
     def is_worth_it(self, args: tuple[Expr, ...], loops: tuple[str, ...]) -> bool:
-        """Whether the numbers would have to be saved for a comparison, and for nothing else: one at least in each
-        iteration of these loops."""
+        """Return whether numbers would be saved for this comparison only, at least one in each iteration of these
+        loops."""
         loads = [load for a in args for load in self.loads(a)]
         saved = [n for n in loads if self.sources[n] is Source.SAVED]
         if any(n in self.needed or self.accesses.home.get(self.made[n].array.name) for n in saved):
@@ -87,7 +87,7 @@ class _Search:
         return any(self.loops[n] == loops for n in saved)
 
     def loads(self, value: Expr) -> Iterator[str]:
-        """The loads that a number is computed from, in a few steps."""
+        """The loads from which a number is computed."""
         waiting, seen = [value], set()
         while waiting:
             e = waiting.pop()

@@ -1,7 +1,7 @@
-"""Recovery of carried scalars: what a loop carries and stores is found again where it was stored.
+"""Recovery of carried scalars: a scalar that a loop carries and stores is read from where it was stored.
 
-A recurrence often writes its value out in every iteration: ``total += x[i]; y[i] = total``.  What the scalar was when
-an iteration began is then what the one before has stored, and need not be saved again.
+A recurrence often stores its value in every iteration: ``total += x[i]; y[i] = total``.  The scalar at the beginning of
+an iteration is then what the previous one stored, and need not be saved again.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ampi.kernel.ir.ssa import Loop, definitions, every
 class Place:
     """``array[index]``, into which each iteration stores the next value of a carried scalar.
 
-    For each dimension, ``shifts`` says how much the index is more than the loop's counter; None: it does not depend on
-    the loop.
+    For each dimension, ``shifts`` has the difference between the index and the loop's counter; None: the index does not
+    depend on the loop.
     """
 
     array: Var
@@ -29,7 +29,7 @@ class Place:
 
 
 def find_stored(body: tuple[Stmt, ...], accesses: Accesses) -> dict[str, Place]:
-    """For carried scalars, by name, where they are stored."""
+    """The places where carried scalars are stored, by the names of these."""
     access = {id(a.statement): a for of_array in accesses.of.values() for a in of_array}
     found: dict[str, Place] = {}
     for loop in every(body):

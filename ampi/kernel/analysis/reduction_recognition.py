@@ -1,9 +1,8 @@
-"""Reduction recognition: sums and extremes need not be carried by the adjoint.
+"""Reduction recognition: sums and extremes, which the adjoint need not carry through a loop.
 
-The adjoint of a sum is the same in all iterations.  That of a smallest or largest value belongs to one iteration, the
-one which the value came from; it is found by a search, if the adjoint is not zero.  The iterations of a loop with
-nothing else to carry can be reversed in any order.  Sums, extremes and the places of extremes can also be computed in
-parts, by several threads.
+The adjoint of a sum is the same in all iterations.  The adjoint of a minimum or maximum belongs to the iteration from
+which the value came; if it is not zero, a search finds that iteration.  If a loop carries nothing else, its iterations
+can be reversed in any order.  Several threads can compute sums, extremes and the places of extremes in parts.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
 from ampi.kernel.ir.ssa import Branch, Carried, Loop, every, names_read, reads
 
 _FIRST_IF = {"minimum": "le", "maximum": "ge"}
-_SECOND_IF = {"min": "lt", "max": "gt"}  # the second one than the first one: otherwise the first, also if one is nan
+_SECOND_IF = {"min": "lt", "max": "gt"}  # second compared with first; otherwise the first, also if either is nan
 
 
 def _choice(name: str, a: Expr, b: Expr) -> tuple[Expr, bool]:
-    """The comparison by which an operation chooses one of two numbers, and whether the first one where it holds."""
+    """The comparison by which an operation selects one of two numbers, and whether it selects the first if it holds."""
     if name in _SECOND_IF:
         return Op(_SECOND_IF[name], (b, a), types.boolean), False
     return Op(_FIRST_IF[name], (a, b), types.boolean), True
@@ -29,8 +28,8 @@ def _choice(name: str, a: Expr, b: Expr) -> tuple[Expr, bool]:
 
 @dataclass(frozen=True)
 class Extreme:
-    """A carried scalar that each iteration keeps or replaces by ``value``: it does so where ``replaces`` holds
-    (``negated``: where it does not)."""
+    """A carried scalar that an iteration replaces by ``value`` where ``replaces`` holds (``negated``: does not
+    hold)."""
 
     carried: Carried
     value: Expr
@@ -39,7 +38,7 @@ class Extreme:
 
 
 def is_sum(c: Carried, loop: Loop) -> bool:
-    """Whether the iterations only add to a carried scalar."""
+    """Return whether the iterations only add to a carried scalar."""
     members = {c.var.name}
     return _only_added(loop.body, members) and isinstance(c.next, Var) and c.next.name in members
 
@@ -83,7 +82,7 @@ def _one(a: Expr, b: Expr, members: set[str]) -> bool:
 
 
 def extreme(c: Carried, loop: Loop) -> Extreme | None:
-    """How a carried scalar is a smallest, largest or otherwise chosen value, if it is one."""
+    """A carried scalar as a minimum, a maximum or another selected value; None if it is none."""
     if not isinstance(c.next, Var):
         return None
     uses = [s for s in every(loop.body) if c.var.name in names_read(s)]
@@ -107,7 +106,7 @@ def extreme(c: Carried, loop: Loop) -> Extreme | None:
 
 @dataclass(frozen=True)
 class Combined:
-    """How a carried scalar is put together from what parts of a loop make of it: see `ir.Reduced`."""
+    """How a carried scalar is combined from its values in parts of a loop: see `ir.Reduced`."""
 
     operation: str
     of: int = -1
@@ -115,7 +114,7 @@ class Combined:
 
 
 def combined(loop: Loop) -> list[Combined | None]:
-    """For each carried scalar: how it comes of its values in parts of the loop, if it does."""
+    """For each carried scalar, how to combine its values in parts of the loop; None if that cannot be done."""
     found: list[Combined | None] = []
     for c in loop.carried:
         operation = "add" if addition(c, loop.body) is not None else _compared(c, loop)
@@ -127,7 +126,7 @@ def combined(loop: Loop) -> list[Combined | None]:
 
 
 def addition(c: Carried, body: tuple[Stmt, ...]) -> Expr | None:
-    """The amount that each iteration adds to a carried scalar, if that is all that happens to it."""
+    """The amount that each iteration adds to a carried scalar, if nothing else changes or reads the scalar."""
     uses = sum(isinstance(n, Var) and n == c.var for t in every(body) for e in reads(t) for n in ir.walk(e))
     if uses != 1 or any(c.next.name in names_read(t) for t in every(body) if isinstance(c.next, Var)):
         return None
@@ -139,8 +138,8 @@ def addition(c: Carried, body: tuple[Stmt, ...]) -> Expr | None:
 
 
 def _compared(c: Carried, loop: Loop) -> str | None:
-    """``min`` or ``max`` for a scalar that is compared with one value of each iteration, and not used otherwise but to
-    keep the place of the extreme."""
+    """``min`` or ``max`` for a scalar that is compared with one value per iteration and has no other use than to find
+    the place of the extreme."""
     value = _value_of(c.next, loop.body)
     match value:
         case Op(name="min" | "max" as name, args=(a, b)) if (a == c.var) != (b == c.var) and a.type == b.type:
@@ -157,7 +156,7 @@ def _compared(c: Carried, loop: Loop) -> str | None:
 
 
 def _place(c: Carried, loop: Loop, found: list[Combined | None]) -> Combined | None:
-    """A scalar that keeps the iteration from which an extreme comes: minus one, if from before the loop."""
+    """A scalar that holds the iteration of an extreme (minus one: the extreme is the value before the loop)."""
     value = _value_of(c.next, loop.body)
     uses = [t for t in every(loop.body) if c.var.name in names_read(t)]
     match value:
@@ -179,12 +178,12 @@ def _place(c: Carried, loop: Loop, found: list[Combined | None]) -> Combined | N
 
 
 def _value_of(e: Expr, body: tuple[Stmt, ...]) -> Expr | None:
-    """What a variable is assigned in a block itself."""
+    """The expression that a block itself assigns to a variable."""
     return next((t.value for t in body if isinstance(t, ir.Assign) and t.target == e), None)
 
 
 def _chosen(c: Carried, s: Branch, uses: list[Stmt], loop: Loop) -> Extreme | None:
-    """``if condition: carried = value``, where nothing but the condition compares the carried scalar."""
+    """``if condition: carried = value``, where only the condition reads the carried scalar."""
     j = next(j for j in s.joins if j.var == c.next)
     if (j.then == c.var) == (j.orelse == c.var):
         return None

@@ -1,7 +1,7 @@
-"""Reloading instead of recomputation: costly values that stand in a local array are read from there.
+"""Reloading instead of recomputation: expensive values are read from a local array that holds them.
 
-The adjoint computes an iteration again.  If its values went into an array that the iteration around it, recomputed as a
-whole, has filled, and nothing has overwritten them, then a load takes the place of a function or of a whole loop.
+The adjoint recomputes each iteration.  If an iteration stored its values in an array that the enclosing iteration fills
+as a whole, and nothing has overwritten them, a load replaces a function call or a whole loop.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ COSTLY = 20  # cost of an operation that is worth a load
 
 @dataclass(frozen=True)
 class Kept:
-    """Where a value is found: the array, the index, and how what the text computes of the index behind the value is
-    computed."""
+    """The place of a value: array, index, and the statements after the value that compute the index."""
 
     array: Var
     index: tuple[Expr, ...]
@@ -30,7 +29,7 @@ class Kept:
 
 
 def find_kept(body: tuple[Stmt, ...], accesses: Accesses) -> dict[str, Kept]:
-    """For values, by name, where they are found."""
+    """The places from which values can be read, by the names of these."""
     access = {id(a.statement): a for of_array in accesses.of.values() for a in of_array}
     found: dict[str, Kept] = {}
     for block in _all_blocks(body):
@@ -46,7 +45,7 @@ def find_kept(body: tuple[Stmt, ...], accesses: Accesses) -> dict[str, Kept]:
 
 
 def _following(block: tuple[Stmt, ...], value: Var, index: tuple[Expr, ...]) -> tuple[ir.Assign, ...] | None:
-    """The statements that compute an index behind a value in its block; None if more than operations are needed."""
+    """The statements after a value in its block that compute an index; None if it takes more than operations."""
     made = [{v.name for v in definitions(s)} for s in block]
     begin = next(k for k, names in enumerate(made) if value.name in names)
     needed = {i.name for i in index if isinstance(i, Var)}
@@ -83,7 +82,7 @@ def _costly(block: tuple[Stmt, ...]) -> set[str]:
 
 
 def _stays(store: Access, accesses: Accesses) -> bool:
-    """Whether the element still holds the value when the iteration that is the array's home has run."""
+    """Return whether the element still holds the value when the iteration that is the array's home has run."""
     name = store.array.name
     depth = len(accesses.home[name])
     if len(store.loops) <= depth:

@@ -1,8 +1,8 @@
-"""Sign analysis, by abstract interpretation: what is positive, what vanishes only together with its derivative.
+"""Sign analysis, by abstract interpretation: which values are positive, and which vanish only with their derivative.
 
-``max(x, 1e-9)`` and ``a * a + 1.0`` are positive, so a quotient by them and a root of them have no singularity; a root
-of what stands behind ``if r > 0.0`` has none either.  A sum of squares is *flat*: where it is zero, all that it is made
-of is, and so is every derivative of it.
+``max(x, 1e-9)`` and ``a * a + 1.0`` are positive, so quotients by them and roots of them have no singularity, nor has
+the root of ``r`` under ``if r > 0.0``.  A sum of squares is *flat*: where it is zero, its terms and all their
+derivatives are zero.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "e
 
 
 class Signs:
-    """Goes through statements in single assignment form until the facts hold around all loops, and then once more with
-    ``visit(statement, facts)`` called for every assignment."""
+    """Walks through statements in single assignment form until the facts hold around all loops, and then calls
+    ``visit(statement, facts)`` for every assignment."""
 
     def __init__(self, body: tuple[Stmt, ...], visit: Callable[[ir.Assign, Callable[[Expr], Facts]], None]) -> None:
         self.known: dict[str, Facts] = {}
@@ -86,7 +86,7 @@ class Signs:
                         self.known[j.var.name] = then & orelse
 
     def said_by(self, condition: Expr, holds: bool) -> dict[str, Facts]:
-        """What a condition says about the variables in it where it holds, or does not hold."""
+        """The facts about the variables of a condition that follow where it holds, or does not hold."""
         op = self.conditions.get(condition.name) if isinstance(condition, Var) else condition
         match op:
             case Op(name="not", args=(other,)):
@@ -146,12 +146,12 @@ def _of_constant(value: complex) -> Facts:
 
 
 def _positive_of(a: Facts, b: Facts) -> Facts:
-    """What is true of both of two numbers, and what is because one of them is positive."""
+    """The facts common to two numbers, and those that follow because one of them is positive."""
     return (a & b) | NOTHING.union(*[f & (APART | NONNEGATIVE) for f in (a, b) if f >= POSITIVE])
 
 
 def _scaled(factor: Expr, other: Facts) -> Facts:
-    """What remains true of a number that is multiplied or divided by a positive constant."""
+    """The facts about a number that a positive factor or divisor keeps."""
     is_positive = isinstance(factor, Const) and _of_constant(factor.value) >= POSITIVE
     return other & FLAT if is_positive and math.isfinite(factor.value) else NOTHING
 
@@ -163,7 +163,7 @@ def _of_power(exponent: Expr, base: Facts) -> Facts:
 
 
 def _compared(name: str, number: float) -> Facts:
-    """What ``x name number`` says of x."""
+    """The facts about x that follow from ``x name number``."""
     match name:
         case "gt":
             return POSITIVE | (_of_constant(number) - {"flat"}) if number >= 0 else NOTHING

@@ -1,17 +1,16 @@
-"""Singularities: where zero meets what is infinite, and which products of derivatives have to look at it.
+"""Singularities: values at which a derivative may be infinite, so that products with it need a test for zero.
 
-An adjoint that is exactly zero contributes nothing, and a derivative that is exactly zero passes nothing on.  Both go
-wrong by themselves in IEEE arithmetic where the other factor is infinite or not a number.  Few products can meet that:
+An adjoint that is exactly zero contributes nothing, and a derivative that is exactly zero passes nothing on.  IEEE
+arithmetic gets both wrong where the other factor is infinite or not a number.  Few products can have such a factor:
 
 * ``regular`` are values whose derivatives are finite because of a sign: quotients by positive numbers, roots of them;
 * ``flat`` are roots of sums of squares: where such a root is zero, so is all that its adjoint would be multiplied by;
-* ``unbounded`` are values whose adjoint may be infinite though they are ordinary numbers: what all other square roots
-  and powers at zero, and inverse sines at one, are made of (``sqrt(1 - cos(d))`` at d = 0), unless a root is only
-  divided by: where that is zero, the quotient is infinite itself;
-* ``steep`` are values whose tangent may be infinite for the same reason: what is made of such roots;
-* ``wild`` are values that may be infinite or not a number by what the kernel does, and ``masked`` those that may not
-  matter, because of a selection, an extreme, a branch, or a function with a limit (``where(x > 0, x * log(x), 0)`` at
-  x = 0).
+* ``unbounded`` are finite values whose adjoint may be infinite: the arguments of all other square roots and powers at
+  zero, and of inverse sines at one (``sqrt(1 - cos(d))`` at d = 0), except for a root that is only a divisor: where
+  it is zero, the quotient is infinite itself;
+* ``steep`` are values whose tangent may be infinite for the same reason: they are computed from such roots;
+* ``wild`` are values that the kernel may make infinite or not a number, and ``masked`` are those that may be discarded
+  by a selection, an extreme, a branch, or a function with a limit (``where(x > 0, x * log(x), 0)`` at x = 0).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _ZERO_AT_ZERO = {"sqrt", "cbrt", "pow"}
 _LOGARITHMS = {"log", "log2", "log10"}
 _POLES = {"atanh", "gamma", "lgamma", "digamma", "trigamma", "tetragamma"}
 _GROWING = {"exp", "exp2", "expm1", "sinh", "cosh"}
-# What they are given may be infinite where their derivative is zero.
+# Their arguments may be infinite where their derivative is zero.
 _MASKING = {"select", "min", "max", "minimum", "maximum", "fmin", "fmax", "exp", "exp2", "expm1", "logaddexp",
             "logaddexp2", "tanh", "atan", "atan2", "erf", "erfc", "log", "sqrt", "asinh", "pow"}  # fmt: skip
 
@@ -103,7 +102,7 @@ class _Found:
 
 
 def _is_root(op: Op) -> bool:
-    """Whether a power may have an infinite derivative where its base is zero."""
+    """Return whether a power may have an infinite derivative where its base is zero."""
     exponent = op.args[1]
     if not isinstance(exponent, Const):
         return True
@@ -114,7 +113,7 @@ def _is_root(op: Op) -> bool:
 
 
 def _below(body: tuple[Stmt, ...]) -> dict[str, set[str]]:
-    """What each name is made of."""
+    """The names from which the value of each name is computed."""
     sources: dict[str, set[str]] = defaultdict(set)
 
     def flow(target: str, *values: Expr) -> None:
@@ -157,7 +156,7 @@ def _reached(names: Iterable[str], edges: dict[str, set[str]]) -> frozenset[str]
 
 
 def _wild_arrays(body: tuple[Stmt, ...]) -> set[str]:
-    """Arrays, and scalars of loops and branches, that are given a constant which is infinite or not a number."""
+    """Arrays, and scalars of loops and branches, that get a constant which is infinite or not a number."""
     found = set()
     for s in every(body):
         match s:
@@ -176,7 +175,7 @@ def _is_wild(e: Expr) -> bool:
 
 
 def _masked_by(body: tuple[Stmt, ...]) -> set[str]:
-    """What operations that may have no use for it are given, or branches that may not be taken."""
+    """Arguments of operations that may discard them, and values used in branches that may not be taken."""
     found: set[str] = set()
 
     def look(block: tuple[Stmt, ...], outside: frozenset[str]) -> None:
@@ -202,7 +201,7 @@ def _masked_by(body: tuple[Stmt, ...]) -> set[str]:
 
 
 def _divided_by_only(body: tuple[Stmt, ...]) -> set[str]:
-    """The names that only stand in denominators."""
+    """The names that occur in denominators only."""
     divided, otherwise = set(), set()
     for s in every(body):
         if isinstance(s, ir.Assign) and isinstance(s.value, Op) and s.value.name in ("truediv", "reciprocal"):

@@ -1,8 +1,8 @@
-"""Snapshots: what several loads of an iteration share is saved once, as it is when the iteration begins.
+"""Snapshots: one copy of an array at the beginning of an iteration, for several loads from it.
 
 A time loop around a stencil loads each element of the field once for every neighbour.  If the field does not change
-between the beginning of the time step and the loads, one copy of the part that they read is all that must be kept:
-the live state, and not one value for each load.
+between the beginning of the time step and the loads, one copy of the part that they read is enough: it saves the state,
+instead of a value for each load.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ampi.kernel.ir.ssa import Loop, is_rectangular
 
 @dataclass(frozen=True)
 class Range:
-    """The indices in one dimension: those of a loop's counter and ``low`` to ``high``; these alone without loop."""
+    """The indices in one dimension: a loop's counter plus ``low`` to ``high``; without a loop ``low`` to ``high``."""
 
     loop: Loop | None
     low: int
@@ -27,7 +27,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A part of an array, kept at the beginning of each iteration of a loop (by name), for some loads (by target)."""
+    """A part of an array, saved at the beginning of each iteration of a loop (by name), for some loads (by target)."""
 
     array: Var
     loop: str
@@ -55,12 +55,12 @@ def find_snapshots(accesses: Accesses, sources: dict[str, Source]) -> list[Snaps
 
 
 def changes_before(load: Access, depth: int, accesses: Accesses) -> bool:
-    """Whether the element may have been written since the iteration of the outermost loop began."""
+    """Return whether the element may have been written since the iteration of the outermost loop began."""
     return any(tbr.may_reach(w, load, depth + 1, accesses) for w in accesses.writes(load.array.name))
 
 
 def common_ranges(loads: list[Access], depth: int, accesses: Accesses) -> tuple[Range, ...] | None:
-    """The part of the array that loads in one nest of loops read; None if it is not a box, known before the nest."""
+    """The part of the array that loads in a nest of loops read; None if it is no box that is known before the nest."""
     outermost, inner = loads[0].loops[depth], loads[0].loops[depth + 1 :]
     if outermost.condition is not None or not all(is_rectangular(loop, outermost) for loop in inner):
         return None
@@ -79,7 +79,7 @@ def common_ranges(loads: list[Access], depth: int, accesses: Accesses) -> tuple[
 
 
 def place(index: Expr, inner: tuple[Loop, ...], accesses: Accesses) -> tuple[Loop | None, int] | None:
-    """The loop whose counter an index is made of, and the distance from it."""
+    """The loop on whose counter an index depends, and the offset from it."""
     form = tbr.affine(index, accesses)
     if form.constant.denominator != 1 or not tbr.is_nonnegative(index, accesses):
         return None

@@ -1,4 +1,4 @@
-"""To-be-recorded (TBR) analysis: where the reverse sweep finds the value that a load had.
+"""To-be-recorded (TBR) analysis: where the reverse sweep reads the value that a load had.
 
 The adjoint recomputes one iteration at a time, with the caller's arrays still as they were before the call.  A load in
 such an iteration is
@@ -11,8 +11,8 @@ such an iteration is
 An array's *home* is the innermost loop that allocates it (the function, for arguments).  Inside one iteration of its
 home an array is recomputed as a whole, so the question only arises for loads in loops further inside.
 
-The answers rest on index expressions that are affine in loop counters.  Iterations of ``prange`` are independent by
-the user's word; for other loops this is proven or taken not to hold.
+The analysis compares index expressions that are affine in loop counters.  Iterations of ``prange`` are independent, as
+the user declares; other loops count as dependent unless independence is proven.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from ampi.kernel.ir.ssa import Branch, Loop
 
 
 class Source(enum.Enum):
-    """Where a loaded value is found again; ``HERE``: it need not be looked for, no loop lies between home and load."""
+    """Where a loaded value is found again; ``HERE``: in place, as no loop lies between home and load."""
 
     HERE = "computed in place"
     ORIGINAL = "read from the array before the call"
     FINAL = "read from the working copy"
     SAVED = "saved by the forward sweep"
-    SNAPSHOT = "read from what was saved of the array when an iteration around it began"
+    SNAPSHOT = "read from a copy of the array saved at the beginning of an enclosing iteration"
 
 
 @dataclass(frozen=True)
 class Access:
-    """A statement that reads or writes an element, and where it stands."""
+    """A statement that reads or writes an element, and its position in the program."""
 
     statement: Stmt
     array: Var
@@ -57,7 +57,7 @@ class Access:
 
 @dataclass
 class Accesses:
-    """All accesses of a function, by array, with what is needed to compare their indices."""
+    """All accesses of a function by array, and the facts needed to compare their indices."""
 
     of: dict[str, list[Access]] = field(default_factory=lambda: defaultdict(list))
     home: dict[str, tuple[Loop, ...]] = field(default_factory=dict)
@@ -116,7 +116,7 @@ def collect(function: ir.Function) -> Accesses:
 
 
 def require_steady(accesses: Accesses) -> None:
-    """Check what derivatives of ``Fill`` rely on: its arrays have the same values when the adjoint looks at them."""
+    """Check that the arrays of each ``Fill`` still have the same values when its adjoint reads them."""
     for fill, position, loops in accesses.fills:
         assert accesses.home.get(fill.target.name) == loops, fill
         assert not accesses.writes(fill.target.name), fill
@@ -128,7 +128,7 @@ def require_steady(accesses: Accesses) -> None:
 
 
 def find_sources(function: ir.Function, accesses: Accesses, switched_on: bool = True) -> dict[str, Source]:
-    """For each load, by the name of its target, where its value is found again.
+    """The source of each load's value in the reverse sweep, by the name of its target.
 
     Switched off, every value of an array that is written is saved.
     """
@@ -158,7 +158,7 @@ def _source(
 
 
 def may_reach(first: Access, second: Access, depth: int, accesses: Accesses) -> bool:
-    """Whether ``first`` may touch an element that ``second`` touches later, within one iteration of the first
+    """Return whether ``first`` may touch an element that ``second`` touches later, within one iteration of the first
     ``depth`` loops around both."""
     common = common_loops(first, second)
     for level in range(depth, len(common)):
@@ -179,7 +179,7 @@ def common_loops(a: Access, b: Access) -> tuple[Loop, ...]:
 
 
 def _exclusive(a: Access, b: Access) -> bool:
-    """Whether two accesses stand on different sides of one branch."""
+    """Return whether two accesses stand on different sides of one branch."""
     sides = dict(a.arms)
     return any(sides.get(branch, side) != side for branch, side in b.arms)
 
@@ -264,8 +264,8 @@ LONGEST = 16  # terms of a product
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two accesses whose indices are compared: iterations of ``loop`` (None: of no loop) differ, those of ``shared``
-    are the same.  ``least`` are numbers that symbols are not below."""
+    """Two accesses whose indices are compared: in different iterations of ``loop`` (None: of no loop), and in the same
+    iterations of ``shared``.  ``least`` has lower bounds of symbols."""
 
     loop: Loop | None
     shared: tuple[Loop, ...]
@@ -273,22 +273,23 @@ class _Pair:
     least: dict[str, Fraction] = field(default_factory=dict)
 
     def is_same(self, name: str) -> bool:
-        """Whether a symbol has one value for both accesses."""
+        """Return whether a symbol has one value for both accesses."""
         loops = self.accesses.depth.get(name, ())
         return len(loops) <= len(self.shared) and all(x is y for x, y in zip(loops, self.shared))
 
 
 def may_overlap(a: Access, b: Access, common: tuple[Loop, ...], level: int | None, accesses: Accesses) -> bool:
-    """Whether the two indices can be equal where ``a`` is executed in an earlier iteration of loop ``common[level]``
-    than ``b`` and in the same iterations of the loops around it; ``level=None``: in the same iterations of all."""
+    """Return whether the two indices can be equal where ``a`` is executed in an earlier iteration of loop
+    ``common[level]`` than ``b``, in the same iterations of the loops around it; ``level=None``: in the same iterations
+    of all."""
     loop, shared = (None, common) if level is None else (common[level], common[:level])
     pair = _Pair(loop, shared, accesses, _of_ranges((*a.loops, *b.loops), accesses))
     return not any(_never_zero(difference, pair) for difference in _differences(a, b, pair))
 
 
 def reach(a: Access, b: Access, common: tuple[Loop, ...], level: int, accesses: Accesses) -> int | None:
-    """How many iterations of loop ``common[level]`` apart the two indices can be equal at most, where ``a`` is executed
-    in an earlier one than ``b`` and in the same iterations of the loops around it; None: no bound is known."""
+    """The largest number of iterations of loop ``common[level]`` after which the index of ``b`` can be that of ``a``,
+    in the same iterations of the loops around it; None: no bound is known."""
     pair = _Pair(common[level], common[:level], accesses, _of_ranges((*a.loops, *b.loops), accesses))
     found = []
     for difference in _differences(a, b, pair):
@@ -304,7 +305,7 @@ def reach(a: Access, b: Access, common: tuple[Loop, ...], level: int, accesses: 
 
 
 def _differences(a: Access, b: Access, pair: _Pair) -> Iterator[Sum]:
-    """How far the indices are apart, in each dimension in which none of them counts from the end (-1 and n - 1 name the
+    """The differences of the indices, in each dimension in which neither counts from the end (-1 and n - 1 name the
     same element)."""
     accesses = pair.accesses
     for x, y in zip(a.index, b.index):
@@ -314,7 +315,7 @@ def _differences(a: Access, b: Access, pair: _Pair) -> Iterator[Sum]:
 
 
 def is_nonnegative(e: Expr, accesses: Accesses, loops: tuple[Loop, ...] = ()) -> bool:
-    """Whether an index, of an access in these loops, certainly does not count from the end."""
+    """Return whether an index of an access in these loops is certainly not negative."""
     if getattr(e.type, "signed", True) is False:
         return True
     pair = _Pair(None, (), accesses, _of_ranges(loops, accesses))
@@ -323,7 +324,7 @@ def is_nonnegative(e: Expr, accesses: Accesses, loops: tuple[Loop, ...] = ()) ->
 
 
 def _of_ranges(loops: Iterable[Loop], accesses: Accesses) -> dict[str, Fraction]:
-    """What is known of sizes because loops have iterations: ``n`` is at least one inside of ``range(n)``."""
+    """Lower bounds of sizes that follow because loops have iterations: ``n`` is at least one inside ``range(n)``."""
     least: dict[str, Fraction] = {}
     for loop in loops:
         if loop.condition is not None:
@@ -339,13 +340,13 @@ def _of_ranges(loops: Iterable[Loop], accesses: Accesses) -> dict[str, Fraction]
 
 
 def _tagged(form: Sum, tag: str, pair: _Pair) -> Sum:
-    """A form with the symbols that may differ between the two accesses marked as one's own."""
+    """A form in which symbols that may differ between the two accesses are marked with the access."""
     terms = {(name, "" if pair.is_same(name) else tag): c for (name, _), c in form.terms.items()}
     return Sum(form.constant, terms)
 
 
 def _never_zero(difference: Sum, pair: _Pair) -> bool:
-    """Whether an index difference cannot vanish, given that a's counter of the loop comes before b's."""
+    """Return whether an index difference cannot vanish, given that a's counter of the loop comes before b's."""
     difference = _by_distance(difference, pair)
     if not difference.terms:
         return difference.constant != 0
@@ -397,8 +398,10 @@ def _bound(form: Sum, side: int, pair: _Pair) -> Fraction | None:
 
 
 def _inner_first(form: Sum, accesses: Accesses) -> list[tuple[Symbol, Fraction]]:
-    """The terms of a form, counters of inner loops first: their limits name those of outer ones, and sizes. So do those
-    of what is computed in a loop (``min(i, n)``), and before the counters of this one."""
+    """The terms of a form, counters of inner loops first: their limits depend on outer counters and on sizes.
+
+    Values computed in a loop (``min(i, n)``) come before the counter of that loop, for the same reason.
+    """
 
     def order(term: tuple[Symbol, Fraction]) -> tuple[int, bool, int]:
         name = term[0][0]
@@ -452,14 +455,14 @@ def _limit_of_product(symbol: Symbol, side: int, pair: _Pair) -> Sum | None:
 
 
 def are_independent(loop: Loop, accesses: Accesses, arrays: Iterable[str] | None = None) -> bool:
-    """Whether no iteration of a loop touches an element that another one writes (increments apart), for all arrays or
-    the given ones.  Loop-carried scalars are not looked at."""
+    """Return whether no iteration of a loop touches an element that another one writes (increments apart), for all
+    arrays or the given ones.  Loop-carried scalars are ignored."""
     if loop.parallel:
         return True
     for array in arrays if arrays is not None else list(accesses.of):
         inside = [a for a in accesses.of[array] if any(around is loop for around in a.loops)]
         if any(around is loop for around in accesses.home.get(array, ())):
-            continue  # its memory is made anew in every iteration
+            continue  # it is allocated anew in every iteration
         for w in inside:
             if w.is_load:
                 continue

@@ -153,7 +153,7 @@ class _Variables:
         return var
 
     def is_alone(self, var: Var) -> bool:
-        """Whether a name does not yet stand for another one."""
+        """Return whether a name does not yet stand for another one."""
         return var.name not in self.parent
 
     def unite(self, value: Var, var: Var) -> None:

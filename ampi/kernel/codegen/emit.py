@@ -176,14 +176,14 @@ def _tree(value: ir.Expr) -> ast.expr:
 
 
 def _is_there(value: ir.Expr) -> bool:
-    """Whether nothing is computed for a number but its sign."""
+    """Return whether nothing is computed for a number but its sign."""
     if isinstance(value, ir.Op) and value.name == "neg":
         (value,) = value.args
     return isinstance(value, (ir.Var, ir.Const)) and isinstance(value.type, (types.Number, types.Boolean))
 
 
 def _is_known_at_once(value: ir.Expr) -> bool:
-    """Whether a condition costs no more than a branch that leaves it out, and cannot fail."""
+    """Return whether a condition costs no more than a branch that leaves it out, and cannot fail."""
     if not isinstance(value.type, types.Boolean):
         return False
     match value:

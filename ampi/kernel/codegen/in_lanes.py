@@ -55,7 +55,7 @@ class _Derivatives:
             raise NotInLanes("values of the kernel's are written that depend on derivatives")
 
     def has(self, e: Expr | None) -> bool:
-        """Whether an expression depends on derivatives."""
+        """Return whether an expression depends on derivatives."""
         match e:
             case Var(name=name):
                 return name in self.names

@@ -1,1 +1,1 @@
-"""The kernel -> its plain adjoint, tangent, or split reversal."""
+"""Differentiation: a kernel -> its plain adjoint, its tangent, or its split reversal."""

@@ -1,12 +1,13 @@
 """The adjoint of a kernel, by source transformation.
 
-A *scope* is the function, or one iteration of a loop.  The adjoint of a scope computes the scope forward once more and
-then walks back through its statements.  A loop in it is walked back through iteration by iteration, each of which is a
-scope again: it is recomputed and reversed at once, so its values stay in registers.  What an iteration cannot recompute
-from the outer scopes (carried scalars, elements that are overwritten) was saved when the outer scope ran forward.
+A *scope* is the function, or one iteration of a loop.  The adjoint of a scope recomputes the scope forward and then
+walks back through its statements.  A loop in it is walked backwards iteration by iteration, each of which is a scope
+again: it is recomputed and reversed at once, so its values stay in registers.  Values that an iteration cannot
+recompute from the outer scopes (carried scalars, elements that are overwritten) are saved when the outer scope runs
+forward.
 
-All of this is written in full; ``dead_code`` then removes what no derivative depends on.  For a loop of independent
-iterations no forward sweep remains and nothing is saved.
+The adjoint is first written in full; ``dead_code`` then removes what no derivative depends on.  For a loop of
+independent iterations no forward sweep remains and nothing is saved.
 
 Scalars and their adjoints are in single assignment form: an adjoint is the sum of its contributions, kept in registers.
 The adjoint of array memory is a second array, its shadow, updated in place.
@@ -39,17 +40,17 @@ def build(facts: Facts, in_place: bool, raising: bool, threads: bool, after: boo
     Parameters
     ----------
     facts : Facts
-        The kernel and what is known of it.
+        The kernel and the facts about it.
     in_place : bool
-        The forward statements take the place of the kernel's own run: they change its arguments.
+        The forward statements replace the kernel's own run: they change its arguments.
     raising : bool
         These statements may raise (see `Builder`).
     threads : bool
         Whether the program is to run on several threads.
     after : bool
-        Whether arrays can be read as they were after the call.
+        Whether the values of arrays after the call are available.
     transpose : callable
-        Makes a rule of a tangent that an author has given.
+        Makes a rule from a tangent that its author has written.
     """
     primal, to = facts.primal, Builder(facts.names, in_place and raising)
     to.level.update({a.name: 0 for a in primal.arguments})

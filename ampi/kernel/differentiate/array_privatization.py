@@ -1,9 +1,9 @@
-"""Array privatization: local arrays that every iteration of a loop fills anew belong to the iteration.
+"""Array privatization: a local array that every iteration of a loop fills anew is allocated in the loop.
 
-Scratch memory is often made once, before the loop that uses it.  Where an iteration writes all elements before it reads
-any, nothing passes through the array from one iteration to the next: allocated inside the loop, it is recomputed with
-the iteration instead of being saved, and does not keep iterations from being independent.  (``allocations`` takes the
-allocation itself out of the loop again.)
+Scratch memory is often allocated once, before the loop that uses it.  Where an iteration writes all elements before it
+reads any, nothing passes through the array from one iteration to the next.  Allocated inside the loop, it is recomputed
+with the iteration instead of being saved, and the iterations can be independent.  (``allocations`` takes the allocation
+itself out of the loop again.)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ampi.kernel.ir.ssa import ZERO, Branch, Custom, Loop, every, names_read, wr
 
 
 def with_private_arrays(function: ir.Function) -> ir.Function:
-    """The function (in single assignment form) with allocations as far inside of loops as they can stand."""
+    """Move the allocations of a function (in single assignment form) as far into loops as possible."""
     return replace(function, body=_block(function.body))
 
 
@@ -54,7 +54,7 @@ def _touches(t: Stmt, name: str) -> bool:
 
 
 def _passes_on(loop: Loop, s: ir.Alloc) -> bool:
-    """Whether the array is used otherwise than element by element."""
+    """Return whether the array is used otherwise than element by element."""
     name = s.target.name
     for t in every(loop.body):
         match t:
@@ -64,7 +64,7 @@ def _passes_on(loop: Loop, s: ir.Alloc) -> bool:
 
 
 def _is_filled(body: tuple[Stmt, ...], s: ir.Alloc) -> bool:
-    """Whether statements write all elements of the array before they read any."""
+    """Return whether statements write all elements of the array before they read any."""
     for t in body:
         if _fills(t, s):
             return True
@@ -82,7 +82,8 @@ def _reads_elements(t: Stmt, name: str) -> bool:
 
 
 def _fills(t: Stmt, s: ir.Alloc) -> bool:
-    """Whether a statement is a nest of loops over all elements of the array, which are stored and not read in it."""
+    """Return whether a statement is a nest of loops over all elements of the array, which are stored and not read in
+    it."""
     if any(_reads_elements(inner, s.target.name) for inner in every((t,))):
         return False
     counters: dict[Expr, Expr] = {}

@@ -1,8 +1,8 @@
-"""Dead code elimination: leave out what nothing depends on.
+"""Dead code elimination: remove statements on which no result depends.
 
-The derivative passes write generously: every scope is computed forward in full, everything that might be needed is
-saved.  This pass keeps the part on which the results depend: returned values and writes to the arrays of the caller.
-What the field calls "to be recorded" is thereby decided here, for scalars, arrays, saved values and whole sweeps alike.
+The earlier passes write in full: every scope is computed forward, and everything that might be needed is saved.  This
+pass keeps the part on which returned values and writes to the caller's arrays depend.  So it decides what is "to be
+recorded", for scalars, arrays, saved values and whole sweeps alike.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ampi.kernel.ir.ssa import Branch, Loop, every, written
 
 
 def live_part(function: ir.Function) -> ir.Function:
-    """The function (in single assignment form) without what has no effect on results and arguments."""
+    """Remove statements of a function (in single assignment form) that have no effect on results and arguments."""
     function = replace(function, body=without_constant_carried(function.body))
     live = _Liveness(function).run()
     return replace(function, body=_kept(function.body, live))
 
 
 class _Liveness:
-    """Marks names, starting from what the caller sees."""
+    """Marks names, starting from results and arguments."""
 
     def __init__(self, function: ir.Function) -> None:
         self.arguments = {a.name for a in function.arguments}
@@ -94,7 +94,7 @@ class _Liveness:
                 self.mark_expressions(values)
 
     def mark_around(self, around: tuple[Stmt, ...]) -> None:
-        """What decides whether and how often the enclosed statements are executed."""
+        """Mark the conditions and bounds of the enclosing statements."""
         for s in reversed(around):
             if id(s) in self.statements:
                 return
@@ -134,12 +134,12 @@ def _kept(body: tuple[Stmt, ...], live: _Liveness) -> tuple[Stmt, ...]:
 
 
 def without_constant_carried(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """Statements in which a scalar that keeps its first value through all iterations is no longer carried."""
+    """Replace carried scalars that keep their first value through all iterations by that value."""
     while True:
         constants: dict[str, Expr] = {}
         for s in every(body):
             if isinstance(s, Loop):
-                carried = (c for c in s.carried if c.var != s.condition)  # a loop is known by its condition
+                carried = (c for c in s.carried if c.var != s.condition)  # a while loop needs its condition
                 constants |= {c.var.name: c.init for c in carried if c.next == c.var or same(c.next, c.init)}
             elif isinstance(s, Branch):
                 constants |= {j.var.name: j.then for j in s.joins if same(j.then, j.orelse)}

@@ -1,4 +1,4 @@
-"""Derivative programs, and what a tape has to know of them."""
+"""Derivative programs, and the facts about them that a tape needs."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from ampi.kernel.ir.ssa import every
 
 @dataclass(frozen=True)
 class Derivative:
-    """A derivative program of a kernel and what the tape has to know of it.
+    """A derivative program of a kernel, and the facts about it that a tape needs.
 
     ``function`` takes the kernel's own argument leaves, then one shadow array for each of ``shadows`` (names of array
     arguments, active on entry or made so by the kernel), then one seed per active result leaf, then for each array of
-    indices in ``distinct`` whether all its elements differ and none is negative.  ``needs`` are the
-    array arguments whose values before the call it reads; ``reads`` and ``writes`` are what the kernel itself reads and
+    indices in ``distinct`` whether all its elements differ and none is negative.  ``needs`` are the array arguments
+    whose values before the call it reads; ``reads`` and ``writes`` are the arrays that the kernel itself reads and
     writes; ``becomes_active`` are array arguments that are passive on entry and active after the call;
-    ``result_active`` says for each result leaf whether it depends on an active argument.  ``after`` are array
-    arguments whose values after the call it reads besides: it takes them behind the seeds.  ``ends`` are array
-    arguments whose shadow it only reads, where the values before the call have no adjoint.  ``new`` are those of which
-    it is told last of all whether the shadow is new and holds anything.  ``saves`` says whether it runs forward and
-    saves values first.
+    ``result_active`` has for each result leaf whether it depends on an active argument.  ``after`` are array
+    arguments whose values after the call it reads too: they follow the seeds.  ``ends`` are array arguments whose
+    shadow it only reads, because the values before the call have no adjoint.  For each array in ``new`` a last argument
+    says whether the shadow is new, with undefined elements.  ``saves``: it runs forward and saves values first.
     """
 
     function: ir.Function
@@ -45,10 +44,10 @@ class Derivative:
 
 @dataclass(frozen=True)
 class Split:
-    """A program that does what a kernel does and saves what the adjoint needs, and the adjoint that goes on from there.
+    """A program that runs the kernel and saves what the adjoint needs, and the adjoint that continues from there.
 
-    ``forward`` takes the kernel's argument leaves; it returns the kernel's results and then what it keeps.
-    ``derivative`` is as of an adjoint, except that its function takes what was kept behind the values after the call.
+    ``forward`` takes the kernel's argument leaves; it returns the kernel's results and then the saved values.
+    ``derivative`` is like that of an adjoint, except that its function takes the saved values after all others.
     """
 
     forward: ir.Function

@@ -1,7 +1,7 @@
-"""Program specialisation: the plain adjoint of a kernel, and the programs that are made of its statements.
+"""Program specialisation: the plain adjoint of a kernel, and the programs that are built from its statements.
 
-`adjoint.build` writes each of them once: those that compute forward and those that go backward.  Together they are the
-adjoint; apart, two halves of a split reversal.
+`adjoint.build` writes the statements that compute forward and those that go backward.  Together they are the adjoint;
+apart, they are the two halves of a split reversal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ampi.kernel.ir.ssa import every
 
 @dataclass(frozen=True)
 class Draft:
-    """The adjoint of a kernel as it is written first, in single assignment form.
+    """The first form of a kernel's adjoint, in single assignment form.
 
     Attributes
     ----------
@@ -30,21 +30,21 @@ class Draft:
     names : Names
         The maker of further names.
     leaves : tuple of ir.Argument
-        What an adjoint program takes: the kernel's arguments, shadows, seeds.
+        The arguments of an adjoint program: the kernel's arguments, shadows, seeds.
     before, back : tuple of ir.Stmt
         The statements that compute forward, and those that go backward.
     results : tuple of ir.Expr
-        What the forward statements compute for the kernel's results.
+        The kernel's results, as the forward statements compute them.
     values : tuple of ir.Expr
-        What is returned: the adjoints of the active scalar arguments.
+        The returned values: the adjoints of the active scalar arguments.
     shadowed, scalars : tuple of ir.Argument
         The arguments that have a shadow, and the active scalars.
     result_active : tuple of bool
         For each leaf of the result, whether it depends on an active argument.
     shadow, after : dict
-        The shadows of arrays, and what stands for the arrays as they were after the call.
+        The shadows of arrays, and the names for the arrays as they were after the call.
     saved : dict
-        What the arrays of saved values hold, in words.
+        Descriptions of what the arrays of saved values hold.
     active, ends, written : frozenset of str
         Active arguments; those whose shadow is only read; the arrays that the kernel writes.
     """
@@ -91,11 +91,11 @@ class Draft:
         )
 
     def is_saving(self, s: ir.Alloc) -> bool:
-        """Whether an allocation is for values from the way forward: saved ones, or all that an array holds."""
+        """Return whether an allocation is for values of the forward sweep: saved ones, or a copy of an array."""
         return s.target.name in self.saved or (isinstance(s.fill, Var) and isinstance(s.fill.type, types.Array))
 
     def kept(self, generated: ir.Function, after: Iterable[str]) -> list[Remark]:
-        """What a program saves and copies; ``after`` are the arrays that are read as after the call."""
+        """Remarks on what a program saves and copies; ``after`` are the arrays whose values after the call are read."""
         found = [Remark.of(Kind.AFTER, array=name) for name in after]
         for s in every(generated.body):
             if isinstance(s, ir.Alloc) and s.target.name in self.saved:
@@ -112,7 +112,7 @@ class Draft:
         remarks: Iterable[Remark],
         saves: bool,
     ) -> Derivative:
-        """A program that was made of this one, and what is to be known of it."""
+        """A program built from this draft, with the facts about it."""
         names = frozenset(a.name for a in self.primal.arguments if isinstance(a.type, types.Array))
         return Derivative(
             function=generated,

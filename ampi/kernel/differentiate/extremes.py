@@ -1,4 +1,4 @@
-"""Adjoints of minima and maxima in loops: a search for the iterations that they came from."""
+"""Adjoints of minima and maxima in loops: a search for the iterations from which they came."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ampi.kernel.ir.ssa import INT, Branch, Carried, Join, Loop
 def search(
     forward: Forward, s: Loop, scope: Scope, wanted: list[tuple[Extreme, Expr]]
 ) -> list[tuple[Extreme, Expr, Expr]]:
-    """The iterations that extremes came from (minus one: from before the loop), looked for where an adjoint is
-    not zero."""
+    """Search for the iterations from which extremes came (minus one: the value before the loop), if an adjoint is not
+    zero."""
     if not wanted:
         return []
     to = forward.to

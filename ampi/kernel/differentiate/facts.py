@@ -1,7 +1,7 @@
-"""What is known of a kernel when it is differentiated: the answers of the analyses.
+"""Facts about a kernel when it is differentiated: the results of the analyses.
 
-`begin` knows what is safe without any analysis.  Each analysis puts a better answer in its place; an adjoint that is
-made without it computes, saves or copies more, and gives the same.
+`begin` assumes what is safe without any analysis.  Each analysis improves on that.  Without it, the adjoint computes,
+saves or copies more, and has the same results.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ampi.kernel.ir.ssa import Custom, definitions, every, results_of
 
 @dataclass(frozen=True)
 class Facts:
-    """A kernel in single assignment form, and what is known of it.
+    """A kernel in single assignment form, and the facts about it.
 
     Attributes
     ----------
@@ -39,11 +39,11 @@ class Facts:
     names : Names
         The maker of names for the kernel and its derivatives.
     accesses : Accesses
-        Where it touches which array.
+        Its accesses to arrays.
     activity : Activity
-        What depends on active arguments and what results depend on.
+        The values that depend on active arguments, and those on which results depend.
     singularities : Singularities
-        Where derivatives may be infinite, or zero beside what is.
+        Values at which derivatives may be infinite, and derivatives that must then be exactly zero.
     sources : dict
         For each load, where its value is found when the adjoint needs it (TBR).
     snapshots : list of Snapshot
@@ -51,17 +51,12 @@ class Facts:
     outcomes : frozenset of str
         Comparisons whose outcomes are saved.
     before : dict
-        For a nest of loops whose lengths vary, how often its innermost loop has run before it begins again.
-    kept : dict
-        Values that are read from an array into which they were put, with the place there.
-    stored : dict
-        The same for carried scalars, which the iteration before has put there.
-    independence : bool
-        Whether loops without ``prange`` may be found to have independent iterations.
-    ends : frozenset of str
-        Arrays whose shadows need not become zero: new ones, and arguments that are passive before the call.
-    seeded : frozenset of str
-        New arrays that are returned and whose shadows are read only: what the caller gives will do.
+        For a nest of loops whose lengths vary, the number of innermost iterations before each run of the innermost
+        loop. kept : dict Values that are read from an array in which they were stored, with their place there. stored :
+        dict The same for carried scalars, stored by the previous iteration. independence : bool Whether to look for
+        independent iterations in loops without ``prange``. ends : frozenset of str Arrays whose shadows need not become
+        zero: new ones, and arguments that are passive before the call. seeded : frozenset of str New arrays that are
+        returned and whose shadows are only read: the caller's seed serves as the shadow.
     """
 
     primal: ir.Function
@@ -82,7 +77,7 @@ class Facts:
 
 
 def begin(primal: ir.Function, active: Iterable[str]) -> Facts:
-    """What is known of a kernel in single assignment form without any analysis."""
+    """The facts about a kernel in single assignment form that need no analysis."""
     taken = {a.name for a in primal.arguments}
     taken |= {v.name for s in every(primal.body) for v in definitions(s)}
     accesses = tbr.collect(primal)
@@ -99,24 +94,24 @@ def begin(primal: ir.Function, active: Iterable[str]) -> Facts:
 
 
 def find_activity(facts: Facts) -> Facts:
-    """What depends on the active arguments, and what the results depend on."""
+    """Find the values that depend on the active arguments, and those on which the results depend."""
     return replace(facts, activity=activity.analyse(facts.primal, facts.active))
 
 
 def find_sources(facts: Facts) -> Facts:
-    """Which loads need not be saved, since their elements still hold what was loaded or can be computed again."""
+    """Find the loads that need not be saved: their elements keep the values, or can be recomputed."""
     return replace(facts, sources=tbr.find_sources(facts.primal, facts.accesses))
 
 
 def share_snapshots(facts: Facts) -> Facts:
-    """Save once what several loads share."""
+    """Save a part of an array once for several loads."""
     snapshots = find_snapshots(facts.accesses, facts.sources)
     sources = facts.sources | {name: Source.SNAPSHOT for snapshot in snapshots for name in snapshot.loads}
     return replace(facts, snapshots=snapshots, sources=sources)
 
 
 def save_outcomes(facts: Facts) -> Facts:
-    """Save which of two numbers was smaller where that is all that an adjoint needs of them."""
+    """Save the outcome of a comparison where the adjoint needs nothing else of the numbers."""
     body, outcomes = find_outcomes(facts.primal.body, facts.accesses, facts.sources, facts.names)
     if not outcomes:
         return facts
@@ -134,12 +129,12 @@ def number_iterations(facts: Facts) -> Facts:
 
 
 def reload_computed(facts: Facts) -> Facts:
-    """What is costly to compute again and can be read from an array that still holds it."""
+    """Find expensive values that can be read from an array that still holds them."""
     return replace(facts, kept=find_kept(facts.primal.body, facts.accesses))
 
 
 def recover_carried(facts: Facts) -> Facts:
-    """Carried scalars that can be read from an array into which they were stored."""
+    """Find carried scalars that can be read from an array in which they were stored."""
     return replace(facts, stored=find_stored(facts.primal.body, facts.accesses))
 
 
@@ -149,8 +144,10 @@ def find_independence(facts: Facts) -> Facts:
 
 
 def find_ends(facts: Facts, plain: bool) -> Facts:
-    """The arrays into each of whose elements the kernel writes at most once: shadows that are read once need not become
-    zero.  Of arguments, where the caller bears that (``plain``), those passive before the call that are not read."""
+    """Find the arrays to each of whose elements the kernel writes at most once: their shadows need not become zero.
+
+    Of the arguments, if the caller allows it (``plain``), those that are passive before the call and not read.
+    """
     found = _arguments_written_once(facts) if plain else set()
     results = [v for v in results_of(facts.primal) if isinstance(v, Var) and isinstance(v.type, types.Array)]
     seeded = set()
@@ -186,8 +183,8 @@ def _arguments_written_once(facts: Facts) -> set[str]:
 
 
 def _used_as_a_whole(body: tuple[Stmt, ...]) -> tuple[set[str], set[str], set[str]]:
-    """The arrays that are read otherwise than element by element, those that operations on arrays fill, and others that
-    are written so."""
+    """The arrays that are read otherwise than element by element, those that operations on whole arrays fill, and
+    others that are written as a whole."""
     read: set[str] = set()
     filled: set[str] = set()
     otherwise: set[str] = set()

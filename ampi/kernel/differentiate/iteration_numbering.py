@@ -1,8 +1,8 @@
-"""Iteration numbering: the iterations of inner loops whose length varies are counted through.
+"""Iteration numbering: consecutive numbers for the iterations of inner loops whose length varies.
 
 Values saved in a nest of loops are kept in an array with one dimension per loop, if the lengths of the loops are known
-before the nest begins.  Otherwise they follow one another in a single dimension, and this pass gives the kernel integer
-scalars which count the iterations before each execution of the innermost loop.
+before the nest begins.  Otherwise they are saved one after another in a single dimension, and this pass adds integer
+scalars to the kernel that count the iterations before each run of the innermost loop.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def irregular_nests(accesses: Accesses, sources: dict[str, Source]) -> list[Nest
 
 
 def add_counters(function: ir.Function, nests: list[Nest], names: Names) -> tuple[ir.Function, dict[Nest, Expr]]:
-    """The function with counters, and for each nest how often its innermost loop has run before it begins again."""
+    """The function with counters, and for each nest the count at the beginning of its innermost loop."""
     before: dict[Nest, Expr] = {}
     body = function.body
     for innermost, outermost in nests:

@@ -1,6 +1,6 @@
-"""Load hoisting: loads on one side of a branch that are made anyway are made before the branch.
+"""Load hoisting: a load that both ways through a branch make is moved before the branch.
 
-They are then known to be harmless, so the branch can become a selection and its loop be vectorised.
+The branch can then become a selection, and its loop can be vectorised.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def _block(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 
 def _made_anyway(s: Branch, rest: list[Stmt]) -> tuple[list[Stmt], dict[str, Expr]]:
-    """The loads to make before a branch, and the names which their values had.
+    """The loads to move before a branch, and the names that their values had.
 
-    The name that is left is that of the load behind the branch, if there is one: what is around the block may use it.
+    Of several names, that of the load after the branch stays, since statements around the block may use it.
     """
     inside = {v.name for t in every((s,)) for v in definitions(t)}
     then, orelse, later = _loads(s.then), _loads(s.orelse), _loads(tuple(rest))
@@ -61,7 +61,7 @@ def _made_anyway(s: Branch, rest: list[Stmt]) -> tuple[list[Stmt], dict[str, Exp
 
 
 def _loads(body: tuple[Stmt, ...]) -> dict[Any, ir.Assign]:
-    """The loads that a block certainly makes before it writes into their array."""
+    """The loads that a block always makes before it writes to their array."""
     found: dict[Any, ir.Assign] = {}
     stored: set[str] = set()
     for t in body:

@@ -1,4 +1,4 @@
-"""Random numbers: the part of a kernel that draws them, as a program; and parameters that have no derivative."""
+"""Random numbers: a program with the part of a kernel that draws them, and errors for active parameters."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ QUANTILES = {
     **dict.fromkeys(("draw_beta", "draw_by_beta"), "betaincinv(a, b, u)"),
     **dict.fromkeys(("draw_standard_t", "draw_by_standard_t"), "stdtrit(df, u)"),
 }
-"""What turns a uniform number into one of these distributions, and has derivatives."""
+"""Differentiable functions that map a uniform number to one of these distributions."""
 
 
 def counting(primal: ir.Function) -> ir.Function:
-    """A kernel that stores what it draws as far as there is room, and returns how many numbers there are."""
+    """A kernel that stores the numbers that it draws, as far as there is room, and returns how many there are."""
     drawn = random_draws.arguments_of(primal)
     names = {a.name for a in drawn}
     places = tuple(ir.Var(a.role[1], INT) for a in drawn if a.role is not None)
@@ -51,8 +51,8 @@ def counting(primal: ir.Function) -> ir.Function:
 
 
 def with_copies(function: ir.Function) -> ir.Function:
-    """A program (in single assignment form) that writes into nothing but arrays of random numbers: what else it writes
-    of its arguments are copies."""
+    """A program (in single assignment form) that changes no arguments but the arrays of random numbers: it works on
+    copies of the others."""
     taken = {a.name for a in function.arguments} | {v.name for s in every(function.body) for v in definitions(s)}
     fresh = Names(taken)
     changed = {array.name for s in every(function.body) if (array := written(s)) is not None}
@@ -68,8 +68,11 @@ def with_copies(function: ir.Function) -> ir.Function:
 
 
 def refuse_active_parameters(function: ir.Function, active: Collection[str]) -> None:
-    """Raise where what decides on a random number carries derivatives, or an argument with respect to which a function
-    has none; of a kernel in single assignment form."""
+    """Raise an error if a parameter of a random number is active, or an argument for which a function has no
+    derivative.
+
+    The kernel is in single assignment form.
+    """
     varied = activity.analyse(function, active).varied
     for s in every(function.body):
         if isinstance(s, ir.Assign) and isinstance(s.value, ir.Op) and s.value.name in intrinsics.WITHOUT:

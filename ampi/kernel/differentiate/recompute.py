@@ -1,4 +1,4 @@
-"""Recomputation: the statements of a scope are computed forward once more, for the values that its reversal needs."""
+"""Recomputation: the statements of a scope run forward once more, for the values that its reversal needs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from ampi.kernel.ir.ssa import INT, ONE, ZERO, Branch, Carried, Custom, Join, Lo
 class Forward:
     """Computes statements of the primal forward, in a scope.
 
-    ``after`` are the arrays that can be read as they were after the call; ``threads``: several run the program.
+    ``after`` are the arrays whose values after the call are available; ``threads``: the program runs on several
+    threads.
     """
 
     def __init__(self, to: Builder, facts: Facts, after: dict[str, Var], threads: bool) -> None:
@@ -106,7 +107,7 @@ class Forward:
         return self.to.load(tape, self.saving.slot(loops, scope), name)
 
     def kept_value(self, name: str, scope: Scope) -> Expr | None:
-        """A value that an iteration around the scope has put into one of its arrays."""
+        """A value that an iteration around the scope has stored in one of its arrays."""
         if name not in self.facts.kept:
             return None
         place = self.facts.kept[name]
@@ -115,13 +116,13 @@ class Forward:
         known = all(scope.find(i.name) is not None for i in place.index if isinstance(i, Var) and i.name not in own)
         if place.array.name in scope.values or not isinstance(filled, Var) or not known:
             return None
-        for s in place.following:  # a scope around this one may know them too, of another iteration
+        for s in place.following:  # a scope around this one may hold those of another iteration
             assert isinstance(s.value, Op)
             scope.values[s.target.name] = self.to.value(replace(s.value, args=scope.atoms(s.value.args)), s.target.name)
         return self.to.load(filled, scope.atoms(place.index), name)
 
     def outcome(self, name: str, scope: Scope) -> Expr | None:
-        """What a comparison has found, where that was saved."""
+        """The saved outcome of a comparison."""
         if name not in self.facts.outcomes or name in scope.saved_loads:
             return None
         tape, loops = scope.find_saved(name)
@@ -190,13 +191,14 @@ class Forward:
         return found | {tape.name for tape, _ in scope.saved_loads.values()}
 
     def range(self, s: Loop, scope: Scope) -> tuple[Expr, Expr, int]:
-        """The range of a loop that has run, from the first iteration to the last."""
+        """The range of the iterations that a loop has run."""
         if s.condition is not None:
             return ZERO, scope.atom(s.var), 1
         return scope.atom(s.start), scope.atom(s.stop), s.step
 
     def is_shared(self, s: Loop) -> bool:
-        """Whether threads share a loop: a ``prange``, or an operation on whole arrays with independent elements."""
+        """Return whether threads share a loop: a ``prange``, or an operation on whole arrays with independent
+        elements."""
         if s.parallel or not (s.whole and self.threads) or isinstance(s.stop, Const):
             return s.parallel
         return tbr.are_independent(s, self.facts.accesses)
@@ -218,13 +220,13 @@ class Forward:
             scope.values[c.var.name] = stored
 
     def stored_before(self, s: Loop, c: Carried, scope: Scope) -> Expr | None:
-        """A carried scalar as the iteration before has stored it; as it was before the loop in the first iteration."""
+        """A carried scalar as the previous iteration stored it; in the first iteration, its value before the loop."""
         place = self.facts.stored.get(c.var.name)
         assert scope.parent is not None
         if place is None:
             return None
         array: Expr | None = self.after.get(place.array.name)
-        if array is None and not self.is_argument(place.array):  # whose working copy takes longer than what is saved
+        if array is None and not self.is_argument(place.array):  # a working copy would take longer than saving
             array = scope.parent.find(place.array.name)
         if not isinstance(array, Var):
             return None

@@ -1,6 +1,6 @@
-"""Reverse accumulation: the statements of a scope are walked back through, from the last one to the first.
+"""Reverse accumulation: adjoints of the statements of a scope, from the last to the first.
 
-A loop is reversed iteration by iteration; each is recomputed first, in a scope of its own.
+A loop is reversed iteration by iteration; each iteration is first recomputed, in a separate scope.
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ from ampi.kernel.ir.partials import GUARD, adjoint_of
 from ampi.kernel.ir.rebuild import at_line, instance
 from ampi.kernel.ir.ssa import INT, ONE, ZERO, Branch, Carried, Custom, Join, Loop, definitions, every, reads, written
 
-Adjoints = dict[str, Expr]  # of the scalars; those of arrays are in their shadows
+Adjoints = dict[str, Expr]  # of scalars; those of arrays are in their shadows
 Transpose = Callable[[Any], Rule]
 
 
 class Backward:
-    """Adds up adjoints of the values that statements of the primal read, from those of the values they compute."""
+    """Computes adjoints of the values that statements of the primal read, from those of the values that they
+    compute."""
 
     def __init__(
         self, to: Builder, facts: Facts, forward: Forward, shadow: dict[str, Var], transpose: Transpose
@@ -147,7 +148,7 @@ class Backward:
                 self.contribute(adjoints, value, g)
 
     def product(self, op: Op, k: int, result: Expr, g: Expr, target: Var, original: tuple[Expr, ...]) -> Expr | None:
-        """What an adjoint adds to that of an operand; zero where the one or the derivative is, if the other one may be
+        """The contribution of an adjoint to that of an operand; zero where one factor is, if the other may be
         infinite."""
         known = self.facts.singularities
         others = original[:k] + original[k + 1 :] if op.name == "mul" else original
@@ -210,7 +211,7 @@ class Backward:
             self.to.emit(Branch(condition, then, orelse, tuple(joins), line=s.line))
 
     def custom(self, s: Custom, scope: Scope, adjoints: Adjoints) -> None:
-        """Put the author's adjoint in the place of a call."""
+        """Replace a call by the adjoint that its author has written."""
         numbers = {j.var.name: adjoints.pop(j.var.name, None) for j in s.joins}
         shadows = [self.shadow.get(e.array.name) for e in s.results if isinstance(e, ir.Load)]
         if not any(shadows) and all(g is None for g in numbers.values()):
@@ -241,7 +242,7 @@ class Backward:
         return scope.atom(e.array if isinstance(e, ir.Load) else e)
 
     def taken(self, e: ir.Load, scope: Scope) -> Var:
-        """The adjoint of an array, or of a part, as an array of its own; the shadow becomes zero."""
+        """A copy of the adjoint of an array or of a part; the shadow becomes zero."""
         shadow = self.shadow.get(e.array.name)
         like = self.whole(e, scope) if shadow is None else shadow
         index = scope.atoms(e.index)
@@ -322,7 +323,7 @@ class Backward:
             self.contribute(adjoints, x.carried.init, self.to.value(select(nowhere, g, constant(0, g.type))))
 
     def is_independent(self, s: Loop) -> bool:
-        """Whether the iterations of a loop, its carried scalars aside, may be reversed in any order."""
+        """Return whether the iterations of a loop, its carried scalars aside, may be reversed in any order."""
         if s.condition is not None:
             return False
         return s.parallel or (self.facts.independence and tbr.are_independent(s, self.facts.accesses))
@@ -331,13 +332,13 @@ class Backward:
         return total if amount is None else self.to.value(arithmetic("add", total, amount), total.name)
 
     def has_work(self, s: Loop, adjoints: Adjoints) -> bool:
-        """Whether anything active happens in a loop."""
+        """Return whether anything active happens in a loop."""
         if any(c.var.name in adjoints for c in s.carried):
             return True
         return any((w := written(t)) is not None and w.name in self.facts.activity.active for t in every(s.body))
 
     def reversed_range(self, s: Loop, scope: Scope, any_order: bool) -> tuple[Expr, Expr, int]:
-        """The range in which a loop is walked back through; independent iterations keep their order."""
+        """The range of a reversed loop; independent iterations keep their order."""
         start, stop, step = self.forward.range(s, scope)
         if any_order:
             return start, stop, step

@@ -1,7 +1,7 @@
-"""Saving values (store-all): what iterations cannot recompute is saved while the scope around them runs forward.
+"""Saved values (store-all): values that iterations cannot recompute are saved while the outer scope runs forward.
 
-Three kinds of values are saved, each in an array with a place for every iteration of the loops around it: loaded
-elements that are overwritten later, snapshots of what several loads share, and carried scalars.
+Three kinds of values are saved, each in an array with a place for every iteration of the enclosing loops: loaded
+elements that are overwritten later, snapshots of arrays for several loads, and carried scalars.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from ampi.kernel.ir.builder import Builder
 from ampi.kernel.ir.names import stem
 from ampi.kernel.ir.ssa import INT, ONE, ZERO, Branch, Loop, every
 
-START = Const(16, INT)  # places at first where it is not known how many iterations there are
+START = Const(16, INT)  # initial capacity where the number of iterations is not known
 
 
 class Saving:
-    """Makes the arrays of saved values, and knows where in them the current iterations have theirs."""
+    """Makes the arrays of saved values, and finds the places of the current iterations in them."""
 
     def __init__(self, to: Builder, facts: Facts) -> None:
         self.to = to
         self.facts = facts
-        self.tapes: dict[str, str] = {}  # what the arrays hold, in words
+        self.tapes: dict[str, str] = {}  # descriptions of what the arrays hold
 
     def trips(self, loops: tuple[Loop, ...], scope: Scope) -> tuple[Expr, ...]:
         """The numbers, from zero, of the current iterations of loops."""
@@ -40,7 +40,7 @@ class Saving:
         return tuple(numbers)
 
     def slot(self, loops: tuple[Loop, ...], scope: Scope) -> tuple[Expr, ...]:
-        """Where the values saved in the current iterations of loops are."""
+        """The place of the values saved in the current iterations of loops."""
         before = self.facts.before.get((loops[-1].name, loops[0].name))
         if before is None:
             return self.trips(loops, scope)
@@ -136,7 +136,7 @@ class Saving:
         level(())
 
     def make_room(self, s: Loop, scope: Scope, more: Expr) -> None:
-        """Lengthen what is saved in a loop whose iterations are numbered through, for ``more`` of them."""
+        """Lengthen the arrays of saved values of a loop with numbered iterations, for ``more`` iterations."""
         for tape, loops in scope.saved_loads.values():
             before = self.facts.before.get((loops[-1].name, loops[0].name))
             if loops[-1].name == s.name and before is not None:
@@ -148,7 +148,8 @@ class Saving:
         self.to.forget(tape.name)
 
     def loads_to_save(self, s: Loop, scope: Scope) -> list[tuple[str, Any, tuple[Loop, ...]]]:
-        """What is saved in a loop, with its types and the loops around it: loads, and outcomes of comparisons."""
+        """The loads and outcomes of comparisons that are saved in a loop, with their types and the loops around
+        them."""
         found = []
 
         def visit(body: tuple[Stmt, ...], loops: tuple[Loop, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Environments: what the names of the primal stand for in one run of the function or of an iteration."""
+"""Environments: the meaning of the primal's names in one run of the function or of an iteration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ampi.kernel.ir.ssa import Loop
 
 @dataclass
 class Scope:
-    """One run of the function or of an iteration: what the original names stand for in the generated code."""
+    """One run of the function or of an iteration: the values of the original names in the generated code."""
 
     parent: Scope | None = None
     loop: Loop | None = None
@@ -31,7 +31,7 @@ class Scope:
         return next((scope.values[name] for scope in self.outwards() if name in scope.values), None)
 
     def atom(self, e: Expr) -> Expr:
-        """What an atom of the primal stands for."""
+        """The value of an atom of the primal."""
         found = self.find(e.name) if isinstance(e, Var) else None
         return e if found is None else found
 
@@ -39,7 +39,7 @@ class Scope:
         return tuple(map(self.atom, es))
 
     def array(self, array: Var) -> Var:
-        """What an array of the primal stands for."""
+        """The array that stands for an array of the primal."""
         found = self.atom(array)
         assert isinstance(found, Var)
         return found
@@ -49,5 +49,5 @@ class Scope:
         return next(scope.snapshots[name] for scope in self.outwards() if name in scope.snapshots)
 
     def find_saved(self, name: str) -> tuple[Var, tuple[Loop, ...]]:
-        """The array of values saved for a load, and the loops in whose iterations they were."""
+        """The array of values saved for a load, and the loops whose iterations they belong to."""
         return next(scope.saved_loads[name] for scope in self.outwards() if name in scope.saved_loads)

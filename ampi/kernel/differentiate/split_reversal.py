@@ -1,7 +1,7 @@
-"""Split reversal: a program that computes forward and then backward is cut in two, and the kernel's run is the first.
+"""Split reversal: the adjoint program is cut in two, and its forward part replaces the kernel's own run.
 
-What the second part takes from the first is *kept*: arrays of saved values, sizes, scalars (Griewank and Walther call
-this the split reversal, and a program that runs forward once more the joint one).
+The second part takes *kept* values from the first: arrays of saved values, sizes, scalars (Griewank and Walther call
+this split reversal, and a program that runs forward once more joint reversal).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ampi.kernel.ir.ssa import Loop, definitions, every, reads, written
 
 
 def taken_from_before(body: tuple[Stmt, ...], known: set[str]) -> dict[str, Var]:
-    """What statements read without having defined it, by name, except for names that are known."""
+    """The names that statements read without having defined them, apart from those that are known."""
     defined = known | {v.name for s in every(body) for v in definitions(s)}
     found: dict[str, Var] = {}
     for s in every(body):
@@ -30,22 +30,22 @@ def taken_from_before(body: tuple[Stmt, ...], known: set[str]) -> dict[str, Var]
 
 
 def writes_into(body: tuple[Stmt, ...], names: dict[str, Var]) -> bool:
-    """Whether statements change what such an array holds."""
+    """Return whether statements change the elements of these arrays."""
     return any((w := written(s)) is not None and w.name in names for s in every(body))
 
 
 def has_loop(body: tuple[Stmt, ...]) -> bool:
-    """Whether there is more to compute than a few numbers."""
+    """Return whether statements contain a loop or an operation on whole arrays."""
     return any(isinstance(s, (Loop, ir.Fill)) for s in every(body))
 
 
 def raises(body: tuple[Stmt, ...]) -> bool:
-    """Whether statements raise exceptions."""
+    """Return whether statements raise exceptions."""
     return any(isinstance(s, ir.Raise) for s in every(body))
 
 
 def divisions(body: tuple[Stmt, ...]) -> int:
-    """The number of the statements that raise an exception where they divide by zero, under Python's error model."""
+    """The number of statements that may raise ``ZeroDivisionError``, under Python's error model."""
     values = (s.value for s in every(body) if isinstance(s, ir.Assign))
     return sum(isinstance(v, Op) and v.name in QUOTIENTS and not _is_number(v.args[1]) for v in values)
 
@@ -55,7 +55,7 @@ def _is_number(value: Expr) -> bool:
 
 
 def are_new(results: tuple[Expr, ...], body: tuple[Stmt, ...], kept: Container[str]) -> bool:
-    """Whether the arrays among results are made by the statements, each once, and nothing else needs them."""
+    """Return whether the arrays among results are made by the statements, each once, and nothing else needs them."""
     arrays = [v for v in results if isinstance(v.type, types.Array)]
     made = {s.target.name for s in every(body) if isinstance(s, ir.Alloc) and s.target.type.layout == "C"}
     names = {v.name for v in arrays if isinstance(v, Var) and v.name in made and v.name not in kept}
@@ -63,8 +63,8 @@ def are_new(results: tuple[Expr, ...], body: tuple[Stmt, ...], kept: Container[s
 
 
 def defined_everywhere(function: ir.Function) -> ir.Function:
-    """A function (as it is emitted) that has something to return for what only some branches or iterations define: the
-    second part uses it in the same branches and iterations only."""
+    """A function (about to be emitted) in which kept values are defined even if a branch or loop that sets them is not
+    entered: the second part uses them in the same branches and iterations only."""
     *_, end = function.body
     known = {a.name for a in function.arguments} | _surely_defined(function.body)
     missing = {v.name: v for value in end.values for v in ir.walk(value) if isinstance(v, Var) and v.name not in known}
@@ -72,7 +72,7 @@ def defined_everywhere(function: ir.Function) -> ir.Function:
 
 
 def _surely_defined(body: tuple[Stmt, ...]) -> set[str]:
-    """Names that statements define, whichever branches are taken."""
+    """Names that statements define on every path."""
     found: set[str] = set()
     for s in body:
         if isinstance(s, ir.If):

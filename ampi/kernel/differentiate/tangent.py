@@ -1,4 +1,4 @@
-"""The tangent of a kernel, by source transformation: the kernel itself, with a derivative beside every active value."""
+"""The tangent of a kernel, by source transformation: the kernel with a derivative beside every active value."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from ampi.kernel.ir.ssa import INT, Branch, Carried, Custom, Join, Loop, definit
 
 @dataclass(frozen=True)
 class Draft:
-    """The tangent of a kernel as it is written first: the program, the kernel, and what is to be known of the two."""
+    """The first form of a kernel's tangent: the program, the kernel, and facts about both."""
 
     function: ir.Function
     primal: ir.Function
@@ -54,7 +54,7 @@ class Draft:
     result_active: tuple[bool, ...]
 
     def derivative(self, generated: ir.Function, needs: frozenset[str]) -> Derivative:
-        """A program that was made of this one, and what is to be known of it."""
+        """A program built from this draft, with the facts about it."""
         arrays = frozenset(a.name for a in self.primal.arguments if isinstance(a.type, types.Array))
         stored = {w.name for s in every(self.primal.body) if (w := written(s)) is not None}
         return Derivative(
@@ -197,8 +197,8 @@ class _Tangent(Builder):
         self.dot[target.name] = constant(0, target.type) if total is None else self.value(total, hint)
 
     def product(self, op: Op, k: int, target: Var, d: Expr, argument: Expr) -> Expr | None:
-        """What the tangent of an operand adds to that of the result; zero where the derivative is, if the tangent may
-        be infinite."""
+        """The contribution of an operand's tangent to that of the result; zero where the derivative is zero, if the
+        tangent may be infinite."""
         change = tangent_of(op, k, target, d)
         is_steep = isinstance(argument, Var) and argument.name in self.steep
         if change is None or not is_steep or op.name in LINEAR or not isinstance(op.type, types.Float):
@@ -209,8 +209,8 @@ class _Tangent(Builder):
         return nonzero_only(without_factors(partial), change)
 
     def masked(self, op: Op) -> Expr | None:
-        """The tangent of ``product if g != 0 else 0`` in an adjoint program, where g is an adjoint and the product its
-        with a partial derivative: zero times anything is zero, but where g has a tangent, the product has one.
+        """The tangent of ``product if g != 0 else 0`` in an adjoint program, where the product is that of an adjoint g
+        and a partial derivative: zero times anything is zero, but where g has a tangent, the product has one.
 
         None for other selections.
         """
@@ -223,7 +223,7 @@ class _Tangent(Builder):
         return select(wider, convert(self.tangent(product), op.type), constant(0, op.type))
 
     def wider(self, condition: Expr) -> Expr | None:
-        """A condition that is true besides where the tangent of an adjoint is not zero; None for one of other kinds."""
+        """A condition on an adjoint, widened to hold also where its tangent is not zero; None for other conditions."""
         if isinstance(condition, Var):
             condition = self.conditions.get(condition.name, condition)
         match condition:
@@ -240,10 +240,10 @@ class _Tangent(Builder):
         if self.adjoints and (wider := self.wider(s.condition)) is not None:
             if any(is_differentiable(j.var.type) for j in s.joins):
                 raise KernelError(
-                    f"{self.primal.filename}:{s.line}: the adjoint of this line leaves out what an adjoint of zero "
-                    "does not reach, and its derivative is not known there"
+                    f"{self.primal.filename}:{s.line}: the adjoint of this line skips statements where an adjoint is "
+                    "zero, and its derivative is not known there"
                 )
-            s = replace(s, condition=self.value(wider))  # where it is zero and its tangent is not, zeros are added
+            s = replace(s, condition=self.value(wider))  # where only the adjoint is zero, zeros are added
         with self.nested() as then:
             self.statements(s.then)
         with self.nested() as orelse:
@@ -257,11 +257,11 @@ class _Tangent(Builder):
         self.emit(replace(s, then=tuple(then.statements), orelse=tuple(orelse.statements), joins=tuple(joins)))
 
     def custom(self, s: Custom) -> None:
-        """Put the author's tangent in the place of a call."""
+        """Replace a call by the tangent that its author has written."""
         rule = s.rule if isinstance(s.rule, Tangent) else s.rule.tangent
         if rule is None:
             raise KernelError(
-                f"{self.primal.filename}:{s.line}: '{s.rule.name}' has an adjoint of its own and no tangent; "
+                f"{self.primal.filename}:{s.line}: '{s.rule.name}' has a custom adjoint and no tangent; "
                 f"differentiate in reverse mode, or give the tangent by {s.rule.name}.defjvp"
             )
         function = construct(rule.function)
@@ -319,7 +319,7 @@ class _Tangent(Builder):
         return target
 
     def array_result(self, e: ir.Load, value: Expr, dot: Expr | None, own: set[str]) -> None:
-        """An array that a call with a rule gives: a new one, or one of its arguments."""
+        """An array that a call with a rule returns: a new one, or one of its arguments."""
         assert isinstance(value, Var) and (dot is None or isinstance(dot, Var))
         if e.array.name in own:
             self.dot[e.array.name] = self.whole_dot(e, value) if dot is None else dot

@@ -1,4 +1,4 @@
-"""Transposition of tangents: the adjoint that follows from a tangent which its author has written."""
+"""Transposition of tangents: the adjoint that follows from a tangent that its author has written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Build = Callable[[ir.Function, Iterable[str]], Derivative]
 
 
 def transpose(tangent: Tangent, build: Build) -> Rule:
-    """The adjoint that follows from a tangent, made by ``build``; its residuals are the arguments and the result.
+    """The adjoint that follows from a tangent, built by ``build``; its residuals are the arguments and the result.
 
     A linear function is its own tangent, so that its adjoint, wherever it is taken, is the transpose.
     """
@@ -72,9 +72,9 @@ def transpose(tangent: Tangent, build: Build) -> Rule:
 
 
 def with_given_results(tangent: Tangent) -> tuple[tuple[ir.Stmt, ...], tuple[ir.Argument, ...]]:
-    """The body of a tangent in which results are not computed where they are known, and arguments for the results.
+    """The body of a tangent without the statements that compute known results, and arguments for these results.
 
-    A result is known if it is complete before the first statement that has to do with tangents.
+    A result is known if it is complete before the first statement that involves tangents.
     """
     function = tangent.function
     names = {a.name for a in tangent.tangents}
@@ -103,7 +103,7 @@ def with_given_results(tangent: Tangent) -> tuple[tuple[ir.Stmt, ...], tuple[ir.
 
 
 def _mentions(s: ir.Stmt, names: set[str]) -> bool:
-    """Whether a statement has to do with more than the sizes of arrays."""
+    """Return whether a statement uses any of these names, other than for the size of an array."""
     nodes = list(ir.walk(s))
     count = Counter(n.name for n in nodes if isinstance(n, ir.Var))
     count.subtract(n.array.name for n in nodes if isinstance(n, ir.Size))

@@ -226,12 +226,12 @@ def _key(atom: Expr) -> Any:
 
 
 def same(a: Expr, b: Expr) -> bool:
-    """Whether two atoms are the same value, bit by bit."""
+    """Return whether two atoms are the same value, bit by bit."""
     return _key(a) == _key(b)
 
 
 def _differ(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
-    """Whether two index tuples certainly differ: different literals of the same sign in one dimension."""
+    """Return whether two index tuples certainly differ: different literals of the same sign in one dimension."""
     for x, y in zip(a, b):
         if x != y and isinstance(x, tuple) and isinstance(y, tuple) and x[1][0] != "-" and y[1][0] != "-":
             return True

@@ -377,7 +377,7 @@ def _is_atom(e: Expr) -> bool:
 
 
 def _is_plain(e: Expr) -> bool:
-    """Whether evaluating an expression that is not asked for does no harm and costs little."""
+    """Return whether evaluating an expression that is not asked for does no harm and costs little."""
     if isinstance(e, ir.Load):
         return False
     if isinstance(e, Op):

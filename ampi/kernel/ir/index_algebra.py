@@ -227,7 +227,7 @@ class Integers:
         return below is not None and below >= 0
 
     def is_settled(self, value: ir.Expr, whose: ir.Expr) -> bool:
-        """Whether nothing changes a value between the definition of ``whose`` value it is and a use."""
+        """Return whether nothing changes a value between the definition of ``whose`` value it is and a use."""
         return not any(isinstance(n, ir.Load) or n == whose or self._may_change(n) for n in ir.walk(value))
 
     def _may_change(self, node: Any) -> bool:

@@ -42,7 +42,7 @@ def unify(first: types.Type, second: types.Type) -> types.Type | None:
 
 
 def convertible(source: types.Type, target: types.Type) -> bool:
-    """Whether Numba stores a value of one scalar type into another without being asked."""
+    """Return whether Numba stores a value of one scalar type into another without being asked."""
     if isinstance(source, types.Complex) and not isinstance(target, types.Complex):
         return False
     return source == target or context().can_convert(source, target) is not None
@@ -70,7 +70,7 @@ def is_array(type: types.Type) -> bool:
 
 
 def default_constant(type: types.Type) -> bool:
-    """Whether a plain Python literal of this type has this type in Numba."""
+    """Return whether a plain Python literal of this type has this type in Numba."""
     return type in (types.int64, types.float64, types.complex128, types.boolean)
 
 

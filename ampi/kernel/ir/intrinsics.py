@@ -286,7 +286,7 @@ def real_type(ty: Any) -> Any:
 
 
 def is_differentiable(ty: Any) -> bool:
-    """Whether a scalar type (or an array's element type) can carry a derivative."""
+    """Return whether a scalar type (or an array's element type) can carry a derivative."""
     return isinstance(getattr(ty, "dtype", ty), (types.Float, types.Complex))
 
 

@@ -75,7 +75,7 @@ def _live_before(s: Stmt, live: set[str]) -> set[str]:
 
 
 def is_entered(s: ir.For) -> bool:
-    """Whether a loop is seen to run once at least, up to the end of its body."""
+    """Return whether a loop is seen to run once at least, up to the end of its body."""
     ends = (s.start, s.stop, s.step)
     if not all(isinstance(e, Const) for e in ends) or not range(*(e.value for e in ends)):  # type: ignore[attr-defined]
         return False

@@ -81,7 +81,7 @@ def source(s: ir.Fill) -> str:
 
 
 def _is_like(a: Var, target: Var) -> bool:
-    """Whether Numba takes an array beside a place for the product of two."""
+    """Return whether Numba takes an array beside a place for the product of two."""
     return a.type.dtype == target.type.dtype and a.type.layout in "CF"
 
 

@@ -38,7 +38,7 @@ def arguments_of(function: ir.Function) -> list[ir.Argument]:
 
 
 def draws(value: Any) -> bool:
-    """Whether an expression draws a number."""
+    """Return whether an expression draws a number."""
     return isinstance(value, ir.Op) and value.name in DRAWS
 
 

@@ -195,7 +195,7 @@ def contains_loop(body: tuple[Stmt, ...]) -> bool:
 
 
 def is_rectangular(loop: Loop, outermost: Loop) -> bool:
-    """Whether the range of a loop is fixed before ``outermost`` (around it, or itself) begins."""
+    """Return whether the range of a loop is fixed before ``outermost`` (around it, or itself) begins."""
     if loop.condition is not None:
         return False
     inside = {v.name for t in every((outermost,)) for v in definitions(t)}

@@ -128,8 +128,8 @@ class _Verifier:
         return ": it is neither recomputed nor saved" if self.derived else ""
 
     def is_visible(self, path: Path) -> bool:
-        """Whether what a block defines is defined here: in the same block, in one around, or in one of the same side of
-        the same condition."""
+        """Return whether what a block defines is defined here: in the same block, in one around, or in one of the same
+        side of the same condition."""
         here = set(self.path)
         return all(block in here for block in path)
 
@@ -411,7 +411,7 @@ class _Verifier:
 
 
 def _is_same(first: Any, second: Any) -> bool:
-    """Whether types are the same, but for the layouts of arrays, what may be written, and kinds of integers."""
+    """Return whether types are the same, but for the layouts of arrays, what may be written, and kinds of integers."""
     if isinstance(first, types.Array) and isinstance(second, types.Array):
         return bool(first.dtype == second.dtype and first.ndim == second.ndim)
     return bool(first == second)

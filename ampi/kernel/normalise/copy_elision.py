@@ -81,7 +81,7 @@ class _Copies:
         return None
 
     def is_all(self, shape: tuple[ir.Expr, ...], *names: ir.Var) -> bool:
-        """Whether these are the sizes of an array."""
+        """Return whether these are the sizes of an array."""
         for array in names:
             if shape == tuple(ir.Size(array, k, types.intp) for k in range(len(shape))):
                 return True

@@ -28,7 +28,7 @@ def expand(function: ir.Function) -> ir.Function:
 
 
 def may_leave(s: ir.Stmt) -> bool:
-    """Whether what follows a statement in its block may not be run."""
+    """Return whether what follows a statement in its block may not be run."""
     if isinstance(s, (ir.For, ir.While)):
         return any(isinstance(n, (ir.Return, ir.Raise)) for n in ir.walk(s))
     if isinstance(s, ir.If):
@@ -125,14 +125,14 @@ class _Expansion:
         return self.roots.get(name, name)
 
     def meets_itself(self, s: ir.Elementwise) -> bool:
-        """Whether a value may be computed from an element that another value is stored into."""
+        """Return whether a value may be computed from an element that another value is stored into."""
         root = self.root(s.array.name)
         loads = [n for e in (s.value, *s.index) for n in ir.walk(e) if isinstance(n, ir.Load)]
         return any(self.root(n.array.name) == root and not self.same_element(n, s) for n in loads)
 
     def same_element(self, load: ir.Load, s: ir.Elementwise) -> bool:
-        """Whether an iteration loads from no element that another iteration writes: they can be told apart by indices
-        that both accesses have in common."""
+        """Return whether an iteration loads from no element that another iteration writes: they can be told apart by
+        indices that both accesses have in common."""
         if load.array.name != s.array.name:
             return False
         axes = {axis.name for axis in s.axes}

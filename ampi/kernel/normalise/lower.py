@@ -182,7 +182,7 @@ class _Exits:
 
 
 def _jumps(node: Any) -> bool:
-    """Whether a jump out of this statement's block is inside (a break of an inner loop is none)."""
+    """Return whether a jump out of this statement's block is inside (a break of an inner loop is none)."""
     if isinstance(node, (ir.Break, ir.Continue, ir.Return)):
         return True
     if isinstance(node, ir.If):
@@ -200,7 +200,7 @@ def _always_jumps(body: tuple[ir.Stmt, ...]) -> bool:
 
 
 def _leaves_loop(body: tuple[ir.Stmt, ...]) -> bool:
-    """Whether a break or return inside leaves the loop with this body."""
+    """Return whether a break or return inside leaves the loop with this body."""
     for statement in body:
         if isinstance(statement, (ir.Break, ir.Return)):
             return True

@@ -77,7 +77,7 @@ class _Scalarise:
         return shared
 
     def escapes(self, name: str) -> bool:
-        """Whether a name is used otherwise than element by element at constant places inside the array."""
+        """Return whether a name is used otherwise than element by element at constant places inside the array."""
         uses = sum(isinstance(n, ir.Var) and n.name == name for n in ir.walk(self.function.body))
         return uses != sum(self.harmless(n, name) for n in ir.walk(self.function.body))
 

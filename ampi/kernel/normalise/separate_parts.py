@@ -58,7 +58,7 @@ class SeparateParts:
         return found
 
     def are_separate(self, s: Write, name: str) -> bool:
-        """Whether what a statement writes is never a part for which a name (bound before) stands then."""
+        """Return whether what a statement writes is never a part for which a name (bound before) stands then."""
         parts = self.parts(name, s.array.name)
         return bool(parts) and all(self.is_separate(s, b, name) for b in parts or ())
 

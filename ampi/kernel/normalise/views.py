@@ -202,12 +202,12 @@ class _Views:
 
     @staticmethod
     def is_whole_axis(view: ir.View, axis: int) -> bool:
-        """Whether an axis of a view is one of the array, with the same indices."""
+        """Return whether an axis of a view is one of the array, with the same indices."""
         places = [k for k, i in enumerate(view.index) if i == view.axes[axis]]
         return bool(places) and view.shape[axis] == ir.Size(view.array, places[0], types.intp)
 
     def is_whole(self, view: ir.View) -> bool:
-        """Whether a view is another name of the array."""
+        """Return whether a view is another name of the array."""
         return view.index == view.axes and all(self.is_whole_axis(view, k) for k in range(len(view.axes)))
 
     # expressions

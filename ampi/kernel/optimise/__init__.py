@@ -1,1 +1,1 @@
-"""IR -> IR: adjoints whose loops compilers vectorise, and that run on threads."""
+"""Optimisation of derivative programs, IR -> IR: loops that compilers vectorise, and that run on threads."""

@@ -1,4 +1,4 @@
-"""Allocation hoisting: local arrays of a loop whose size does not change are allocated once, before the loop."""
+"""Allocation hoisting: a loop's local arrays of constant size are allocated once, before the loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ampi.kernel.ir.ssa import INT, ZERO, Branch, Loop, definitions, every
 
 
 def allocate_once(function: ir.Function, names: Names) -> ir.Function:
-    """The function (in single assignment form) with allocations taken out of loops that run on one thread."""
+    """Move allocations out of the loops of a function (in single assignment form) that run on one thread."""
     return replace(function, body=_Moving(function, names).block(function.body))
 
 
@@ -41,7 +41,7 @@ class _Moving:
         return tuple(out)
 
     def out_of(self, s: Loop) -> tuple[list[Stmt], Loop]:
-        """The allocations to make before a loop, and what is left of it."""
+        """The allocations to make before a loop, and the loop without them."""
         inside = {v.name for t in every((s,)) for v in definitions(t)}
         moved: list[Stmt] = []
         body: list[Stmt] = []
@@ -64,16 +64,16 @@ class _Moving:
 
     @staticmethod
     def names_any(e: Expr, inside: set[str]) -> bool:
-        """Whether a size is that of an array, or the value of a variable, that exists in the loop only."""
+        """Return whether a size is that of an array, or the value of a variable, that exists in the loop only."""
         return any(isinstance(v, Var) and v.name in inside for v in ir.walk(e))
 
     def is_extent(self, e: Expr) -> bool:
-        """Whether a size is not negative, so that allocating is harmless even if the loop is never entered."""
+        """Return whether a size is not negative, so that allocating is harmless even if the loop is never entered."""
         match e:
             case Const(value=value):
                 return value >= 0
             case Size(array=array):
-                return array.name not in self.grown  # which may be longer in a later iteration
+                return array.name not in self.grown  # these may be longer in a later iteration
             case Var(name=name):
                 value = self.value.get(name)
                 return isinstance(value, Op) and value.name == "max" and ZERO in value.args

@@ -1,4 +1,4 @@
-"""Destination forwarding: an operation on whole matrices writes into the array that its result is copied to.
+"""Destination forwarding: an operation on whole matrices writes directly into the array to which its result is copied.
 
 ::
 
@@ -10,7 +10,7 @@
         else:                                          for i, j:
             x_bar[i, j] += product[i, j]                   x_bar[i, j] += product[i, j]
 
-Most of what adjoints of products of matrices do besides the products is going through such arrays once more.
+Adjoints of matrix products spend most of their remaining time on such copies.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ampi.kernel.ir.ssa import ZERO, Branch, Loop, every, names_read, written
 
 
 def with_destinations(function: ir.Function) -> ir.Function:
-    """The function, in single assignment form, in which matrices that are copied once are not made."""
+    """Remove matrices from a function (in single assignment form) that are only copied once."""
     if not any(isinstance(s, ir.Fill) for s in every(function.body)):
         return function
     uses: Counter[str] = Counter()
@@ -49,7 +49,7 @@ def _block(body: tuple[Stmt, ...], uses: Counter[str]) -> tuple[Stmt, ...]:
 
 
 def _forwarded(made: ir.Alloc, fill: ir.Fill, nest: Loop) -> Stmt | None:
-    """``fill`` into the array that ``nest`` sets to what was filled, all of it; None if it does anything else."""
+    """``fill`` with the array as its target to which ``nest`` copies all of the result; None if ``nest`` does more."""
     loops: list[Loop] = []
     body: tuple[Stmt, ...] = (nest,)
     while len(body) == 1 and isinstance(body[0], Loop):
@@ -87,13 +87,13 @@ def _forwarded(made: ir.Alloc, fill: ir.Fill, nest: Loop) -> Stmt | None:
 
 
 def _can_be_filled(array: Var, fill: ir.Fill) -> bool:
-    """Whether an array can take the place of the one that is filled."""
+    """Return whether an operation can write into this array."""
     kind, wanted = array.type, fill.target.type
     alike = (kind.dtype, kind.ndim, kind.layout) == (wanted.dtype, wanted.ndim, "C")
     return alike and array.name not in {a.name for a in fill.arguments}
 
 
 def _is_whole(loop: Loop, axis: int, array: Var) -> bool:
-    """Whether a loop goes through an axis of an array from its beginning to its end."""
+    """Return whether a loop runs over a whole axis of an array, from the beginning."""
     plain = not loop.carried and loop.condition is None and not loop.parallel and loop.step == 1
     return plain and loop.start == ZERO and loop.stop == Size(array, axis, loop.stop.type)

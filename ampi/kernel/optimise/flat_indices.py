@@ -1,12 +1,12 @@
-"""Linearised subscripts: an element that is found by its place in the flattened array is addressed by that place.
+"""Linearised subscripts: indices computed from a position in the flattened array are replaced by that position.
 
 ::
 
     i = k // n;  j = k % n;  a[i, j]        a[0, k]
 
-where ``a`` is contiguous and ``n`` is the size of its last axis: views in another shape (``reshape``) have such
-indices, and a division costs a processor as much as twenty multiplications.  An index beyond the end of its axis is
-right for contiguous memory alone, so this is done last, when nobody asks any more which elements two indices are.
+where ``a`` is contiguous and ``n`` is the size of its last axis.  Reshaped views have such indices, and a division
+takes a processor as long as twenty multiplications.  An index beyond the end of its axis is right for contiguous memory
+only, so this pass comes last, after all passes that compare indices.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DIGITS = ("floordiv", "mod")
 
 
 def with_flat_indices(function: ir.Function) -> ir.Function:
-    """The function (in single assignment form) with flat indices, and without the quotients that nothing needs then."""
+    """The function (in single assignment form) with flat indices, and without the quotients that become unused."""
     flat = _Flat(function)
     if not flat.operations:
         return function
@@ -85,7 +85,7 @@ class _Flat:
         return last, index[last]
 
     def operand(self, name: str, value: Expr, array: Var, axis: int) -> Expr | None:
-        """What is divided where a value is such a quotient, or remainder, by the size of an axis."""
+        """The dividend of a value that is a quotient, or a remainder, by the size of an axis."""
         op = self.operations.get(value.name) if isinstance(value, Var) else None
         if op is None or op.name != name:
             return None

@@ -1,20 +1,19 @@
 """Scatter to gather: adjoints of stencils in gather form.
 
 The adjoint of ``new[i] = f(u[i - 1], u[i], u[i + 1])`` adds to three elements of ``u_bar`` in each iteration.  In
-gather form the loop runs over the elements of ``u_bar``, and adds to each of them, once, what the iterations around it
-have for it.  Each element is then written by one iteration only: the loop can be vectorised and run on several threads,
-and passes over memory once.  This pays where the amounts are cheap to compute from the adjoints that they come from,
-since they are computed anew for each neighbour: for stencils that are linear, or nearly so.
+gather form the loop runs over the elements of ``u_bar`` and adds all contributions to each of them at once.  Each
+element is then written by one iteration only: the loop can be vectorised and run on several threads, and passes over
+memory once.  This pays where contributions are cheap, since each is computed anew for each neighbour: for stencils that
+are linear, or nearly so.
 
 A nest of loops becomes
 
-* the nest over the elements that it adds to, with all neighbours where they are all there, and otherwise with
-  those that are;
-* the nest as it was with what else it does (setting adjoints of overwritten elements to zero, for one).
+* a nest over the elements to which it adds, with all neighbours in the interior, and with the existing ones at the
+  boundary;
+* the original nest with its other statements (setting adjoints of overwritten elements to zero, for one).
 
-Other increments, of elements that lie side by side, are added in the same loops as the first.  What is left follows
-closely, row by row: it is done as soon as no neighbour needs what it overwrites any more, and finds its arrays in the
-caches.
+Other increments of adjacent elements are added in the same loops as the first.  The other statements follow row by
+row, as soon as no neighbour needs the values that they overwrite, while their arrays are in the caches.
 
 The method is that of Hückelheim et al., "Automatic differentiation for adjoint stencil loops" (2019).
 """
@@ -40,16 +39,16 @@ from ampi.kernel.optimise.if_conversion import flatten
 from ampi.kernel.optimise.innermost import used_part
 from ampi.kernel.optimise.loop_distribution import CALLED
 
-WORTH = 3  # operations that the detour of an increment through a buffer costs
-WIDEST = 4  # distance of the neighbours in one direction
+WORTH = 3  # cost of an increment by way of a buffer, in operations
+WIDEST = 4  # largest distance of neighbours in one direction
 
 
 def in_gather_form(
     function: ir.Function, names: Names, behind: bool = True, threads: bool = False
 ) -> tuple[ir.Function, list[Remark]]:
-    """The function (in single assignment form) with such nests in gather form where that pays; what was done.
+    """Bring the nests of a function (in single assignment form) into gather form where that pays; with remarks.
 
-    ``behind``: what else a nest does follows row by row, unless ``threads`` share the nest.
+    ``behind``: the other statements of a nest follow row by row, unless ``threads`` share the nest.
     """
     pass_ = _Gather(function, names, behind, threads)
     return replace(function, body=pass_.visit(function.body)), pass_.remarks
@@ -76,7 +75,7 @@ class _Gather(Builder):
         return tuple(out)
 
     def nest(self, s: Loop) -> list[Stmt] | None:
-        """A nest of loops in gather form; None where that is not possible or does not pay."""
+        """A nest of loops in gather form; None if that is impossible or does not pay."""
         nest = self.perfect(s)
         if nest is None:
             return None
@@ -104,7 +103,7 @@ class _Gather(Builder):
     # which nests
 
     def perfect(self, s: Loop) -> Nest | None:
-        """The loops from ``s`` inwards if they are independent and nothing but arithmetic stands between them."""
+        """The loops from ``s`` inwards, if they are independent and have only arithmetic between them."""
         nest = Nest([], [], (), {})
         inside: set[str] = set()
         while True:
@@ -129,7 +128,7 @@ class _Gather(Builder):
             (s,) = inner
 
     def is_orderly(self, nest: Nest) -> bool:
-        """Whether increments may be done first: nothing is stored but zeros, at places that were read before."""
+        """Return whether increments may be done first: nothing is stored but zeros, at places that were read before."""
         loaded: set[tuple[str, tuple[Expr, ...]]] = set()
         stored: dict[str, tuple[Expr, ...]] = {}
         added = {t.array.name for t in nest.body if isinstance(t, ir.Accumulate)}
@@ -188,9 +187,9 @@ class _Gather(Builder):
         return Target(group[0].array, increments, next(iter(fixed))[0])
 
     def beside(self, nest: Nest, targets: list[Target], gathered: set[int]) -> list[ir.Accumulate]:
-        """The other increments, if an iteration is the one of its place and each is of an array of its own.
+        """The other increments, if each has a separate array and targets the element of the iteration itself.
 
-        Their elements must lie side by side, and none may call a function: the loop could not be vectorised.
+        Their elements must be adjacent, and none may call a function: the loop could not be vectorised.
         """
         others = [t for t in nest.body if isinstance(t, ir.Accumulate) and id(t) not in gathered]
         reaches = [reach(targets, k) for k in range(len(nest.loops))]
@@ -202,14 +201,15 @@ class _Gather(Builder):
         return others if all(self.is_adjacent(x, nest) for x in others) else []
 
     def calls(self, e: Expr, values: dict[str, Expr]) -> bool:
-        """Whether a value is computed by a function that is called."""
+        """Return whether a value needs a function call."""
         value = values.get(e.name) if isinstance(e, Var) else None
         if not isinstance(value, Op):
             return False
         return TABLE[value.name].cost >= CALLED or any(self.calls(a, values) for a in value.args)
 
     def is_adjacent(self, x: ir.Accumulate, nest: Nest) -> bool:
-        """Whether the index moves by one element in the last dimension with the innermost loop, and not in others."""
+        """Return whether the index moves by one element in the last dimension with the innermost loop, and not in
+        others."""
         counters = [s.var.name for s in nest.loops]
         *before, last = [tbr.affine(e, self.accesses) for e in x.index]
         fixed = all(name in counters[:-1] or not self.varies(name, nest) for f in before for name, _ in f.terms)
@@ -219,8 +219,8 @@ class _Gather(Builder):
         return any(loop.name == nest.loops[0].name for loop in self.accesses.depth.get(name, ()))
 
     def pays(self, targets: list[Target], nest: Nest) -> bool:
-        """Whether the work that is done anew for each neighbour is less than what the detour of the increments through
-        buffers costs; what neighbours have in common is done once."""
+        """Return whether the work repeated for each neighbour costs less than increments by way of buffers; the work
+        that neighbours have in common is done once."""
         for k in range(len(nest.loops)):
             low, high = reach(targets, k)
             if high - low > WIDEST:
@@ -234,7 +234,7 @@ class _Gather(Builder):
         return cost(self.block.statements) <= cost(nest.body) + WORTH * count
 
     def can_be_moved(self, e: Expr, values: dict[str, Expr]) -> bool:
-        """Whether a value can be computed for another iteration: from loads and operations."""
+        """Return whether a value can be computed for another iteration: from loads and operations."""
         if not isinstance(e, Var) or e.name not in values:
             return True
         value = values[e.name]
@@ -243,7 +243,7 @@ class _Gather(Builder):
 
 
 def cost(body: Iterable[Stmt]) -> int:
-    """Loads and operations on numbers that are not indices."""
+    """The number of loads, and of operations on numbers that are not indices."""
     total = 0
     for t in body:
         if isinstance(t, ir.Assign) and isinstance(t.value, ir.Load):

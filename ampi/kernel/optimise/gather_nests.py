@@ -1,7 +1,7 @@
-"""Stencils in gather form: the loops over the elements that a nest adds to.
+"""Stencils in gather form: the loops over the elements to which a nest adds.
 
-Where all neighbours of an element are there, what they add to it is summed and added at once; at the ends of the loops
-each increment is guarded, or has a loop of its own.
+In the interior all contributions of the neighbours are summed and added at once; at the ends of the loops each
+increment has a condition, or a separate loop.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ from ampi.kernel.ir.ssa import INT, ZERO, Branch, Loop
 from ampi.kernel.optimise.unsigned_indices import in_all_blocks, unsigned
 
 STRIP_SHIFT = 9
-STRIP = 1 << STRIP_SHIFT  # iterations of a loop without loops inside that take the part of a row
-
-Offset = tuple[int, ...]  # from an iteration to the element that it adds to, in each loop's direction
+STRIP = 1 << STRIP_SHIFT  # iterations of an innermost loop that count as a row
+Offset = tuple[int, ...]  # from an iteration to the element to which it adds, in each loop's direction
 
 
 @dataclass
 class Nest:
-    """Loops around one body, which may be run in any order; ``between`` are the statements that begin their bodies."""
+    """Nested loops that may run in any order; ``between`` are the statements at the beginning of their bodies."""
 
     loops: list[Loop]
     between: list[tuple[Stmt, ...]]
@@ -40,8 +39,8 @@ class Nest:
 
 @dataclass
 class Target:
-    """An array with its increments, and for each of its dimensions which loop's counter the index is made of (None: it
-    is the same in all iterations)."""
+    """An array with its increments, and for each dimension the loop whose counter is in the index (None: the index is
+    the same in all iterations)."""
 
     array: Var
     increments: list[tuple[ir.Accumulate, Offset]]
@@ -49,12 +48,12 @@ class Target:
 
     @property
     def is_stencil(self) -> bool:
-        """Whether several iterations add to one element."""
+        """True if several iterations add to one element."""
         return len({offset for _, offset in self.increments}) > 1
 
 
 def iteration(nest: Nest, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """What the outermost loop of a nest does in an iteration, with another body of the innermost one."""
+    """The body of the outermost loop of a nest, with another body of the innermost one."""
     for s, before in zip(nest.loops[:0:-1], [(), *nest.between[:0:-1]]):
         body = (replace(s, body=(*before, *body)),)
     return (*nest.between[0], *body) if nest.between else body
@@ -69,7 +68,7 @@ def reach(targets: list[Target], k: int) -> tuple[int, int]:
 class Writer:
     """Writes the nest that adds to the targets.
 
-    ``beside`` are increments that iterations make besides, in the same loops; ``rest`` is what is to follow.
+    ``beside`` are further increments in the same loops; ``rest`` are the statements that follow.
     """
 
     def __init__(
@@ -104,7 +103,7 @@ class Writer:
         self.to.emit(Branch(runs, tuple(block.statements), line=self.to.line))
 
     def level(self, inside: Expr) -> None:
-        """The loop in the next direction; ``inside``: in the directions so far all neighbours are there."""
+        """The loop in the next direction; ``inside``: all neighbours exist in the directions so far."""
         k = len(self.places)
         s = self.nest.loops[k]
         low, high = reach(self.targets, k)
@@ -128,7 +127,7 @@ class Writer:
         self.emit_loop(s, place, first, end, block.statements)
 
     def row_behind(self, s: Loop, place: Var, high: int) -> None:
-        """What else the iteration does that no later place needs."""
+        """The other statements of an iteration whose values no later place needs."""
         number = self.moved(place, -high)
         runs = self.op("ge", number, s.start, types.boolean)
         body = substitute(in_all_blocks(iteration(self.nest, self.rest), self.accesses), {s.var.name: number})
@@ -157,7 +156,7 @@ class Writer:
         self.to.emit(Branch(inside, tuple(all_there.statements), tuple(some_there.statements), line=s.line))
 
     def row(self, s: Loop, first: Expr, end: Expr) -> None:
-        """A row with all neighbours in the other directions: both ends, and what is between them."""
+        """A row with all neighbours in the other directions: both ends, and the interior."""
         low, high = reach(self.targets, len(self.places))
         if low == high:
             self.segment(s, first, end, guarded=False)
@@ -175,7 +174,7 @@ class Writer:
             self.strips(s, begin, after, high)
 
     def iterations(self, s: Loop, start: Expr, stop: Expr) -> None:
-        """What iterations add besides, at places where it is not done together with the rest."""
+        """The further increments, at places where they are not made together with the rest."""
         if not self.beside:
             return
         place = self.to.inner(s.var.name, INT)
@@ -186,7 +185,7 @@ class Writer:
         self.emit_loop(s, place, start, stop, block.statements, alone=True)
 
     def strips(self, s: Loop, begin: Expr, after: Expr, high: int) -> None:
-        """The places between the ends in strips, each followed by what else is done."""
+        """The places between the ends in strips, each followed by the other statements."""
         span = self.op("add", self.op("sub", after, begin), constant(STRIP - 1, INT))
         count = self.op("max", self.op("rshift", span, constant(STRIP_SHIFT, INT)), constant(1, INT))
         number = self.to.inner("strip", INT)
@@ -218,14 +217,14 @@ class Writer:
                 yield target, x, offset
 
     def one_element(self) -> None:
-        """What is done for one element, in no loop: to see what it costs."""
+        """The work for one element, without a loop, to estimate its cost."""
         self.places = [self.to.fresh(s.var.name, INT) for s in self.nest.loops]
         self.element()
 
     def element(self) -> None:
-        """All that is added to the elements at one place, where all neighbours are there.
+        """All increments of the elements at one place, where all neighbours exist.
 
-        Compilers keep what they have loaded for the next iterations, and still vectorise, if all loads come first.
+        If all loads come first, compilers keep loaded values for the next iterations, and still vectorise.
         """
         found = []
         for target in self.targets:
@@ -242,7 +241,7 @@ class Writer:
             self.to.emit(x)
 
     def guarded(self, s: Loop, target: Target, x: ir.Accumulate, offset: Offset) -> None:
-        """One increment, if its iteration is one of the loop's."""
+        """One increment, if its iteration exists."""
         place, by = self.places[-1], offset[-1]
         there = self.op(
             "and",
@@ -255,7 +254,7 @@ class Writer:
         self.to.emit(Branch(there, tuple(block.statements), line=x.line))
 
     def edge(self, s: Loop) -> None:
-        """A row where neighbours are missing in other directions: one loop for each neighbour that is there."""
+        """A row where neighbours are missing in other directions: one loop for each existing neighbour."""
         for target, x, offset in self.increments():
             there = self.there(offset)
             with self.to.nested() as branch:
@@ -269,7 +268,7 @@ class Writer:
             self.to.emit(Branch(there, tuple(branch.statements), line=x.line))
 
     def there(self, offset: Offset) -> Expr:
-        """Whether the iteration at this distance is one of the outer loops'."""
+        """The condition that the iteration at this distance exists in the outer loops."""
         found: Expr | None = None
         for place, outer, by in zip(self.places, self.nest.loops, offset):
             for condition in (
@@ -288,7 +287,7 @@ class Writer:
         return (0,) * len(self.nest.loops)
 
     def own(self, x: ir.Accumulate) -> ir.Accumulate:
-        """An increment of the iteration of the place itself."""
+        """An increment by the iteration of the place itself."""
         known: dict[str, Expr] = {}
         amount = self.at(x.value, self.here, known)
         index = tuple(self.index(e, self.here, known) for e in x.index)
@@ -306,11 +305,11 @@ class Writer:
         return all(tbr.is_nonnegative(x.index[dimension], self.accesses) for x, _ in target.increments)
 
     def amount(self, x: ir.Accumulate, offset: Offset) -> Expr:
-        """What the iteration at this distance adds to the element."""
+        """The amount that the iteration at this distance adds to the element."""
         return self.at(x.value, offset, {})
 
     def at(self, e: Expr, offset: Offset, known: dict[str, Expr]) -> Expr:
-        """A value as it is in the iteration at this distance."""
+        """A value in the iteration at this distance."""
         if not isinstance(e, Var):
             return e
         if e.name in self.counters:
@@ -330,7 +329,7 @@ class Writer:
         return known[e.name]
 
     def index(self, e: Expr, offset: Offset, known: dict[str, Expr]) -> Expr:
-        """An index as it is in the iteration at this distance, made from the place at once where it is a neighbour."""
+        """An index in the iteration at this distance, computed from the place directly for a neighbour."""
         form = tbr.affine(e, self.accesses)
         if len(form.terms) == 1 and form.constant.denominator == 1:
             ((name, _), factor) = next(iter(form.terms.items()))

@@ -1,4 +1,4 @@
-"""Loop splitting where arrays grow: a loop that lengthens arrays becomes two, of which the inner one does not.
+"""Loop splitting for growing arrays: a loop that lengthens arrays becomes two, and only the outer one lengthens them.
 
 ::
 
@@ -11,9 +11,9 @@
                                                       ...
                                                       trip = trip + 1
 
-Numba counts the references to an array wherever a name may stand for another one from then on, which takes much longer
-than to save a number.  How long an array must be is known before an iteration if it is a sum of what the iteration
-begins with; others grow where they did.
+Where a name may be bound to another array, Numba counts references, which takes much longer than saving a number.  The
+length that an array needs is known before an iteration if it is a sum of values at its beginning; other arrays grow
+where they did.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
 from ampi.kernel.ir.names import Names
 
 _INT = types.intp
-_FIRST = 16  # numbers for which there is room from the beginning
+_FIRST = 16  # initial capacity
 
 
 def grown_outside(function: ir.Function) -> ir.Function:
-    """A function of plain statements in which arrays grow outside of the loops that fill them, where that is known."""
+    """A function of plain statements in which arrays grow outside the loops that fill them, where possible."""
     if not any(isinstance(s, ir.Grow) for s in ir.walk(function.body)):
         return function
     return replace(function, body=_block(function.body, Names.of(function)))
@@ -75,7 +75,7 @@ def _split(s: ir.While, names: Names) -> ir.While:
 
 
 def _is_split(s: ir.While) -> bool:
-    """Whether a loop does nothing but make room for the loop in it."""
+    """Return whether a loop only makes room for the loop in it."""
     *before, last = s.body
     return isinstance(last, ir.While) and all(isinstance(t, (ir.Grow, ir.Assign)) for t in before)
 
@@ -86,7 +86,7 @@ Known = dict[
 
 
 def _without(body: tuple[Stmt, ...], known: Known, made: set[str], found: dict[Expr, list[Var]]) -> tuple[Stmt, ...]:
-    """The statements without those that make room of a known size, which go to ``found``."""
+    """Move statements that make room of a known size to ``found``; the others."""
     out: list[Stmt] = []
     for s in body:
         match s:
@@ -117,7 +117,7 @@ def _assigned(s: Stmt) -> set[str]:
 
 
 def _at_first(e: Expr, known: Known) -> Expr | None:
-    """A sum of integers in terms of what variables were when the iteration began; None if it is none."""
+    """A sum of integers in terms of the variables at the beginning of the iteration; None if it is none."""
     match e:
         case Const():
             return e if isinstance(e.type, types.Integer) else None

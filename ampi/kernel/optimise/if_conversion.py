@@ -1,7 +1,7 @@
-"""If-conversion: branches whose sides only compute become selections, so that a loop can be vectorised.
+"""If-conversion: branches that only compute become selections, so that a loop can be vectorised.
 
-This is done to derivative programs, not to primals: the sides were differentiated apart, so that an infinite derivative
-on the side that is not taken is thrown away by the selection and never multiplied by zero.
+The pass applies to derivative programs, not to primals.  The sides were differentiated separately, so the selection
+discards an infinite derivative on the side that is not taken, and never multiplies it by zero.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ _TRAPPING = {"floordiv", "mod", "pow"}
 
 
 def flatten_loops(body: tuple[Stmt, ...], names: Names) -> tuple[Stmt, ...]:
-    """Statements in which the innermost independent loops have selections in place of branches, as far as possible."""
+    """Replace branches by selections in innermost independent loops, as far as possible."""
     return with_innermost_loops(body, lambda s: replace(s, body=flatten(s.body, names)) if s.independent else s)
 
 
 def flatten(body: tuple[Stmt, ...], names: Names) -> tuple[Stmt, ...]:
-    """Statements with selections in place of branches whose sides are pure and cheap."""
+    """Replace branches whose sides are pure and cheap by selections."""
     return _flatten(body, names, set())
 
 
 def _flatten(body: tuple[Stmt, ...], names: Names, uncertain: set[str]) -> tuple[Stmt, ...]:
-    """The same; ``uncertain`` are names that only the side of a remaining branch defines, but later ones may read."""
+    """The same; ``uncertain`` are names defined on one side of a remaining branch only, which later branches may
+    read."""
     out: list[Stmt] = []
     for s in body:
         if isinstance(s, Branch):
@@ -55,7 +56,7 @@ def _selection(var: Var, condition: Expr, a: Expr, b: Expr, line: int) -> Stmt:
 
 
 def _is_harmless(s: Stmt) -> bool:
-    """Whether a statement may be executed without being asked for."""
+    """Return whether a statement may be executed although its branch is not taken."""
     if not isinstance(s, ir.Assign) or not isinstance(s.value, Op):
         return False
     op = s.value

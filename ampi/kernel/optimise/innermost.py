@@ -1,4 +1,4 @@
-"""Innermost loops: how accesses move with the loop, and buffers for values in between."""
+"""Innermost loops: how the indices of accesses change from iteration to iteration, and buffers between loops."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.remarks import Remark
 from ampi.kernel.ir.ssa import INT, Branch, Loop, contains_loop, names_read
 
-MOST_SCRATCH = 1 << 17  # bytes of all buffers of a function that may be on the stack, of which threads may have little
+MOST_SCRATCH = 1 << 17  # bytes of a function's buffers on the stack, which is small for threads
 
 
 class InnermostLoops(Builder):
-    """Goes through a function (in single assignment form) and writes its innermost loops anew; `loop` says how."""
+    """Rewrites the innermost loops of a function (in single assignment form) by `loop`."""
 
     def __init__(self, function: ir.Function, names: Names) -> None:
         super().__init__(names)
         self.accesses = tbr.collect(function)
         self.remarks: list[Remark] = []
         self.on_stack = 0  # bytes
-        self.buffers_of: list[list[Stmt]] = [[]]  # of the function, and of the parallel loops around
+        self.buffers_of: list[list[Stmt]] = [[]]  # of the function, and of the enclosing parallel loops
 
     def run(self, function: ir.Function) -> ir.Function:
         body = self.visit(function.body)
         return replace(function, body=(*self.buffers_of[0], *body))
 
     def loop(self, s: Loop) -> list[Stmt]:
-        """What becomes of a loop without loops inside."""
+        """Rewrite a loop without inner loops."""
         raise NotImplementedError
 
     def visit(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
@@ -72,7 +72,7 @@ class InnermostLoops(Builder):
     # how accesses move
 
     def place(self, t: Stmt, s: Loop) -> tuple[Any, ...] | None:
-        """The index of an access, if it moves by one element in the last dimension from iteration to iteration."""
+        """The index of an access, if it increases by one in the last dimension from iteration to iteration."""
         forms = [tbr.affine(i, self.accesses) for i in index_of(t)]
         own = (s.var.name, "")
         if not forms or forms[-1].terms.get(own) != 1 or any(own in f.terms for f in forms[:-1]):
@@ -81,7 +81,7 @@ class InnermostLoops(Builder):
         return None if inside else tuple((f.constant, tuple(sorted(f.terms.items()))) for f in forms)
 
     def is_fixed(self, t: Stmt, s: Loop) -> bool:
-        """Whether all iterations touch the same element."""
+        """Return whether all iterations touch the same element."""
         return not any(
             self.varies(n.name, s) or n == s.var for i in index_of(t) for n in ir.walk(i) if isinstance(n, Var)
         )

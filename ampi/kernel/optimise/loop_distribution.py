@@ -1,14 +1,14 @@
-"""Loop distribution: long arithmetic in several stages, so that the processor finds enough to do at once.
+"""Loop distribution: a loop with long arithmetic is cut into stages, so that the processor can overlap more iterations.
 
-A processor works on a few iterations of a loop at a time: as many as the operations that it can look ahead have room
-for.  Where each operation of an iteration waits for the one before (a distance needs a root, a force the distance, an
-adjoint the force), these iterations are too few to keep it busy.  A vectorised iteration takes about
+A processor works on as many iterations of a loop at a time as fit into its window of operations.  Where each operation
+of an iteration waits for the one before (a distance needs a root, a force the distance, an adjoint the force), these
+iterations are too few to keep it busy.  A vectorised iteration takes about
 
     max(operations / operations per cycle, operations * latency of the longest chain / operations looked ahead)
 
-cycles, if not its divisions take longer.  Cut into two loops, each with half of the operations and half of the chain,
-the second term becomes half.  What the later loop needs of the earlier one is kept in a buffer in the cache, or
-computed again if that is as cheap.
+cycles, unless its divisions take longer.  In two loops, each with half of the operations and half of the chain, the
+second term is halved.  Values that the later loop needs from the earlier one are stored in a buffer in the cache, or
+recomputed if that is as cheap.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from ampi.kernel.ir.ssa import INT, ZERO, Carried, Loop, names_read, written
 from ampi.kernel.optimise.innermost import InnermostLoops, array_of
 from ampi.kernel.optimise.unsigned_indices import in_block
 
-LOOKED_AHEAD = 190  # operations
+LOOKED_AHEAD = 190  # operations in the processor's window in the processor's window
 PER_CYCLE = 4
 LATENCY, LATENCY_OF_A_LOAD = 4, 6  # cycles: of an addition, of a load
 CYCLES_OF_A_DIVISION = 4  # of single precision
 COST_OF_KEEPING = 2  # operations, at either end
-OVERHEAD = 0.5  # cycles per iteration that a further loop costs
+OVERHEAD = 0.5  # cycles per iteration for another loop
 WORTH_IT = 0.9
 MOST_STAGES = 3
-MOST_TAKEN = 4  # values from a buffer: each is one more stream through the cache
-CHEAP = 2  # operations: to keep a value and to take it again
-CALLED = 20  # cost from which on an operation is a function that is called
+MOST_TAKEN = 4  # values from a buffer: each is another stream through the cache
+CHEAP = 2  # operations: to store a value and to load it
+CALLED = 20  # an operation that costs more is a function call
 BUFFER_BYTES = 16384
-SHORTEST, LONGEST = 128, 2048  # iterations for which values are kept
+SHORTEST, LONGEST = 128, 2048  # iterations whose values a buffer holds
 
 
 def in_stages(function: ir.Function, names: Names, reassociate: bool) -> tuple[ir.Function, list[Remark]]:
-    """The function (in single assignment form) with long arithmetic in several loops; what was done.
+    """Distribute long arithmetic of a function (in single assignment form) over several loops; with remarks.
 
     ``reassociate``: the compiler may add in another order, so that it vectorises sums.
     """
@@ -57,8 +57,8 @@ def in_stages(function: ir.Function, names: Names, reassociate: bool) -> tuple[i
 
 @dataclass
 class Stage:
-    """One of the loops: values that it takes from earlier ones, its statements, and values that it keeps for later;
-    what is computed in passing is ``free``."""
+    """One of the loops: values taken from earlier loops, its statements, and values stored for later ones; ``free`` are
+    the values that take no operation of their own."""
 
     takes: list[Var]
     statements: list[Stmt]
@@ -91,7 +91,7 @@ class _Stages(InnermostLoops):
         return [s] if len(stages) == 1 else self.write(s, stages)
 
     def is_vectorised(self, s: Loop) -> bool:
-        """Whether a compiler has no difficulty with a loop."""
+        """Return whether a compiler can vectorise a loop."""
         if s.carried and not (self.reassociate and all(addition(c, s.body) for c in s.carried)):
             return False
         for t in s.body:
@@ -114,7 +114,7 @@ class _Stages(InnermostLoops):
             self.stack = [Block()]
             buffers = {v: self.buffer(f"{v.name}_kept", v.type, length) for v in kept}
             self.buffers_of[-1] += self.block.statements
-        self.stack = [Block()]  # nothing that is computed for another loop is known here
+        self.stack = [Block()]  # values of another loop are not available here
         span = self.op("add", self.op("sub", s.stop, s.start), constant(length - 1, INT))
         count = self.op("rshift", span, constant(length.bit_length() - 1, INT))
         number = self.inner("strip", INT)
@@ -134,7 +134,7 @@ class _Stages(InnermostLoops):
         return self.block.statements
 
     def stage(self, s: Loop, stage: Stage, first: Expr, trips: Expr, buffers: dict[Var, Var]) -> dict[Var, Var]:
-        """Write one of the loops; the sums that it makes, by the scalars which carry them from strip to strip."""
+        """Write one of the loops; its sums, by the scalars that carry them from strip to strip."""
         k = self.inner("k", INT)
         defined = dict.fromkeys(t.target for t in stage.statements if isinstance(t, ir.Assign))  # in order
         new: dict[str, Expr] = {v.name: self.fresh(v.name, v.type) for v in (*stage.takes, *defined)}
@@ -155,7 +155,7 @@ class _Stages(InnermostLoops):
 
 
 class _Division:
-    """Ways to divide the statements of one loop among stages."""
+    """Divisions of the statements of one loop into stages."""
 
     def __init__(self, loop: Loop, fused: bool) -> None:
         self.body = loop.body
@@ -181,7 +181,7 @@ class _Division:
                 ready[t.target.name] = self.finished[-1]
 
     def best(self) -> list[Stage]:
-        """The stages that are estimated to take the least time; one if dividing does not pay."""
+        """The stages with the least estimated time; a single one if division does not pay."""
         cuts: tuple[float, ...] = ()
         stages = self.divided(cuts)
         assert stages is not None
@@ -198,8 +198,8 @@ class _Division:
         return stages
 
     def divided(self, cuts: tuple[float, ...]) -> list[Stage] | None:
-        """The stages if the chain of operations is cut after so many cycles; None if one of them is empty, or takes too
-        much from others."""
+        """The stages if the chain of operations is cut after these numbers of cycles; None if one of them is empty, or
+        takes too many values from others."""
         level = self.levels(cuts)
         kept: list[set[int]] = [set() for _ in range(len(cuts) + 1)]
         taken: list[set[int]] = [set() for _ in range(len(cuts) + 1)]
@@ -236,7 +236,7 @@ class _Division:
         ]
 
     def levels(self, cuts: tuple[float, ...]) -> list[int]:
-        """For each statement its stage; what is easily computed stands where it is first used."""
+        """The stage of each statement; cheap values are computed where they are first used."""
         level = [sum(cut < at for cut in cuts) for at in self.finished]
         before = None
         while level != before:
@@ -253,8 +253,8 @@ class _Division:
         return level
 
     def is_repeatable(self, i: int) -> bool:
-        """Whether a value is computed again wherever it is needed: indices, conditions, and loads with one operation
-        at most."""
+        """Return whether a value is recomputed wherever it is needed: indices, conditions, and loads with at most one
+        operation."""
         if i in self.fixed:
             return False
         if not self.is_number(i):
@@ -264,7 +264,7 @@ class _Division:
         )
 
     def steps(self, i: int, known: set[int]) -> set[int] | None:
-        """The statements that compute a value from known ones; None if these are more than a few operations."""
+        """The statements that compute a value from known ones; None if they take more than a few operations."""
         found: set[int] = set()
         wanted = [i]
         while wanted:
@@ -289,7 +289,7 @@ def _cycles(stages: list[Stage]) -> float:
 
 
 def _finished(t: Stmt, ready: dict[str, float], free: set[str]) -> float:
-    """When the value of a statement is there, in cycles after the iteration began."""
+    """The time when the value of a statement is available, in cycles after the beginning of the iteration."""
     begin = max((ready.get(n, 0) for n in names_read(t)), default=0)
     match t:
         case ir.Assign(value=ir.Load()):
@@ -301,7 +301,7 @@ def _finished(t: Stmt, ready: dict[str, float], free: set[str]) -> float:
 
 
 def _operations(t: Stmt, free: set[str]) -> int:
-    """How many operations of a processor a statement takes, about."""
+    """The approximate number of processor operations in a statement."""
     match t:
         case ir.Assign(value=ir.Load()) | ir.Store():
             return 1
@@ -314,7 +314,7 @@ def _operations(t: Stmt, free: set[str]) -> int:
 
 
 def _dividing(t: Stmt) -> float:
-    """The cycles for which a statement keeps the unit for divisions and roots to itself."""
+    """The cycles for which a statement occupies the unit for divisions and roots."""
     if isinstance(t, ir.Assign) and isinstance(t.value, Op) and t.value.name in ("truediv", "sqrt", "reciprocal"):
         return CYCLES_OF_A_DIVISION * t.target.type.bitwidth / 32
     return 0

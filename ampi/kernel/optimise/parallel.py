@@ -1,27 +1,26 @@
 """Parallelisation: which adjoint loops may run on several threads, and in which form.
 
-The iterations of a primal ``prange``, and the elements of an operation on whole arrays, are independent, but those of
-its adjoint need not be: an element that two iterations read gets increments from both.  For each array that an adjoint
-loop writes, one of these is shown:
+The iterations of a primal ``prange``, and the elements of an operation on whole arrays, are independent.  Those of the
+adjoint need not be: an element that two iterations read gets increments from both.  For each array that an adjoint loop
+writes, one of these is shown:
 
-* *Iterations do not meet.*  The index is affine in the loop's counter, or a place in a matrix that is kept as a vector
-  (``i * n + j`` with ``j`` in ``range(n)``), and differs from iteration to iteration; or the primal says so (an element
-  that an iteration of a ``prange`` assigns is no other iteration's business, so neither is its shadow).
-* *Iterations do not meet if an index array names no element twice.*  Whether it does is looked up when the adjoint
-  is called (`threads.distinct`).
-* *Only iterations near to one another meet* (stencils).  The iterations are cut into twice as many blocks as there are
-  threads, each longer than that distance; first those of even number run, then those of odd number.
-* *Where iterations meet they only add.*  Where only iterations near to one another meet in the elements that an index
-  array names (as in a mesh whose nodes are numbered in the order of its elements, which is looked up in the call), they
-  are cut into blocks as above.  Otherwise each thread adds into arrays of its own, which are added up afterwards in a
-  fixed order; or each increment is an atomic instruction; whichever is quicker for this number of iterations, elements
-  and threads (`threads.choose`).
+* *No two iterations touch one element.*  The index is affine in the loop's counter, or a place in a matrix stored as a
+  vector (``i * n + j`` with ``j`` in ``range(n)``), and differs from iteration to iteration; or it follows from the
+  primal (only one iteration of a ``prange`` may use an element that it assigns, so only one uses its shadow).
+* *No two iterations touch one element if the entries of an index array differ.*  That is tested when the adjoint is
+  called (`threads.distinct`).
+* *Only nearby iterations touch one element* (stencils).  The iterations are cut into twice as many blocks as there are
+  threads, each longer than that distance; the even blocks run first, then the odd ones.
+* *Iterations that touch one element only add to it.*  If, by an index array, only nearby iterations do so (as in a mesh
+  whose nodes are numbered in the order of its elements, which is tested in the call), they are cut into blocks as
+  above.  Otherwise each thread adds to private arrays, which are then added up in a fixed order, or each increment is
+  an atomic instruction: whichever is faster for this number of iterations, elements and threads (`threads.choose`).
 
-Otherwise, or where that is quickest, the loop runs on one thread.  The body of a loop becomes a function of its own
-(a *part*): it is compiled once, without threads, whatever form the loop takes, and is vectorised as a serial loop is.
+Otherwise, or where that is fastest, the loop runs on one thread.  The body of a loop becomes a separate function (a
+*part*): it is compiled once, without threads, for all forms of the loop, and is vectorised like a serial loop.
 
-A deterministic program cuts its loops into a number of parts that does not depend on that of the threads, and has no
-atomic increments: its results are the same, bit by bit, on any number of threads.
+A deterministic program cuts its loops into a number of parts that does not depend on the number of threads, and has no
+atomic increments: its results are bitwise identical on any number of threads.
 """
 
 from __future__ import annotations
@@ -53,8 +52,8 @@ def decide(
     deterministic: bool,
     finish: Callable[[ir.Function], ir.Function],
 ) -> tuple[ir.Function, list[Remark]]:
-    """The program (in single assignment form) with its parallel loops as `ir.Launch` where they may run on threads, and
-    serial otherwise; and the reasons.  ``finish`` completes the function that becomes of a loop's body."""
+    """Turn the parallel loops of a program (in single assignment form) into `ir.Launch`, or into serial loops; with the
+    reasons.  ``finish`` completes the function made from a loop's body."""
     if not threads:
         return replace(function, body=_all_serial(function.body)), []
     deciding = _Deciding(function, names, deterministic, finish)
@@ -76,8 +75,8 @@ def _all_serial(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 @dataclass(frozen=True)
 class Meeting:
-    """An array in whose elements iterations meet, unless all of ``distinct`` (index arrays; None: whatever these are)
-    name no element twice, or the iterations are more than ``distance`` apart (None: however far they are)."""
+    """An array with elements that several iterations touch, unless the index arrays ``distinct`` have no element twice
+    (None: in any case), or the iterations are more than ``distance`` apart (None: at any distance)."""
 
     array: Var
     distinct: frozenset[str] | None
@@ -101,10 +100,10 @@ class _Deciding:
             if isinstance(a.type, types.Array) and a.name not in changed and not a.is_a("constant")
         }
         self.remarks: list[Remark] = []
-        self.flags: dict[str, Var] = {}  # arguments that say whether the elements of an index array differ
+        self.flags: dict[str, Var] = {}  # arguments: true if the elements of an index array differ
 
     def flag(self, array: str) -> Var:
-        """The argument that says whether the elements of an index array differ."""
+        """The argument that is true if the elements of an index array differ."""
         if array not in self.flags:
             self.flags[array] = self.names.variable(f"{array}_is_distinct", types.boolean)
         return self.flags[array]
@@ -122,7 +121,7 @@ class _Deciding:
         return tuple(out)
 
     def parallel_loop(self, s: Loop) -> Stmt:
-        """What becomes of a ``prange``."""
+        """Rewrite a ``prange``."""
         reason = self.obstacle(s)
         met = [] if reason else self.met(s)
         safe = all(m.added for m in met) or all(m.distinct is not None for m in met)
@@ -141,7 +140,7 @@ class _Deciding:
         return launch
 
     def obstacle(self, s: Loop) -> str | None:
-        """Why a loop cannot run on several threads, whatever its arrays are."""
+        """The reason why a loop cannot run on several threads at all; None if there is none."""
         for c, how in zip(s.carried, combined(s)):
             if how is None:
                 return f"{c.var.name} is carried from one iteration to the next"
@@ -153,18 +152,18 @@ class _Deciding:
         return None
 
     def changed(self, s: Loop) -> dict[str, Var]:
-        """The arrays from outside into whose elements a loop writes."""
+        """The arrays from outside whose elements a loop writes."""
         inside = {v.name for t in every(s.body) for v in definitions(t)}
         return {w.name: w for t in every(s.body) if (w := written(t)) is not None and w.name not in inside}
 
     def met(self, s: Loop) -> list[Meeting]:
-        """The arrays in whose elements iterations meet."""
+        """The arrays with elements that several iterations touch."""
         arrays = self.changed(s)
         found = [self.meeting(array, s) for array in arrays.values()]
         return [m for m in found if m is not None]
 
     def meeting(self, array: Var, s: Loop) -> Meeting | None:
-        """How iterations meet in the elements of an array that the loop writes; None if they do not."""
+        """How several iterations touch the same element of an array that the loop writes; None if none do."""
         accesses = [a for a in self.accesses.of[array.name] if any(around is s for around in a.loops)]
         assigned = self.assigned(array.name, s.body)
         level = next(k for k, around in enumerate(accesses[0].loops) if around is s)
@@ -189,7 +188,7 @@ class _Deciding:
         return Meeting(array, distinct, distance, all(isinstance(a.statement, ir.Accumulate) for a in accesses))
 
     def distinct(self, a: tbr.Access, b: tbr.Access, common: tuple[Loop, ...], level: int) -> frozenset[str] | None:
-        """The index array that keeps two accesses apart if its elements differ."""
+        """The index array whose elements must differ for two accesses to be apart."""
         for x, y in zip(a.index, b.index):
             p, q = self.looked_up(x), self.looked_up(y)
             if p is None or q is None or p.array != q.array:
@@ -200,7 +199,7 @@ class _Deciding:
         return None
 
     def looked_up(self, e: Expr) -> ir.Load | None:
-        """The element of an index array that an index is."""
+        """The element of an index array that is used as this index; None if it is another expression."""
         while isinstance(e, Var):
             value = self.accesses.value.get(e.name)
             if isinstance(value, Op) and value.name == "cast" and _is_wider(value.type, value.args[0].type):
@@ -212,7 +211,7 @@ class _Deciding:
         return None
 
     def assigned(self, array: str, body: tuple[Stmt, ...]) -> set[Any]:
-        """The places which every iteration assigns."""
+        """The elements that every iteration assigns."""
         found = set()
         for t in body:
             if isinstance(t, ir.Store) and t.array.name == array:
@@ -223,7 +222,7 @@ class _Deciding:
 
 
 class _Outlining:
-    """Makes a function of a loop's body."""
+    """Makes a function from a loop's body."""
 
     def __init__(self, deciding: _Deciding, loop: Loop, met: list[Meeting]) -> None:
         self.deciding = deciding
@@ -283,7 +282,7 @@ class _Outlining:
         )
 
     def reaches(self) -> tuple[ir.Reach, ...]:
-        """How far apart iterations are that meet, for all arrays in which they do; nothing if that is not known."""
+        """The ranges that iterations touch, for all arrays that several share; empty if one is not known."""
         found = [self.reach(m.array) for m in self.met]
         known = dict.fromkeys(r for r in found if r is not None)
         return () if None in found else tuple(known)
@@ -297,7 +296,7 @@ class _Outlining:
         return None
 
     def reach_along(self, places: list[Expr]) -> ir.Reach | None:
-        """What iterations touch of an axis, if they find it in one array of indices, or it moves with the iteration."""
+        """The range of an axis that iterations touch, if it comes from one index array or moves with the iteration."""
         index: set[Var] = set()
         rows: list[int] = []
         own: list[int] = []
@@ -315,7 +314,7 @@ class _Outlining:
         return ir.Reach(index.pop(), min(rows), max(rows), bool(own), low, high)
 
     def after_the_counter(self, e: Expr) -> int | None:
-        """What has been added to the number of the iteration, if that is all."""
+        """The constant in an index ``counter + constant``; None for other indices."""
         form = tbr.affine(e, self.accesses)
         if form.terms != {(self.loop.var.name, ""): 1} or form.constant.denominator != 1:
             return None
@@ -334,7 +333,7 @@ class _Outlining:
                 arguments[k] = ir.Argument(self.names.fresh(f"{v.name}_given"), INT)
                 lowest = Op("max", (Var(arguments[k].name, INT), ZERO), INT)
                 prologue.insert(0, ir.Assign(v, lowest, line=s.line))
-        # What is known of the range is said again, for the analyses of this function.
+        # Repeat the facts about the range, for the analyses of this function.
         prologue.append(ir.Assign(first, Op("max", (begin, self.lowest(s)), INT) if self.counts_up(s) else begin))
         prologue.append(ir.Assign(last, Op("min", (s.stop, end), INT)))
         carried = tuple(
@@ -360,7 +359,7 @@ class _Outlining:
         return s.start if isinstance(s.start, Const) else ZERO
 
     def free(self, s: Loop) -> list[Var]:
-        """The variables from outside that a loop's body and its end name: scalars, then arrays."""
+        """The outer variables that a loop's body and its end use: scalars, then arrays."""
         inside = {v.name for t in every((s,)) for v in definitions(t)}
         found: dict[str, Var] = {}
         expressions = [e for t in every(s.body) for e in reads(t)]
@@ -373,7 +372,7 @@ class _Outlining:
         return sorted(found.values(), key=lambda v: isinstance(v.type, types.Array))
 
     def computed_inside(self, given: list[Var]) -> tuple[list[Stmt], list[Var]]:
-        """Plain integers are computed again in the part, so that the analyses know what they are."""
+        """Recompute plain integers in the part, so that the analyses know their definitions."""
         statements: list[Stmt] = []
         outside: dict[str, Var] = {}
 
@@ -406,7 +405,7 @@ def _is_plain(value: Op) -> bool:
 
 
 def _remark(line: int, launch: ir.Launch, met: list[Meeting], writes: bool) -> Remark:
-    """What was chosen and why."""
+    """The chosen form and the reason."""
     if not writes:
         found = dict.fromkeys(r.var.name for r in launch.reduced if r.operation != "place")
         return Remark.of(Kind.PARALLEL, line, recomputed=tuple(found))
@@ -433,7 +432,7 @@ def _atomic(body: tuple[Stmt, ...], shared: set[str]) -> tuple[Stmt, ...]:
 
 
 def _work(body: tuple[Stmt, ...]) -> int:
-    """About how many operations an iteration has, with a guess for the length of inner loops."""
+    """The approximate number of operations in an iteration, with a guess for the length of inner loops."""
     work = 0
     for s in body:
         inner = sum(map(_work, blocks(s)))

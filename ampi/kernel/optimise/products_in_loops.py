@@ -1,9 +1,9 @@
-"""Delayed and fused rank-one updates: those of several iterations of a loop as one product of matrices, two in a row
-as one nest of loops.
+"""Delayed and fused rank-one updates: several updates of a matrix in a loop become one matrix product.
 
 ``W_bar[i, j] += x[i] * y_bar[j]`` in each iteration is the adjoint of ``y = W @ x`` there, and goes through all of
-``W_bar`` each time.  Of some dozens of iterations ``x`` and ``y_bar`` are put into the rows of two matrices instead,
-whose product is added once.  What ``W @ x`` and ``z @ W`` in one block add to ``W_bar`` is added at once (loop fusion).
+``W_bar`` each time.  Instead, ``x`` and ``y_bar`` of some dozens of iterations are stored in the rows of two matrices,
+whose product is added once.  The updates of ``W_bar`` by ``W @ x`` and ``z @ W`` in one block are made in one nest of
+loops (loop fusion).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROWS = 64  # updates that become one product, at most
 
 
 def with_products(function: ir.Function, names: Names, shadows: Collection[str]) -> ir.Function:
-    """The function (in single assignment form) with such updates of ``shadows``, arrays of adjoints, as products."""
+    """Turn rank-one updates of ``shadows`` (arrays of adjoints) into products, in single assignment form."""
     return replace(function, body=_Products(names, shadows).block(function.body))
 
 
@@ -54,7 +54,7 @@ class _Products:
         return tuple(new for s in self.together(body) for new in self.statement(s))
 
     def together(self, body: tuple[Stmt, ...]) -> list[Stmt]:
-        """The statements, in which updates of one matrix that can be made at once are."""
+        """The statements, with several updates of one matrix fused where possible."""
         out: dict[int, Stmt] = dict(enumerate(body))
         last: dict[str, int] = {}
         for k, s in enumerate(body):
@@ -94,8 +94,8 @@ class _Products:
         return self.in_strips(s, updates)
 
     def update(self, outer: Stmt) -> Update | None:
-        """A nest of two loops over all elements of a matrix that does nothing but add a product of two numbers to each,
-        of which one depends on the row and the other on the column."""
+        """A rank-one update: two loops over all elements of a matrix, each of which only adds a product of a number
+        that depends on the row and one that depends on the column."""
         if not (isinstance(outer, Loop) and outer.body and isinstance(outer.body[-1], Loop)):
             return None
         inner = outer.body[-1]
@@ -155,7 +155,7 @@ class _Products:
         return to.block.statements
 
     def room(self, update: Update, rows: Expr) -> tuple[Var, Var]:
-        """Matrices for the factors of as many updates."""
+        """Matrices for the factors of ``rows`` updates."""
         found = []
         for loop, hint in zip(update.loops, ("left", "right")):
             matrix = self.to.fresh(hint, types.Array(update.array.type.dtype, 2, "C"))
@@ -164,7 +164,7 @@ class _Products:
         return found[0], found[1]
 
     def put(self, update: Update, row: Var, room: tuple[Var, Var]) -> list[Stmt]:
-        """The factors of an update into a row of the matrices."""
+        """Store the factors of an update in a row of the matrices."""
         new: list[Stmt] = []
         for loop, (statements, factor), matrix in zip(update.loops, update.factors, room):
             made = [v for t in statements for v in definitions(t)]
@@ -177,7 +177,7 @@ class _Products:
         return new
 
     def add(self, update: Update, room: tuple[Var, Var], trips: Expr, rows: Expr) -> None:
-        """The product of the matrices to the array; rows that are not filled become zero."""
+        """Add the product of the matrices to the array; unused rows become zero."""
         to, array = self.to, update.array
         for loop, matrix in zip(update.loops, room):
             k = to.inner("k", INT)
@@ -200,7 +200,7 @@ class _Products:
 
 
 def _can_wait(update: Stmt, others: tuple[Stmt, ...], array: str) -> bool:
-    """Whether an update of an array can be made after other statements."""
+    """Return whether an update of an array can be moved after other statements."""
     used = _arrays_of(update)
     if any(array in _arrays_of(s) for s in others):
         return False
@@ -208,7 +208,7 @@ def _can_wait(update: Stmt, others: tuple[Stmt, ...], array: str) -> bool:
 
 
 def _is_alone(update: Update, s: Loop) -> bool:
-    """Whether nothing else in a loop touches the array."""
+    """Return whether nothing else in a loop touches the array."""
     return all(update.array.name not in _arrays_of(t) for t in s.body if t is not update.loops[0])
 
 

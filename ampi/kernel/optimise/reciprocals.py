@@ -1,9 +1,9 @@
-"""Strength reduction of divisions: quotients by one and the same number become products with its reciprocal.
+"""Strength reduction of divisions: several quotients by one number become products with its reciprocal.
 
-A processor divides once in the time of a dozen multiplications.  Adjoints divide by what the kernel divides by, several
-times: for each operand, and in gather form for each neighbour.  The product differs from the quotient by rounding (and
-where the reciprocal of a subnormal number overflows), which a derivative can bear.  Values that are exact (see
-``exactness``) stay as they are, and quotients by a hypotenuse, of which the dividend is a part.
+A division takes a processor as long as a dozen multiplications.  Adjoints divide several times by the kernel's
+divisors: for each operand, and in gather form for each neighbour.  The product differs from the quotient by rounding
+(and where the reciprocal of a subnormal number overflows), which is acceptable in a derivative.  Exact values (see
+``exactness``) are left alone, and so are quotients by a hypotenuse of which the dividend is a side.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Reciprocals:
         return tuple(out)
 
     def is_quotient(self, s: Stmt) -> bool:
-        """Whether a statement divides numbers of one type, and a product would do as well."""
+        """Return whether a statement divides numbers of one type, and may be replaced by a product."""
         match s:
             case ir.Assign(target=target, value=Op(name="truediv", args=(dividend, divisor), type=types.Float() as ty)):
                 same = dividend.type == divisor.type == ty

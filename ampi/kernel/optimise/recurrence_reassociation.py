@@ -1,10 +1,10 @@
-"""Reassociation of recurrences: an iteration makes of a carried adjoint, if it is linear in it, one operation.
+"""Reassociation of recurrences: an iteration updates a carried adjoint, if linear in it, by a single operation.
 
 The loop of a recurrence can run no faster than the chain of operations from one value of a carried scalar to the next.
-In an adjoint that value is linear in the one before, mostly ``(c + a) * b``: an addition and a multiplication, one
-after the other.  As ``c * b + a * b`` it is one operation of most processors, and the product can be made before ``c``
-is known.  Both are the same but for rounding (and where ``a * b`` is not finite), which a derivative can bear.  Values
-that are exact (see ``exactness``) stay as they are.
+In an adjoint the next value is linear in the previous one, mostly ``(c + a) * b``: an addition and then a
+multiplication.  As ``c * b + a * b`` it is one operation of most processors, and the product can be computed before
+``c`` is known.  The two differ by rounding (and where ``a * b`` is not finite), which is acceptable in a derivative.
+Exact values (see ``exactness``) are left alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ampi.kernel.ir.intrinsics import constant
 from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.ssa import Carried, Loop, definitions, every, names_read, with_innermost_loops
 
-LEAST = 2  # operations that a chain has to have
+LEAST = 2  # operations in a chain that is worth changing
 
 
 def with_short_chains(function: ir.Function, names: Names, shadows: set[str]) -> ir.Function:
@@ -30,7 +30,7 @@ def with_short_chains(function: ir.Function, names: Names, shadows: set[str]) ->
 
 @dataclass(frozen=True)
 class _Linear:
-    """``c * factor + term``, from so many operations on ``c``; None stands for one, and for zero."""
+    """``c * factor + term``, and its number of operations on ``c``; None stands for one, and for zero."""
 
     factor: Expr | None = None
     term: Expr | None = None
@@ -98,7 +98,7 @@ class _Chains:
         return replace(known, term=term, length=known.length + 1)
 
     def next_value(self, c: Var, found: _Linear, more: list[Stmt], line: int) -> Var:
-        """Write what the carried scalar is next."""
+        """Write the next value of the carried scalar."""
 
         def atom(e: Expr) -> Expr:
             if not isinstance(e, Op):
@@ -117,7 +117,7 @@ class _Chains:
 
 
 def _dependent(s: Loop) -> set[str]:
-    """What depends on a number that the loop carries, as far as names show it."""
+    """The names that depend on a number that the loop carries."""
     found = {c.var.name for c in s.carried if c.var != s.var}
     for t in every(s.body):
         if names_read(t) & found:

@@ -1,7 +1,7 @@
-"""Scalar promotion: increments of one element in all iterations become a sum in a register, added once.
+"""Scalar promotion: increments of one element in all iterations become a sum in a register, which is added once.
 
-The adjoint of an element that every iteration reads (a time step, a coefficient kept in an array) is such a sum; in
-memory it would keep the loop from being vectorised and from running on several threads.
+The adjoint of an element that every iteration reads (a time step, a coefficient stored in an array) is such a sum.  In
+memory it would prevent the loop from being vectorised and from running on several threads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ampi.kernel.ir.ssa import Branch, Carried, Loop, definitions, every, reads,
 
 
 def sum_in_registers(body: tuple[Stmt, ...], names: Names) -> tuple[Stmt, ...]:
-    """Statements (in single assignment form) with such sums taken out of their loops, innermost first."""
+    """Move such sums out of their loops, innermost first, in single assignment form."""
     out: list[Stmt] = []
     for s in body:
         if isinstance(s, Loop):
@@ -54,7 +54,7 @@ def _without_fixed_increments(s: Loop, names: Names) -> tuple[Loop, list[Stmt]]:
 
 
 def _increment(t: Stmt, values: dict[str, Expr]) -> ir.Accumulate | None:
-    """The increment that a statement is, or that it makes unless it is one by zero (as is left of an inner loop's).
+    """The increment in a statement: the statement itself, or one under the condition that its amount is not zero.
 
     ``values`` are those of the variables that are assigned in the same block.
     """
@@ -69,7 +69,7 @@ def _increment(t: Stmt, values: dict[str, Expr]) -> ir.Accumulate | None:
 
 
 def _is_fixed(increment: ir.Accumulate, s: Loop, inside: set[str]) -> bool:
-    """Whether an increment goes to the same element in all iterations, and its array is only added to."""
+    """Return whether an increment goes to the same element in all iterations, and its array is only added to."""
     if increment.array.name in inside or any(_names(i) & inside for i in increment.index):
         return False
     for t in every(s.body):

@@ -1,9 +1,8 @@
-"""Stores in place of increments: a shadow to which nothing has been added before need not be made of zeros.
+"""Stores instead of increments: a new shadow is assigned, so that it need not be zeroed first.
 
-An adjoint sets such a shadow where each element is added to once.
-
-This holds where loops add to each element of a shadow, once, before anything else touches it.  The caller says whether
-the shadow of an argument is new: it then holds anything.  That of a local array is new where it is made.
+This holds where loops add to each element of a shadow once, before anything else touches it.  An argument tells whether
+the shadow of an array argument is new; its elements are then undefined.  The shadow of a local array is new when it is
+allocated.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Shapes = tuple[tuple[Expr, ...], ...]
 def with_new_shadows(
     function: ir.Function, names: Names, shadows: dict[str, Var]
 ) -> tuple[ir.Function, tuple[str, ...]]:
-    """The function (in single assignment form), which is told of new shadows, and the arrays for which it is.
+    """The function (in single assignment form) with arguments that tell which shadows are new, and the arrays of these.
 
     ``shadows`` has the shadows of the function's arguments by the names of these.
     """
@@ -48,12 +47,12 @@ def with_new_shadows(
 
 
 def with_local_shadows(function: ir.Function) -> ir.Function:
-    """The function (in single assignment form), which sets new local arrays where it would add to zeros."""
+    """Assign new local arrays instead of adding to zeros, in a function in single assignment form."""
     return replace(function, body=_set_local(function.body, _Known(tuple(every(function.body)), function.agreeing)))
 
 
 class _Known:
-    """What integers are: the values of names, and of sizes that are equal (or a call is refused) one for all."""
+    """The values of integer names, and one representative for sizes that are equal in every accepted call."""
 
     def __init__(self, body: tuple[Stmt, ...], agreeing: tuple[ir.Agree, ...]) -> None:
         self.values = {s.target.name: s.value for s in body if isinstance(s, ir.Assign)}
@@ -84,8 +83,7 @@ def _set_local(body: tuple[Stmt, ...], known: _Known) -> tuple[Stmt, ...]:
 
 
 def _first_uses(body: tuple[Stmt, ...]) -> dict[str, int]:
-    """For each name, which of the statements is the first that does more with it, itself or inside, than allocate it or
-    take its size."""
+    """For each name, the index of the first statement that does more with it than allocate it or take its size."""
     found: dict[str, int] = {}
     for k, s in enumerate(body):
         for t in every((s,)):
@@ -97,15 +95,15 @@ def _first_uses(body: tuple[Stmt, ...]) -> dict[str, int]:
 
 
 def _adds_to_each(s: Stmt, array: Var, shapes: Shapes, known: _Known) -> bool:
-    """Whether a statement is a nest of loops which does nothing with an array but add to each element, once; each of
-    ``shapes`` is the array's."""
+    """Return whether a statement is a nest of loops that only adds to each element of an array once; each of ``shapes``
+    is the shape of the array."""
     if not isinstance(s, Loop) or array.name not in _added_to_once((s,)):
         return False
     return _is_covered((s,), array, shapes, known)
 
 
 def _setting(s: Stmt, array: Var, flag: Var | None = None) -> Stmt:
-    """The statement with stores into an array in place of increments; where a flag is given, if it is set."""
+    """The statement with stores into an array instead of increments; with a flag, only if the flag is set."""
     if isinstance(s, ir.Accumulate) and s.array == array:
         setting = ir.Store(s.array, s.index, s.value, line=s.line)
         return setting if flag is None else Branch(flag, (setting,), (s,), (), line=s.line)
@@ -113,7 +111,7 @@ def _setting(s: Stmt, array: Var, flag: Var | None = None) -> Stmt:
 
 
 def _added_to_once(body: tuple[Stmt, ...]) -> set[str]:
-    """The arrays in one statement only, which adds to an element."""
+    """The arrays that occur in a single statement, an increment."""
     once: set[str] = set()
     otherwise: set[str] = set()
     for s in every(body):
@@ -130,7 +128,7 @@ def _added_to_once(body: tuple[Stmt, ...]) -> set[str]:
 
 
 def _used(e: Expr) -> set[str]:
-    """The names in an expression, without those of arrays of which it takes no more than the size."""
+    """The names in an expression, except those of arrays of which it only takes the size."""
     match e:
         case Var(name=name):
             return {name}
@@ -142,7 +140,7 @@ def _used(e: Expr) -> set[str]:
 
 
 def _is_covered(body: tuple[Stmt, ...], shadow: Var, shapes: Shapes, known: _Known) -> bool:
-    """Whether the statement that adds to a shadow runs for each element once."""
+    """Return whether the statement that adds to a shadow runs for each element once."""
     counters: list[Expr] = []
     while True:
         (s,) = (s for s in body if any(written(t) == shadow for t in every((s,))))
@@ -157,7 +155,7 @@ def _is_covered(body: tuple[Stmt, ...], shadow: Var, shapes: Shapes, known: _Kno
 
 
 def _is_whole(s: Loop, sizes: list[Expr], known: _Known) -> bool:
-    """Whether a loop runs over all indices of an axis that has one of these sizes."""
+    """Return whether a loop runs over all indices of an axis that has one of these sizes."""
     start, stop = known(s.start), known(s.stop)
     if s.step == 1:
         return isinstance(start, Const) and start.value == 0 and stop in sizes

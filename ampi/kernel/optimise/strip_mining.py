@@ -1,16 +1,15 @@
-"""Strip mining: adjoint loops that add into gathered elements, in strips whose arithmetic can be vectorised.
+"""Strip mining: loops that add to indirectly addressed elements, in strips whose arithmetic can be vectorised.
 
-``x_bar[index[i]] += …`` keeps a compiler from vectorising a loop, since two iterations may meet in one element.  This
+``x_bar[index[i]] += …`` prevents a compiler from vectorising a loop, since two iterations may add to one element.  This
 pass cuts the iterations into strips of some dozens.  For each strip
 
-* a first loop collects gathered elements in a buffer that stays in the cache (processors that have instructions
-  for gathering are no faster, and some are much slower);
-* a second loop, which has nothing but independent arithmetic on adjacent elements left, puts the increments into
-  another buffer;
+* a first loop copies indirectly addressed elements to a buffer in the cache (gather instructions are no faster, and
+  much slower on some processors);
+* a second loop, with only independent arithmetic on adjacent elements, stores the increments in another buffer;
 * further loops add them up.
 
-Sums over the iterations and increments of neighbouring elements (stencils) are put off likewise, and so is what else
-goes from one iteration to the next, if nothing but that depends on it: a smallest value and its tangent, for one.
+Sums over the iterations and increments of neighbouring elements (stencils) are postponed likewise, and so are other
+values passed from one iteration to the next if nothing else depends on them: a minimum and its tangent, for one.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ BUFFER_BYTES = 16384
 SMALLEST, LARGEST = 16, 256  # iterations in a strip
 LANES_SHIFT = 3
 LANES = 1 << LANES_SHIFT  # partial sums
-MOST_CHECKS = 3  # whether rows of one array overlap is checked when the program runs: LLVM makes 8 such checks
-WIDEST = 8  # distance of the elements of one row whose increments are added up together
+MOST_CHECKS = 3  # rows of one array that may overlap; LLVM makes at most 8 such checks when the program runs
+WIDEST = 8  # distance of the elements of one row whose increments are added together
 
 
 def in_strips(
     function: ir.Function, names: Names, reassociate: bool, in_order: bool = False
 ) -> tuple[ir.Function, list[Remark]]:
-    """The function (in single assignment form) with independent loops in strips where that pays; what was done.
+    """Cut independent loops of a function (in single assignment form) into strips where that pays; with remarks.
 
     ``reassociate``: the compiler may add in another order, so that sums are no obstacle.  ``in_order``: nothing else
     may.
@@ -57,8 +56,8 @@ def in_strips(
 
 @dataclass(frozen=True)
 class Increment:
-    """``array[index] += amount``, to be done after the arithmetic; ``adjacent``: the index moves with the loop.  Or a
-    store, of an array of which many rows are stored to."""
+    """``array[index] += amount``, made after the arithmetic; ``adjacent``: the index moves with the loop.  Or a store
+    to an array with many rows that are stored to."""
 
     statement: ir.Accumulate | ir.Store
     adjacent: bool
@@ -75,8 +74,8 @@ class Sum:
 
 @dataclass(frozen=True)
 class Chain:
-    """Scalars that each iteration computes from those of the one before: by ``body``, which takes ``given`` besides and
-    finds conditions once more, whose names are ``repeated``."""
+    """Scalars that each iteration computes from those of the previous one: by ``body``, which also takes ``given`` and
+    recomputes the conditions named ``repeated``."""
 
     carried: tuple[Carried, ...]
     body: tuple[ir.Assign, ...]
@@ -86,11 +85,11 @@ class Chain:
 
 @dataclass
 class Partition:
-    """How a loop is taken apart.
+    """The parts into which a loop is divided.
 
-    ``gather`` are loads of elements that do not lie side by side, and stores of zeros into such; ``body`` is the
-    arithmetic; ``put_off``, ``sums`` and ``chain`` come last.  ``rows`` and ``gathered`` are the distinct values that
-    are kept in buffers, by type.
+    ``gather`` are loads of elements that are not adjacent, and stores of zeros to such; ``body`` is the arithmetic;
+    ``put_off``, ``sums`` and ``chain`` come last.  ``rows`` and ``gathered`` are the distinct values that are stored in
+    buffers, by type.
     """
 
     loop: Loop
@@ -129,7 +128,7 @@ class _Strips(InnermostLoops):
     # what to do
 
     def partition(self, s: Loop) -> Partition | None:
-        """How to take a loop apart; None where that is not possible or does not pay."""
+        """Divide a loop into parts; None where that is impossible or does not pay."""
         body = flatten(s.body, self.names)
         if not all(isinstance(t, (ir.Assign, ir.Store, ir.Accumulate)) for t in body):
             return None
@@ -155,7 +154,7 @@ class _Strips(InnermostLoops):
         return partition if self.pays(partition) else None
 
     def crowded(self, s: Loop, body: tuple[Stmt, ...]) -> set[str]:
-        """The arrays that are written and touched at several places, beyond what compilers are ready to check."""
+        """The arrays that are written and accessed at more places than compilers check for overlap."""
         places: dict[str, set[Any]] = defaultdict(set)
         for t in body:
             if array_of(t) is not None:
@@ -166,10 +165,9 @@ class _Strips(InnermostLoops):
         return names - apart if checks <= MOST_CHECKS else names
 
     def to_gather(self, s: Loop, body: tuple[Stmt, ...]) -> list[Stmt] | None:
-        """Loads of numbers that do not lie side by side, and zeros stored there; None if other things are stored.
+        """Loads of numbers that are not adjacent, and zeros stored there; None if other values are stored.
 
-        So are arrays that are written and touched at several places: telling these apart when the program runs takes
-        more checks than compilers are ready to make.
+        The same goes for arrays that are written and accessed at more places than compilers check for overlap.
         """
         crowded = self.crowded(s, body)
 
@@ -196,7 +194,7 @@ class _Strips(InnermostLoops):
         return None if any(array_of(t) in stored for t in slices) else found
 
     def pays(self, partition: Partition) -> bool:
-        """Whether the arithmetic outweighs the traffic with the buffers."""
+        """Return whether the arithmetic outweighs the traffic with the buffers."""
         numbers = (types.Float, types.Complex)
         work = sum(
             TABLE[t.value.name].cost
@@ -207,7 +205,7 @@ class _Strips(InnermostLoops):
         return work >= max(1, 2 * traffic)
 
     def to_put_off(self, s: Loop, body: tuple[Stmt, ...]) -> list[Increment] | None:
-        """The increments that hinder vectorisation."""
+        """The increments that prevent vectorisation."""
         crowded = self.crowded(s, body)
         touched: dict[str, list[tuple[int, Any]]] = defaultdict(list)
         for k, t in enumerate(body):
@@ -229,8 +227,8 @@ class _Strips(InnermostLoops):
         return found
 
     def stores_to_put_off(self, s: Loop, body: tuple[Stmt, ...]) -> list[Increment]:
-        """The stores to arrays that are not read, of which compilers do not see that they are apart: to many rows, or
-        to elements that do not lie side by side."""
+        """The stores to arrays that are not read, which compilers cannot prove to be apart: to many rows, or to
+        elements that are not adjacent."""
         crowded = self.crowded(s, body)
         stores = [
             t
@@ -242,7 +240,7 @@ class _Strips(InnermostLoops):
         return [Increment(t, False) for t in stores if t.array.name not in kept]
 
     def can_repeat(self, t: ir.Accumulate | ir.Store, body: tuple[Stmt, ...]) -> bool:
-        """Whether the index of an increment can be computed again after the strip."""
+        """Return whether the index of an increment can be recomputed after the strip."""
         stored = {w.name for u in body if (w := written(u)) is not None}
         return all(
             not isinstance(u.value, ir.Load) or u.value.array.name not in stored for u in self.slice(t.index, body)
@@ -325,9 +323,9 @@ class _Strips(InnermostLoops):
         return groups
 
     def padding(self, partition: Partition) -> int:
-        """How many zeros surround a row of the buffer, so that increments of neighbours can be read shifted.
+        """The number of zeros around a row of the buffer, so that increments of neighbours can be read shifted.
 
-        Rows begin with lines of the cache, since it is slow to store vectors across these.
+        Rows begin at cache lines, since storing vectors across these is slow.
         """
         span = max((offset for group in self.groups(partition) for _, offset in group), default=0)
         needed = max(span, LANES - 1 if partition.sums and not self.reassociate else 0)
@@ -347,13 +345,13 @@ class _Strip:
     gathered: dict[Any, Var]
 
     def cell(self, rows: dict[Any, list[Expr]], value: Expr, k: Expr, shift: int = 0) -> Expr:
-        """Where a value of iteration ``k - shift`` of the strip stands in its buffer."""
+        """The place in its buffer of a value of iteration ``k - shift`` of the strip."""
         padding = self.to.padding(self.partition)
         begin = rows[value.type].index(value) * (self.length + 2 * padding) + padding - shift
         return self.to.op("add", constant(begin, INT), k)
 
     def loop(self, write: Any, carried: tuple[Carried, ...] = ()) -> None:
-        """``for k in range(trips)``, whose body ``write`` is given k and the number of the iteration."""
+        """``for k in range(trips)``, with a body written by ``write(k, number of the iteration)``."""
         k = self.to.inner("k", INT)
         with self.to.nested() as block:
             write(k, self.to.op("add", self.first, k))
@@ -361,7 +359,7 @@ class _Strip:
         self.to.emit(Loop(k.name, k, ZERO, self.trips, tuple(block.statements), carried, line=s.line))
 
     def again(self, statements: list[Stmt], own: Expr) -> dict[str, Expr]:
-        """Compute the indices of statements once more; what the names stand for there."""
+        """Recompute the indices of statements; the values of the names there."""
         to, partition = self.to, self.partition
         needed = to.slice(tuple(i for t in statements for i in index_of(t)), partition.whole)
         new: dict[str, Expr] = {t.target.name: to.fresh(t.target.name, t.target.type) for t in needed}
@@ -385,7 +383,7 @@ class _Strip:
         self.loop(write)
 
     def arithmetic(self) -> list[Expr]:
-        """The loop that computes; with its sums, if they are no obstacle."""
+        """The loop with the arithmetic, and with its sums if they are no obstacle."""
         partition, to = self.partition, self.to
         sums = partition.sums if to.reassociate else []
         totals = [to.inner(x.carried.var.name, x.carried.var.type) for x in sums]
@@ -415,7 +413,7 @@ class _Strip:
         return list(totals)
 
     def chaining(self) -> list[Expr]:
-        """One iteration after the other, with what is computed: the scalars after the strip."""
+        """The serial loop of the chain; the scalars after the strip."""
         chain, to = self.partition.chain, self.to
         inner = [to.inner(c.var.name, c.var.type) for c in chain.carried]
         after: list[Expr] = []
@@ -439,7 +437,7 @@ class _Strip:
         return list(inner)
 
     def clear_ends(self, groups: list[Group]) -> None:
-        """Zeros after the last iteration of the strip, where increments of neighbours are read."""
+        """Set the buffer to zero after the last iteration of the strip, where increments of neighbours are read."""
         last: dict[Expr, int] = {}
         for group in groups:
             span = max(offset for _, offset in group)
@@ -452,7 +450,7 @@ class _Strip:
                 self.to.emit(ir.Store(buffer, (cell,), constant(0, amount.type), line=self.partition.loop.line))
 
     def adding_adjacent(self, group: Group) -> None:
-        """One loop over the elements of a row that are touched, each with all its increments."""
+        """A loop over the touched elements of a row that adds all increments to each."""
         to, span = self.to, max(offset for _, offset in group)
         lowest = next(x for x, offset in group if offset == 0)
         k = to.inner("k", INT)
@@ -480,7 +478,7 @@ class _Strip:
         self.loop(write)
 
     def summing(self, x: Sum) -> Expr:
-        """The sum after the strip.  Several partial sums run side by side: additions wait for one another otherwise."""
+        """The sum after the strip, from several partial sums, so that additions do not wait for one another."""
         to, buffer = self.to, self.increments[x.amount.type]
         for n in range(LANES - 1):
             cell = self.cell(self.partition.rows, x.amount, self.trips, -n)
@@ -501,7 +499,7 @@ class _Strip:
 
 
 def _different_rows(places: set[Any]) -> bool:
-    """Whether places are in different rows, by literal indices: ``a[0, i]``, ``a[1, i]`` and so on."""
+    """Return whether places are in different rows, by literal indices: ``a[0, i]``, ``a[1, i]`` and so on."""
     if None in places or len({p[-1] for p in places}) != 1:
         return False
     rows = [p[:-1] for p in places]
@@ -509,7 +507,8 @@ def _different_rows(places: set[Any]) -> bool:
 
 
 def chain_of(carried: tuple[Carried, ...], body: tuple[Stmt, ...], sums: list[Sum]) -> Chain | None:
-    """What computes some carried scalars from those of the iteration before; None if something else takes these."""
+    """The computation of some carried scalars from those of the previous iteration; None if anything else reads
+    them."""
     made = {t.target.name: t for t in body if isinstance(t, ir.Assign)}
     within = {c.var.name for c in carried}
     for t in body:
@@ -520,7 +519,7 @@ def chain_of(carried: tuple[Carried, ...], body: tuple[Stmt, ...], sums: list[Su
     if any(isinstance(x.amount, Var) and x.amount.name in within for x in sums):
         return None
     tail = [t for t in body if isinstance(t, ir.Assign) and t.target.name in within]
-    while True:  # conditions are not kept in buffers, but found once more
+    while True:  # conditions are recomputed instead of being stored in buffers
         taken = {v.name: v for t in tail for e in reads(t) for v in ir.walk(e) if isinstance(v, Var)}
         taken |= {c.next.name: c.next for c in carried if isinstance(c.next, Var)}
         given = [v for n, v in taken.items() if n in made and not any(t.target.name == n for t in tail)]

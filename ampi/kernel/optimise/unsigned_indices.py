@@ -1,6 +1,6 @@
-"""Unsigned indices: those that cannot be negative, which Numba then need not treat as counting from the end.
+"""Unsigned indices: indices that cannot be negative become unsigned, so that Numba does not wrap them around.
 
-A compiler sees by itself that a counter from zero on is not negative, but not that a loop does not begin below.
+A compiler knows that a counter that starts at zero is not negative, but often not that a loop starts at zero or above.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def with_unsigned_indices(function: ir.Function) -> ir.Function:
 
 
 def in_all_blocks(body: tuple[Stmt, ...], accesses: Accesses) -> tuple[Stmt, ...]:
-    """Statements, and those in the blocks inside them, with unsigned indices."""
+    """Make indices unsigned in statements and in all their inner blocks."""
     inside = lambda block: in_all_blocks(block, accesses)
     return tuple(rebuild(t, lambda e: e, lambda v: v, inside) for t in in_block(body, accesses))
 
 
 def in_block(body: tuple[Stmt, ...], accesses: Accesses) -> tuple[Stmt, ...]:
-    """Statements with unsigned indices, and the blocks inside them as they are."""
+    """Make indices unsigned in statements, but not in their inner blocks."""
 
     def index(es: tuple[Expr, ...]) -> tuple[Expr, ...]:
         is_one = lambda e: isinstance(e, Var) and e.type == INT and tbr.is_nonnegative(e, accesses)
@@ -47,5 +47,5 @@ def in_block(body: tuple[Stmt, ...], accesses: Accesses) -> tuple[Stmt, ...]:
 
 
 def unsigned(e: Expr) -> Expr:
-    """The cast stands inside the index, since the value may be negative where the element is not touched."""
+    """Cast an index; inside the access, since the value may be negative where the element is not touched."""
     return Op("cast", (e,), types.uint64)
