@@ -249,10 +249,10 @@ def test_what_has_no_second_derivative_says_so():
 
 def test_adjoint_that_drops_derivatives_is_found():
     """What an adjoint computes without NumPy's dispatch is no zero, but an error."""
-    from ampi.tape import Sweep, current
+    from ampi.tape import BaseAdjoint, Sweep, current
 
-    class Dropping:
-        second = "pairs"
+    class Dropping(BaseAdjoint):
+        second_order = "differentiated"
 
         def __init__(self, x, y):
             self.x, self.y = ampi.memory.storages.region_of(x), ampi.memory.storages.region_of(y)

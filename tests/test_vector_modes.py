@@ -147,7 +147,7 @@ def test_values_that_a_kernel_left():
         products(x, y)
         z = 3.0 * y
         y[:] = 5.0
-    assert any(getattr(record.adjoint, "arrays_after", ()) for record in tape.records)
+    assert any(record.adjoint.arrays_after for record in tape.records if record.adjoint is not None)
     expected = np.tril(3.0 * np.cumprod(x0)[:, None] / x0)
     np.testing.assert_allclose(tape.gradient(z, x, seeds=np.eye(7)), expected, rtol=1e-13)
     check_seeds(tape, [z], [x], 3)
@@ -156,7 +156,7 @@ def test_values_that_a_kernel_left():
 def test_values_that_an_operation_left():
     """The same where an adjoint sees one direction at a time."""
 
-    class Exponential:
+    class Exponential(ampi.tape.BaseAdjoint):
         reads_memory = False
 
         def __init__(self, array):

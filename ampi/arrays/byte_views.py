@@ -26,7 +26,7 @@ from ..memory.storages import (
     tracked,
     wrapped,
 )
-from ..tape import Push, Sweep, Tape
+from ..tape import BaseAdjoint, Push, Sweep, Tape
 
 
 def bits_in(tape: Tape, x: np.ndarray) -> int:
@@ -114,12 +114,12 @@ def _slotted(tape: Tape, x: np.ndarray, storage: Storage, made: np.dtype) -> Tra
     return result
 
 
-class _Slotted:
+class _Slotted(BaseAdjoint):
     """Adjoint of a copy of bytes of numbers: what the slot of a number's first byte has is the number's."""
 
     __slots__ = ("made", "places", "result", "storage")
     reads_memory = False
-    second = "each"
+    second_order = "linear"
 
     def __init__(self, storage: Storage, places: np.ndarray, made: np.dtype, result: Region) -> None:
         self.storage = storage

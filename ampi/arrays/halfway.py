@@ -14,14 +14,14 @@ import numpy as np
 
 from ..errors import ActivityError
 from ..memory.storages import Region, plain, region_of, storage_of
-from ..tape import Push, Sweep, Tape, Zero, where_called
+from ..tape import BaseAdjoint, Push, Sweep, Tape, Zero, where_called
 
 
-class _Unknown:
+class _Unknown(BaseAdjoint):
     """Adjoint of elements that hold active values of which no record tells: it must be zero."""
 
     __slots__ = ("mask", "message", "region")
-    second = "each"
+    second_order = "linear"
     reads_memory = False
 
     def __init__(self, region: Region, mask: np.ndarray, message: str) -> None:

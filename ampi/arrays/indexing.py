@@ -24,7 +24,7 @@ from ..memory.storages import (
     wrapped,
 )
 from ..rules.elementwise import unbroadcast
-from ..tape import Push, Sweep, Tape, current
+from ..tape import BaseAdjoint, Push, Sweep, Tape, current
 from .activity import carry, holds_same_bytes, is_active, is_inexact, plain_of, require_tracked
 from .byte_views import movable
 from .nested import from_nested, nested_plain
@@ -36,9 +36,9 @@ _item = np.ndarray.__getitem__
 _set_item = np.ndarray.__setitem__
 
 
-class _Copy:
+class _Copy(BaseAdjoint):
     __slots__ = ("result", "source")
-    second = "each"
+    second_order = "linear"
     reads_memory = False
 
     def __init__(self, source: Region, result: Region) -> None:
@@ -137,11 +137,11 @@ def _may_repeat(key: Any) -> bool:
     return isinstance(key, np.ndarray) and key.dtype != bool and key.size > 1
 
 
-class _Gather:
+class _Gather(BaseAdjoint):
     """result = source[key], a copy."""
 
     __slots__ = ("key", "result", "source")
-    second = "each"
+    second_order = "linear"
 
     def __init__(self, source: Region, key: Any, result: Region) -> None:
         self.source = source
@@ -224,11 +224,11 @@ def gathered(source: np.ndarray, key: Any, result: np.ndarray) -> Any:
     return result
 
 
-class _Scatter:
+class _Scatter(BaseAdjoint):
     """target[key] = source: where elements repeat, the last one written wins."""
 
     __slots__ = ("key", "source", "target")
-    second = "each"
+    second_order = "linear"
 
     def __init__(self, target: Region, key: Any, source: Region) -> None:
         self.target = target

@@ -11,15 +11,15 @@ import numpy as np
 
 from ..errors import ActivityError, no_rule
 from ..memory.storages import Region, TrackedArray, region_of, wrapped
-from ..tape import Push, Sweep, current
+from ..tape import BaseAdjoint, Push, Sweep, current
 from .activity import carries, carry, plain_of
 from .byte_views import movable
 from .writing import assign
 
 
-class _Stack:
+class _Stack(BaseAdjoint):
     __slots__ = ("result", "sources")
-    second = "each"
+    second_order = "linear"
 
     def __init__(self, sources: list[tuple[int, Region]], result: Region) -> None:
         self.sources = sources  # with the numbers of their first elements in the result

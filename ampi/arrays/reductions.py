@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import no_rule
 from ..memory.storages import Region, plain, region_of, tracked, wrapped
 from ..rules.elementwise import leg, times
-from ..tape import Push, Sweep, Tape
+from ..tape import BaseAdjoint, Push, Sweep, Tape
 from .activity import is_active, is_inexact, plain_of, require_tracked
 from .indexing import copied
 from .nested import from_nested
@@ -98,9 +98,9 @@ _REDUCTIONS: dict[np.ufunc, tuple[Callable, bool, bool]] = {
 }
 
 
-class _Reduction:
+class _Reduction(BaseAdjoint):
     __slots__ = ("adjoint", "axes", "factor", "fresh", "mask", "recompute", "result", "source", "x", "z")
-    second = "pairs"
+    second_order = "differentiated"
 
     def __call__(self, sweep: Sweep) -> None:
         if not sweep.has_shadow(self.result):
@@ -276,9 +276,9 @@ _ACCUMULATIONS: dict[np.ufunc, tuple[Callable, bool]] = {
 }
 
 
-class _Accumulation:
+class _Accumulation(BaseAdjoint):
     __slots__ = ("adjoint", "axis", "keywords", "result", "source", "ufunc", "x")
-    second = "pairs"
+    second_order = "differentiated"
 
     def __call__(self, sweep: Sweep) -> None:
         if not sweep.has_shadow(self.result):

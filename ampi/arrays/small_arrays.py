@@ -15,7 +15,7 @@ import numpy as np
 
 from ..memory.storages import Fresh, Region, Storage, TrackedArray, address_of, as_viewed, region_of, storage_of
 from ..rules.elementwise import RULES, Rule
-from ..tape import IsRecord, Push, Sweep, Tape
+from ..tape import AdjointRecord, Push, Sweep, Tape
 from .elements import NUMBERS
 
 MOST_ELEMENTS = 64
@@ -143,12 +143,11 @@ def _dtypes_kept(ufunc: np.ufunc, rule: Rule) -> tuple:
     return tuple(kept)
 
 
-class _Small(IsRecord):
+class _Small(AdjointRecord):
     """A record of such a call, and its adjoint; ``values`` are copies."""
 
     __slots__ = ("active", "created", "regions", "result", "rule", "values")
     reads_memory = False
-    is_local = True
 
     def __init__(self, rule: Rule, active: tuple, regions: tuple, result: Region, values: list) -> None:
         self.rule = rule

@@ -23,7 +23,7 @@ from ..memory.storages import (
 from ..rules.elementwise import CONSTANT_FOR_REAL, CONSTANTS, RULES, Rule, unbroadcast
 from ..rules.exact import exactly
 from ..rules.linear_algebra import GENERALIZED, ufunc_without_partials
-from ..tape import Push, Sweep, Tape, current
+from ..tape import BaseAdjoint, Push, Sweep, Tape, current
 from . import element_arithmetic, operands, reductions, small_arrays
 from .activity import is_active, is_inexact, is_of_numpy, plain_of, require_arrays, require_tracked
 from .indexing import frozen_key, getitem, plain_key, setitem
@@ -174,7 +174,7 @@ def _given(outs: tuple, result: Any) -> Any:
 # ---------------------------------------------------------------------------------------------------- plain calls
 
 
-class _Elementwise:
+class _Elementwise(BaseAdjoint):
     """Adjoint of an elementwise function.
 
     ``values`` has the arguments and, last, the result, as far as the adjoint needs them.  ``recompute`` gives the
@@ -182,7 +182,7 @@ class _Elementwise:
     """
 
     __slots__ = ("active", "fresh", "mask", "recompute", "regions", "result", "rule", "values")
-    second = "pairs"
+    second_order = "differentiated"
 
     def __init__(
         self,
@@ -443,11 +443,11 @@ def _turns(places: np.ndarray) -> list[np.ndarray]:
     return [np.sort(order[occurrence == k]) for k in range(int(lengths.max(initial=0)))]
 
 
-class _AddAt:
+class _AddAt(BaseAdjoint):
     """add.at and subtract.at: the target keeps its adjoint, the operand gets the elements'."""
 
     __slots__ = ("key", "sign", "source", "target")
-    second = "each"
+    second_order = "linear"
 
     def __call__(self, sweep: Sweep) -> None:
         if sweep.has_shadow(self.target):

@@ -14,7 +14,7 @@ from ..errors import ActivityError
 from ..memory.handouts import settle
 from ..memory.storages import PACKED, Region, carries_derivatives, plain, region_of, storage_of
 from ..rules.elementwise import unbroadcast
-from ..tape import Push, Sweep, Undo, Zero, current, overwrite
+from ..tape import BaseAdjoint, Push, Sweep, Undo, Zero, current, overwrite
 from .activity import holds_same_bytes, is_active, plain_of, require_tracked
 from .byte_views import movable
 from .halfway import record_halfway
@@ -74,11 +74,11 @@ def write_constants(targets: Sequence[np.ndarray], action: Callable[[], Any], ke
     return result
 
 
-class _Assign:
+class _Assign(BaseAdjoint):
     """target[...] = source, with broadcasting."""
 
     __slots__ = ("source", "target")
-    second = "each"
+    second_order = "linear"
     reads_memory = False
 
     def __init__(self, target: Region, source: Region) -> None:

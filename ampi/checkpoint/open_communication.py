@@ -27,7 +27,7 @@ def open_receives(tape: Tape) -> list[Received]:
 
 def _open_collectives(tape: Tape) -> list[Started]:
     """Nonblocking collectives of a tape that have not been completed."""
-    begun = [getattr(record, "adjoint", None) for record in tape.records]
+    begun = [record.adjoint for record in tape.records]
     return [started for started in begun if type(started) is Started and not started.completed()]
 
 

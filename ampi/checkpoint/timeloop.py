@@ -18,7 +18,7 @@ from ..memory.live_arrays import tracked_arrays
 from ..memory.storages import Region, Storage, TrackedArray, arrays_of_blocks, forget_node, is_scalar, storage_of
 from ..mpi import COMM_WORLD
 from ..mpi.files import positions
-from ..tape import IsRecord, Push, Sweep, Tape, not_kept, passive, recording, where_called
+from ..tape import AdjointRecord, Push, Sweep, Tape, not_kept, passive, recording, where_called
 from ..tape.budget import bytes_of
 from .folder import FORWARD, REVERSE, Folder
 from .measured import MadeArrays
@@ -279,11 +279,11 @@ class _Last:
         return stops
 
 
-class _Steps(IsRecord):
+class _Steps(AdjointRecord):
     """The record of a time loop on a tape."""
 
     reads_memory = True
-    together = True
+    batched = True
 
     def __init__(self, step: Callable[[Any], Any], tape: Tape, state: Any) -> None:
         self.steps = 0

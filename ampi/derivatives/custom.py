@@ -21,7 +21,19 @@ from ..memory.storages import (
     storage_of,
     tracked_copy,
 )
-from ..tape import Push, SecondTape, Sweep, Tape, Undo, lanes_of, no_second_derivative, passive, recording, where_called
+from ..tape import (
+    BaseAdjoint,
+    Push,
+    SecondTape,
+    Sweep,
+    Tape,
+    Undo,
+    lanes_of,
+    no_second_derivative,
+    passive,
+    recording,
+    where_called,
+)
 
 
 class custom_vjp:
@@ -284,7 +296,7 @@ class _Array:
         return np.zeros(self.values.shape, self.values.dtype)[()]
 
 
-class _Custom:
+class _Custom(BaseAdjoint):
     """The record of a call.
 
     Attributes
@@ -384,7 +396,7 @@ class _CustomPairs(_Custom):
     """The record of a call in second order; what `backward` computes is differentiated."""
 
     __slots__ = ()
-    second = "pairs"
+    second_order = "differentiated"
 
     def tangent(self, push: Push) -> None:
         """Nothing: it is there."""

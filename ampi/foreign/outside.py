@@ -15,7 +15,7 @@ from ..base import checks
 from ..errors import ActivityError, ActivityWarning
 from ..memory import handouts
 from ..memory.storages import LENT, behind, storage_of
-from ..tape import Bystander, current, keep_needed, where_called
+from ..tape import BaseAdjoint, Bystander, current, keep_needed, where_called
 
 _warned: set[str] = set()
 
@@ -133,7 +133,7 @@ def lose_unheard(what: str, array: Any, instead: str) -> None:
     warn_lost(what, array, instead)
 
 
-class _Lost:
+class _Lost(BaseAdjoint):
     """Stands among the records of a tape for a derivative that has been lost."""
 
     def __init__(self, message: str) -> None:

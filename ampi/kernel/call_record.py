@@ -96,7 +96,7 @@ class StandIn:
         return array
 
 
-class CallRecord(tape.IsRecord):
+class CallRecord(tape.AdjointRecord):
     """The record of a call, and its adjoint."""
 
     __slots__ = (
@@ -112,10 +112,9 @@ class CallRecord(tape.IsRecord):
         "values",
     )
     reads_memory = False  # but through `Sweep.value`
-    is_local = True
-    second = "joint"
-    goes_along = True
-    together = True
+    second_order = "joint"
+    propagates_tangents = True
+    batched = True
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ from mpi4py import MPI as mpi
 
 from ..errors import ActivityWarning, CommunicationError
 from ..memory.handouts import warning_level
-from ..tape import Output, Push, Sweep, Tape, lanes_of, living
+from ..tape import BaseAdjoint, Output, Push, Sweep, Tape, lanes_of, living
 from ..tape.recording import current, opened, recording
 from ..tape.replays import is_again, is_first
 from .base.call_sites import call_site, line_of
@@ -175,16 +175,16 @@ def put_back_told(told: list[tuple[str, int]]) -> None:
             here[name].pop(0).file.Seek(offset)
 
 
-class Reading:
+class Reading(BaseAdjoint):
     """A read in a tape's log: its adjoint is zero where it came."""
 
     __slots__ = ("buffer", "push", "request")
 
     reads_memory = False
-    together = True
+    batched = True
     active = False  # its completion starts no transfer
     wild = True  # the status says how much came
-    second = "joint"
+    second_order = "joint"
 
     def __init__(self, buffer: Buffer) -> None:
         self.buffer = buffer

@@ -11,7 +11,7 @@ from mpi4py import MPI as mpi
 from ..errors import ActivityError
 from ..kernel.dispatcher import Kernel
 from ..memory.storages import plain
-from ..tape import Push, Sweep, current, lanes_of, living
+from ..tape import BaseAdjoint, Push, Sweep, current, lanes_of, living
 from .base.handles import AcceptsBase, Constant, Handles
 from .base.rules import Operation, Treatment, enter
 from .collectives.reduction_plans import refusal, values_of
@@ -74,13 +74,13 @@ class Op(Constant, Handles, _Op, metaclass=AcceptsBase):
             _Op.Reduce_local(self, inbuf, inoutbuf)
 
 
-class _Local:
+class _Local(BaseAdjoint):
     """Adjoint of b = a ∘ b; ``dots``: in second order, where it depends on them, the tangents of both in each
     direction."""
 
     __slots__ = ("a", "b", "dots", "handle", "rule", "values")
-    second = "joint"
-    together = True
+    second_order = "joint"
+    batched = True
 
     def __init__(self, handle: int, rule: Reduction, a: Buffer, b: Buffer, values: Any, dots: Any) -> None:
         self.handle = handle

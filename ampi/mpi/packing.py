@@ -15,7 +15,7 @@ from mpi4py import MPI as mpi
 from ..errors import ActivityError, ActivityWarning
 from ..memory.handouts import warning_level
 from ..memory.storages import PACKED
-from ..tape import Push, Sweep, Tape, current, living
+from ..tape import BaseAdjoint, Push, Sweep, Tape, current, living
 from .base.handles import AcceptsBase, Constant, Handles
 from .base.rules import Operation, Treatment, enter
 from .memory.argument_forms import as_array
@@ -97,12 +97,12 @@ def _bytes_at(memory: Any, position: int, size: int) -> Buffer:
     return parse_bytes([memory, (size, position), mpi.BYTE])
 
 
-class _Moved:
+class _Moved(BaseAdjoint):
     """Adjoint of moving elements from one buffer to another, one of them packed."""
 
     __slots__ = ("source", "target")
     reads_memory = False
-    second = "each"
+    second_order = "linear"
 
     def __init__(self, source: Any, target: Any) -> None:
         self.source = source

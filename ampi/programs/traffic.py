@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import ActivityWarning
 from ..memory.storages import TrackedArray
+from ..mpi.log.messages import Collective
 from ..reports.traced_records import name_of
 from ..tape import Tape, where_called
 from .declared import declaring
@@ -36,9 +37,14 @@ class Recorded(list):
     def append(self, record: Any) -> None:
         """Append a record, and count it."""
         if record.adjoint is not None:
-            counts = self.lines if getattr(record.adjoint, "reads_active", True) else self.receptions
+            counts = self.receptions if is_reception(record.adjoint) else self.lines
             counts[where_called(), name_of(record)] += 1
         super().append(record)
+
+
+def is_reception(adjoint: Any) -> bool:
+    """Return whether an adjoint is that of a collective call to which this rank contributed nothing active."""
+    return isinstance(adjoint, Collective) and not adjoint.reads_active
 
 
 def run(problem: Differentiation) -> str:

@@ -352,7 +352,7 @@ class Tracer:
     def site_of(self, record: Any) -> int:
         """The number of what a record is of, that was made outside of all traced calls."""
         code, instruction = self.place(4)
-        kind = getattr(record.adjoint, "__code__", None) or type(record.adjoint)
+        kind = type(record.adjoint)
         number = self._numbers.get((id(code), instruction, kind))
         if number is None:
             name = "(undo)" if record.adjoint is None else name_of(record)

@@ -19,7 +19,7 @@ from ..arrays.nested import from_nested
 from ..base.structures import bound, leaves, mapped
 from ..errors import no_rule
 from ..memory.storages import Region, plain, region_of, wrapped
-from ..tape import Push, Sweep, Tape, current, transposed
+from ..tape import BaseAdjoint, Push, Sweep, Tape, current, transposed
 from .elementwise import unbroadcast
 
 
@@ -73,9 +73,9 @@ def _kept_arrays(x: Any, seen: set[int]) -> Iterator[np.ndarray]:
                 continue
 
 
-class _ByAutograd:
+class _ByAutograd(BaseAdjoint):
     __slots__ = ("function", "make", "regions", "results", "vjp")
-    second = "pairs"
+    second_order = "differentiated"
 
     def __init__(self, function: Callable, vjp: Callable, regions: list[Region], results: list[Region]) -> None:
         self.function = function

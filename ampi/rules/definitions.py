@@ -17,7 +17,19 @@ from ..errors import ActivityError, TapeError
 from ..foreign.libraries import Hook, hook, when_imported
 from ..memory.handouts import LIBRARIES, settle_all
 from ..memory.storages import TrackedArray, looks_at, region_of, wrapped
-from ..tape import Bystander, Push, Sweep, Tape, current, no_tangent, passive, transposed, where_called
+from ..tape import (
+    BaseAdjoint,
+    Bystander,
+    Push,
+    SecondOrder,
+    Sweep,
+    Tape,
+    current,
+    no_tangent,
+    passive,
+    transposed,
+    where_called,
+)
 from . import elementwise
 
 
@@ -418,12 +430,12 @@ class Adjoint:
 
     Attributes
     ----------
-    second : str or None
-        ``"pairs"`` where the adjoints compute with functions that have derivatives, and with arrays that NumPy's
-        functions give them: then there are second derivatives, too.
+    second_order : str or None
+        ``"differentiated"`` where the adjoints compute with functions that have derivatives, and with arrays that
+        NumPy's functions give them: then there are second derivatives, too.
     """
 
-    second: str | None = None
+    second_order: SecondOrder | None = None
 
     def __init__(
         self,
@@ -498,7 +510,7 @@ class Adjoint:
             values["result"] = _kept(tape, result)
         record = _ByAdjoint()
         record.name, record.adjoints, record.always = found.name, self, self.communicates
-        record.second = self.second
+        record.second_order = self.second_order
         record.sources = {
             name: [region_of(x) if is_active(tape, x) else None for x in parts(given[name])] for name in active
         }
@@ -543,8 +555,8 @@ def _kind_of(x: Any, sources: list) -> dict[str, Any]:
     return {"shape": first.shape, "dtype": first.dtype}
 
 
-class _ByAdjoint:
-    __slots__ = ("adjoints", "always", "kinds", "name", "result", "second", "sources", "values")
+class _ByAdjoint(BaseAdjoint):
+    __slots__ = ("adjoints", "always", "kinds", "name", "result", "second_order", "sources", "values")
 
     def __call__(self, sweep: Sweep) -> None:
         regions = [r for r in parts(self.result) if r is not None]

@@ -11,17 +11,17 @@ from ..arrays.activity import plain_of
 from ..arrays.nested import from_nested
 from ..base.structures import bound
 from ..memory.storages import region_of, tracked, wrapped
-from ..tape import Push, Sweep, current
+from ..tape import BaseAdjoint, Push, Sweep, current
 
 # The adjoint of a transform scaled by s is the inverse one scaled by s too: forward and backward change places.
 ADJOINT_NORM = {None: "forward", "backward": "forward", "ortho": "ortho", "forward": "backward"}
 
 
-class _Transform:
+class _Transform(BaseAdjoint):
     """A transform along some axes of an array cropped or padded to ``lengths``."""
 
     __slots__ = ("axes", "forward", "inverse", "kind", "lengths", "norm", "result", "source")
-    second = "each"
+    second_order = "linear"
 
     def __call__(self, sweep: Sweep) -> None:
         if sweep.has_shadow(self.result):

@@ -14,7 +14,7 @@ from ..arrays.nested import from_nested
 from ..arrays.writing import assign_as
 from ..errors import no_rule
 from ..memory.storages import Region, looks_at, region_of, tracked, wrapped
-from ..tape import Push, Sweep, current
+from ..tape import BaseAdjoint, Push, Sweep, current
 from .by_autograd import OWN_MAKERS, autograd_rule, by_autograd, has_rule
 from .contractions import contracted
 from .determinants import det_maker, slogdet_maker
@@ -52,11 +52,11 @@ def _cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, ax
     return np.stack(parts, axisc)
 
 
-class _Product:
+class _Product(BaseAdjoint):
     """Adjoint of a matrix product: ā = ḡ bᴴ, b̄ = aᴴ ḡ, summed over the axes along which a stack was broadcast."""
 
     __slots__ = ("a", "b", "column", "result", "row", "values")
-    second = "pairs"
+    second_order = "differentiated"
 
     def __init__(self, a: Region | None, b: Region | None, values: tuple, vectors: tuple, result: Region) -> None:
         self.a = a
@@ -159,11 +159,11 @@ def _vecmat(a: Any, b: Any) -> Any:
     return matmul(np.conj(_array(a))[..., None, :], b)[..., 0, :]
 
 
-class _Einsum:
+class _Einsum(BaseAdjoint):
     """Adjoint of a sum of products over named axes: the same with the operand and the result exchanged."""
 
     __slots__ = ("active", "operands", "result", "shapes", "subscripts", "target")
-    second = "pairs"
+    second_order = "differentiated"
 
     def __call__(self, sweep: Sweep) -> None:
         if not sweep.has_shadow(self.result):
@@ -302,11 +302,11 @@ def _vector_norm(x: Any, *, axis: Any = None, keepdims: bool = False, ord: Any =
     return np.expand_dims(result, axes) if keepdims else result
 
 
-class _SingularValues:
+class _SingularValues(BaseAdjoint):
     """Adjoint of singular values alone, which is defined where they coincide as well; that of a zero is zero."""
 
     __slots__ = ("result", "source", "x")
-    second = "pairs"
+    second_order = "differentiated"
 
     def __call__(self, sweep: Sweep) -> None:
         if not sweep.has_shadow(self.result):

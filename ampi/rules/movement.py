@@ -22,7 +22,7 @@ from ..base.structures import bound, leaves, mapped
 from ..errors import no_rule
 from ..memory.layouts import is_contiguous, memory_order
 from ..memory.storages import Region, is_scalar, looks_at, region_of, wrapped
-from ..tape import Push, Sweep, Tape, current
+from ..tape import BaseAdjoint, Push, Sweep, Tape, current
 from .elementwise import unbroadcast
 
 
@@ -44,9 +44,9 @@ class _Constant:
         self.shape = shape
 
 
-class _Movement:
+class _Movement(BaseAdjoint):
     __slots__ = ("action", "arguments", "results")
-    second = "each"
+    second_order = "linear"
 
     def __init__(self, action: Callable, arguments: dict, results: list[Region | None]) -> None:
         self.action = action
@@ -274,9 +274,9 @@ _COPIES = {
 }
 
 
-class _Where:
+class _Where(BaseAdjoint):
     __slots__ = ("condition", "result", "sources")
-    second = "each"
+    second_order = "linear"
 
     def __init__(self, condition: Any, sources: list[tuple[bool, Region]], result: Region) -> None:
         self.condition = condition
@@ -314,9 +314,9 @@ def _where(condition: Any, x: Any = None, y: Any = None) -> Any:
     return result
 
 
-class _Concatenate:
+class _Concatenate(BaseAdjoint):
     __slots__ = ("axis", "result", "sources")
-    second = "each"
+    second_order = "linear"
 
     def __init__(self, axis: int, sources: list[tuple[int, Region]], result: Region) -> None:
         self.axis = axis

@@ -19,7 +19,7 @@ from ..arrays.nested import from_nested
 from ..base.structures import leaves
 from ..errors import no_rule
 from ..memory.storages import is_scalar, plain, region_of, tracked, wrapped
-from ..tape import Push, Sweep, current
+from ..tape import BaseAdjoint, Push, Sweep, current
 from .contractions import contracted
 from .exact import exactly
 from .roots import root, std
@@ -213,11 +213,11 @@ def _polyval(p: Any, x: Any) -> Any:
     return result
 
 
-class _Convolution:
+class _Convolution(BaseAdjoint):
     """Adjoint of the full convolution of two 1-d arrays: correlation with the other one."""
 
     __slots__ = ("a", "b", "result", "values")
-    second = "pairs"
+    second_order = "differentiated"
 
     def __call__(self, sweep: Sweep) -> None:
         if not sweep.has_shadow(self.result):
@@ -305,9 +305,9 @@ def _apply_over_axes(func: Callable, a: Any, axes: Any) -> Any:
     return result
 
 
-class _WeightedCount:
+class _WeightedCount(BaseAdjoint):
     __slots__ = ("bins", "result", "weights")
-    second = "each"
+    second_order = "linear"
 
     def __call__(self, sweep: Sweep) -> None:
         if sweep.has_shadow(self.result):

@@ -22,7 +22,7 @@ from .budget import bytes_of
 from .bystander import Bystander
 from .push import ForwardTape, Push, no_tangent, not_kept, transposed, walk
 from .recording import current, open_tapes, opened, passive, recording
-from .records import IsRecord, Output, Record, Zero
+from .records import AdjointRecord, BaseAdjoint, Output, Record, SecondOrder, Zero
 from .second import PairSweep, SecondTape, no_second_derivative, second_order
 from .sweep import Sweep, lanes_of
 from .tape import Tape, at_closing, at_first_opening, at_opening, living
@@ -31,14 +31,16 @@ from .vector import VectorSweep
 from .vector_push import VectorPush
 
 __all__ = [
+    "AdjointRecord",
+    "BaseAdjoint",
     "Bystander",
     "ForwardTape",
-    "IsRecord",
     "Need",
     "Output",
     "PairSweep",
     "Push",
     "Record",
+    "SecondOrder",
     "SecondTape",
     "Sweep",
     "Tape",

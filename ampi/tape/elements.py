@@ -40,7 +40,7 @@ from ..memory.handouts import warning_level, where_called
 from ..memory.needs import Needs
 from ..memory.regions import SLOT
 from ..memory.storages import Pool, Region, Storage, memory_at
-from .records import IsRecord, Record
+from .records import AdjointRecord, Record
 from .undo import Undo, needs_lock
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ SAVED = 512
 _lock = threading.RLock()  # of records: another thread may look at a number
 
 
-class Statements(IsRecord):
+class Statements(AdjointRecord):
     """A record of statements on elements, and its adjoint.
 
     Attributes
@@ -96,7 +96,6 @@ class Statements(IsRecord):
 
     __slots__ = ("_recorder", "created", "first", "integers", "last", "late", "read", "reals", "storages", "undo")
     reads_memory = False
-    is_local = True
 
     def __init__(self, recorder: Elements) -> None:
         self._recorder = weakref.ref(recorder)  # which has these records: in a circle they would outlive their tape

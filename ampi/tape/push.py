@@ -22,7 +22,7 @@ from ..memory.handouts import where_called
 from ..memory.regions import SLOT
 from ..memory.storages import Region, Storage, carries_derivatives, plain, region_of, storage_of
 from .recording import actively, is_around, passively
-from .records import Zero
+from .records import Adjoint, Zero, name_of
 from .seeds import in_structure_of, leaves
 from .tape import Tape
 from .undo import Need, Undo
@@ -226,7 +226,7 @@ class Push:
     def push(self, adjoint: Any, undos: Sequence[Undo]) -> None:
         """Push the tangents through one operation.  Memory is as after it, and is so again afterwards."""
         rule = tangent_of(adjoint)
-        wanted = getattr(adjoint, "arrays_after", None)
+        wanted = adjoint.arrays_after
         if wanted:
             extents = [undo.extent for undo in undos]
             self.after = [
@@ -248,10 +248,9 @@ class Push:
 
 def tangent_of(adjoint: Any) -> Callable[[Push], None]:
     """The tangent rule that belongs to an adjoint."""
-    rule = getattr(adjoint, "tangent", None)
+    rule = adjoint.tangent
     if rule is None:
-        name = getattr(adjoint, "name", None) or getattr(adjoint, "__qualname__", type(adjoint).__qualname__)
-        raise no_tangent(f"this operation ({name})")
+        raise no_tangent(f"this operation ({name_of(adjoint)})")
     return rule
 
 
@@ -493,9 +492,7 @@ def walk_for(tape: Tape, y: Any, x: Any, x_dot: Any, vectorised: bool | int = Fa
     return walk(tape, prepare, finish, (lambda tape: VectorPush(tape, *lead)) if lead else Push)
 
 
-def transposed(
-    push: Push, adjoint: Callable[[Any], None], sources: Collection[Region], results: Sequence[Region]
-) -> None:
+def transposed(push: Push, adjoint: Adjoint, sources: Collection[Region], results: Sequence[Region]) -> None:
     """The tangent of an operation that made its results anew, by transposing its adjoint.
 
     The adjoint is a linear function of ȳ, so that the gradient of ⟨Jᵀȳ, ẋ⟩ with respect to ȳ is Jẋ (Griewank and
@@ -508,11 +505,11 @@ def transposed(
             adjoint(recorded)
         if any(not inner.is_active(value) and np.any(value) for _, value in recorded.added):
             # It is linear: what is not zero depends on ȳ, unless that was copied into arrays that are not tracked.
-            raise no_tangent(getattr(adjoint, "name", None) or "an operation whose adjoint uses plain arrays")
+            raise no_tangent(adjoint.name or "an operation whose adjoint uses plain arrays")
         pairs = [(value, push.get(source)) for source, value in recorded.added if inner.is_active(value)]
         found = inner.gradient([value for value, _ in pairs], recorded.given, [x_dot for _, x_dot in pairs])
         if _is_lossy(pairs, recorded.given, found):
-            raise no_tangent(f"{getattr(adjoint, 'name', None) or 'an operation'}, whose adjoint uses plain arrays,")
+            raise no_tangent(f"{adjoint.name or 'an operation'}, whose adjoint uses plain arrays,")
     finally:
         actively(scope)
     for region, y_dot in zip(results, found):

@@ -1,9 +1,10 @@
-"""Records of a tape: an operation's undos, its adjoint, and the simplest adjoints."""
+"""Records of a tape: an operation's undos and its adjoint, the protocol of adjoints, and the simplest adjoints."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -14,47 +15,133 @@ if TYPE_CHECKING:
     from .sweep import Sweep
     from .undo import Undo
 
+SecondOrder = Literal["linear", "differentiated", "joint"]
+
+
+class Adjoint(Protocol):
+    """The adjoint of an operation, and what sweeps and pushes have to know about it.
+
+    Classes of adjoints inherit the usual answers from `BaseAdjoint`, and override those that differ.
+    """
+
+    def __call__(self, sweep: Any) -> None:
+        """Take the adjoints of what the operation overwrote; add to those of what it read."""
+
+    @property
+    def name(self) -> str | None:
+        """The operation's name in error messages; None: that of the class."""
+
+    @property
+    def tangent(self) -> Callable[[Any], None] | None:
+        """``tangent(push)`` sets the tangents of the results; None if the operation has no forward mode."""
+
+    @property
+    def second_order(self) -> SecondOrder | None:
+        """How a sweep with tangents of adjoints (`second.PairSweep`) applies it; None if it cannot.
+
+        ``"linear"``: it uses no values that carry derivatives, and is applied to the adjoints and to their tangents.
+        ``"differentiated"``: it computes with NumPy's functions, and its computation is differentiated.
+        ``"joint"``: it is given the whole sweep, and applies itself to each of its lanes.
+        """
+
+    @property
+    def propagates_tangents(self) -> bool:
+        """True if the operation propagates tangents itself while it runs, so that recording it does not."""
+
+    @property
+    def batched(self) -> bool:
+        """True if it is given all lanes of a vector mode at once; otherwise it is called for each of them."""
+
+    @property
+    def reads_memory(self) -> bool:
+        """True if it may read any array of the program: the sweep puts all memory back before.
+
+        False if it reads through `Sweep.value` only, or after `Sweep.put_back`.
+        """
+
+    @property
+    def arrays_after(self) -> Sequence[np.ndarray]:
+        """Arrays (from `Tape.need`, after the operation) whose values after the operation `Sweep.after` will hold."""
+
+    @property
+    def is_local(self) -> bool:
+        """False if it may wait for other ranks."""
+
+    @property
+    def synchronizes(self) -> bool:
+        """True if it may wait for what other ranks did after this operation, as that of a collective call does."""
+
+    @property
+    def touches_windows(self) -> bool:
+        """False if it never accesses the memory of an MPI window without a turn of its own."""
+
+
+class BaseAdjoint:
+    """The usual answers to what `Adjoint` asks, for classes of adjoints."""
+
+    __slots__ = ()
+    name: str | None = None
+    tangent: Any = None
+    second_order: SecondOrder | None = None
+    propagates_tangents = False
+    batched = False
+    reads_memory = True
+    arrays_after: Sequence[np.ndarray] = ()
+    is_local = True
+    synchronizes = False
+    touches_windows = True
+
+
+class FunctionAdjoint(BaseAdjoint):
+    """A plain function of the sweep as an adjoint."""
+
+    __slots__ = ("function", "name")
+
+    def __init__(self, function: Callable[[Any], None]) -> None:
+        self.function = function
+        self.name = function.__qualname__
+
+    def __call__(self, sweep: Sweep) -> None:
+        self.function(sweep)
+
+
+def name_of(adjoint: Adjoint) -> str:
+    """The name of an adjoint's operation in error messages."""
+    return adjoint.name or type(adjoint).__qualname__
+
 
 class Record:
-    """One operation: how to undo its writes and how to apply its adjoint.
-
-    An adjoint with an attribute ``reads_memory = False`` does not read the program's arrays, or only through
-    `Sweep.value` and after `Sweep.put_back`; others find all memory as it was when the operation ran.  The arrays in an
-    attribute ``arrays_after`` (from `Tape.need`, when the operation had run) it finds in `Sweep.after`.
-    """
+    """One operation: how to undo its writes, its adjoint, and the storages that it created."""
 
     __slots__ = ("adjoint", "created", "undo")
 
     def __init__(
-        self, adjoint: Callable[[Sweep], None] | None, undo: Sequence[Undo], created: Sequence[Storage]
+        self, adjoint: Adjoint | Callable[[Any], None] | None, undo: Sequence[Undo], created: Sequence[Storage]
     ) -> None:
-        self.adjoint = adjoint
+        self.adjoint: Any = FunctionAdjoint(adjoint) if type(adjoint) is FunctionType else adjoint
         self.undo = undo
         self.created = created
 
 
-class IsRecord:
-    """What is a record by itself, and its own adjoint: a tape has thousands of messages and of calls of kernels."""
+class AdjointRecord(BaseAdjoint):
+    """An adjoint that is its own record: a tape has thousands of messages and of calls of kernels."""
 
     __slots__ = ()
     undo: Sequence[Undo] = ()
     created: Sequence[Storage] = ()
-    arrays_after: Sequence[np.ndarray] = ()
-    is_local = False
-    """Whether it is of something that this rank computed."""
 
     @property
     def adjoint(self) -> Any:
-        """Itself, to be called in the sweep."""
+        """Itself."""
         return self
 
 
-class Watch:
-    """Where an independent begins; ``is_new``: its memory as well, so that no earlier record adds to its shadow."""
+class Watch(BaseAdjoint):
+    """The record of a declared independent; ``is_new``: so is its memory, and no earlier record adds to its shadow."""
 
     __slots__ = ("is_new", "region")
-    second = "each"
-    together = True
+    second_order = "linear"
+    batched = True
     reads_memory = False
 
     def __init__(self, region: Region, is_new: bool) -> None:
@@ -72,12 +159,12 @@ class Watch:
         push.put(self.region, push.state.get(self.region.place, 0.0))
 
 
-class Zero:
+class Zero(BaseAdjoint):
     """Adjoint of overwriting regions (or ``region[key]``) by constants."""
 
     __slots__ = ("key", "regions")
-    second = "each"
-    together = True
+    second_order = "linear"
+    batched = True
     reads_memory = False
 
     def __init__(self, regions: list[Region], key: Any = None) -> None:
@@ -91,7 +178,7 @@ class Zero:
     tangent = __call__
 
 
-class Output:
+class Output(BaseAdjoint):
     """Active values that left the program while a tape recorded; where a seed may come in.
 
     Attributes
@@ -104,7 +191,7 @@ class Output:
 
     __slots__ = ("buffer", "operation", "order", "shape", "target", "where")
     reads_memory = False
-    second = "each"
+    second_order = "linear"
 
     def __init__(
         self, buffer: Any, operation: str, target: str, where: str, shape: tuple[int, ...] | None, order: str = "C"

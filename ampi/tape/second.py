@@ -3,16 +3,8 @@
 While the program runs, a `SecondTape` records as any tape does and pushes tangents through each operation, as forward
 mode does; its undo log saves the tangents of what is overwritten beside the values.  `PairSweep` is the sweep over it:
 every adjoint has a value and a tangent, or several, in as many directions, and the tape, which only pushes tangents by
-then, differentiates what the adjoints of the operations compute.  There are three kinds of them, which an adjoint's
-attribute ``second`` tells:
-
-``"each"``: it is linear, and uses no values that carry derivatives.  It is run for the values, and for the tangents.
-``"pairs"``: it computes, with NumPy's functions, with the adjoints that the sweep and the values that `Tape.need` gave
-it.  These are tracked arrays, whose tangents are known.
-``"joint"``: it does both itself, as messages do: it is given the `PairSweep`, whose ``lanes`` are sweeps themselves.
-
-Any other one is refused when its operation is recorded.  The tangents of one with an attribute ``goes_along`` have gone
-along when its operation ran; those of others are pushed when it is recorded.
+then, differentiates what the adjoints of the operations compute.  `records.Adjoint.second_order` tells the three kinds
+of adjoints apart; any other is refused when its operation is recorded.
 """
 
 from __future__ import annotations
@@ -44,21 +36,18 @@ from ..memory.storages import (
 )
 from .push import ForwardTape, Push
 from .recording import actively, passively, resumed
-from .records import Record
+from .records import Adjoint, Record, SecondOrder, name_of
 from .seeds import plant
 from .sweep import Sweep, lanes_of
 from .tape import Tape
 from .undo import Undo
 
-KINDS = ("each", "pairs", "joint")
 
-
-def kind_of(adjoint: Any) -> str:
+def kind_of(adjoint: Adjoint) -> SecondOrder:
     """How an adjoint is differentiated; raises where it cannot be."""
-    kind = getattr(adjoint, "second", None)
+    kind = adjoint.second_order
     if kind is None:
-        name = getattr(adjoint, "name", None) or getattr(adjoint, "__qualname__", type(adjoint).__qualname__)
-        raise no_second_derivative(f"this operation ({name})")
+        raise no_second_derivative(f"this operation ({name_of(adjoint)})")
     return kind
 
 
@@ -181,7 +170,7 @@ class SecondTape(ForwardTape):
         if adjoint is not None:
             kind_of(adjoint)
         list.append(self.records, record)
-        if adjoint is not None and not getattr(adjoint, "goes_along", False):
+        if adjoint is not None and not adjoint.propagates_tangents:
             scope = passively()  # the values of rules are tracked, for the sweep
             try:
                 self.tangents.push(adjoint, record.undo)
@@ -456,19 +445,19 @@ class PairSweep(Sweep):
 
     def _pass(self, record: Record) -> None:
         adjoint = record.adjoint
-        after = getattr(adjoint, "arrays_after", None)
+        after = () if adjoint is None else adjoint.arrays_after
         if after:
             self.after = self._values_after(after, record.undo)
         if record.undo:
             self._defer(record.undo)
         if adjoint is not None:
-            if self._pending and getattr(adjoint, "reads_memory", True):
+            if self._pending and adjoint.reads_memory:
                 self.put_back(list(self._pending))
             kind = kind_of(adjoint)
-            if kind == "pairs":
+            if kind == "differentiated":
                 with resumed(self.tape), np.errstate(all="ignore"):
                     adjoint(self)
-            elif kind == "each":
+            elif kind == "linear":
                 for lane in self.lanes:
                     adjoint(lane)
             else:

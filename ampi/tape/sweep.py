@@ -454,7 +454,7 @@ class Sweep:
                 position -= 1
                 record = records[position]
                 adjoint = record.adjoint
-                after = getattr(adjoint, "arrays_after", None)
+                after = () if adjoint is None else adjoint.arrays_after
                 if after:
                     self.after = self._values_after(after, record.undo)
                 if record.undo:
@@ -462,7 +462,7 @@ class Sweep:
                 if notes:
                     self._verify(notes.get(id(record), ()), after)
                 if adjoint is not None:
-                    if self._pending and getattr(adjoint, "reads_memory", True):
+                    if self._pending and adjoint.reads_memory:
                         for storage in list(self._pending):
                             self._undo(storage)
                     if single:

@@ -34,7 +34,7 @@ from .budget import Limit, Spool, budget_for
 from .elements import Elements
 from .elsewhere import lost
 from .recording import PARENT, Scope, current, enter, leave, this_thread, would_lose
-from .records import Output, Record, Watch, Zero
+from .records import Adjoint, Output, Record, Watch, Zero
 from .seeds import in_structure_of, leaves, plant
 from .sweep import Sweep
 from .undo import Need, Undo, first_need, needs_lock, refuse_swapped
@@ -512,7 +512,7 @@ class Tape(metaclass=_WithHelp):
 
     def append(
         self,
-        adjoint: Callable[[Sweep], None] | None,
+        adjoint: Adjoint | Callable[[Sweep], None] | None,
         undo: Sequence[Undo] = (),
         created: Sequence[np.ndarray] = (),
     ) -> None:
@@ -520,7 +520,7 @@ class Tape(metaclass=_WithHelp):
 
         Parameters
         ----------
-        adjoint : callable
+        adjoint : Adjoint or function
             ``adjoint(sweep)`` applies the operation's adjoint to the shadows.  None if there is only memory to undo.
         undo : list of Undo
             From `overwrite`.
@@ -532,7 +532,7 @@ class Tape(metaclass=_WithHelp):
         storages = tuple([s for s in map(storage_of, created) if s is not None]) if created else ()
         self.append_record(Record(adjoint, undo, storages))
 
-    def append_start(self, adjoint: Callable[[Sweep], None] | None, undo: Sequence[Undo] = ()) -> None:
+    def append_start(self, adjoint: Adjoint | None, undo: Sequence[Undo] = ()) -> None:
         """Append the record of the start of a communication, without calling ``before_append``."""
         self.append_record(Record(adjoint, undo or (), ()))
 

@@ -5,7 +5,7 @@ walks: old values are put back once, the ranks agree once, and what a record doe
 Its shadows are those of all lanes in one block of memory, k rows of a storage's bytes; a lane's are views of a row.
 Kernels ask for them side by side (see ``interleaved``), where they stay until something else asks for a lane's.
 
-An adjoint with an attribute ``together = True`` is given the `VectorSweep`, and sees to all directions: messages, which
+An adjoint with an attribute ``batched = True`` is given the `VectorSweep`, and sees to all directions: messages, which
 go through ``sweep.lanes`` as in second order, where the lanes are the adjoints and their tangents, and carry k adjoints
 at once; kernels, whose compiled adjoints run for several lanes at once, or for each, with all else done once; and what
 asks for shadows as a whole, of which the first axis is that of the directions.  Any other adjoint is written for one
@@ -334,7 +334,7 @@ class VectorSweep(Sweep):
 
     def apply(self, adjoint: Any) -> None:
         """Apply the adjoint of a record."""
-        if getattr(adjoint, "together", False):
+        if adjoint.batched:
             adjoint(self)
             return
         for lane in self.lanes:

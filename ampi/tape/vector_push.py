@@ -196,7 +196,7 @@ class VectorPush(Push):
 
     def apply(self, adjoint: Any, rule: Callable[[Any], None]) -> None:
         """Push the tangents through an operation."""
-        if getattr(adjoint, "together", False):
+        if adjoint.batched:
             rule(self)
             return
         for lane in self.lanes:

@@ -84,7 +84,7 @@ def define_twice(function: Callable, adjoint: dict, **options: Any) -> Hook:
     """`define`, with adjoints that have derivatives themselves."""
     define(function, adjoint=adjoint, **options)
     found = hook(function, None)
-    found.handle.second = "pairs"  # type: ignore[union-attr]
+    found.handle.second_order = "differentiated"  # type: ignore[union-attr]
     return found
 
 

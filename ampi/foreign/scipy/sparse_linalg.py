@@ -19,6 +19,7 @@ from ...arrays.activity import is_active, plain_of
 from ...errors import TapeError
 from ...memory.storages import TrackedArray, region_of, wrapped
 from ...rules.definitions import Adjoint, any_active, mapped, refusal
+from ...tape import BaseAdjoint
 from ..libraries import Hook, hook
 from . import sparse_factors as factors
 from . import sparse_operators as operators
@@ -159,7 +160,7 @@ def _solver(solve: Callable) -> None:
             raise refusal(found.name, f" where it has not converged (info={result[1]})")
         return result
 
-    rule.second = "pairs"
+    rule.second_order = "differentiated"
     rule.prepare(hook(solve, handle, f"scipy.sparse.linalg.{solve.__name__}"))
 
 
@@ -238,11 +239,11 @@ def _least_squares(solve: Callable, norms: dict[int, str]) -> None:
     hook(solve, handle, name)
 
 
-class _Estimate:
+class _Estimate(BaseAdjoint):
     """Norms and variances that iterations estimate on their way: their derivatives are not known."""
 
     __slots__ = ("name", "result")
-    second = "each"
+    second_order = "linear"
 
     def __init__(self, name: str, result: Any) -> None:
         self.name = name

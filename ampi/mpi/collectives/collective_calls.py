@@ -15,7 +15,7 @@ import numpy as np
 
 from ...errors import ActivityError, CommunicationError
 from ...memory.storages import Storage, plain
-from ...tape import IsRecord, Push, Sweep, Tape, Undo, lanes_of, not_kept, where_called
+from ...tape import AdjointRecord, Push, Sweep, Tape, Undo, lanes_of, not_kept, where_called
 from ..base.call_sites import line_of, name_of
 from ..log.log import log_collective
 from ..log.messages import Collective
@@ -166,7 +166,7 @@ tangent_of_call: list[Callable[..., Any]] = []
 """What begins the tangent's part in a call: `forward_collectives` enters it."""
 
 
-class Performed(IsRecord, Collective):
+class Performed(Collective, AdjointRecord):
     """One call of a collective operation: in the log of the tape, and its record.
 
     Attributes
@@ -180,10 +180,11 @@ class Performed(IsRecord, Collective):
 
     __slots__ = ("call", "undo", "values")
     depth = 5
-    meets = True
+    is_local = False
+    synchronizes = True
     reads_memory = False  # but what `steps` has put back
-    second = "joint"
-    together = True
+    second_order = "joint"
+    batched = True
 
     def keep_values(self, tape: Tape, started: bool) -> None:
         """Before the primal: see to it that the sweep has the values that the adjoint wants.

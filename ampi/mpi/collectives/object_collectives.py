@@ -14,6 +14,7 @@ from ...memory.storages import TrackedArray
 from ...tape import Push, Sweep, Tape, lanes_of
 from ...tape.recording import open_tapes, recording
 from ..log.log import count_passive, log_collective, log_for
+from ..log.messages import CollectiveAdjoint
 from ..log.reverse import COLLECTIVE_TAG, reverse_of
 from ..memory.bundles import EMPTY, Bundle, pack, refuse_others_in, unpack
 from ..memory.plain_buffers import mind_objects
@@ -213,14 +214,13 @@ def _among_neighbors(
     return messages
 
 
-class _Collective:
+class _Collective(CollectiveAdjoint):
     """Record of a collective: its adjoint."""
 
-    __slots__ = ("adjoint", "came", "forward", "token")
-    meets = True
-    second = "joint"
-    together = True
-    goes_along = True  # tangents are in the parcels
+    __slots__ = ("adjoint", "came", "forward")
+    second_order = "joint"
+    batched = True
+    propagates_tangents = True  # tangents are in the parcels
 
     def __init__(
         self,

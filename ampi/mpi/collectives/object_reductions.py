@@ -13,7 +13,7 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from ...errors import ActivityError
-from ...tape import Push, Sweep, Tape
+from ...tape import BaseAdjoint, Push, Sweep, Tape
 from ...tape.recording import opened, recording
 from ..log.log import log_collective
 from ..log.reverse import reverse_of, set_reverse
@@ -123,12 +123,12 @@ def _copied(obj: Any) -> Any:
     return copy
 
 
-class _Copied:
+class _Copied(BaseAdjoint):
     """Adjoint of the copy of an object."""
 
     __slots__ = ("came", "sent")
-    second = "each"
-    goes_along = True
+    second_order = "linear"
+    propagates_tangents = True
 
     def __init__(self, sent: Bundle, came: Bundle) -> None:
         self.sent = sent

@@ -15,7 +15,7 @@ from typing import Any
 from mpi4py import MPI as mpi
 
 from ...errors import CommunicationError
-from ...tape import Push, Sweep, Tape
+from ...tape import BaseAdjoint, Push, Sweep, Tape
 from ..log.log import communication_of, refused
 from ..log.messages import Collective
 from ..log.reverse import Reverse
@@ -143,7 +143,7 @@ def in_step(several: Sequence[Steps]) -> Steps:
     return finish
 
 
-class Started:
+class Started(BaseAdjoint):
     """A collective with a request: what the request completes, and the record of the start.
 
     Attributes
@@ -157,10 +157,11 @@ class Started:
     __slots__ = ("begun", "buffer", "performed", "request", "reversed", "sweep", "void", "wild")
 
     active = True
-    meets = True
+    is_local = False
+    synchronizes = True
     reads_memory = False  # but what `Performed.steps` has put back
-    second = "joint"
-    together = True
+    second_order = "joint"
+    batched = True
 
     def __init__(self, performed: Any) -> None:
         self.performed = performed

@@ -113,7 +113,7 @@ class SecondPerformed(Performed):
     """A collective call whose tangent goes beside it."""
 
     __slots__ = ()
-    goes_along = True
+    propagates_tangents = True
 
     def tangent(self, push: Any) -> None:
         """Nothing: it went with the values."""
@@ -123,7 +123,7 @@ class SecondStarted(Started):
     """A collective with a request, and its tangent."""
 
     __slots__ = ("tangent_call",)
-    goes_along = True
+    propagates_tangents = True
 
     def __init__(self, performed: Performed, tangent: Any) -> None:
         super().__init__(performed)

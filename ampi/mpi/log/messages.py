@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI as mpi
 
-from ...tape import IsRecord, Push, Sweep, Undo, lanes_of
+from ...tape import AdjointRecord, BaseAdjoint, Push, Sweep, Undo, lanes_of
 from ..base.call_sites import call_site, line_of
 from ..memory.buffers import Buffer, arrive
 from ..memory.message_memory import AdjointMemory
@@ -69,7 +69,7 @@ class Route:
         return self.matched
 
 
-class LoggedMessage(IsRecord):
+class LoggedMessage(AdjointRecord):
     """One side of a message in the log of a tape.
 
     Attributes
@@ -97,9 +97,10 @@ class LoggedMessage(IsRecord):
     """
 
     __slots__ = ("back", "buffer", "flight", "nbytes", "request", "reverse", "route", "void", "wild")
+    is_local = False
     reads_memory = False
-    second = "joint"
-    together = True
+    second_order = "joint"
+    batched = True
     back: int | None
     buffer: Any
     flight: Any
@@ -133,7 +134,7 @@ class Sent(LoggedMessage):
     """A message in the log of its sender, and the adjoint of sending it."""
 
     __slots__ = ()
-    goes_along = True
+    propagates_tangents = True
 
     def resolve(self, status: mpi.Status | None) -> None:
         """The send has completed."""
@@ -293,7 +294,7 @@ class Lost(Received):
     """A receive of an object that could not be made of what came: a derivative that comes with it is dropped."""
 
     __slots__ = ()
-    goes_along = True
+    propagates_tangents = True
 
     def begin(self, sweep: Sweep) -> None:
         """Nothing."""
@@ -338,14 +339,15 @@ def new_received(kind: type[Received], buffer: AdjointMemory, active: bool, rout
     return receive
 
 
-class Completion(IsRecord, list):
+class Completion(AdjointRecord, list):
     """Record of a wait, a list of what it has completed: its adjoint starts the reverse transfers."""
 
     __slots__ = ()
+    is_local = False
     reads_memory = False  # but what a collective's has put back
-    second = "joint"
-    together = True
-    goes_along = True
+    second_order = "joint"
+    batched = True
+    propagates_tangents = True
 
     def __call__(self, sweep: Sweep) -> None:
         """Mirror of the wait."""
@@ -440,3 +442,12 @@ def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
 def _as_real(array: np.ndarray) -> np.ndarray:
     """A contiguous array as real numbers: a complex number may be received as two real ones."""
     return array.view(array.real.dtype) if array.dtype.kind == "c" else array
+
+
+class CollectiveAdjoint(BaseAdjoint):
+    """Base of adjoints of collective calls that are not themselves in the log; ``token`` is the call's entry there."""
+
+    __slots__ = ("token",)
+    is_local = False
+    synchronizes = True
+    token: Collective

@@ -411,7 +411,7 @@ class ForwardReceived(Received):
     """A receive in forward mode."""
 
     __slots__ = ()
-    goes_along = True
+    propagates_tangents = True
 
     def tangent(self, push: Push) -> None:
         """Nothing: it comes when the message has come."""

@@ -17,7 +17,7 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from ...errors import ActivityError
-from ...tape import Push, Sweep, lanes_of
+from ...tape import BaseAdjoint, Push, Sweep, lanes_of
 from ...tape.recording import opened, recording
 from ..base.call_sites import line_of
 from ..base.rules import Operation, Treatment, enter
@@ -88,17 +88,18 @@ class PartitionedSent(Sent):
         self.flight = None
 
 
-class _Ready:
+class _Ready(BaseAdjoint):
     """Record of a Pready: x̄ of the partition += what came.
 
     Those of constants are recorded as well: in a walk the receiver cannot know which ones these are.
     """
 
     __slots__ = ("active", "part", "sent")
+    is_local = False
     reads_memory = False
-    second = "joint"
-    together = True
-    goes_along = True
+    second_order = "joint"
+    batched = True
+    propagates_tangents = True
 
     def __init__(self, sent: PartitionedSent, part: int, active: bool) -> None:
         self.sent = sent
@@ -131,7 +132,7 @@ class PartitionedReceived(Received):
     """
 
     __slots__ = ("count", "early", "parts", "tangents", "user_tag")
-    goes_along = True
+    propagates_tangents = True
     count: int
     parts: int
     early: set[int]
@@ -226,14 +227,15 @@ class PartitionedReceived(Received):
         outbox_of(sweep).send(self.reverse, message.view(np.uint8), route.partner, self.back, self.waiting)
 
 
-class _Arrived:
+class _Arrived(BaseAdjoint):
     """Record of a Parrived that said yes."""
 
     __slots__ = ("part", "received")
+    is_local = False
     reads_memory = False
-    second = "joint"
-    together = True
-    goes_along = True
+    second_order = "joint"
+    batched = True
+    propagates_tangents = True
 
     def __init__(self, received: PartitionedReceived, part: int) -> None:
         self.received = received

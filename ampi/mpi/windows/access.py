@@ -14,11 +14,11 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from ...errors import ActivityError, CommunicationError
-from ...tape import Push, Sweep, lanes_of
+from ...tape import BaseAdjoint, Push, Sweep, lanes_of
 from ..base.call_sites import call_site, line_of
 from ..collectives.reductions import PAIR_TYPES, known, pair_of
 from ..collectives.reductions_second import partials_of_pairs
-from ..log.messages import Collective
+from ..log.messages import Collective, CollectiveAdjoint
 from ..memory.buffers import Buffer
 from ..memory.datatypes import datatype_named
 from ..memory.tangents import set_tangent
@@ -54,7 +54,7 @@ def _type_of(dtype: np.dtype) -> mpi.Datatype:
     return datatype_named(dtype.char) if dtype.names is None else PAIR_TYPES[dtype["value"].char]
 
 
-class Access:
+class Access(BaseAdjoint):
     """One operation on a target's memory, and its adjoint.
 
     Attributes
@@ -78,8 +78,9 @@ class Access:
         *("_operand", "_sink", "_values", "dots", "name", "old", "op", "origin", "request", "result"),
         *("target", "where", "window"),
     )
-    second = "each"
-    goes_along = True
+    is_local = False
+    second_order = "linear"
+    propagates_tangents = True
 
     def __init__(
         self, name: str, window: Any, target: Target, op: mpi.Op | None, origin: Buffer | None, result: Buffer | None
@@ -244,12 +245,13 @@ class Access:
         return f"the adjoint of {self.describe()}"
 
 
-class Begun:
+class Begun(BaseAdjoint):
     """Record of the beginning of an access in a lock epoch, or of one that is put off: what it reads it reads now."""
 
     __slots__ = ("access",)
-    second = "each"
-    goes_along = True
+    is_local = False
+    second_order = "linear"
+    propagates_tangents = True
 
     def __init__(self, access: Access) -> None:
         self.access = access
@@ -265,14 +267,15 @@ class Begun:
             forward.note(self.access, self.access.origin)
 
 
-class Completed:
+class Completed(BaseAdjoint):
     """Record of the completion of accesses to one target in a lock epoch: their ticket has its turn."""
 
     __slots__ = ("accesses", "rank", "ticket", "window")
-    second = "joint"
-    together = True
-    touches_memory = False  # without a ticket
-    goes_along = True
+    is_local = False
+    second_order = "joint"
+    batched = True
+    touches_windows = False  # without a ticket
+    propagates_tangents = True
 
     def __init__(self, window: Any, rank: int, ticket: int, accesses: list[Access]) -> None:
         self.window = window
@@ -319,13 +322,12 @@ class Completed:
         return f"its turn for {self.accesses[-1].waiting()}"
 
 
-class _OfAllRanks:
+class _OfAllRanks(CollectiveAdjoint):
     """Record of a collective call of a window's ranks that moves no data itself."""
 
-    __slots__ = ("token", "window")
-    meets = True
-    touches_memory = False
-    goes_along = True
+    __slots__ = ("window",)
+    touches_windows = False
+    propagates_tangents = True
 
     def __init__(self, window: Any, token: Collective) -> None:
         self.window = window
@@ -340,7 +342,7 @@ class Fence(_OfAllRanks):
     """Record of a fence: closes an epoch of all ranks, opens another."""
 
     __slots__ = ()
-    second = "each"
+    second_order = "linear"
 
     def __call__(self, sweep: Sweep) -> None:
         """The same the other way round: closes the mirror of the epoch that it opened."""
@@ -362,8 +364,8 @@ class Made(_OfAllRanks):
     """Record of the creation of a window: the sweep needs its shadow no more."""
 
     __slots__ = ()
-    second = "joint"
-    together = True
+    second_order = "joint"
+    batched = True
 
     def __call__(self, sweep: Sweep) -> None:
         """Close the shadow window, if it has been opened where the window was freed; collective."""
@@ -378,8 +380,8 @@ class Freed(_OfAllRanks):
     """Record of the end of a window: where the sweep opens its shadow window."""
 
     __slots__ = ()
-    second = "joint"
-    together = True
+    second_order = "joint"
+    batched = True
 
     def __call__(self, sweep: Sweep) -> None:
         """Open it, once all ranks have come; collective."""
@@ -393,14 +395,15 @@ class Freed(_OfAllRanks):
         """Nothing: in a walk all are open until its end."""
 
 
-class Handshake:
+class Handshake(BaseAdjoint):
     """Record of Post, Start, Complete or Wait: in the sweep it hears from the other side, or tells it."""
 
     __slots__ = ("name", "partners", "where", "window")
-    meets = True
-    second = "each"
-    touches_memory = False
-    goes_along = True
+    is_local = False
+    synchronizes = True
+    second_order = "linear"
+    touches_windows = False
+    propagates_tangents = True
 
     def __init__(self, name: str, window: Any, partners: list[int]) -> None:
         self.name = name

@@ -12,7 +12,7 @@ from mpi4py import MPI as mpi
 
 from ..collectives.collective_calls import Performed
 from ..collectives.reverse_schedule import Started
-from ..log.messages import Collective, Completion, LoggedMessage
+from ..log.messages import Collective, CollectiveAdjoint, Completion, LoggedMessage
 from .access import Access, Completed, Handshake
 from .order import Mark, Visit
 from .precedence import ADD, CHANGE, READ, Counts, Drawn, Moment, Touched, counter, higher
@@ -141,7 +141,7 @@ class History:
         elif isinstance(adjoint, Started):
             self._count(adjoint.performed, position, False)
         else:
-            call = adjoint if isinstance(adjoint, Collective) else getattr(adjoint, "token", None)
+            call = adjoint.token if isinstance(adjoint, CollectiveAdjoint) else adjoint
             self._count(call, position, True)
 
     def _count(self, call: Any, position: int | None, ends: bool) -> None:
@@ -235,7 +235,7 @@ class History:
 
 
 def _may_touch(adjoint: Any) -> bool:
-    if not getattr(adjoint, "touches_memory", True):
+    if adjoint is not None and not adjoint.touches_windows:
         return False
     if isinstance(adjoint, Completion):
         return any(map(_may_touch, adjoint))

@@ -29,7 +29,7 @@ from typing import Any
 
 from mpi4py import MPI as mpi
 
-from ...tape import Push, Record, Sweep, Tape, lanes_of
+from ...tape import BaseAdjoint, Push, Record, Sweep, Tape, lanes_of
 from ..log.messages import LateCompletion
 from ..waiting.waiting import Patience, running
 from .cells import Cells
@@ -212,14 +212,14 @@ class Observer:
             if window.order.drawn != seen:
                 break
         else:
-            if getattr(record.adjoint, "meets", False):
+            if _synchronizes(record):
                 self._meet(record)
             else:
                 self.records.append(record)
             return
         if isinstance(record.adjoint, LateCompletion):
             self.records.append(record)  # what is new by now may have come after what is to be appended next has begun
-        elif getattr(record.adjoint, "meets", False):
+        elif _synchronizes(record):
             self._meet(record)
         elif _communicates(record):
             self.records.append(record)
@@ -299,9 +299,13 @@ def _record(adjoint: Callable[[Sweep], None]) -> Record:
 
 
 def _communicates(record: Record) -> bool:
-    """True if a record's adjoint may wait for other ranks: `ampi.mpi` has made it, and it is not local."""
-    adjoint = record.adjoint
-    return type(adjoint).__module__.startswith("ampi.mpi.") and not getattr(adjoint, "is_local", False)
+    """Return whether a record's adjoint may wait for other ranks."""
+    return record.adjoint is not None and not record.adjoint.is_local
+
+
+def _synchronizes(record: Record) -> bool:
+    """Return whether a record's adjoint may wait for what other ranks did later."""
+    return record.adjoint is not None and record.adjoint.synchronizes
 
 
 # --------------------------------------------------------------------------------------------------- in the sweep
@@ -310,7 +314,7 @@ _TURN, _LIMIT = 0, 1  # whose turn it is, or one of the two below; tickets up to
 _BUSY, _HELD = -1, -2  # in the place of a turn: it has begun; the rank itself works on the adjoint of its memory
 
 
-class Mark:
+class Mark(BaseAdjoint):
     """Record of how many tickets for this rank's memory had been drawn.
 
     Attributes
@@ -322,10 +326,11 @@ class Mark:
     """
 
     __slots__ = ("bound", "limit", "window")
-    second = "joint"
-    together = True
-    touches_memory = False
-    goes_along = True
+    is_local = False
+    second_order = "joint"
+    batched = True
+    touches_windows = False
+    propagates_tangents = True
 
     def __init__(self, window: Any, limit: int | None, bound: int | None) -> None:
         self.window = window
@@ -342,14 +347,15 @@ class Mark:
         """Nothing: a walk knows from its beginning what waits for what."""
 
 
-class Visit:
+class Visit(BaseAdjoint):
     """Record of the end (in the sweep, the beginning) of local work on another rank's memory, or of its beginning."""
 
     __slots__ = ("begins", "rank", "ticket", "window")
-    second = "joint"
-    together = True
-    touches_memory = False  # the work in between has a ticket
-    goes_along = True
+    is_local = False
+    second_order = "joint"
+    batched = True
+    touches_windows = False  # the work in between has a ticket
+    propagates_tangents = True
 
     def __init__(self, window: Any, rank: int, ticket: int, begins: bool) -> None:
         self.window = window

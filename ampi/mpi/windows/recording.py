@@ -11,7 +11,7 @@ from mpi4py import MPI as mpi
 
 from ...errors import ActivityError
 from ...memory.storages import carries_derivatives
-from ...tape import Sweep, Tape, living
+from ...tape import BaseAdjoint, Sweep, Tape, living
 from ...tape.recording import opened, recording
 from ..log.log import communication_of
 from ..memory.arguments import parse
@@ -137,12 +137,11 @@ def _take_back(tape: Tape, window: Window, records: int, incomplete: int, put_of
         record.adjoint = None
 
 
-class Cut:
+class Cut(BaseAdjoint):
     """Adjoint of a receive of what carries no derivatives into tracked memory: it overwrites."""
 
     __slots__ = ("sink",)
-    is_local = True
-    second = "each"
+    second_order = "linear"
 
     def __init__(self, sink: Buffer) -> None:
         self.sink = sink
