@@ -3,8 +3,8 @@
 ``pytest`` runs everything that one rank can do. Under ``mpiexec -n N python -m pytest`` the tests marked ``mpi`` whose
 ``min_size`` fits run, on all ranks (of a test's many cases half on two ranks, the other half on three; on more than
 that half of the tests, with some of their cases); the ranks agree on the outcome of each phase of each test, and rank 0
-reports for all. ``scripts/test`` does both; ``scripts/test --all-cases`` leaves none out, ``--few-cases`` most of those
-that compile kernels.
+reports for all. ``scripts/test`` does both; ``scripts/test --all-cases`` leaves none out, ``--few-cases`` runs a few
+of each test.
 """
 
 import gc
@@ -58,7 +58,7 @@ def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="run the tests marked slow, and no others")
     parser.addoption("--regenerate", action="store_true", help="compile and store what Numba makes of tests' kernels")
     parser.addoption("--all-cases", action="store_true", help="on several ranks all tests with all cases")
-    parser.addoption("--few-cases", action="store_true", help="of tests that compile kernels a few cases")
+    parser.addoption("--few-cases", action="store_true", help="a few cases of each test")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -104,7 +104,7 @@ def pytest_collection_modifyitems(config, items):
     if WORLD.size > 1 and not (slow or named or config.getoption("--all-cases")):
         selected = some_cases(selected) if WORLD.size > FEW else every_second_case(selected)
     if config.getoption("--few-cases"):
-        selected = few_kernels(selected)
+        selected = few_cases(selected)
     if WORKER:
         last = len(LONGEST)
         selected.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else last)
@@ -193,12 +193,12 @@ def some_cases(items):
     return [item for item in items if item in kept]
 
 
-def few_kernels(items):
-    """Of each test that compiles kernels two cases; all cases of the others."""
-    compiling = [item for item in items if item.path.parent.name == "kernel" or item.path.name in COMPILING]
-    kept = set(items).difference(compiling)
-    for group in by_test(compiling):
-        kept.update(spread(group, 2))
+def few_cases(items):
+    """Two cases of each test that compiles kernels, and twelve of each other test, spread evenly over all."""
+    kept = set()
+    for group in by_test(items):
+        path = group[0].path
+        kept.update(spread(group, 2 if "kernel" in path.parts or path.name in COMPILING else 12))
     return [item for item in items if item in kept]
 
 
