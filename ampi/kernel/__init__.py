@@ -12,7 +12,7 @@ __all__ = ["ANALYSES", "Kernel", "custom_jvp", "kernel", "prange"]
 
 
 def __getattr__(name: str) -> Any:
-    """``ANALYSES`` derives from the table of passes; that and Numba are imported when they are asked for."""
+    """Import ``ANALYSES``, which derives from the table of passes, and Numba's names on first use."""
     if name == "ANALYSES":
         from ampi.kernel.pipeline import ANALYSES
 

@@ -19,13 +19,13 @@ from ampi.kernel.pipeline import listing
 from ampi.kernel.programs import adjoint_source, tangent_source
 
 DESCRIPTION = """\
-Print the adjoint program of a kernel as Python source; every line says which line of the script it comes from.
+Print the adjoint program of a kernel as Python source; every line has the number of the script's line it comes from.
 
-The arguments' types are given by --types. Without it the script is run, and the programs are printed for the types with
+--types has the types of the arguments. Without it the script is run, and the programs are printed for the types with
 which it has called the kernel."""
 
 PASSES = """\
-The passes of a kernel on its way to the programs, by stages. AMPI_WITHOUT=gather,strips leaves out such with a star,
+The passes of a kernel, by stages. AMPI_WITHOUT=gather,strips switches off passes with a star,
 AMPI_PRINT_AFTER=gather prints the program after one, AMPI_VERIFY=1 checks it after each."""
 
 
@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def report(options: argparse.Namespace) -> str:
-    """The programs that were asked for."""
+    """The requested programs, as text."""
     script, _, name = options.kernel.rpartition(":")
     if not script or not name:
         raise ValueError(f"write script.py:function, not '{options.kernel}'")
@@ -68,11 +68,11 @@ def report(options: argparse.Namespace) -> str:
 
 
 def find(script: str, name: str, arguments: list[str], run: bool) -> Kernel:
-    """The kernel of a script or module, which is run as a program or only imported."""
+    """The kernel in a script or module, which is run as a program or only imported."""
     if script.endswith(".py"):
         sys.argv = [script, *arguments]
         sys.path.insert(0, str(Path(script).resolve().parent))
-        # What the script prints is none of the answer.
+        # The output of the script is not part of the answer.
         with contextlib.redirect_stdout(sys.stderr):
             names: Any = runpy.run_path(script, run_name="__main__" if run else Path(script).stem)
     else:

@@ -1,4 +1,4 @@
-"""The arguments of a call: their leaves, as the primal takes them, and what a call is looked up by."""
+"""The arguments of a kernel call: their leaves, their plain form for the primal, and lookup keys of calls."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class ListArgument:
     Attributes
     ----------
     items : list
-        As the program gives it.
+        The list as passed by the program.
     leaves : tuple of array
-        Its numbers, or its arrays below one another; of vectors their elements, one vector after the other, and where
-        each begins and the last one ends.
+        Its numbers, or its arrays stacked along a first axis; for vectors all their elements, and the offsets of the
+        vectors.
     """
 
     __slots__ = ("items", "leaves")
@@ -41,7 +41,7 @@ def has_list(value: Any) -> bool:
 
 
 def any_list(args: tuple[Any, ...]) -> bool:
-    """Return whether one of the arguments of a call has a list: asked in each call, so that little is asked."""
+    """Return whether one of the arguments of a call has a list; fast, since every call asks it."""
     for value in args:
         kind = type(value)
         if kind not in _WITHOUT_LISTS:
@@ -52,7 +52,7 @@ def any_list(args: tuple[Any, ...]) -> bool:
     return False
 
 
-_WITHOUT_LISTS: set[type] = set()  # classes of arguments that have been seen to be none, nor to hold any
+_WITHOUT_LISTS: set[type] = set()  # classes of arguments that are no lists and contain none
 
 
 def leaves_of(bound: tuple[Any, ...]) -> Sequence[Any]:
@@ -95,8 +95,8 @@ def plain(value: Any) -> Any:
 
 
 def opaque(function: Any) -> Any:
-    """What Numba compiled; a Python function in its place (NUMBA_DISABLE_JIT) is given plain arrays as that is, and
-    nothing that it does is recorded."""
+    """Compiled code; a Python function instead of it (NUMBA_DISABLE_JIT) also gets plain arrays, and is not
+    recorded."""
     if not isinstance(function, FunctionType):
         return function
 
@@ -123,7 +123,7 @@ def _tracked(value: Any, leaves: Any) -> Any:
 
 
 def seated(result: np.ndarray, leaves: Any) -> np.ndarray:
-    """An array that Numba gives; if it is a part of an argument, as a view of that (Numba tells nobody whose part)."""
+    """An array that Numba returns; a part of an argument becomes a view of it, since Numba does not say so."""
     if isinstance(result, memory.TrackedArray) or isinstance(result.base, np.ndarray) or not result.nbytes:
         return result
     low = result.__array_interface__["data"][0]
@@ -152,11 +152,11 @@ def rebuilt(like: Any, items: Any) -> Any:
     return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)
 
 
-_LAYOUT = 0x1 | 0x2 | 0x100 | 0x400  # C order, Fortran order, aligned, writeable: what Numba's array types say
+_LAYOUT = 0x1 | 0x2 | 0x100 | 0x400  # C order, Fortran order, aligned, writeable: the flags in Numba's array types
 
 
 def kind(value: Any) -> Any:
-    """What Numba's type of an argument depends on; cheaper than the type."""
+    """A key for Numba's type of an argument, cheaper than the type."""
     if isinstance(value, np.ndarray):
         ndim = value.ndim
         if not ndim and isinstance(value, memory.TrackedArray):
@@ -172,20 +172,21 @@ def kind(value: Any) -> Any:
 
 
 def is_large(number: int) -> bool:
-    """Return whether an integer has another type than others have: Numba takes it as unsigned, or not at all."""
+    """Return whether an integer is beyond int64: Numba takes it as unsigned, or not at all."""
     return not -_BEYOND_INT64 <= number < _BEYOND_INT64
 
 
 def _in_code(value: Any) -> Any:
-    """What code for an argument that is neither an array nor a tuple depends on: its type, or the value itself."""
+    """The key of the code for an argument that is neither an array nor a tuple: its type, or the value itself."""
     return value if value is None or isinstance(value, str) or callable(value) else type(value)
 
 
 def identity(bound: tuple[Any, ...], tape: Any) -> Any:
-    """What tells whether two calls are given arrays in the same places and numbers of the same types (those without
-    dimensions equally active on a tape, by reference, if there is one); None if that takes a closer look.
+    """A key that is equal for calls with arrays in the same places and numbers of the same types; None if there is
+    none.
 
-    Arrays that keep their region are told by it; so what has this key keeps the regions.
+    Arrays without dimensions must also be equally active on ``tape`` (a reference, or None).  Arrays with a region are
+    identified by it, so the owner of the key must keep the regions alive.
     """
     parts: list[Any] = []
     for value in bound:
@@ -234,7 +235,7 @@ def _is_on(scalar: memory.TrackedArray, tape: Any) -> bool | None:
 
 
 def place(leaf: Any) -> Any:
-    """First and last byte of an array, and what else tells whether two arrays are the same elements."""
+    """A key that is equal for arrays with the same elements: first and last byte, shape, strides, and so on."""
     if not isinstance(leaf, np.ndarray) or is_scalar(leaf):
         return None
     if leaf.flags.forc:

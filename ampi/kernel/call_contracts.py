@@ -1,4 +1,4 @@
-"""The contract of a kernel's call: by which of its arguments are active, and which are the same memory."""
+"""Lookup of a call's contract, by which of its arguments are active and which share memory."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def find_contract(
     plain: bool,
     after: bool,
 ) -> Contract:
-    """The contract of a call, which is made where its like has not been seen; ``plain``: all memory is of the ordinary
-    kind, into which nobody else writes."""
+    """The contract of a call, made at the first call of its kind; ``plain``: all memory is ordinary, written by no
+    other code."""
     places: list[Any] = []
     same: tuple[tuple[int, int], ...] = ()
     merged: set[int] = set()
@@ -65,7 +65,7 @@ def find_contract(
 
 
 def drawing_of(kernel: Any, case: Case) -> Any:
-    """What draws the random numbers of a kernel; what differentiates is imported where there are any."""
+    """The `Drawing` of a kernel with random numbers; imports the differentiator only if there are any."""
     from ampi.kernel.drawing import make_drawing
 
     return make_drawing(kernel, case)
@@ -112,7 +112,7 @@ def find_tangent_contract(
 
 
 def have_own_storages(leaves: Sequence[Any], storages: Sequence[memory.Storage | None]) -> bool:
-    """Return whether each array is tracked memory that none of the others is a part of."""
+    """Return whether each array has a separate storage."""
     found: list[memory.Storage] = []
     for leaf, storage in zip(leaves, storages):
         if isinstance(leaf, np.ndarray):
@@ -123,8 +123,7 @@ def have_own_storages(leaves: Sequence[Any], storages: Sequence[memory.Storage |
 
 
 def refuse_stretching(kernel: Any, line: int) -> None:
-    """An axis of size one that fits to longer ones is only known to derivatives if it is an argument's own, or if the
-    source shows it."""
+    """Raise an error for an axis of size one that is broadcast, unless it is an argument's or visible in the source."""
     from ampi.kernel.normalise.expand import ADVICE
 
     if line:
@@ -137,7 +136,7 @@ def refuse_stretching(kernel: Any, line: int) -> None:
 def refuse_overlap(
     kernel: Any, contract: Contract, places: Sequence[Any], merged: set[int], leaves: Sequence[Any]
 ) -> None:
-    """Arguments that overlap without being the same array cannot be analysed."""
+    """Raise an error for arguments that overlap without being the same array."""
     for w in contract.writes:
         for k, other in enumerate(places):
             if k == w or other is None or k in merged or places[w][0] >= other[1] or other[0] >= places[w][1]:

@@ -1,4 +1,4 @@
-"""The record of a kernel's call: what of the call a sweep needs, its adjoint and its tangent."""
+"""The record of a kernel's call on a tape, with its adjoint and its tangent."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def wrap(
     if not has_derivatives:
         return memory.tracked(value) if isinstance(value, np.ndarray) else value
     if not isinstance(value, np.ndarray):
-        wrapped = memory.tracked_copy(np.dtype(dtype).type(value))  # Numba gives a float32 as a Python float
+        wrapped = memory.tracked_copy(np.dtype(dtype).type(value))  # Numba returns a float32 as a Python float
     elif memory.storage_of(value) is not None:  # an argument: its adjoint is in the argument's shadow
         seeds.append(StandIn(value, zeros=True))
         return memory.tracked(value)
@@ -68,13 +68,13 @@ def _with_seeds(
 
 
 class WithoutAxes(memory.Region):
-    """The place of a result that is an array without axes, and no number: so is its seed."""
+    """The region of a result that is an array without axes, not a number; its seed is one too."""
 
     __slots__ = ()
 
 
 class StandIn:
-    """Takes the place of an array whose values nobody reads, without keeping its memory alive."""
+    """A placeholder for an array whose values are not read, which does not keep its memory alive."""
 
     __slots__ = ("dtype", "shape", "strides", "writeable", "zeros")
 
@@ -111,7 +111,7 @@ class CallRecord(tape.AdjointRecord):
         "undo",
         "values",
     )
-    reads_memory = False  # but through `Sweep.value`
+    reads_memory = False  # except by `Sweep.value`
     second_order = "joint"
     propagates_tangents = True
     batched = True
@@ -140,7 +140,7 @@ class CallRecord(tape.AdjointRecord):
             (second if sweep.pairs else vector).sweep_call(self, sweep)  # type: ignore[arg-type]
             return
         if not any(map(sweep.has_shadow, self.outputs)):
-            return  # nobody uses what the call wrote or gave
+            return  # the results and outputs of the call are not used
         values = [self.value(sweep, v) for v in self.values]
         contract = self.contract
         flags = [self.is_distinct(sweep, k, values[k]) for k in contract.distinct]
@@ -161,7 +161,7 @@ class CallRecord(tape.AdjointRecord):
 
     @property
     def tangent(self) -> Callable[[tape.Push], None]:
-        """In a walk: run the tangent program on copies of what the call was given, if it was kept."""
+        """In a walk, run the tangent program on copies of the call's arguments, if they were kept."""
         if self.contract.tangent is None or self.contract.after or self.kept:
             raise tape.not_kept("a kernel")
         return self._tangent
@@ -171,7 +171,7 @@ class CallRecord(tape.AdjointRecord):
         found = contract.tangent()
         values = []
         for v in self.values:
-            if isinstance(v, StandIn):  # nothing that has a derivative depends on it
+            if isinstance(v, StandIn):  # no derivative depends on it
                 v = v.make()
                 if v.flags.writeable:
                     v[...] = 0
@@ -189,7 +189,7 @@ class CallRecord(tape.AdjointRecord):
                     lane.put(s, dot)
 
     def special_shadows(self, sweep: tape.Sweep, flags: list[bool]) -> list[np.ndarray]:
-        """The shadows where the adjoint sets some, or only reads some; which ones it is to set goes to the flags."""
+        """The shadows of an adjoint that sets some of them, or only reads some; ``flags`` gets which ones it sets."""
         contract = self.contract
         found = []
         for k, region in zip(contract.shadows, self.shadows):
@@ -206,7 +206,7 @@ class CallRecord(tape.AdjointRecord):
         v = self.values[k]
         if memory.storage_of(v) is not None:
             return threads.distinct(array)
-        known = sweep.state.setdefault("distinct", {})  # of arrays which stay as they are as long as the tape is there
+        known = sweep.state.setdefault("distinct", {})  # of arrays that do not change as long as the tape exists
         if id(v) not in known:
             known[id(v)] = threads.distinct(array)
         return known[id(v)]
@@ -217,7 +217,7 @@ class CallRecord(tape.AdjointRecord):
         return s.make() if isinstance(s, StandIn) else seed(sweep, s)
 
     def last_seed_in(self, sweep: tape.Sweep, s: Any) -> Any:
-        """The same, to be read only; an array that the call has made needs its shadow no more."""
+        """The same, for reading only; an array that the call has made does not need its shadow any more."""
         found = sweep.last(s, self.created) if isinstance(s, memory.Region) and s.shape else None
         return self.seed_in(sweep, s) if found is None else found
 

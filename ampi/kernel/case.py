@@ -1,4 +1,4 @@
-"""For which calls what is known of a kernel holds."""
+"""The case of a kernel's call: the types, activity and aliases of arguments for which a derivative is made."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numba import types
 
 @dataclass(frozen=True)
 class Case:
-    """For which calls a contract holds.
+    """The kind of calls for which a contract holds.
 
     Attributes
     ----------
@@ -18,18 +18,18 @@ class Case:
     active : frozenset of int
         The leaves that carry derivatives.
     same : tuple of (int, int)
-        Array leaves that are one and the same memory (later, first).
+        Array leaves that are the same memory (later, first).
     separate : bool
         Whether no others overlap.
     threaded : bool
         Whether the adjoint of a parallel kernel runs on threads.
     after : bool
-        Whether the adjoint may read arrays as they were after the call.
+        Whether the adjoint may read the values of arrays after the call.
     single : frozenset of (int, int)
-        Axes (leaf, axis) that have size one and stretch.
+        Axes (leaf, axis) of size one that are broadcast.
     plain : bool
-        Whether the adjoint is told which shadows are new and hold anything, and may leave anything in those of arrays
-        that are passive before the call.
+        Whether the caller tells the adjoint which shadows are new (with undefined elements), and ignores what it leaves
+        in those of arrays that are passive before the call.
     """
 
     types: tuple[types.Type, ...]

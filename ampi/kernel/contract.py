@@ -1,7 +1,7 @@
-"""What the tape knows of a kernel.
+"""Contracts: the facts about a kernel that a tape needs.
 
 A `Contract` holds for one `Case`: one signature and one choice of active arguments.  It is made once per machine: the
-adjoint program and these facts are saved together as a readable file of Python in the cache folder.
+adjoint program and these facts are saved together as a readable Python file in the cache folder.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ampi.kernel.runtime.progress import announced
 
 @dataclass(frozen=True)
 class Contract:
-    """What a call of a kernel does, by position of the argument leaves.
+    """The effects of a kernel's call, by position of the argument leaves.
 
     Attributes
     ----------
     names : tuple of str
-        The leaves, as the user names them.
+        The user's names for the leaves.
     reads, writes : tuple of int
-        Arrays which the kernel reads, and writes.
+        Arrays that the kernel reads, and writes.
     needs : tuple of int
         Arrays whose values before the call the adjoint reads.
     becomes_active : tuple of int
@@ -41,15 +41,15 @@ class Contract:
     result_active : tuple of bool
         For each leaf of the result.
     result_dtypes : tuple of str
-        For each leaf of the result, the dtype it (or its elements) has in the kernel.
+        For each leaf of the result, its dtype (or that of its elements) in the kernel.
     distinct : tuple of int
-        Arrays of indices of which the adjoint is told whether they name no element twice.
+        Arrays of indices; the adjoint is told whether the entries of each differ.
     after : tuple of int
-        Arrays which the adjoint reads as they were after the call (only if it was made for that).
+        Arrays whose values after the call the adjoint reads (only if it was made for that).
     ends : tuple of int
         Arrays, passive before the call, whose shadow the adjoint only reads.
     new : tuple of int
-        Arrays of which the adjoint is told whether their shadow is new: it then sets what is there.
+        Arrays whose shadow may be new: the adjoint is told, and then assigns its elements.
     forms : int, tuple or None
         Where the result is something else while it is recorded.  In the place of each list, its width: it has as many
         leaves as its tuples have items (it is of numbers, with one leaf, if the width is 0).  In the place of a number
@@ -120,7 +120,7 @@ def make_contract(kernel: Any, case: Case) -> Contract:
     for part in module.PARTS:
         serial = numba.njit(**{**options, "parallel": False})
         setattr(module, part, serial(getattr(module, part)))
-    # Contracts which differ in what is active only may have one and the same program.
+    # Contracts that differ only in the active arguments may have the same program.
     code = cache.key(module.PROGRAM, cache.of_options(options))
     compiled = program and opaque(cache.compiled(program, f"{kernel.__name__}_adjoint_{code}", options, what=what))
     contract = Contract(**module.CONTRACT, adjoint=compiled, disagreement=getattr(module, "disagreement", None))
@@ -139,28 +139,28 @@ def make_contract(kernel: Any, case: Case) -> Contract:
 
 
 def _generate(kernel: Any, case: Case) -> str:
-    """The text of the file; what differentiates is imported when something is differentiated."""
+    """The text of the file; imports the differentiator."""
     from ampi.kernel.programs import generate
 
     return generate(kernel, case)
 
 
 def separated(kernel: Any, case: Case) -> Case:
-    """The case as the kernel's analyses are to take it."""
+    """The case for which the kernel is analysed."""
     return replace(case, separate=False) if "separate" in kernel.without else case
 
 
 def load(
     kernel: Any, case: Case, kind: str, choices: tuple[Any, ...], generate: Callable[[Any, Case], str]
 ) -> tuple[Any, str]:
-    """The module of a derivative of a kernel, generated where the cache folder has none, and what to call it.
+    """The module of a kernel's derivative, generated if the cache folder has none, and a description of it.
 
     Parameters
     ----------
     kind : str
         Which derivative: ``"adjoint"`` or ``"tangent"``.
     choices : tuple
-        What it depends on besides what all derivatives do.
+        The further choices on which this kind of derivative depends.
     """
     described = tuple(map(cache.describe, case.types))
     known = sorted(case.active), case.same, case.separate, case.threaded, sorted(case.single), *choices
@@ -175,10 +175,10 @@ def load(
 
 
 def derivative_options(kernel: Any, case: Case, parallel: bool) -> dict[str, Any]:
-    """Numba's options for a generated program: those of its primal that are about arithmetic and threads.
+    """Numba's options for a generated program: those of its primal about arithmetic and threads.
 
-    Where a derivative divides by zero it gives what IEEE arithmetic gives, whatever the primal does: what made the
-    primal raise did so before.
+    Division by zero in a derivative follows IEEE arithmetic, whatever the primal does: where the primal raises, it has
+    already done so.
     """
     kept = {k: v for k, v in kernel.options.items() if k not in ("inline", "forceinline", "no_cpython_wrapper")}
     on_threads = {**threads.ONLY_PRANGE} if parallel and kept.get("parallel") else False

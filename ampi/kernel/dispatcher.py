@@ -1,6 +1,6 @@
 """The ``@ampi.kernel`` decorator: compile, call, differentiate.
 
-Numba, and what compiles and differentiates (see `ampi.kernel.pipeline`), are imported when a kernel is first called.
+Numba, and the differentiator (see `ampi.kernel.pipeline`), are imported when a kernel is first called.
 """
 
 from __future__ import annotations
@@ -42,47 +42,42 @@ def kernel(function: Any = None, *, without: Any = None, locals: Any = None, **o
     ----------
     function : callable
         Python in Numba's subset: scalars, arrays, (named) tuples of these, loops, conditions, calls of other kernels.
-        In its place may stand a signature of Numba's, or a list of these: numbers among the arguments, and the result,
-        are converted to what it says; arguments that it has no place for are a TypeError.  A function that
-        ``numba.njit`` has compiled keeps what is declared there: options, signatures and types of variables.
-    without : str or iterable of str, optional
-        Analyses to switch off, none of which changes a result (to find out which one is at fault, or costs too much):
-        names among those of `ampi.kernel.ANALYSES`, separated by commas.  By default ``$AMPI_WITHOUT``.
-    locals : dict, optional
-        Types of Numba's for variables, by their names: what is assigned to them is converted.
-    **options
-        Those of ``numba.njit``; code is always cached on disk.  ``error_model`` is ``"numpy"`` unless it is given:
-        dividing by zero gives infinity or nan, as in IEEE arithmetic.  With ``"python"`` it raises in the kernel, but
+        Alternatively a Numba signature, or a list of signatures: numbers among the arguments, and the result, are
+        converted to these types; arguments that do not fit are a TypeError.  A function that ``numba.njit`` has
+        compiled keeps its declared options, signatures and types of variables. without : str or iterable of str,
+        optional Analyses to switch off, to find out which one is at fault or too expensive; none changes a result.
+        Names from `ampi.kernel.ANALYSES`, separated by commas.  By default ``$AMPI_WITHOUT``. locals : dict, optional
+        Numba types for variables, by their names; values assigned to them are converted. **options Those of
+        ``numba.njit``; code is always cached on disk.  ``error_model`` is ``"numpy"`` by default: division by zero
+        results in infinity or nan, as in IEEE arithmetic.  With ``"python"`` it raises an exception in the kernel, but
         never in its derivatives.
 
         With ``boundscheck=True`` (or ``NUMBA_BOUNDSCHECK=1``, or ``AMPI_CHECK=full``) an index beyond the end of an
         array is an IndexError that names both, in the kernel and in its derivatives, which then run on one thread.
-        Without, the kernel reads what lies there, as with Numba, and its adjoint adds to what lies there: it may
-        overwrite other memory.
+        Otherwise the kernel reads beyond the end, as with Numba, and its adjoint writes there: it may overwrite other
+        memory.
 
         With ``parallel=True``, kernel and adjoint run on ``numba.get_num_threads()`` threads; on one thread both are
-        compiled without threads.  The same number of threads gives the same results, bit by bit, except where an
-        adjoint adds atomically (see `Kernel.explain`).  With ``deterministic=True`` besides, any number gives the same:
-        sums and products over a parallel loop of the kernel itself then run on one thread.
+        compiled without threads.  Results on the same number of threads are bitwise identical, except where an adjoint
+        adds atomically (see `Kernel.explain`).  With ``deterministic=True`` they are on any number of threads: sums and
+        products over a parallel loop of the kernel itself then run on one thread.
 
     Returns
     -------
     Kernel
         Called like the function.  Arrays that carry derivatives on a recording tape are differentiated through: a
-        result that depends on them is then an `ampi.ndarray`, without dimensions for a number, of the dtype that it has
-        in the kernel.  Other results are what Numba gives (a Python float for a ``float32``).
+        result that depends on them is an `ampi.ndarray` (0-d for a number) of the dtype that it has in the kernel.
+        Other results are Numba's (a Python float for a ``float32``).
 
-    Notes
-    -----
-    At a kink the derivative is one-sided.  ``abs`` and ``hypot`` take the derivative from the right; of equal arguments
-    ``min`` and ``max`` take the first; a condition takes the side on which the kernel ran; steps (``floor``, ``sign``,
-    comparisons, conversion to integers) have derivative zero.  Where a derivative is infinite (``sqrt`` at zero) it is
-    infinite, but nothing that does not depend on it becomes nan: zero times it is zero.
+    Notes ----- At a kink the derivative is one-sided.  ``abs`` and ``hypot`` take the derivative from the right; of
+    equal arguments ``min`` and ``max`` take the first; a condition takes the side on which the kernel ran; steps
+    (``floor``, ``sign``, comparisons, conversion to integers) have derivative zero.  An infinite derivative (``sqrt``
+    at zero) is infinite, but values that do not depend on it do not become nan: zero times it is zero.
 
     Raises
     ------
     KernelError
-        At the first call with arguments of new types: the function uses what the differentiator does not know.
+        At the first call with arguments of new types: the function uses a feature that cannot be differentiated.
 
     Examples
     --------
@@ -102,7 +97,7 @@ def kernel(function: Any = None, *, without: Any = None, locals: Any = None, **o
 
 def _make(function: Any, signature: Any, without: Any, locals: Any, given: dict[str, Any]) -> Kernel:
     options = dict(given)
-    if hasattr(function, "targetoptions"):  # one of Numba's, which stays what it was compiled as
+    if hasattr(function, "targetoptions"):  # compiled by Numba, keeps its options
         of_numba = {n: v for n, v in function.targetoptions.items() if n in _OPTIONS and v is not None}
         options = {"error_model": "python", **of_numba, **options}
         locals = {**function.locals, **(locals or {})}
@@ -124,7 +119,7 @@ def _make(function: Any, signature: Any, without: Any, locals: Any, given: dict[
 
 @functools.cache
 def recorder() -> Callable[[Any, tuple[Any, ...]], Any]:
-    """`calls.record`; what differentiates is imported when it is first needed."""
+    """`recording.record`; imports the differentiator on first use."""
     from ampi.kernel.recording import record
 
     return record
@@ -132,7 +127,7 @@ def recorder() -> Callable[[Any, tuple[Any, ...]], Any]:
 
 @functools.cache
 def counter() -> Callable[[], int]:
-    """`threads.thread_count`, likewise."""
+    """`threads.thread_count`, imported on first use."""
     from ampi.kernel.runtime.threads import thread_count
 
     return thread_count
@@ -167,10 +162,10 @@ class Kernel:
     without : frozenset of str
         Analyses that are switched off.
     deterministic : bool
-        Whether results are the same, bit by bit, on any number of threads.
+        Whether results are bitwise identical on any number of threads.
     """
 
-    are_there = False  # whether there is any
+    are_there = False  # whether any kernel exists
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any], without: frozenset[str] = frozenset()):
         Kernel.are_there = True
@@ -187,11 +182,11 @@ class Kernel:
         kinds = {p.kind for p in self._signature.parameters.values()}
         self.has_rest = inspect.Parameter.VAR_POSITIONAL in kinds  # *args: bound, they are one tuple
         self._to_bind = self.has_rest or inspect.Parameter.KEYWORD_ONLY in kinds or self._declared is not None
-        self.primals: dict[Any, Any] = {}  # what `recording.record` has found for arguments of which types
-        self.contracts: dict[Any, Any] = {}  # for which of them active
-        self.untaped: dict[Any, Any] = {}  # what is run and written where no tape records
-        self.untaped_again: dict[Any, Any] = {}  # and for which arrays
-        self.prepared: dict[Any, Any] = {}  # what a tape records, for which arrays
+        self.primals: dict[Any, Any] = {}  # by argument types
+        self.contracts: dict[Any, Any] = {}  # by types and activity
+        self.untaped: dict[Any, Any] = {}  # code and written arrays of calls without a tape
+        self.untaped_again: dict[Any, Any] = {}  # the same by arrays
+        self.prepared: dict[Any, Any] = {}  # recorded calls, by arrays
 
     def __repr__(self) -> str:
         return f"<ampi kernel {self.__qualname__}>"
@@ -210,23 +205,25 @@ class Kernel:
 
     @functools.cached_property
     def checked(self) -> bool:
-        """True if indices that are out of bounds raise, in the kernel and in its derivatives."""
+        """True if indices out of bounds raise an error, in the kernel and in its derivatives."""
         from ampi.kernel.runtime.bounds import are_checked
 
         return are_checked(self.options)
 
     @property
     def unchecked(self) -> bool:
-        """True if nothing looks at indices; Python does, where nothing is compiled."""
+        """True if nothing checks indices; Python does where code is not compiled."""
         from numba.core import config
 
         return not (self.checked or config.DISABLE_JIT)
 
     @property
     def _numba_type_(self) -> types.Type:
-        """What Numba takes a kernel for in other functions that it compiles: the dispatcher.  One that has no parallel
-        loop is compiled without threads: its caller's loops are what runs on these, and compiling for them takes
-        several times as long."""
+        """Numba's type of a kernel in other compiled functions: the dispatcher.
+
+        A kernel without a parallel loop is compiled without threads, since its caller's loops use them, and compiling
+        for threads takes several times as long.
+        """
         from numba import types
 
         if self.has_rest:
@@ -246,7 +243,7 @@ class Kernel:
         return self.dispatcher(*args)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> tuple[Any, ...]:
-        """All arguments by position, defaults filled in, and numbers as a signature has them."""
+        """All arguments by position, with defaults, and with numbers converted to the types of a signature."""
         if not kwargs and len(args) == self._count and not self.has_rest:
             return args if self._declared is None else self._converted(args)
         try:
@@ -288,7 +285,7 @@ class Kernel:
 
     @property
     def has_parallel_loop(self) -> bool:
-        """True if ``numba.prange`` is named in it, whatever it is called there."""
+        """True if the function refers to ``numba.prange``, under any name."""
         from numba import prange
 
         from ampi.kernel.runtime.cache import names_in
@@ -298,13 +295,13 @@ class Kernel:
         spaces += [with_prange(m) for name in named if isinstance(m := spaces[0].get(name), ModuleType)]
         known = [space.get(name) for space in spaces for name in named]
         for cell in self.py_func.__closure__ or ():
-            with contextlib.suppress(ValueError):  # not assigned yet
+            with contextlib.suppress(ValueError):  # a cell not assigned yet
                 known.append(cell.cell_contents)
         return any(value is prange for value in known)
 
     @functools.cached_property
     def _spread(self) -> Any:
-        """The primal of a kernel with ``*args`` as other functions that Numba compiles call it."""
+        """The primal of a kernel with ``*args``, for calls from other functions that Numba compiles."""
         return self._dispatcher({**self.options, "parallel": False}, spread=True)
 
     def _dispatcher(self, options: dict[str, Any], spread: bool = False) -> Any:
@@ -332,25 +329,25 @@ class Kernel:
 
     @functools.cached_property
     def frozen_func(self) -> Any:
-        """The Python function as it is compiled and differentiated: with the globals of its first compilation."""
+        """The Python function with the globals of its first compilation, which is compiled and differentiated."""
         from ampi.kernel.runtime.frozen import frozen
 
         return frozen(self.py_func)
 
     def _thaw(self) -> None:
-        """Look at globals anew, after a first compilation has failed."""
+        """Read globals again, after a first compilation has failed."""
         if not self._is_compiled:
             for name in ("frozen_func", "identity", "placed_identity", "serial", "_on_threads", "_spread"):
                 vars(self).pop(name, None)
 
     @functools.cached_property
     def identity(self) -> Any:
-        """What this kernel's code depends on."""
+        """A key of everything on which this kernel's code depends."""
         return self._identity(True if self.checked else None)
 
     @functools.cached_property
     def placed_identity(self) -> Any:
-        """The same, and where it stands: what texts that name its file and lines depend on."""
+        """The same with file and line, for generated texts that contain them."""
         return self._identity(True)
 
     def _identity(self, placed: bool | None) -> Any:
@@ -361,7 +358,7 @@ class Kernel:
 
     @contextlib.contextmanager
     def _checked(self, dispatcher: Any, sig: Any) -> Iterator[None]:
-        """Compile the primal for one signature in here; refuses what could not be differentiated."""
+        """A context to compile the primal for one signature; raises an error if it could not be differentiated."""
         from ampi.kernel.pipeline import adds_up
 
         given = present(tuple(sig.args if hasattr(sig, "args") else sig))
@@ -393,8 +390,11 @@ class Kernel:
     # ------------------------------------------------------------------------------------------------- differentiation
 
     def is_threaded(self) -> bool:
-        """Return whether to run on several threads.  On one the serial program is quicker, and quicker to compile; but
-        a deterministic kernel runs the same program on any number."""
+        """Return whether to run on several threads.
+
+        On one thread the serial program is faster, and compiles faster; but a deterministic kernel runs the same
+        program on any number of threads.
+        """
         return self._may_be_threaded and (self.deterministic or counter()() > 1)
 
     @functools.cached_property
@@ -423,8 +423,11 @@ class Kernel:
         same: tuple[tuple[int, int], ...] = (),
         single: frozenset[tuple[int, int]] = frozenset(),
     ) -> ir.Function:
-        """The kernel's IR for arguments of these types, ready to be differentiated; ``same`` says which array leaves
-        are one and the same memory (later, first), ``single`` which axes (leaf, axis) have size one and stretch."""
+        """The kernel's IR for arguments of these types, ready to be differentiated.
+
+        ``same`` are array leaves that are the same memory (later, first), ``single`` the axes (leaf, axis) of size one
+        that are broadcast.
+        """
         from ampi.kernel.pipeline import primal
 
         code = primal(self.frozen_func, argument_types, same, single, self.without)
@@ -441,7 +444,7 @@ class Kernel:
         return self.ir_of(self.types_of(self.bind(tuple(map(arguments.plain, args)), kwargs)))
 
     def contract(self, argument_types: tuple[types.Type, ...], active: frozenset[str]) -> Any:
-        """What a tape knows of the kernel: an `ampi.kernel.contract.Contract`.
+        """The facts about the kernel that a tape needs: an `ampi.kernel.contract.Contract`.
 
         Parameters
         ----------
@@ -457,11 +460,11 @@ class Kernel:
         return make_contract(self, Case(argument_types, positions_of(self, argument_types, active)))
 
     def explain(self, *args: Any, active: Any = None, passes: bool = False, **kwargs: Any) -> str:
-        """What the adjoint does for these arguments, and why: printed, and returned as text.
+        """Print and return a description of the adjoint for these arguments.
 
         For each argument, whether it is differentiated and whether the adjoint needs its values; for each loop, whether
         it runs on threads and in which form (see `ampi.kernel.optimise.parallel`), with the estimates that decide, and
-        what was done to vectorise it; and what is saved instead of computed again.
+        how it is vectorised; and the values that are saved instead of recomputed.
 
         Parameters
         ----------
@@ -470,8 +473,8 @@ class Kernel:
         active : iterable of str, optional
             As for `adjoint_source`.
         passes : bool, optional
-            Whether to say besides which passes were made (see `ampi.kernel.pipeline`), how long each took, and how
-            many statements the program then had.
+            Whether to add a table of the passes (see `ampi.kernel.pipeline`) with the time of each and the number of
+            statements after it.
         """
         from ampi.kernel import pipeline, programs
         from ampi.kernel.explain import explain, explain_passes
@@ -506,7 +509,7 @@ class Kernel:
         return adjoint_source(self, argument_types, None if active is None else frozenset(active))
 
     def tangent_source(self, *args: Any, active: Any = None, **kwargs: Any) -> str:
-        """The tangent program for these arguments, as Python source; parameters as of `adjoint_source`."""
+        """The tangent program for these arguments, as Python source; for parameters see `adjoint_source`."""
         from ampi.kernel.programs import tangent_source
 
         argument_types = self.types_of(self.bind(tuple(map(arguments.plain, args)), kwargs))
@@ -514,7 +517,7 @@ class Kernel:
 
 
 def with_names(function: Any, change: Callable[[Any], Any]) -> Any:
-    """The function, or a copy of it where its globals and closure variables are changed like this."""
+    """The function, or a copy with changed globals and closure variables."""
     from ampi.kernel.runtime import cache
 
     cells = function.__closure__ or ()
@@ -539,8 +542,7 @@ def without_kernels(value: Any) -> Any:
 
 
 def numpys_own(value: Any) -> Any:
-    """NumPy itself for ``ampi.numpy`` (as for what else stands for a module), and its function for what ``ampi.numpy``
-    puts around it: Numba knows these."""
+    """NumPy's module or function for that of ``ampi.numpy`` (and for other stand-ins), which Numba does not know."""
     if isinstance(value, ModuleType) and value.__name__ == "ampi":
         module = ModuleType("ampi")
         vars(module).update(with_prange(value), numpy=np)
@@ -551,7 +553,7 @@ def numpys_own(value: Any) -> Any:
 
 
 def with_prange(module: ModuleType) -> dict[str, Any]:
-    """A module's namespace; ampi has ``prange`` in it once that has been asked for."""
+    """A module's namespace; ampi's with ``prange``, which is loaded on first use."""
     if module.__name__ in ("ampi", "ampi.kernel"):
         module.prange  # noqa: B018
     return vars(module)
@@ -571,7 +573,7 @@ custom_jvp.make_kernel = staticmethod(kernel)
 
 
 def with_rest_as_tuple(function: Any) -> Any:
-    """A function of ``*args`` as one of ``args``, a tuple."""
+    """A function of ``*args`` as a function of a tuple ``args``."""
     code = function.__code__
     code = code.replace(co_flags=code.co_flags & ~inspect.CO_VARARGS, co_argcount=code.co_argcount + 1)
     made = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)

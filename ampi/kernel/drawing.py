@@ -1,8 +1,8 @@
-"""Kernels that draw random numbers: what a call draws is drawn once, before it runs, and kept for its derivatives.
+"""Kernels that draw random numbers: a call's numbers are drawn once, before it runs, and kept for its derivatives.
 
-The drawing program is what of the kernel its random numbers depend on.  It draws them into arrays, which derivative
-programs take as further arguments.  The generators are then put back, and the kernel itself draws the same: where it
-does not, that is an error.
+The drawing program is the part of the kernel on which its random numbers depend.  It draws them into arrays, which
+derivative programs take as further arguments.  The generators are then restored, and the kernel itself draws the same
+numbers; if not, an error is raised.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ampi.kernel.contract import derivative_options, load, separated
 from ampi.kernel.runtime import cache
 from ampi.kernel.runtime.random_state import Generators
 
-FIRST = 256  # numbers for which there is room in the first call
+FIRST = 256  # capacity of the arrays in the first call
 
 
 class Drawing:
@@ -29,8 +29,8 @@ class Drawing:
     Attributes
     ----------
     program : callable
-        ``program(*leaves, *arrays, *generators)`` draws into the arrays as far as there is room, and returns how many
-        numbers there are for each.
+        ``program(*leaves, *arrays, *generators)`` draws into the arrays as far as there is room, and returns the number
+        of draws for each.
     dtypes : tuple of str
         Of the arrays.
     """
@@ -45,7 +45,7 @@ class Drawing:
         self._sizes = [FIRST] * len(dtypes)
 
     def __call__(self, args: Sequence[Any], leaves: Sequence[Any]) -> Numbers:
-        """Draw what a call with these arguments draws."""
+        """Draw the numbers of a call with these arguments."""
         generators = list(generators_among(args)) if self.takes_generators else []
         before = Generators(generators)
         given = list(map(arguments.plain, leaves))
@@ -58,7 +58,7 @@ class Drawing:
                     break
                 before.put_back()
         except Exception:
-            before.put_back()  # the kernel itself will say what is wrong
+            before.put_back()  # the kernel itself will raise the error
             return Numbers(self, [np.empty(0, dtype) for dtype in self.dtypes], before, None)
         found = [a if len(a) == n else a[:n].copy() for a, n in zip(arrays, counts)]
         return Numbers(self, found, before, Generators(generators))
@@ -74,7 +74,7 @@ def generators_among(args: Any) -> Iterator[np.random.Generator]:
 
 
 class Numbers:
-    """What a call draws.
+    """The random numbers of a call.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ class Numbers:
         self._drawing, self._before, self._after = drawing, before, after
 
     def run(self, kernel: Callable[[], Any]) -> Any:
-        """Run the kernel itself, which draws the same again."""
+        """Run the kernel itself, which draws the same numbers again."""
         self._before.put_back()
         result = kernel()
         if self._after is None or not self._after.are_here():
@@ -101,7 +101,7 @@ class Numbers:
 
 
 def make_drawing(kernel: Any, case: Case) -> Drawing:
-    """What draws the random numbers of a kernel, whose program is kept in the cache folder as its adjoints are."""
+    """The `Drawing` of a kernel; its program is stored in the cache folder like adjoints."""
     case = replace(separated(kernel, case), active=frozenset())
     module, what = load(kernel, case, "drawing", (), _generate)
     options = derivative_options(kernel, case, False)
@@ -112,7 +112,7 @@ def make_drawing(kernel: Any, case: Case) -> Drawing:
 
 
 def _generate(kernel: Any, case: Case) -> str:
-    """The text of the file; what differentiates is imported when something is differentiated."""
+    """The text of the file; imports the differentiator."""
     from ampi.kernel.programs import generate_drawing
 
     return generate_drawing(kernel, case)

@@ -1,4 +1,4 @@
-"""What a kernel's adjoint does, and why, in words: `Kernel.explain`."""
+"""A description of a kernel's adjoint for users: `Kernel.explain`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ampi.kernel.runtime import threads
 FORMS = {
     threads.ALONE: "one thread",
     threads.APART: "threads",
-    threads.OWN: "arrays of each thread's own",
+    threads.OWN: "private arrays per thread",
     threads.ATOMIC: "atomic additions",
     threads.NEAR: "alternating blocks",
 }
@@ -51,7 +51,7 @@ def explain(
 
 
 def explain_passes(seen: Iterable[Any]) -> str:
-    """A table of the passes that were made: how often, how long they took, the statements behind the last one."""
+    """A table of the passes: number of runs, time, and statements after the last run."""
     rows: dict[tuple[str, str], list[Any]] = {}
     for observation in seen:
         rows.setdefault((observation.stage, observation.name), []).append(observation)
@@ -105,13 +105,13 @@ def _loops(primal: ir.Function, derivative: Any, leaves: dict[str, Any]) -> Iter
 def _kept(derivative: Any, split: Any) -> Iterator[str]:
     remarks = derivative.remarks if split is None else split.derivative.remarks
     found = [str(remark) for remark in remarks if remark.kind in (Kind.SAVED, Kind.COPIED)]
-    yield from found or ["nothing: what the adjoint needs it computes again"]
+    yield from found or ["nothing: the adjoint recomputes what it needs"]
     if split is not None:
-        yield "this is done while the kernel runs, as long as a tape has room; later the adjoint runs forward once more"
+        yield "saved while the kernel runs, as long as the tape has room; after that the adjoint runs forward once more"
 
 
 def _costs(primal: ir.Function, derivative: Any, split: Any, leaves: dict[str, Any]) -> Iterator[str]:
-    """What makes an adjoint dear beside a kernel that does little with much memory, or leaves it to BLAS and LAPACK."""
+    """Notes on why an adjoint is expensive: large arrays with little arithmetic, or operations of BLAS and LAPACK."""
     nbytes = sum(leaves[name].nbytes for name in derivative.shadows)
     yield f"adjoints of arrays: {nbytes / 2**20:.3g} MiB to write, where the kernel may read as much once"
     backward = (derivative if split is None else split.derivative).function
@@ -121,12 +121,12 @@ def _costs(primal: ir.Function, derivative: Any, split: Any, leaves: dict[str, A
 
 
 def _chosen(s: ir.Launch, derivative: Any, leaves: dict[str, Any]) -> Iterator[str]:
-    """What `threads.choose` says for these arguments, with the costs it compares."""
+    """The choice of `threads.choose` for these arguments, with the costs that it compares."""
     shadows = {a.name: a.role[1] for a in derivative.function.arguments if a.is_a("shadow")}
     start, stop = (_value(e, derivative.function, leaves) for e in (s.start, s.stop))
     sizes = [np.size(leaves[shadows[a.name]]) if a.name in shadows else None for a in s.shared]
     if start is None or stop is None or None in sizes:
-        yield "which form is taken is decided in the call: it depends on values computed there"
+        yield "the form is chosen in the call: it depends on values computed there"
         return
     trips, count = max(stop - start, 0), s.count or numba.get_num_threads()
     costs = threads.TYPICAL if s.count else threads.costs()

@@ -1,4 +1,4 @@
-"""Kernels in forward mode: a call runs the kernel's tangent program, which does what the kernel does as well."""
+"""Kernels in forward mode: a call runs the kernel's tangent program, which includes the kernel's own work."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ampi.tape.interleaved import FEWEST, WIDTH, padded
 
 @dataclass(frozen=True)
 class TangentContract:
-    """What forward mode knows of a kernel, for one `Case`; by position of the argument leaves, as of `Contract`.
+    """The facts about a kernel for forward mode, for one `Case`; by position of the argument leaves, as in `Contract`.
 
     Attributes
     ----------
@@ -34,18 +34,18 @@ class TangentContract:
         and of the numbers in ``scalars``.  It returns a tuple of the leaves of the kernel's result and the tangents of
         those that are active.
     structure : str, tuple or None
-        How the kernel's result is made of its leaves: None, ``"leaf"``, or a tuple of these.
+        The structure of the kernel's result: None, ``"leaf"``, or a tuple of these.
     twice : bool
-        The kernel itself has to be run besides, and the tangent program on copies: it raises errors, draws random
-        numbers, or its result has classes that only it can make.
+        The kernel itself also runs, and the tangent program on copies: the kernel raises errors, draws random numbers,
+        or its result has classes that only it can make.
     forms : int, tuple or None
-        Where the result is something else while it is recorded: see `Contract`.
+        The form of the result while it is recorded: see `Contract`.
     drawn : tuple of str
         The dtypes of the arrays of random numbers, which are the last leaves.
     drawing : callable or None
         ``drawing()`` is the `drawing.Drawing` for the same case.
     lanes : callable or None
-        ``lanes()`` is the same as ``tangent`` in several directions at once, or None (see `lanes`).
+        ``lanes()`` is ``tangent`` in several directions at once, or None (see `lanes`).
     """
 
     names: tuple[str, ...]
@@ -66,7 +66,7 @@ class TangentContract:
 
 
 def make_tangent_contract(kernel: Any, case: Case) -> TangentContract:
-    """The tangent contract of a kernel, whose program is kept in the cache folder as its adjoints are."""
+    """The tangent contract of a kernel; its program is stored in the cache folder like adjoints."""
     case = separated(kernel, case)
     module, what = load(kernel, case, "tangent", (), _generate)
     options = derivative_options(kernel, case, module.THREADS)
@@ -75,21 +75,21 @@ def make_tangent_contract(kernel: Any, case: Case) -> TangentContract:
     compiled = opaque(cache.compiled(program, f"{kernel.__name__}_tangent_{code}", options, what=what))
     facts = dict(module.CONTRACT)
     facts["twice"] = facts["twice"] or kernel.checked or kernel.options.get("error_model") != "numpy"
-    facts["twice"] = facts["twice"] or bool(facts["drawn"])  # that these are its numbers is seen when it runs
+    facts["twice"] = facts["twice"] or bool(facts["drawn"])  # the kernel's own run confirms the random numbers
     several = functools.cache(functools.partial(make_tangent_lanes, kernel, case))
     disagreement = getattr(module, "disagreement", None)
     return TangentContract(**facts, tangent=compiled, disagreement=disagreement, lanes=several)
 
 
 def _generate(kernel: Any, case: Case) -> str:
-    """The text of the file; what differentiates is imported when something is differentiated."""
+    """The text of the file; imports the differentiator."""
     from ampi.kernel.programs import generate_tangent
 
     return generate_tangent(kernel, case)
 
 
 NOTHING_ACTIVE = object()
-"""What `call` gives where no tangent is to be pushed, and nothing has been done."""
+"""The result of `call` if there is no tangent to push; nothing has been done then."""
 
 
 def call(
@@ -99,7 +99,7 @@ def call(
     bound: tuple[Any, ...],
     find: Callable[..., TangentContract],
 ) -> Any:
-    """Call a kernel in forward mode: its result, with tangents pushed; ``find`` gives the contract."""
+    """Call a kernel in forward mode: its result, with tangents pushed; ``find`` returns the contract."""
     leaves = arguments.leaves_of(bound)
     storages = [memory.storage_of(leaf) if isinstance(leaf, np.ndarray) else None for leaf in leaves]
     active = frozenset(
@@ -140,8 +140,11 @@ def run(
     leaves: Sequence[Any],
     numbers: Any = None,
 ) -> tuple[Any, Iterator[Any]]:
-    """Run a kernel and carry tangents along: its result, and the tangents of those leaves of it that are active (one
-    after the other, with a leading axis for directions in vector mode).  ``numbers`` is what it draws, if it does."""
+    """Run a kernel with tangents: its result, and the tangents of the active leaves of the result.
+
+    The tangents are an iterator, in vector mode with a leading axis for directions.  ``numbers`` has the kernel's
+    random numbers, if it draws any.
+    """
     if push.lanes is not None:
         return _run_lanes(kernel, contract, push, args, leaves, numbers)
     given: list[Any] = [memory.plain(a) if isinstance(a, np.ndarray) else a for a in leaves]
@@ -170,7 +173,7 @@ def _run_lanes(
     leaves: Sequence[Any],
     numbers: Any,
 ) -> tuple[Any, Iterator[Any]]:
-    """The same in all directions: on copies of what the kernel writes, but for the last time."""
+    """The same in all directions; on copies of the arrays that the kernel writes, except the last time."""
     dots: list[Any] = []
     values: list[Any] = [memory.plain(a) if isinstance(a, np.ndarray) else a for a in leaves]
     values = [a[()] if arguments.is_scalar(leaf) else a for a, leaf in zip(values, leaves)]
@@ -189,14 +192,14 @@ def _run_lanes(
             dots.append(contract.tangent(*given, *shadows, *given_dots)[count:])
         except Exception:
             if contract.twice:
-                kernel.dispatcher(*map(arguments.plain, args))  # which raises its own exception
+                kernel.dispatcher(*map(arguments.plain, args))  # raises its own exception
             raise
     result, last = run(kernel, contract, push.lanes[-1], args, leaves, numbers)
     return result, iter([np.stack(some) for some in zip(*dots, last)])
 
 
 def _shadows_together(contract: TangentContract, push: Any, regions: list[memory.Region]) -> list[np.ndarray] | None:
-    """The tangents of all directions side by side, if there is a program that takes them so."""
+    """The tangents of all directions interleaved, if there is a program that takes them so."""
     if len(push.lanes) < FEWEST or contract.lanes is None or contract.lanes() is None:
         return None
     found = [push.side_by_side(region) for region in regions]
@@ -273,7 +276,7 @@ def _wrapped(
     dot = next(dots)
     if not isinstance(value, np.ndarray):
         made = memory.tracked_copy(np.dtype(dtype).type(value))
-    elif memory.storage_of(value) is not None:  # an argument, whose tangent is there
+    elif memory.storage_of(value) is not None:  # an argument: its tangent is set already
         return memory.tracked(value)
     else:
         made = memory.tracked(value)

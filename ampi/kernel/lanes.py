@@ -1,4 +1,4 @@
-"""Kernels in vector modes: the adjoint program of a call, for several directions at once where it can be."""
+"""Kernels in vector mode: the adjoint program of a call for several directions at once, where possible."""
 
 from __future__ import annotations
 
@@ -21,17 +21,15 @@ from ampi.tape.interleaved import FEWEST, WIDTH, padded
 
 @dataclass(frozen=True)
 class LanesContract:
-    """What a vector sweep knows of a kernel, for one `Case`, besides its `Contract`.
+    """The further facts about a kernel for vector sweeps, for one `Case`.
 
     Attributes
     ----------
     program : callable
-        As ``Contract.adjoint``, in `WIDTH` directions: shadows and seeds have a last axis for them, whose elements lie
-        one behind the other, and it returns a tuple of numbers for each active scalar.
-    distinct : tuple of int
-        The arrays of indices of which it is told whether they name no element twice.
-    new : tuple of int
-        The arrays of which it is told whether their shadow is new.
+        Like ``Contract.adjoint``, in `WIDTH` directions: shadows and seeds have a contiguous last axis for them, and it
+        returns a tuple of numbers for each active scalar.
+    distinct, new : tuple of int
+        As in `Contract`.
     """
 
     program: Callable[..., tuple]
@@ -40,8 +38,8 @@ class LanesContract:
 
 
 def make_lanes_contracts(kernel: Any, case: Case) -> dict[str, tuple[dict[str, Any], LanesContract]]:
-    """The contracts of a kernel for its whole adjoint, and for the one behind the part that saves, and what they need;
-    empty where the adjoint runs once for each direction."""
+    """The vector contracts of a kernel for its whole adjoint, and for the second part of its split adjoint, with the
+    values that they need; empty if the adjoint runs once for each direction."""
     case = separated(kernel, case)
     if config.DISABLE_JIT:
         return {}
@@ -57,15 +55,17 @@ def make_lanes_contracts(kernel: Any, case: Case) -> dict[str, tuple[dict[str, A
 
 
 def _generate(kernel: Any, case: Case) -> str:
-    """The text of the file; what differentiates is imported when something is differentiated."""
+    """The text of the file; imports the differentiator."""
     from ampi.kernel.programs import generate_lanes
 
     return generate_lanes(kernel, case, WIDTH)
 
 
 def make_tangent_lanes(kernel: Any, case: Case) -> Callable[..., tuple] | None:
-    """A kernel's tangent program in `WIDTH` directions: as ``TangentContract.tangent``, with shadows and tangents that
-    have a last axis for them, as the tangents that it returns have; None where it has to run once for each."""
+    """A kernel's tangent program in `WIDTH` directions; None if it has to run once for each.
+
+    It is like ``TangentContract.tangent``, with a last axis for directions in shadows and tangents, given and returned.
+    """
     case = separated(kernel, case)
     if config.DISABLE_JIT:
         return None
@@ -84,7 +84,7 @@ def _generate_tangent(kernel: Any, case: Case) -> str:
 
 
 def with_lanes(kernel: Any, case: Case, contract: Contract) -> Contract:
-    """A contract that knows of adjoints in several directions at once, which are made when they are asked for."""
+    """A contract with adjoints in several directions at once, which are made on first use."""
     made = cache_of(partial(make_lanes_contracts, kernel, case))
     split = contract.split
     if split is not None:
@@ -98,7 +98,7 @@ def _chosen(
     needs: tuple[int, ...],
     after: tuple[int, ...],
 ) -> LanesContract | None:
-    """The one for which calls have kept what it needs."""
+    """The vector contract whose needed values the call has kept."""
     facts, found = made().get(form, (None, None))
     if facts is None or not set(facts["needs"]) <= set(needs) or facts["after"] != after:
         return None
@@ -106,7 +106,7 @@ def _chosen(
 
 
 def sweep_together(call: Any, sweep: tape.VectorSweep) -> bool:
-    """Run the adjoint of a recorded call in all directions at once; False where it has to run once for each."""
+    """Run the adjoint of a recorded call in all directions at once; False if it has to run once for each."""
     count, contract = len(sweep.lanes), call.contract
     if count < FEWEST or contract.lanes is None:
         return False
@@ -134,7 +134,7 @@ def sweep_together(call: Any, sweep: tape.VectorSweep) -> bool:
 
 
 def _seeds(call: Any, sweep: tape.VectorSweep, s: Any) -> np.ndarray:
-    """The adjoints of a leaf of the result, side by side."""
+    """The adjoints of a leaf of the result in all directions, interleaved."""
     rows = [call.seed_in(lane, s) for lane in sweep.lanes]
     found = np.zeros((*np.shape(rows[0]), padded(len(rows))), np.asarray(rows[0]).dtype)
     for k, row in enumerate(rows):

@@ -1,7 +1,7 @@
-"""Lists among the arguments of kernels: arrays of what they hold, from which derivatives flow back to that.
+"""Lists among the arguments of kernels: arrays of their items, from which derivatives flow back to the items.
 
-Numba is given the list itself.  To derivatives the numbers of a list are one array, and so are its matrices; its
-vectors, which may differ in length, are one array of all elements.  A tape records how these arrays are made.
+Numba gets the list itself.  For derivatives the numbers of a list are one array, and so are its matrices; its vectors,
+which may differ in length, are one array of all elements.  A tape records the construction of these arrays.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _listed(kernel: Any, given: Any, recording: Any) -> ListArgument:
     if not active:
         items = [arguments.plain(v) for v in items]
     if not all(isinstance(v, (np.ndarray, np.generic, bool, int, float, complex)) for v in items):
-        return ListArgument(given, ())  # what kernels do not take: the parser says so
+        return ListArgument(given, ())  # not accepted: the parser raises the error
     dtypes = list(dict.fromkeys(str(v.dtype if isinstance(v, np.ndarray) else np.asarray(v).dtype) for v in items))
     if len(dtypes) > 1:
         raise KernelError(f"{kernel.__name__}(): a list of {', '.join(dtypes)}; give its items one type")
@@ -58,7 +58,7 @@ def _listed(kernel: Any, given: Any, recording: Any) -> ListArgument:
 
 
 def _functions() -> Any:
-    """What makes arrays of active ones."""
+    """The module with functions to join active arrays."""
     from ampi import numpy
 
     return numpy
@@ -70,7 +70,7 @@ def _read_only(array: np.ndarray) -> np.ndarray:
 
 
 def refuse_overlap(kernel: Any, names: tuple[str, ...], writes: Any, bound: tuple[Any, ...], leaves: Any) -> None:
-    """What a kernel writes may not be in a list as well, of which derivatives see a copy."""
+    """Raise an error if the kernel writes an array that is also in a list, of which derivatives see a copy."""
     for given in (a for a in bound if isinstance(a, ListArgument)):
         for item in (v for v in given.items if isinstance(v, np.ndarray) and v.ndim):
             for k in writes:

@@ -1,4 +1,4 @@
-"""What a derivative program is made for, and which analyses are left out."""
+"""Options of derivative programs, and the analyses that are switched off."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ampi.errors import KernelError
 
 
 def names_among(given: str | Iterable[str], known: Collection[str], where: str, kind: str) -> frozenset[str]:
-    """The names in a list, or in a text with commas; a `KernelError` that says ``where`` for those which are none."""
+    """The names in a list, or in a text with commas; a `KernelError` that says ``where`` for unknown names."""
     names = frozenset(name.strip() for name in (given.split(",") if isinstance(given, str) else given) if name.strip())
     unknown = sorted(names - set(known))
     if unknown:
@@ -20,7 +20,7 @@ def names_among(given: str | Iterable[str], known: Collection[str], where: str, 
 
 @dataclass(frozen=True)
 class Options:
-    """What a derivative program is made for, and what is switched off.
+    """Options of a derivative program.
 
     Attributes
     ----------
@@ -37,14 +37,14 @@ class Options:
     unchecked : bool
         It is compiled, and indices are not checked.
     after : bool
-        Its caller can give it the arrays as they were after the call.
+        Its caller can pass the values of arrays after the call.
     plain : bool
-        Its caller can say which shadows are new and hold anything, and has no use for the shadows of arrays that are
+        Its caller tells which shadows are new (with undefined elements), and ignores the shadows of arrays that are
         passive before the call: they need not become zero where these are written.
     raising : bool
         The kernel raises where it divides by zero.
     lanes : int
-        The directions that it has derivatives in: vectors of so many numbers; 0: it has one, and numbers.
+        The number of directions, as vectors of so many numbers; 0: a single direction, as numbers.
     """
 
     without: frozenset[str] = frozenset()
@@ -59,7 +59,7 @@ class Options:
     lanes: int = 0
 
     def has(self, name: str) -> bool:
-        """Return whether an analysis is not switched off."""
+        """Return whether an analysis is on."""
         return name not in self.without
 
 

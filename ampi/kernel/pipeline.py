@@ -1,18 +1,18 @@
-"""The way of a kernel: a table of passes, read from top to bottom.
+"""The compiler's pipeline: a table of passes, to be read from top to bottom.
 
-A Python function is parsed into the intermediate representation (``ir``), brought into loops over elements, written in
-single assignment form (``ssa``), analysed, differentiated, and optimised; ``emit`` writes what comes out as Python
-source, for Numba.  Each row of `PASSES` is one step of this way.  A pass takes a program and gives another one; those
-of the stage ``analyse`` take and give what is known of a kernel (`Facts`).
+A Python function is parsed into the intermediate representation (``ir``), reduced to loops over elements, converted to
+single assignment form (``ssa``), analysed, differentiated, and optimised; ``emit`` writes the result as Python source,
+for Numba.  Each row of `PASSES` is one step.  A pass maps a program to another one; those of the stage ``analyse`` map
+facts about a kernel (`Facts`) to better ones.
 
-The adjoint is plain and correct when it leaves the stage ``differentiate``.  What comes before and behind can be
-switched off, one pass at a time, and no result changes: ``kernel(without="gather,strips")``, ``AMPI_WITHOUT``.
+The adjoint is plain and correct when it leaves the stage ``differentiate``.  Most other passes can be switched off, one
+at a time, and no result changes: ``kernel(without="gather,strips")``, ``AMPI_WITHOUT``.
 
-A running pass can be watched:
+To watch passes:
 
 * ``AMPI_VERIFY=1`` checks the program after each pass (see ``verifier``); tests set it;
 * ``AMPI_PRINT_AFTER=gather,slice`` prints the program after these passes;
-* ``kernel.explain(..., passes=True)`` says how long each pass takes and how long the program is then.
+* ``kernel.explain(..., passes=True)`` reports the time of each pass and the length of the program after it.
 """
 
 from __future__ import annotations
@@ -92,20 +92,20 @@ from ampi.kernel.options import ALL_ON, Options, names_among
 
 STAGES = {
     "read": "Python source -> IR",
-    "normalise": "IR -> IR in which each name stands for one array and there are loops over elements only",
-    "simplify": "the same, with less to do",
+    "normalise": "IR -> IR with one array per name, and with loops over elements only",
+    "simplify": "simpler IR, with less work",
     "construct": "IR -> single assignment form",
-    "prepare": "the kernel in a form that is better to differentiate",
-    "analyse": "what is known of the kernel",
+    "prepare": "the kernel in a form that is easier to differentiate",
+    "analyse": "facts about the kernel",
     "differentiate": "the kernel -> its plain adjoint",
     "tangent": "the kernel -> its tangent",
     "order": "loops of a tangent",
-    "prune": "the part of a derivative program that something depends on",
+    "prune": "the part of a derivative program on which its results depend",
     "optimise": "the loops of an adjoint",
     "vectorise": "innermost loops, of a whole program and of each part that runs on threads",
-    "part": "what runs on threads, as functions of their own",
-    "finish": "back to statements that read well",
-    "compile": "what is told to the compiler",
+    "part": "functions that run on threads",
+    "finish": "single assignment form -> readable statements",
+    "compile": "options for the compiler",
 }
 
 
@@ -115,12 +115,12 @@ PLAIN = {"read", "normalise", "simplify"}
 
 @dataclass(frozen=True)
 class Pass:
-    """One step of the way.
+    """One step of the pipeline.
 
     Attributes
     ----------
     name : str
-        What it is called where passes are switched off or printed; a pass that is made twice has two rows.
+        Its name in ``without=`` and in printed output; a pass that runs twice has two rows.
     stage : str
         One of `STAGES`.
     run : callable or None
@@ -128,7 +128,7 @@ class Pass:
     default : str
         `ALWAYS` (it cannot be switched off), `ON`, or the option (see `Options`) under which it is on.
     doc : str
-        What it does.
+        A short description.
     """
 
     name: str
@@ -143,7 +143,7 @@ ALWAYS, ON = "always", "on"
 
 @dataclass(frozen=True)
 class Observation:
-    """A pass that was made: how long it took, and how many statements the program had then."""
+    """A pass that has run: its time, and the number of statements after it."""
 
     name: str
     stage: str
@@ -156,7 +156,7 @@ _watching: ContextVar[list[Observation] | None] = ContextVar("watching", default
 
 @contextlib.contextmanager
 def watched() -> Iterator[list[Observation]]:
-    """The list of the passes that are made inside."""
+    """A list of the passes that run in the ``with`` block."""
     found: list[Observation] = []
     token = _watching.set(found)
     try:
@@ -167,39 +167,38 @@ def watched() -> Iterator[list[Observation]]:
 
 @dataclass
 class Way:
-    """One program on its way: what it is made for, and what passes need besides the program.
+    """The state of one run of the pipeline: options, and facts that passes need besides the program.
 
     Attributes
     ----------
     options : Options
-        What the program is made for, and which passes are switched off.
+        Options of the program, with the passes that are switched off.
     argument_types, single, same
-        Of the arguments: their types, axes of size one, and arrays that are one and the same (see `primal`).
+        Of the arguments: types, axes of size one that are broadcast, and equal arrays (see `primal`).
     active : frozenset of str
         The arguments with respect to which the kernel is differentiated.
     in_place : bool
-        Whether the forward part of an adjoint takes the place of the kernel's own run.
+        Whether the forward part of an adjoint replaces the kernel's own run.
     names : Names
-        The maker of names for derivative programs.
+        The source of names for derivative programs.
     shadows : dict
         The shadows of the arguments, by the names of these.
     shadow_names : set of str
         The names of all shadows, also of local arrays.
     writable : set of str or None
-        The arguments that the program may write; None if the types of arrays say it.
+        The arguments that the program may write; None: those whose types allow it.
     given : set of str
-        What becomes an argument when it is known to be used: arrays as they were after the call, and what the forward
-        part keeps.
+        Names that become arguments if they are used: arrays as after the call, and values saved by the forward part.
     partial : bool
-        Whether the program may return what only some branches define.
+        Whether the program may return values that only some branches define.
     values : int
-        How many results of the program, the first ones, are those of the kernel.
+        The number of results of the kernel, which come first among the results of the program.
     in_order : bool
-        Whether nothing may be added up in another order, since values are those of the kernel.
+        Whether sums must keep their order, since values are those of the kernel.
     remarks : list of Remark
-        What passes have to say about what they did.
+        Remarks of the passes.
     verified : tuple or None
-        What the verifier has looked at last.
+        The last program that was verified.
     """
 
     options: Options = ALL_ON
@@ -220,7 +219,7 @@ class Way:
     verified: Any = None
 
     def is_on(self, step: Pass) -> bool:
-        """Return whether a pass is made."""
+        """Return whether a pass is on."""
         if step.default == ALWAYS:
             return True
         wanted = step.default == ON or getattr(self.options, step.default)
@@ -235,7 +234,7 @@ class Way:
         return program
 
     def observe(self, step: Pass, program: Any) -> Any:
-        """A program after a pass, which is verified, printed and timed where somebody asked for it."""
+        """A program after a pass; verified, printed and timed on request."""
         assert step.run is not None
         watching = _watching.get()
         begin = time.perf_counter()
@@ -252,7 +251,7 @@ class Way:
         return program
 
     def verify(self, function: ir.Function, plain: bool, when: str) -> None:
-        """Raise where a program is malformed; what is as it was has been looked at."""
+        """Raise an error if a program is malformed; an unchanged program is not checked again."""
         writable = None if self.writable is None else frozenset(self.writable)
         names = tuple(name for name, _ in function.constants)
         whole = function.body, function.arguments, names, plain, writable, frozenset(self.given), self.partial
@@ -261,7 +260,7 @@ class Way:
             self.verified = whole
 
     def remarking(self, changed: tuple[ir.Function, list[Remark]]) -> ir.Function:
-        """The program that a pass gives, whose remarks are noted."""
+        """Note the remarks of a pass; its program."""
         self.remarks += changed[1]
         return changed[0]
 
@@ -270,14 +269,14 @@ class Way:
         return activity.analyse(function, self.active, self.options.has("activity"))
 
     def part(self, function: ir.Function) -> ir.Function:
-        """The function that becomes of the body of a loop on threads, in its final form."""
+        """The function made from the body of a loop on threads, in its final form."""
         around, self.writable = self.writable, None
         found = self.run("part", self.run("vectorise", function))
         self.writable = around
         return found
 
     def transposed(self, rule: Tangent) -> Rule:
-        """The adjoint that follows from a tangent which its author has written."""
+        """The adjoint that follows from a tangent that its author has written."""
         return transpose.transpose(rule, lambda function, active: build_adjoint(function, active, SERIAL))
 
 
@@ -287,7 +286,7 @@ def _to_print(given: str) -> frozenset[str]:
 
 
 def listing() -> str:
-    """All passes in their order, for people; a star stands before those that can be switched off."""
+    """All passes in their order, as text; those with a star can be switched off."""
     lines: list[str] = []
     for name, doc in STAGES.items():
         lines += ["", f"{name}: {doc}"]
@@ -300,7 +299,7 @@ def listing() -> str:
 
 
 def _function(program: Any) -> ir.Function:
-    """The function that a program is, or that something is known of."""
+    """The IR function of a program, a draft or facts."""
     match program:
         case Facts(primal=primal):
             return primal
@@ -318,7 +317,7 @@ def _length(function: ir.Function) -> int:
 
 
 def _each(change: Callable[[Any], Any]) -> Callable[[Any, Way], Any]:
-    """A pass that needs the program alone."""
+    """A pass that needs only the program."""
     return lambda program, way: change(program)
 
 
@@ -335,29 +334,29 @@ PASSES = (
     Pass("carry", "normalise", _each(as_numbers), ALWAYS, "names for parts of an array from one iteration to the next"),
     Pass("keep", "normalise", _each(keep), ALWAYS, "arrays that live from one iteration to the next"),
     Pass("views", "normalise", _each(resolve_views), ALWAYS, "indices of views become those of the arrays"),
-    Pass("references", "normalise", _each(resolve), ALWAYS, "names that stand for one array or another"),
-    Pass("views", "normalise", _each(resolve_views), ALWAYS, "the views that references have uncovered"),
-    Pass("hoist", "normalise", _each(hoist), ALWAYS, "arrays that outlive the block in which they are made"),
-    Pass("copies", "normalise", _each(without_copies), ALWAYS, "arrays that are only copied once more"),
+    Pass("references", "normalise", _each(resolve), ALWAYS, "names that stand for one of several arrays"),
+    Pass("views", "normalise", _each(resolve_views), ALWAYS, "the views that resolved references reveal"),
+    Pass("hoist", "normalise", _each(hoist), ALWAYS, "arrays used after the block that allocates them"),
+    Pass("copies", "normalise", _each(without_copies), ALWAYS, "unnecessary copies of arrays"),
     Pass("expand", "normalise", _each(expand), ALWAYS, "operations on whole arrays become loops over elements"),
-    Pass("simplify", "simplify", _each(simplify), ON, "fold constants, drop what is not used"),
+    Pass("simplify", "simplify", _each(simplify), ON, "fold constants, remove unused code"),
     Pass("unroll", "simplify", _each(unroll), ON, "short loops of constant length are written out"),
-    Pass("simplify", "simplify", _each(simplify), ON, "what constant indices allow"),
+    Pass("simplify", "simplify", _each(simplify), ON, "fold constant indices"),
     Pass("scalarise", "simplify", _each(scalarise), ON, "small local arrays with constant indices become scalars"),
     Pass("ssa", "construct", lambda f, w: construct(f, w.options.raising), ALWAYS, "static single assignment form"),
-    Pass("private", "prepare", _each(with_private_arrays), ON, "scratch arrays belong to iterations that fill them"),
+    Pass("private", "prepare", _each(with_private_arrays), ON, "scratch arrays move into iterations that fill them"),
     Pass("loads", "prepare", _each(loads_before_branches), ON, "loads on both sides of a branch are made before it"),
-    Pass("begin", "analyse", lambda f, w: facts.begin(f, w.active), ALWAYS, "what is safe without any analysis"),
-    Pass("activity", "analyse", _each(facts.find_activity), ON, "what depends on active arguments, and results on it"),
+    Pass("begin", "analyse", lambda f, w: facts.begin(f, w.active), ALWAYS, "safe assumptions without any analysis"),
+    Pass("activity", "analyse", _each(facts.find_activity), ON, "values between active arguments and results"),
     Pass("sources", "analyse", _each(facts.find_sources), ON, "loads that need not be saved (TBR)"),
-    Pass("snapshots", "analyse", _each(facts.share_snapshots), ON, "what several loads share is saved once"),
+    Pass("snapshots", "analyse", _each(facts.share_snapshots), ON, "arrays are saved once for several loads"),
     Pass("outcomes", "analyse", _each(facts.save_outcomes), ON, "which of two numbers that are overwritten is smaller"),
     Pass("counters", "analyse", _each(facts.number_iterations), ALWAYS, "iterations of irregular nests are numbered"),
-    Pass("kept", "analyse", _each(facts.reload_computed), ON, "what is costly is read from an array that holds it"),
+    Pass("kept", "analyse", _each(facts.reload_computed), ON, "expensive values are read from arrays that hold them"),
     Pass("stored", "analyse", _each(facts.recover_carried), ON, "carried scalars are read from where they were stored"),
     Pass("independence", "analyse", _each(facts.find_independence), ON, "loops whose iterations are independent"),
     Pass("ends", "analyse", lambda f, w: facts.find_ends(f, w.options.plain), ON,
-         "shadows of what is written once need not become zero"),
+         "shadows of elements written once need not become zero"),
     Pass("adjoint", "differentiate",
          lambda f, w: adjoint.build(
              f, w.in_place, w.options.raising, w.options.threads, w.options.after, w.transposed
@@ -366,26 +365,26 @@ PASSES = (
     Pass("tangent", "tangent", lambda f, w: tangent.build(f, w.active, w.activity_in(f)), ALWAYS,
          "a derivative beside every active value"),
     Pass("independence", "order", _each(with_independent_loops), ON, "loops whose iterations are independent"),
-    Pass("slice", "prune", _each(live_part), ON, "what no derivative depends on is left out (dead code)"),
+    Pass("slice", "prune", _each(live_part), ON, "dead code is removed"),
     Pass("products", "optimise", lambda f, w: with_products(f, w.names, w.shadow_names), ON,
-         "rank-one updates of a matrix become products in loops, two become one"),
+         "several rank-one updates of a matrix become one product"),
     Pass("sums", "optimise", _blocks(sum_in_registers), ON, "elements that a loop adds to are summed up in registers"),
     Pass("gather", "optimise",
          lambda f, w: w.remarking(in_gather_form(f, w.names, w.options.has("behind"), w.options.threads)), ON,
          "adjoints of stencils gather where they would scatter"),
-    Pass("behind", "optimise", None, ON, "what else an adjoint in gather form does follows row by row"),
+    Pass("behind", "optimise", None, ON, "other statements of an adjoint in gather form follow row by row"),
     Pass("reciprocals", "optimise", lambda f, w: with_reciprocals(f, w.names, w.shadow_names), ON,
          "several divisions by one number become one"),
     Pass("strips", "optimise", lambda f, w: sums_in_any_order(f, w.shadow_names), "separate",
-         "loops that only add up what need not be exact are independent"),
+         "loops with sums that need not be exact are independent"),
     Pass("chains", "optimise", lambda f, w: with_short_chains(f, w.names, w.shadow_names), ON,
-         "an iteration waits for less of the one before"),
+         "shorter chains of operations between iterations"),
     Pass("parallel", "optimise",
          lambda f, w: w.remarking(
              parallel.decide(f, w.names, w.options.threads, w.options.deterministic, w.part)
-         ), ALWAYS, "loops on threads, and in which form; the others are serial"),
-    Pass("local", "vectorise", _each(with_local_shadows), ON, "new local shadows are set where they would be added to"),
-    Pass("allocations", "vectorise", lambda f, w: allocate_once(f, w.names), ON, "allocations are taken out of loops"),
+         ), ALWAYS, "loops on threads, and their form; the others are serial"),
+    Pass("local", "vectorise", _each(with_local_shadows), ON, "new local shadows are assigned instead of added to"),
+    Pass("allocations", "vectorise", lambda f, w: allocate_once(f, w.names), ON, "allocations move out of loops"),
     Pass("branches", "vectorise", _blocks(flatten_loops), ON, "branches become selections (if-conversion)"),
     Pass("strips", "vectorise",
          lambda f, w: w.remarking(in_strips(f, w.names, w.options.reassociate, w.in_order)), "separate",
@@ -397,25 +396,25 @@ PASSES = (
          "indices that are not negative are unsigned, so that Numba does not wrap them around"),
     Pass("destruct", "part", _each(destruct), ALWAYS, "from single assignment form to plain statements"),
     Pass("new", "finish", lambda f, w: with_new_shadows(f, w.names, w.shadows)[0], "plain",
-         "a new shadow is set where it would be added to"),
+         "a new shadow is assigned instead of added to"),
     Pass("destinations", "finish", _each(with_destinations), ON,
-         "operations on matrices write where their results are copied to"),
+         "operations on matrices write directly to the destination of their results"),
     Pass("flat", "finish", _each(with_flat_indices), "unchecked", "indices of contiguous arrays need no divisions"),
     Pass("lanes", "finish", lambda f, w: in_lanes(f, w.options.lanes, w.values) if w.options.lanes else f, ALWAYS,
-         "derivatives in several directions at once are vectors"),
+         "derivatives in several directions become vectors"),
     Pass("destruct", "finish", _each(destruct), ALWAYS, "from single assignment form to plain statements"),
-    Pass("room", "finish", _each(grown_outside), ON, "arrays grow outside of the loops that fill them"),
-    Pass("separate", "compile", None, ON, "arrays are compiled as not overlapping where they do not"),
+    Pass("room", "finish", _each(grown_outside), ON, "arrays grow outside the loops that fill them"),
+    Pass("separate", "compile", None, ON, "arrays that do not overlap are compiled as such"),
 )  # fmt: skip
 
 ANALYSES = tuple(dict.fromkeys(step.name for step in PASSES if step.default != ALWAYS))
-"""The names of what can be switched off."""
+"""The names of the passes that can be switched off."""
 
 LAST = frozenset({"flat", "destinations"})
-"""Passes behind which a program is not differentiated once more."""
+"""Passes after which a program cannot be differentiated again."""
 
 SERIAL = Options(without=frozenset({"products", "strips", "stages", "gather", "branches"}) | LAST)
-"""For adjoints that become part of others, which are optimised as a whole."""
+"""Options for adjoints that become part of others, which are optimised as a whole."""
 
 
 # --------------------------------------------------------------------------------------------- programs
@@ -429,7 +428,7 @@ def parsed(
 
 
 def as_loops(function: ir.Function, same: tuple[tuple[int, int], ...] = ()) -> ir.Function:
-    """A function whose names each stand for one array, and which does nothing but loop over elements."""
+    """A function with one array per name, and with loops over elements only."""
     return Way(same=same).run("normalise", function)
 
 
@@ -449,9 +448,9 @@ def primal(
     argument_types : iterable of numba types
         One per parameter.
     same : tuple of (int, int)
-        Array leaves that are one and the same memory (later, first).
+        Array leaves that are the same memory (later, first).
     single : frozenset of (int, int)
-        Axes (leaf, axis) that have size one and stretch.
+        Axes (leaf, axis) of size one that are broadcast.
     without : frozenset of str
         Passes that are switched off.
     """
@@ -473,11 +472,11 @@ def build_adjoint(function: ir.Function, active: Iterable[str], options: Options
 
 
 def build_split(function: ir.Function, active: Iterable[str], options: Options = ALL_ON) -> Split | None:
-    """The adjoint of a kernel in two parts, the first of which takes the place of the kernel's own run.
+    """The adjoint of a kernel in two parts, the first of which replaces the kernel's own run.
 
-    None where that cannot be done, or where the adjoint has nothing to compute before it goes backwards.  The arguments
-    are as of `build_adjoint`; the caller must be able to give the arrays as they were after the call.  Where the kernel
-    raises when it divides by zero, so will the first part, which therefore has all its divisions.
+    None if that is impossible, or if the adjoint has nothing to compute forward.  For arguments see `build_adjoint`;
+    the caller must be able to pass the values of arrays after the call.  Where the kernel raises an exception on
+    division by zero, so does the first part, which therefore has all its divisions.
     """
     way = Way(options, active=frozenset(active), in_place=True)
     is_on = all(way.is_on(step) for step in PASSES if step.name == "split")
@@ -508,7 +507,7 @@ def build_split(function: ir.Function, active: Iterable[str], options: Options =
 
 
 def _is_plain(result: Any) -> bool:
-    """Return whether a result is nothing, one number or array, or a tuple of these."""
+    """Return whether a result is None, a number, an array, or a tuple of these."""
     return not isinstance(result, tuple) or (result[1] is None and all(isinstance(r, str) for r in result[2]))
 
 
@@ -529,23 +528,24 @@ def build_tangent(function: ir.Function, active: Iterable[str], options: Options
 def build_second(adjoint: ir.Function, active: Iterable[str], options: Options = ALL_ON) -> Derivative:
     """The tangent of an adjoint program.
 
-    What a branch of the program makes and a later branch of the same condition reads is made before them.
+    Values that a branch of the program defines and a later branch under the same condition reads are moved before both.
     """
     program = Way(options).run("normalise", adjoint, only=("hoist", "expand"))
     return build_tangent(program, active, options)
 
 
 def build_drawing(function: ir.Function) -> ir.Function:
-    """What of a kernel its random numbers depend on: it draws them into their arrays, as far as there is room, writes
-    nothing else, and returns how many there are."""
+    """The part of a kernel on which its random numbers depend.
+
+    It draws them into their arrays, as far as there is room, writes nothing else, and returns their number.
+    """
     way = Way()
     program = way.run("construct", random_numbers.counting(function))
     return way.run("finish", way.run("prune", random_numbers.with_copies(program)), only=("destruct", "room"))
 
 
 def refuse_active_parameters(function: ir.Function, active: Iterable[str]) -> None:
-    """Raise where something carries derivatives with respect to which there are none: a function's argument, or what
-    decides on a random number."""
+    """Raise an error if an argument without a derivative is active, or a parameter of a random number."""
     if function.drawn or any(isinstance(e, ir.Op) and e.name in WITHOUT for e in ir.walk(function.body)):
         random_numbers.refuse_active_parameters(Way().run("construct", function), frozenset(active))
 
@@ -563,13 +563,13 @@ def _draft(function: ir.Function, way: Way) -> Draft:
 
 
 def _after(generated: ir.Function, draft: Draft) -> dict[str, ir.Var]:
-    """The arrays that a program reads as they were after the call."""
+    """The arrays whose values after the call a program reads."""
     mentioned = arrays_read(generated) | set(taken_from_before(generated.body, set()))
     return {name: var for name, var in draft.after.items() if var.name in mentioned}
 
 
 def _finished(generated: ir.Function, draft: Draft, way: Way, kept: tuple[ir.Argument, ...], saves: bool) -> Derivative:
-    """The program that goes backward in the form that is compiled, and what is to be known of it."""
+    """The backward program in its final form, with the facts about it."""
     needs, after = arrays_read(generated), _after(generated, draft)
     read = (ir.Argument(var.name, var.type, role=("after", name)) for name, var in after.items())
     generated = replace(generated, arguments=(*generated.arguments, *read, *kept))
@@ -580,7 +580,7 @@ def _finished(generated: ir.Function, draft: Draft, way: Way, kept: tuple[ir.Arg
 
 
 def merge(function: ir.Function, same: tuple[tuple[int, int], ...]) -> ir.Function:
-    """Arguments that are the same array, under one name in the body (the others remain as unused arguments)."""
+    """Merge arguments that are the same array into one name; the others remain as unused arguments."""
     if not same:
         return function
     leaves = function.arguments

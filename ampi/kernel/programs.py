@@ -1,4 +1,4 @@
-"""The text of generated files: a kernel's derivative programs, and what a tape has to know of them."""
+"""The text of generated files: a kernel's derivative programs, and the facts about them that a tape needs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def derive(kernel: Any, case: Case, options: Options | None = None) -> tuple[ir.
 def derive_split(
     kernel: Any, case: Case, primal: ir.Function, derivative: Derivative, options: Options | None = None
 ) -> Split | None:
-    """The adjoint in two parts, the first of which takes the place of the kernel's run; None if that is of no use."""
+    """The adjoint in two parts, the first of which replaces the kernel's run; None if that is of no use."""
     if not derivative.saves or not case.active:
         return None
     if kernel.checked:
@@ -51,7 +51,7 @@ def wanted(primal: ir.Function, case: Case) -> set[str]:
 
 
 def options_for(kernel: Any, case: Case) -> Options:
-    """What the adjoint is made for, and without which analyses."""
+    """The options of the adjoint."""
     fast = kernel.options.get("fastmath", False)
     return Options(
         without=kernel.without,
@@ -67,7 +67,7 @@ def options_for(kernel: Any, case: Case) -> Options:
 
 
 def generate(kernel: Any, case: Case) -> str:
-    """The text of the file: facts and adjoint program; the same in two parts, where the kernel's run is to save."""
+    """The text of the file: facts and adjoint program, and both in two parts if the kernel's run saves values."""
     primal, derivative = derive(kernel, case)
     names = [a.shown for a in primal.arguments]
     position = {a.name: k for k, a in enumerate(primal.arguments)}
@@ -112,7 +112,7 @@ def generate(kernel: Any, case: Case) -> str:
     parts = emit.parts(program)
     source = emit.source(program) if case.active else ""
     costs: tuple[float, ...] = ()
-    if parts:  # what was measured (which takes a second, once on a machine) is for a choice among several forms
+    if parts:  # costs are measured (in a second, once per machine) only if there are several forms to choose from
         chosen = not kernel.deterministic and any(form in source for form in ("OWN", "ATOMIC"))
         costs = threads.costs() if chosen else threads.TYPICAL
     read = dict(c for f in (program, *halves) for c in f.constants)
@@ -140,7 +140,7 @@ def generate(kernel: Any, case: Case) -> str:
 
 
 def identity(kernel: Any, primal: ir.Function, sources: list[str]) -> Any:
-    """What the compiled code of programs depends on: their text; where something raises, also its file and lines."""
+    """The key of the compiled code of programs: their text, and file and lines if anything raises an exception."""
     raises = kernel.checked or any(re.search(r"^ *(raise|assert)\b", s, re.MULTILINE) for s in sources)
     if raises:
         return sources, primal.filename
@@ -148,7 +148,7 @@ def identity(kernel: Any, primal: ir.Function, sources: list[str]) -> Any:
 
 
 def disagreement(primal: ir.Function) -> list[str]:
-    """A function that checks sizes before a call, as Python source (nothing if there is nothing to check)."""
+    """A function that checks sizes before a call, as Python source (empty if there is nothing to check)."""
     if not primal.agreeing:
         return []
     leaves = tuple(a for a in primal.arguments if not (a.is_a("drawn") or a.is_a("generator")))
@@ -166,12 +166,12 @@ def array_source(array: np.ndarray) -> str:
 
 
 def prepared(primal: ir.Function) -> ir.Function:
-    """The kernel as it is differentiated: random numbers have been drawn, and constant arrays are arguments."""
+    """The kernel in the form that is differentiated: with drawn random numbers and constant arrays as arguments."""
     return with_constants(random_draws.replayed(primal))
 
 
 def with_constants(function: ir.Function) -> ir.Function:
-    """Constant arrays as further arguments: to the analyses they are arrays that nothing writes."""
+    """The function with constant arrays as further arguments, which nothing writes."""
     constants = tuple(
         ir.Argument(name, numba.typeof(array), role=("constant", name)) for name, array in function.constants
     )
@@ -179,7 +179,7 @@ def with_constants(function: ir.Function) -> ir.Function:
 
 
 def without_constants(program: ir.Function, primal: ir.Function) -> ir.Function:
-    """Constant arrays as globals of the generated module, as far as the program reads them."""
+    """The program with the constant arrays that it reads as globals of the generated module."""
     constants = dict(primal.constants)
     read = {n.name for n in ir.walk(program.body) if isinstance(n, ir.Var)}
     leaves = tuple(a for a in program.arguments if a.name not in constants)
@@ -192,7 +192,7 @@ def adjoint_source(kernel: Any, argument_types: tuple[types.Type, ...], active: 
 
 
 def whole_case(kernel: Any, argument_types: tuple[types.Type, ...], active: frozenset[str] | None) -> Case:
-    """The case of calls with arrays that do not overlap, as a tape would have it, for these active leaves (by name)."""
+    """The case of a recorded call with arrays that do not overlap, for these active leaves (by name)."""
     positions = positions_of(kernel, argument_types, active)
     return Case(argument_types, positions, threaded=kernel.is_threaded(), after=True, plain=True)
 
@@ -293,8 +293,8 @@ def generate_second(kernel: Any, case: Case) -> str:
 
 
 def generate_lanes(kernel: Any, case: Case, count: int) -> str:
-    """The text of the file: the adjoint for several directions at once, whole and behind the part that saves; without
-    programs where it has to run once for each direction."""
+    """The text of the file: the adjoint for several directions at once, whole and as the second part of a split;
+    without programs if the adjoint has to run once for each direction."""
     usual = options_for(kernel, case)
     options = replace(usual, without=usual.without | OF_NUMBERS, lanes=count)
     functions: dict[str, Derivative] = {}
@@ -325,7 +325,7 @@ def generate_lanes(kernel: Any, case: Case, count: int) -> str:
 
 
 def generate_tangent_lanes(kernel: Any, case: Case, count: int) -> str:
-    """The text of the file: the tangent for several directions at once; without a program where it has to run once for
+    """The text of the file: the tangent for several directions at once; without a program if it has to run once for
     each."""
     usual = options_for(kernel, case)
     primal = kernel.ir_of(case.types, case.same, case.single)
@@ -345,8 +345,8 @@ def generate_tangent_lanes(kernel: Any, case: Case, count: int) -> str:
 def lanes_file(
     kernel: Any, primal: ir.Function, heading: str, lanes: Any, sources: list[str], read: dict[str, Any], why: str
 ) -> str:
-    """The text of a file whose programs have derivatives in several directions; ``lanes`` says what they are, and
-    ``why`` why there are none."""
+    """The text of a file of programs with derivatives in several directions; ``lanes`` has the facts about them,
+    ``why`` the reason if there are none."""
     constants = [f"{n} = {array_source(a)}" for n, a in read.items()]
     text = [
         heading,
@@ -363,7 +363,7 @@ def lanes_file(
 
 
 OF_NUMBERS = frozenset({"products", "strips", "stages"})
-"""Passes that are of no use where derivatives are vectors, or where a program is differentiated once more."""
+"""Passes of no use if derivatives are vectors, or if the program is differentiated again."""
 
 
 def generate_drawing(kernel: Any, case: Case) -> str:
@@ -389,7 +389,7 @@ def generate_drawing(kernel: Any, case: Case) -> str:
 
 
 def plain_structure(result: Any) -> tuple[Any, bool]:
-    """How a result is made of its leaves, and whether only the kernel itself can do so: named tuples."""
+    """The structure of a result, and whether only the kernel itself can make it (named tuples)."""
     if not isinstance(result, tuple):
         return (None if result is None else "leaf"), False
     _, kind, items = result
@@ -398,11 +398,11 @@ def plain_structure(result: Any) -> tuple[Any, bool]:
 
 
 def is_race_free(kernel: Any, primal: ir.Function) -> bool:
-    """Return whether parallel loops of the tangent may run on threads as they stand.
+    """Return whether parallel loops of the tangent may run on threads unchanged.
 
-    An iteration writes the tangents of what it writes.  A sum's tangent is a sum; those of products and extremes are
-    carried from iteration to iteration, where Numba sees no reduction; nor does it in the loops over elements that
-    operations on whole arrays have become.
+    An iteration writes the tangents of the elements that it writes.  A sum's tangent is a sum.  Tangents of products
+    and extremes are carried from iteration to iteration, and Numba does not recognise these as reductions, nor those in
+    loops over elements that come from operations on whole arrays.
     """
     loops = [s for s in ir.walk(primal.body) if isinstance(s, ir.For) and s.parallel]
     operations = {operation for s in loops for _, operation in s.reductions}
@@ -412,7 +412,7 @@ def is_race_free(kernel: Any, primal: ir.Function) -> bool:
 
 
 def active_leaves(kernel: Any, leaves: tuple[ir.Argument, ...], active: frozenset[str] | None) -> frozenset[str]:
-    """The names of the leaves to differentiate; all that can carry derivatives if None is given."""
+    """The names of the leaves to differentiate; None: all that can carry derivatives."""
     if active is None:
         leaves = tuple(a for a in leaves if not a.is_a("drawn"))
         return frozenset(a.name for a in leaves if isinstance(element(a.type), (types.Float, types.Complex)))

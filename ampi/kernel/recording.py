@@ -1,8 +1,8 @@
-"""How a call of a kernel is recorded.
+"""Recording of kernel calls on tapes.
 
-What a call costs in Python counts where kernels are short, so what calls have in common is found once: a `Primal` for
-arguments of the same types, a contract for those of which the same are active and the same memory, and a
-`PreparedCall` for the same arrays.
+The cost of a call in Python matters for short kernels, so work that calls have in common is done once: a `Primal` for
+arguments of the same types, a contract for those with the same activity and aliases, and a `PreparedCall` for the same
+arrays.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def record(kernel: Any, args: tuple[Any, ...]) -> Any:
         args = with_lists(kernel, args, recording)
     if recording is None and nobody_hears(args):
         return arguments.like(kernel.dispatcher(*map(arguments.plain, args)), args)
-    bound = args if kernel.has_rest else kernel.bind(args)  # these have been bound
+    bound = args if kernel.has_rest else kernel.bind(args)  # those with *args are bound already
     if recording is None:
         kinds = tuple(map(arguments.kind, bound))
         known = kernel.untaped.get((kinds, kernel.is_threaded()))
@@ -70,7 +70,7 @@ def record(kernel: Any, args: tuple[Any, ...]) -> Any:
     contract = prepared.contract
     leaves = bound if prepared.flat else arguments.leaves_of(bound)
     if recording is None and known is None and prepared.flat:
-        if not arguments.same_places(list(map(arguments.place, leaves))):  # what is the same array is written once
+        if not arguments.same_places(list(map(arguments.place, leaves))):  # equal arrays are written once
             kernel.untaped[kinds, kernel.is_threaded()] = prepared.primal, contract.writes
     values: list[Any] = []
     if prepared.active:
@@ -103,11 +103,11 @@ def record_with_tangents(
     leaves: Sequence[Any],
     values: list[Any],
 ) -> Any:
-    """Call a kernel in second order: its tangent program takes its place."""
+    """Call a kernel in second order: its tangent program replaces it."""
     contract = prepared.contract
     assert contract.tangent is not None
     assert contract.second is not None
-    contract.second()  # where there is none, that is said here
+    contract.second()  # raises an error if there is none
     tangent = contract.tangent()
     undo = tape.overwrite(*[leaves[k] for k in sorted({*contract.writes, *tangent.writes})])
     try:
@@ -123,8 +123,7 @@ def record_with_tangents(
 
 
 def nobody_hears(args: tuple[Any, ...]) -> bool:
-    """Return whether no tape must hear of writes to arguments, if that can be told at a glance: of our arrays and
-    numbers."""
+    """Return whether no tape needs to know of writes to arguments; a fast test for tracked arrays and numbers."""
     for value in args:
         storage = getattr(value, "_storage", None)
         if storage is None:
@@ -139,7 +138,7 @@ def nobody_hears(args: tuple[Any, ...]) -> bool:
 
 
 def is_watched(leaf: Any) -> bool:
-    """Return whether a tape must hear of a write into this array even if none records now."""
+    """Return whether a tape needs to know of writes to this array although none records now."""
     if not isinstance(leaf, np.ndarray):
         return False
     storage = memory.storage_of(leaf)
@@ -152,7 +151,7 @@ def is_on_tape(storage: memory.Storage) -> bool:
 
 
 def is_free(array: np.ndarray) -> bool:
-    """Return whether an array can be written to, and nobody must hear of that."""
+    """Return whether an array can be written without informing a tape."""
     storage = memory.storage_of(array)
     if storage is not None and (storage.needs or is_on_tape(storage) or storage.swapped_by or storage.guard):
         return False
@@ -160,8 +159,8 @@ def is_free(array: np.ndarray) -> bool:
 
 
 class Again:
-    """A call that no tape records, of compiled code, with arrays of ours that lie where they lay, plain ones that are
-    of the same kind as they were, and numbers of the same classes.
+    """A repeated call outside tapes, with tracked arrays in the same places, plain arrays of the same kinds, and
+    numbers of the same classes as before.
 
     Attributes
     ----------
@@ -179,7 +178,7 @@ class Again:
         self._integers = [k for k, value in enumerate(args) if type(value) is int]
 
     def fits(self, args: Sequence[Any]) -> bool:
-        """Return whether this is such a call, what it writes can be written to, and nobody must hear of that."""
+        """Return whether a call is such a repetition, and may write its arrays without informing a tape."""
         for k, storage in self._written:
             if storage.needs or storage.swapped_by or storage.guard:
                 return False
@@ -203,8 +202,8 @@ _REGION = itertools.repeat("_region")
 
 
 def is_told(value: Any) -> bool:
-    """Return whether what compiled code for an argument depends on is told by the region of an array of ours, which
-    whatever has that keeps, or else by the argument's class and kind."""
+    """Return whether a tracked array's region, or otherwise an argument's class and kind, determines the compiled code
+    for it."""
     if isinstance(value, memory.TrackedArray):
         return getattr(value, "_region", None) is not None
     return type(value) is np.ndarray or isinstance(value, (int, float, complex, np.generic))
@@ -218,8 +217,8 @@ class Primal:
     dispatcher : callable
         Numba's.
     entry : callable or None
-        The compiled code, once it is there, if no argument is a tuple or a scalar of ours.  It takes arrays of any
-        class, where the dispatcher takes plain ones.
+        The compiled code, once it exists, if no argument is a tuple or a tracked scalar.  It takes arrays of any class,
+        while the dispatcher takes plain ones.
     count : int
         Number of arguments, defaults included.
     types : tuple of numba types
@@ -236,7 +235,7 @@ class Primal:
         self._direct = direct
 
     def by_dispatcher(self, args: tuple[Any, ...]) -> Any:
-        """Call it in a way that is always right."""
+        """Call it by Numba's dispatcher, which works for all arguments."""
         result = self.dispatcher(*map(arguments.plain, args))
         if self._direct and self.entry is None and len(args) == self.count:
             compiled = getattr(self.dispatcher, "overloads", {}).get(self.types)
@@ -245,7 +244,7 @@ class Primal:
 
 
 class PreparedCall:
-    """What calls with the same arrays have in common; it keeps none of them alive.
+    """The part of a call that is the same for all calls with the same arrays; it keeps none of these alive.
 
     Attributes
     ----------
@@ -256,21 +255,21 @@ class PreparedCall:
     flat : bool
         Whether each argument is a leaf.
     values : list
-        For each leaf: a `StandIn`, or None for one whose value is told by each call.
+        For each leaf: a `StandIn`, or None if each call supplies its value.
     numbers, needed : tuple of int
-        Leaves that are numbers, and arrays whose values are needed of which `Tape.need` takes care.
+        Leaves that are numbers, and arrays whose values are needed and are registered by `Tape.need`.
     again : tuple of (int, Need)
-        Arrays whose values are needed that lie where they lay.
+        Arrays in unchanged places whose values are needed.
     constants : tuple of (int, tuple)
-        Plain arrays whose values are needed, and where they lie.
+        Plain arrays whose values are needed, and their places.
     shadows, outputs : tuple of Region
         Of the arrays for which the adjoint takes a shadow, and of those among them that the kernel writes.
     activated : tuple of Storage
-        What is active after the call.
+        Storages that are active after the call.
     guarded : bool
-        Whether code outside ampi may write to an argument: such a one is for a single call.
+        Whether code outside ampi may write to an argument; it then serves a single call.
     on, off : tuple of Storage
-        What is active before the call, and what is not: it is for this case only (for any if no tape records).
+        Storages that are active before the call, and passive ones: it serves this case only (any, if no tape records).
     """
 
     __slots__ = (
@@ -309,7 +308,7 @@ class PreparedCall:
         self.off: Sequence[memory.Storage] = ()
 
     def fits(self, reference: Any) -> bool:
-        """Return whether the same arrays are active on a tape, given by reference, as when it was made."""
+        """Return whether the same arrays are active on a tape (a reference) as when it was made."""
         for storage in self.on:
             if storage.volatile or storage.guard or storage.tape is not reference:
                 return False
@@ -322,7 +321,7 @@ class PreparedCall:
         return True
 
     def run(self, args: tuple[Any, ...], leaves: Sequence[Any], values: list[Any]) -> tuple[Any, tuple[Any, ...]]:
-        """The primal: its result, and what the adjoint takes of this run; random numbers go to ``values`` as well."""
+        """Run the primal: its result, and the values saved for the adjoint; random numbers also go to ``values``."""
         primal, contract = self.primal, self.contract
         if contract.drawn and self.active and contract.drawing is not None:
             numbers = contract.drawing()(args, leaves)
@@ -333,7 +332,7 @@ class PreparedCall:
                 found = contract.forward(*map(arguments.plain, leaves))
                 count = len(contract.result_dtypes)
                 return found[:count] if contract.several else found[0] if count else None, found[count:]
-            return primal.by_dispatcher(args), ()  # which raises
+            return primal.by_dispatcher(args), ()  # raises the error
         entry = primal.entry
         if entry is not None and len(args) == primal.count:
             for k in contract.writes:
@@ -344,7 +343,7 @@ class PreparedCall:
         return primal.by_dispatcher(args), ()
 
     def values_for(self, recording: tape.Tape, leaves: Sequence[Any]) -> list[Any]:
-        """Before the primal runs: what the adjoint takes of each leaf."""
+        """Before the primal runs: the value of each leaf for the adjoint."""
         values = self.values.copy()
         for k in self.numbers:
             values[k] = arguments.plain(leaves[k])
@@ -359,22 +358,22 @@ class PreparedCall:
 
 
 MOST_PREPARED = 256  # of a kernel
-MOST_KEPT = 1 << 27  # bytes that a tape keeps of kernels' runs; from then on their adjoints run forward once more
+MOST_KEPT = 1 << 27  # bytes that a tape keeps of kernels' runs; beyond that adjoints run forward once more
 
 
 def has_room(recording: tape.Tape) -> bool | None:
-    """Return whether a tape may keep what further runs of kernels save for their adjoints; None: it is to be walked
-    forward as well, which takes the values before the calls."""
+    """Return whether a tape has room for values that further kernel runs save; None: it will also be walked forward,
+    which takes the values before the calls."""
     return None if recording.walks else recording.kept_bytes < MOST_KEPT
 
 
 def _kind_of(recording: tape.Tape | None) -> Any:
-    """In what tapes differ for which calls are prepared."""
+    """The kind of a tape, for which calls are prepared separately."""
     return None if recording is None else (has_room(recording), recording.tangents is not None)
 
 
 def prepared_call(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...]) -> PreparedCall:
-    """A call, prepared; without a recording tape one that may overwrite what a tape needs."""
+    """A prepared call; without a recording tape one that may overwrite values needed by a tape."""
     threaded = kernel.is_threaded()
     reference = None if recording is None else recording.reference
     identity = None if any(map(memory.is_unseen, bound)) else arguments.identity(bound, reference)
@@ -395,7 +394,7 @@ def prepared_call(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ..
 
 
 def prepare_call(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...], threaded: bool) -> PreparedCall:
-    """Prepare a call whose like has not been seen."""
+    """Prepare the first call of its kind."""
     leaves = arguments.leaves_of(bound)
     reference = None if recording is None else recording.reference
     storages: list[memory.Storage | None] = []
@@ -415,7 +414,7 @@ def prepare_call(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...
         if recording is not None and not arguments.is_scalar(leaf):
             (on if storage.tape is reference else off).append(storage)
         if leaf.ndim and isinstance(leaf, memory.TrackedArray):
-            memory.region_of(leaf)  # by which the next call is told
+            memory.region_of(leaf)  # identifies the next call
     kinds = tuple(map(arguments.kind, bound))
     primal = kernel.primals.get((kinds, threaded))
     if primal is None:
@@ -424,7 +423,7 @@ def prepare_call(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...
         if threaded:
             threads.use_threads()
     after = recording is None or not recording.walks
-    in_pairs = recording is not None and recording.tangents is not None  # adjoints of these run on one thread
+    in_pairs = recording is not None and recording.tangents is not None  # adjoints then run on one thread
     contract = find_contract(
         kernel, primal, kinds, leaves, storages, frozenset(active), threaded and not in_pairs, plain, after
     )
@@ -473,7 +472,7 @@ def finish(
     undo: list[tape.Undo],
     dots: Iterator[Any] | None = None,
 ) -> Any:
-    """After the primal ran: activity of what it wrote, and the record; in second order with the tangents of results."""
+    """Finish a call after the primal's run: set activity and append the record; in second order with tangents."""
     contract = prepared.contract
     for storage in prepared.activated:
         storage.tape = recording.reference

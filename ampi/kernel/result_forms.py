@@ -1,7 +1,7 @@
-"""Results that are something else while they are recorded.
+"""Results with another form while they are recorded: lists, optional numbers and structured arrays.
 
-Lists are arrays, and lists again for the program; a number or None is a pair: whether there is a number, and which; a
-structured array is an array for each of its fields.
+A list is recorded as arrays; a number or None as a pair of a flag and the number; a structured array as one array for
+each field.  The program gets back lists, None and structured arrays.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Fields(tuple):
     Attributes
     ----------
     records : ampi.ndarray
-        The array, of which they are views.
+        The array of which they are views.
     is_new : bool
-        It is no argument, nor a part of one.
+        It is neither an argument nor a part of one.
     """
 
     records: np.ndarray
@@ -31,7 +31,7 @@ class Fields(tuple):
 
 
 def fields_of(records: np.ndarray, leaves: Any) -> Fields:
-    """The fields of numbers, in the order of a kernel's leaves; those of its arguments are given."""
+    """The fields of numbers, in the order of a kernel's leaves; ``leaves`` are those of its arguments."""
     records = arguments.seated(records, leaves)
     is_new, whole = memory.storage_of(records) is None, memory.tracked(records)
     found = Fields(arguments.flatten(whole))
@@ -40,8 +40,8 @@ def fields_of(records: np.ndarray, leaves: Any) -> Fields:
 
 
 def as_arrays(value: Any, forms: Any, dtypes: Iterator[str], leaves: Any) -> Any:
-    """A result with a tuple of arrays, its columns, in the place of each list, a pair in that of a number or None, and
-    `Fields` in that of a structured array; ``forms`` is as in `Contract`, ``leaves`` are those of the arguments."""
+    """A result with a tuple of arrays (its columns) for each list, a pair for each number or None, and `Fields` for
+    each structured array; ``forms`` is as in `Contract`, ``leaves`` are those of the arguments."""
     if isinstance(forms, tuple):
         parts = [as_arrays(v, inner, dtypes, leaves) for v, inner in zip(value, forms, strict=True)]
         return arguments.rebuilt(value, parts)
@@ -62,7 +62,7 @@ def as_arrays(value: Any, forms: Any, dtypes: Iterator[str], leaves: Any) -> Any
 
 
 def as_given(value: Any, forms: Any, plain: Any, active: Iterator[bool]) -> Any:
-    """The result with lists, None and structured arrays again: lists of elements of the columns, or what Numba gave
+    """The result with lists, None and structured arrays again: lists of elements of the columns, or Numba's own result
     where these have no derivatives."""
     if isinstance(forms, tuple):
         parts = [as_given(*both, active) for both in zip(value, forms, plain, strict=True)]
@@ -86,7 +86,7 @@ def as_given(value: Any, forms: Any, plain: Any, active: Iterator[bool]) -> Any:
     ]
 
 
-NUMBER_OR_NONE, RECORDS = -1, -2  # in the place of a list's width
+NUMBER_OR_NONE, RECORDS = -1, -2  # instead of a list's width
 
 
 def _leaves(value: Any) -> Iterator[Any]:

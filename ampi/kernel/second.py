@@ -1,4 +1,4 @@
-"""Kernels in second order: the adjoint program of a call and its tangent in one, which a sweep of pairs runs."""
+"""Kernels in second order: the tangent of a call's adjoint program, which also computes the adjoint."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from ampi.kernel.runtime import cache
 
 @dataclass(frozen=True)
 class SecondContract:
-    """What second order knows of a kernel, for one `Case`.
+    """The facts about a kernel for second order, for one `Case`.
 
     Attributes
     ----------
     program : callable
-        ``program(*given, *dots)`` is given what the adjoint is, and the tangents of the arrays and numbers among it at
-        the positions ``arrays`` and ``numbers``.  It updates shadows and their tangents, and returns the adjoints of
-        the active scalars of the kernel, and then the tangents of those in ``results``.
+        ``program(*given, *dots)`` takes the arguments of the adjoint, and the tangents of its arrays and numbers at the
+        positions ``arrays`` and ``numbers``.  It updates shadows and their tangents, and returns the adjoints of the
+        active scalars of the kernel, and then the tangents of those in ``results``.
     results : tuple of bool
     distinct, new : tuple of int
-        As of `Contract`.
+        As in `Contract`.
     """
 
     arrays: tuple[int, ...]
@@ -40,7 +40,7 @@ class SecondContract:
 
 
 def make_second_contract(kernel: Any, case: Case) -> SecondContract:
-    """The contract of a kernel, whose program is kept in the cache folder as its adjoints are."""
+    """The second-order contract of a kernel; its program is stored in the cache folder like adjoints."""
     case = separated(kernel, case)
     try:
         module, what = load(kernel, case, "second", (case.after, case.plain), _generate)
@@ -54,15 +54,14 @@ def make_second_contract(kernel: Any, case: Case) -> SecondContract:
 
 
 def _generate(kernel: Any, case: Case) -> str:
-    """The text of the file; what differentiates is imported when something is differentiated."""
+    """The text of the file; imports the differentiator."""
     from ampi.kernel.programs import generate_second
 
     return generate_second(kernel, case)
 
 
 def sweep_call(call: Any, sweep: tape.PairSweep) -> None:
-    """The adjoint of a recorded call, and its tangents: in each direction by a run of its own, which also gives the
-    adjoint anew."""
+    """The adjoint of a recorded call, and its tangents: one run for each direction, which also computes the adjoint."""
     if not any(map(sweep.has_shadow, call.outputs)):
         return
     contract, (adjoints, *tangents) = call.contract, sweep.lanes
@@ -88,7 +87,7 @@ def sweep_call(call: Any, sweep: tape.PairSweep) -> None:
         all_dots: list[Any] = [None if dot is None else dot[j] for dot in dots]
         all_dots += [lane.shadow(region) for region in call.shadows]
         all_dots += [call.seed_in(lane, s) for s in call.seeds]
-        # Compiled code is told by its types which arrays may be written.
+        # The types of compiled code say which arrays may be written.
         arrays = [_zeros(given[k]) if all_dots[k] is None else all_dots[k] for k in second.arrays]
         arrays = [np.array(d) if d.flags.writeable is False else d for d in arrays]
         numbers = [_zeros(given[k]) if all_dots[k] is None else all_dots[k] for k in second.numbers]
@@ -108,5 +107,5 @@ def sweep_call(call: Any, sweep: tape.PairSweep) -> None:
 def _zeros(value: Any) -> Any:
     if not isinstance(value, np.ndarray):
         return type(value)(0)
-    contiguous = value.flags.c_contiguous  # whose zeros are not written
+    contiguous = value.flags.c_contiguous  # its zeros are not written
     return np.zeros(value.shape, value.dtype) if contiguous else np.zeros_like(value)

@@ -1,4 +1,4 @@
-"""What generated programs take from `ampi.kernel.runtime.special`, by the name that they know."""
+"""Names of `ampi.kernel.runtime.special` that generated programs import from here."""
 
 from ampi.kernel.runtime.special import (
     digamma,

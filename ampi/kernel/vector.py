@@ -1,4 +1,4 @@
-"""Kernels in vector modes: what a call is given is found once, and its compiled derivative runs for each direction."""
+"""Kernels in vector mode without a program for several directions: the adjoint program runs once for each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ampi.kernel.lanes import sweep_together
 
 
 def sweep_call(call: Any, sweep: tape.VectorSweep) -> None:
-    """The adjoint of a recorded call in all directions, each with what it does alone."""
+    """Run the adjoint of a recorded call in all directions, one after the other."""
     if not any(map(sweep.has_shadow, call.outputs)) or sweep_together(call, sweep):
         return
     lanes = [lane for lane in sweep.lanes if any(map(lane.has_shadow, call.outputs))]

@@ -327,7 +327,7 @@ def test_explain_says_what_was_chosen_and_why(capsys):
     x, out = np.ones(50), np.zeros(50)
     text = scattered.explain(x, out, np.arange(50), active=["x"])
     assert capsys.readouterr().out == text + "\n"
-    parts = ["with respect to x\n", "out    receives derivatives; written", "nothing: what the adjoint needs"]
+    parts = ["with respect to x\n", "out    receives derivatives; written", "nothing: the adjoint recomputes"]
     if numba.get_num_threads() > 1:
         parts += ["for i in numba.prange(out.shape[0])", "x_bar", "here 50 iterations run on"]
         parts += ["here index names no element twice"]

@@ -1,1 +1,1 @@
-"""From single assignment form to Python source."""
+"""Code generation: single assignment form -> Python source."""

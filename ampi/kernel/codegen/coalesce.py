@@ -1,11 +1,10 @@
-"""Coalescing: a carried or joined scalar and the values it takes become one variable if they do not interfere.
+"""Coalescing: a carried or joined scalar and its values become one variable if they do not interfere.
 
-Where single assignment form is left, each of them is copied: when a loop begins, at the end of its body, and at the end
-of each side of a branch.  ``s = s + f`` takes the place of such a copy if the two names never hold different values
-which are both still to be read.  Lives are found by one walk backwards (single assignment needs no iteration), and two
-names interfere if one of them is set while the other is live (Chaitin).  What is put together by several copies is
-compared as a whole, since names that do not interfere pairwise may do so by way of a third one (the "lost copy" and
-"swap" problems).
+Leaving single assignment form takes copies: before a loop, at the end of its body, and at the end of each side of a
+branch.  A copy becomes ``s = s + f`` if the two names never hold different values that are both still to be read.
+Live ranges are found in one backward walk (single assignment needs no iteration), and two names interfere if one is
+set while the other is live (Chaitin).  Names joined by several copies are compared as a whole, since names that do not
+interfere pairwise may do so by way of a third one (the "lost copy" and "swap" problems).
 
 ::
 
@@ -26,7 +25,7 @@ from ampi.kernel.ir.ssa import Branch, Loop, blocks, definitions, every, names_r
 
 
 def share_names(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """Statements in single assignment form with one variable for names that need not be told apart."""
+    """Use one variable for names that need not be distinguished, in statements in single assignment form."""
     ends, begins = list(_taken_at_ends(body)), list(_taken_at_begins(body))
     lives = _Lives({v.name for pair in (*ends, *begins) for v in pair})
     lives.block(body, set())
@@ -41,7 +40,7 @@ def share_names(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 
 def _taken_at_ends(body: tuple[Stmt, ...]) -> Iterator[tuple[Var, Var]]:
-    """What scalars become at the end of a loop's body, or of a side of a branch, with these scalars."""
+    """Pairs of a scalar and its value at the end of a loop's body or of a side of a branch."""
     for s in body:
         for block in blocks(s):
             yield from _taken_at_ends(block)
@@ -55,7 +54,7 @@ def _taken_at_ends(body: tuple[Stmt, ...]) -> Iterator[tuple[Var, Var]]:
 
 
 def _taken_at_begins(body: tuple[Stmt, ...]) -> Iterator[tuple[Var, Var]]:
-    """What carried scalars are before their loop, with these scalars."""
+    """Pairs of a carried scalar and its value before the loop."""
     for k, s in enumerate(body):
         for block in blocks(s):
             yield from _taken_at_begins(block)
@@ -64,7 +63,7 @@ def _taken_at_begins(body: tuple[Stmt, ...]) -> Iterator[tuple[Var, Var]]:
 
 
 def _copied(value: Expr, var: Var, block: tuple[Stmt, ...]) -> Iterator[tuple[Var, Var]]:
-    """A copy that need not be if ``value``, which the block itself computes, is put into ``var`` at once."""
+    """A copy that is avoided if the block computes ``value`` directly in ``var``."""
     if isinstance(value, Var) and value.type == var.type:
         if any(value in definitions(s) for s in block if not isinstance(s, ir.Alloc)):
             yield value, var
@@ -78,7 +77,7 @@ class _Lives:
         self.interfering: dict[str, set[str]] = defaultdict(set)
 
     def block(self, body: tuple[Stmt, ...], live: set[str]) -> set[str]:
-        """What is live before statements behind which ``live`` is."""
+        """The names that are live before statements, if ``live`` are those after them."""
         for s in reversed(body):
             live = self.statement(s, live)
         return live
@@ -89,7 +88,7 @@ class _Lives:
                 return self.loop(s, live)
             case Branch():
                 return self.branch(s, live)
-            case ir.Launch():  # which sets one scalar after the other, each from what it was before
+            case ir.Launch():  # sets one scalar after the other, each from its old value
                 for r in s.reduced:
                     self.set_to({r.var.name}, live | self.read(s) - used(r.init))
         self.set_to(_defined(s), live)
@@ -103,7 +102,7 @@ class _Lives:
         around = around - inside | live
         if s.condition is not None:
             around |= {s.condition.name} & self.names
-        # the scalars are set before the bounds are looked at
+        # the scalars are set before the bounds are evaluated
         self.set_to(here, around | used((s.start, s.stop)) & self.names)
         self.block(s.body, around - here | nexts)
         return (around | self.read(s) - nexts) - inside
@@ -124,7 +123,7 @@ class _Lives:
         return before - {name for block, _ in sides for t in every(block) for name in _defined(t)}
 
     def set_to(self, names: set[str], live: set[str]) -> None:
-        """Note that names get values while others are live, and at the same time as one another."""
+        """Note that names are set while others are live, and at the same time as each other."""
         for name in names & self.names:
             others = (live | names & self.names) - {name}
             self.interfering[name] |= others
@@ -157,7 +156,7 @@ class _Variables:
         return var.name not in self.parent
 
     def unite(self, value: Var, var: Var) -> None:
-        """Let two names be one variable, named after the second, if no part of the one interferes with the other."""
+        """Merge two names into one variable, named after the second, unless parts of the two interfere."""
         value, var = self.root(value), self.root(var)
         if value == var:
             return

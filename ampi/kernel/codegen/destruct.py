@@ -1,7 +1,7 @@
-"""Out of single assignment form: plain statements that read well.
+"""Destruction of single assignment form: readable plain statements.
 
-Three steps: values that are used once move into the expression that uses them; names that can share a variable do
-(``s = s + f`` again, which is also how Numba recognises a reduction); joined and carried scalars become assignments.
+Three steps: values that are used once move into the expression that uses them; names share a variable where they can
+(``s = s + f`` again, by which Numba also recognises a reduction); joined and carried scalars become assignments.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def destruct(function: ir.Function) -> ir.Function:
 
 
 def nest(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """Put values that are used once, later in the same block, into the expression that uses them."""
+    """Move values that are used once, later in the same block, into the expression that uses them."""
     return _nest_block(body, _uses(body))
 
 
 def _uses(body: tuple[Stmt, ...]) -> Counter[str]:
-    """How often each name is read."""
+    """The number of reads of each name."""
     uses = Counter(n.name for s in every(body) for e in reads(s) for n in ir.walk(e) if isinstance(n, Var))
     uses.update(s.condition.name for s in every(body) if isinstance(s, Loop) and s.condition is not None)
     return uses
@@ -93,7 +93,7 @@ def _arrays(e: Expr) -> set[str]:
 
 
 def _absorb(s: Stmt, pending: dict[str, Expr]) -> Stmt:
-    """The statement with pending values in place of their names, while expressions stay short."""
+    """Replace names in a statement by pending values, as long as expressions stay short."""
 
     def change(e: Expr, room: list[int]) -> Expr:
         match e:
@@ -111,7 +111,7 @@ def _absorb(s: Stmt, pending: dict[str, Expr]) -> Stmt:
 
     room = [MAX_OPERATIONS]
     if isinstance(s, ir.Launch):
-        return s  # its text names an operand more than once
+        return s  # its text repeats an operand
     if isinstance(s, Loop):
         return replace(s, start=change(s.start, room), stop=change(s.stop, room))
     if isinstance(s, Branch):
@@ -120,7 +120,7 @@ def _absorb(s: Stmt, pending: dict[str, Expr]) -> Stmt:
 
 
 def _cheap(e: Expr, pending: dict[str, Expr]) -> Expr:
-    """Only a sign moves into the sides of a conditional expression: they are computed beforehand, without a branch."""
+    """Move only a sign into the sides of a conditional expression; the sides are computed before, without a branch."""
     if isinstance(e, Var) and isinstance(value := pending.get(e.name), Op) and value.name == "neg":
         if isinstance(value.args[0], (Var, Const)):
             return pending.pop(e.name)
@@ -164,7 +164,7 @@ class _Plain:
         return ir.If(condition, then, orelse, line=s.line)
 
     def moves(self, pairs: list[tuple[Var, Expr]], line: int) -> list[Stmt]:
-        """Assignments that happen at once, in an order (with copies where needed) that has the same effect."""
+        """Simultaneous assignments in an order, with copies where needed, that has the same effect."""
         pairs = [(v, e) for v, e in pairs if v != e]
         out: list[Stmt] = []
         while pairs:

@@ -1,7 +1,7 @@
 """Source emission: a kernel's IR as Python source in Numba's subset.
 
-Every line says in a comment which line of the user's source it comes from.  ``source(function)`` gives the text of one
-``def``; ``HEADER`` are the imports it stands on.  Names are given identifiers first, unless they have them already
+A comment on every line has the number of the user's line from which it comes.  ``source(function)`` returns the text of
+one ``def``; ``HEADER`` has the imports that it needs.  Names get identifiers first, unless they have them
 (``spelled`` does so for several functions at once).
 """
 
@@ -49,19 +49,19 @@ FACTS = (
     "SPLIT_PROGRAM",
     "disagreement",
 )
-"""What a generated file defines besides its programs (see ``programs``)."""
+"""Further names that a generated file defines (see ``programs``)."""
 DRAWING = ("interval", "seeded")
-"""What a file that draws random numbers imports besides."""
+"""Further imports of a file that draws random numbers."""
 LANES = (
     *("added", "any_of", "both", "chosen", "converted", "each", "equal", "inverse", "loaded"),
     *("multiplied_and_added", "one_of", "spread", "stored", "unequal"),
 )
-"""What a file imports besides whose programs have derivatives in several directions."""
+"""Further imports of a file with derivatives in several directions."""
 WORDS = {"min": "smallest", "max": "largest"}
 
 
 def header(*sources: str) -> str:
-    """The imports that these programs stand on."""
+    """The imports that these programs need."""
     names = sorted({name for source in sources for name in _OF_SCIPY.findall(source)})
     imports = [f"from ampi.kernel.runtime.scipy_calls import {name}\n" for name in names]
     for name in sorted({name for source in sources for name in _FOREIGN.findall(source)}):
@@ -71,7 +71,7 @@ def header(*sources: str) -> str:
 
 
 def reserved() -> frozenset[str]:
-    """What a generated file defines besides its programs, and their constants."""
+    """The names that a generated file defines, apart from its programs and their constants."""
     return _always_reserved() | {name for name in TABLE if name.startswith("foreign_")}
 
 
@@ -128,7 +128,7 @@ def _template(text: str) -> ast.expr:
 
 
 def _fill(text: str, *trees: ast.expr) -> Any:
-    """The template with trees in the place of its names."""
+    """The template with its names replaced by trees."""
     return _with(_template(text), dict(zip(ARGUMENTS, trees)))
 
 
@@ -176,14 +176,14 @@ def _tree(value: ir.Expr) -> ast.expr:
 
 
 def _is_there(value: ir.Expr) -> bool:
-    """Return whether nothing is computed for a number but its sign."""
+    """Return whether a value takes no computation other than its sign."""
     if isinstance(value, ir.Op) and value.name == "neg":
         (value,) = value.args
     return isinstance(value, (ir.Var, ir.Const)) and isinstance(value.type, (types.Number, types.Boolean))
 
 
 def _is_known_at_once(value: ir.Expr) -> bool:
-    """Return whether a condition costs no more than a branch that leaves it out, and cannot fail."""
+    """Return whether evaluating a condition costs no more than skipping it by a branch, and cannot fail."""
     if not isinstance(value.type, types.Boolean):
         return False
     match value:
@@ -379,7 +379,7 @@ class _Writer:
                 self.line(f"{r.var.name} = {WORDS[r.operation]}_of_parts({begin}, {several})", s.line)
 
     def apart(self, r: ir.Reach, start: str, stop: str, count: str) -> str:
-        """The call that finds out whether blocks of one kind meet."""
+        """The call that tests whether blocks of one parity touch the same elements."""
         facts = (r.first, r.last, r.own, r.low, r.high, start, stop, f"2 * {count}")
         return f"blocks_are_apart({r.index.name}.reshape(-1), {r.index.name}.shape[0], {', '.join(map(str, facts))})"
 
@@ -389,7 +389,7 @@ class _Writer:
         self.depth -= 1
 
     def call(self, s: ir.Launch, part: ir.Function, begin: str, end: str, place: str, **instead: str) -> None:
-        """Call a part, with other arrays in place of some arguments, and put its results into place."""
+        """Call a part, with some arguments replaced by other arrays, and store its results."""
         given = [expression(a) for a in s.arguments]
         arguments = ", ".join([begin, end, *(instead.get(a, a) for a in given)])
         targets = ", ".join(f"{s.temporaries[f'parts {k}'].name}[{place}]" for k in range(len(s.reduced)))

@@ -1,11 +1,11 @@
-"""Identifier allocation, for the names of programs that are written out.
+"""Identifier allocation: unique Python identifiers for the names in emitted programs.
 
-The names in the IR are anything (see ``names``).  Here each gets an identifier of its own, as close to it as can be:
-``x`` stays ``x``, ``x_bar@3`` becomes ``x_bar``, or ``x_bar_1`` if that is taken.  An identifier is never a word of
-Python, a built-in, or a name that the text around the programs defines, so none of these can be hidden.
+Names in the IR may be any text (see ``names``).  Each gets an identifier as close to it as possible: ``x`` stays ``x``,
+``x_bar@3`` becomes ``x_bar``, or ``x_bar_1`` if that is taken.  An identifier is never a keyword, a built-in, or a name
+that the surrounding text defines, so none of these is hidden.
 
-Numba calls the second value of ``s`` in a parallel loop ``s_2``, whatever else is called so: where there are such
-loops, no name ends with an underscore and a number.
+Numba calls the second value of ``s`` in a parallel loop ``s_2``, even if that name is taken: in programs with such
+loops no name ends with an underscore and a number.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WORDS = frozenset(keyword.kwlist) | frozenset(dir(builtins))
 
 
 class Identifiers:
-    """Gives identifiers to names, those in ``taken`` to none."""
+    """Assigns identifiers to names, but none of those in ``taken``."""
 
     def __init__(self, taken: Iterable[str], numbered: bool = True) -> None:
         self.taken = set(taken)
@@ -52,10 +52,10 @@ class Identifiers:
 
 
 def spelled(functions: Iterable[ir.Function], taken: Iterable[str]) -> tuple[ir.Function, ...]:
-    """The functions of one module with identifiers for names; ``taken`` are those that the module defines besides.
+    """The functions of one module with identifiers for names; ``taken`` are other names that the module defines.
 
-    Functions have a name each; constants of the same name are the same.  A name of the module is not used inside of a
-    function for anything else.
+    Each function has a different name; constants of the same name are the same.  Inside a function, no name of the
+    module is used for anything else.
     """
     functions = tuple(functions)
     of_module = Identifiers(WORDS | set(taken))
@@ -95,7 +95,7 @@ def _parts(function: ir.Function) -> list[ir.Function]:
 
 
 def _changed(node: Any, change: Callable[[ir.Var], ir.Var], part: Callable[[ir.Function], ir.Function]) -> Any:
-    """A node of the IR with changed variables, whatever it is in that they stand."""
+    """A node of the IR with its variables changed, in all fields."""
     again = lambda inner: _changed(inner, change, part)
     match node:
         case ir.Var():
@@ -120,6 +120,6 @@ def _changed(node: Any, change: Callable[[ir.Var], ir.Var], part: Callable[[ir.F
 
 
 def _legal(name: str) -> str:
-    """An identifier like a name."""
+    """A valid identifier close to a name."""
     found = re.sub(r"\W", "_", name) or "_"
     return found if found.isidentifier() else f"_{found}"

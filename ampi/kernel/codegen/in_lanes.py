@@ -1,13 +1,13 @@
-"""A derivative program for several directions at once: its derivatives become vectors, all else is done once.
+"""Vector mode of derivative programs: derivatives become vectors over the directions, everything else is computed once.
 
-What depends on a shadow or a seed is found, over scalars and arrays, and gets the type `Lanes`: such scalars are
-vectors, and such arrays have a last axis more, that of the directions.  The statements stay what they are, in their
-order, so that each direction has the results that it has alone, to the last bit where a program is interpreted.
-(Programs for one direction are cut into strips, which add up sums in another order, and where the kernel has
-``fastmath``, a compiler may round a product and a sum once.)
+Scalars and arrays that depend on a shadow or a seed get the type `Lanes`: such scalars are vectors, and such arrays
+have one more axis, the last, for the directions.  Statements and their order do not change, so the results of each
+direction are bitwise those of a run for that direction alone, if the programs are interpreted.  (Compiled programs for
+one direction are cut into strips, which add up sums in another order, and with ``fastmath`` a compiler may fuse a
+product and a sum.)
 
-Not done for programs that run on threads, that have complex derivatives, that call functions on whole arrays of
-derivatives, or that keep derivatives in arrays that grow; these run once for each direction.
+Programs that run on threads, have complex derivatives, call functions on whole arrays of derivatives, or store
+derivatives in growing arrays are not transformed; they run once for each direction.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ class NotInLanes(Exception):
 
 
 def in_lanes(function: ir.Function, count: int, values: int = 0) -> ir.Function:
-    """A program in single assignment form for ``count`` directions, the first of whose results are ``values`` that all
-    have in common; raises `NotInLanes` where there is none."""
+    """A program in single assignment form for ``count`` directions; its first ``values`` results are common to all.
+
+    Raises `NotInLanes` if the program has to run once for each direction.
+    """
     found = _Derivatives(function)
     return _Writer(function, found.names, count, values).function()
 
 
 class _Derivatives:
-    """The names of what depends on shadows and seeds."""
+    """The names that depend on shadows and seeds."""
 
     def __init__(self, function: ir.Function) -> None:
         self.names = {a.name for a in function.arguments if a.role is not None and a.role[0] in ROLES}
@@ -52,7 +54,7 @@ class _Derivatives:
                 self.enter(s)
         given = {a.name for a in function.arguments} - self.own
         if given & self.names:
-            raise NotInLanes("values of the kernel's are written that depend on derivatives")
+            raise NotInLanes("values of the kernel depend on derivatives")
 
     def has(self, e: Expr | None) -> bool:
         """Return whether an expression depends on derivatives."""
@@ -91,7 +93,7 @@ class _Writer:
         self.count = count
         self.names = names_of(function)
         self.seeds: dict[str, Var] = {}
-        self.where: Expr | None = None  # the directions in which statements have an effect; None: all
+        self.where: Expr | None = None  # the directions in which statements take effect; None: all
 
     def function(self) -> ir.Function:
         first: list[Stmt] = []
@@ -119,7 +121,7 @@ class _Writer:
         return ty
 
     def lanes(self, ty: Any) -> Lanes:
-        """Of a scalar: a number, or whether derivatives are zero."""
+        """The vector type of a scalar: of numbers, or of conditions that derivatives are zero."""
         return Lanes(ty if ty == types.boolean else self.number(ty), self.count)
 
     def array(self, ty: types.Array) -> types.Array:
@@ -135,7 +137,7 @@ class _Writer:
     # ------------------------------------------------------------------------------------------ expressions
 
     def once(self, e: Expr) -> Expr:
-        """An expression which all directions have in common."""
+        """An expression that is common to all directions."""
         for n in ir.walk(e):
             if isinstance(n, Var) and n.name in self.derivatives and not isinstance(n.type, types.Array):
                 raise NotInLanes("an index, a condition or a size that depends on derivatives")
@@ -200,7 +202,7 @@ class _Writer:
         return Op(name, tuple(self.factor(a, lanes) for a in args), lanes)
 
     def mask(self, name: str, args: tuple[Expr, ...]) -> Expr:
-        """In which directions derivatives are zero, or not."""
+        """The directions in which derivatives are zero, or not."""
         if name in ("ne", "eq"):
             derivative, number = args
             if not (self.is_lanes(derivative) and isinstance(number, Const) and number.value == 0):
@@ -211,13 +213,13 @@ class _Writer:
         return Op(name, args, self.lanes(types.boolean))
 
     def factor(self, e: Expr, lanes: Lanes) -> Expr:
-        """With the precision of a product."""
+        """A factor in the precision of a product."""
         if self.is_lanes(e):
             return self.converted(e, lanes)
         return e if e.type == lanes.dtype else Op("cast", (e,), lanes.dtype)
 
     def spread(self, e: Expr, lanes: Lanes) -> Expr:
-        """As a vector of this type."""
+        """A value as a vector of this type."""
         if self.is_lanes(e):
             return self.converted(e, lanes)
         return Op("spread", (self.factor(e, lanes),), lanes)
@@ -226,7 +228,7 @@ class _Writer:
         return e if e.type == lanes else Op("cast", (e,), lanes)
 
     def as_target(self, value: Expr, target: Var) -> Expr:
-        """What is put into a scalar."""
+        """A value in the type of the scalar to which it is assigned."""
         return self.spread(self.either(value), target.type) if self.is_lanes(target) else self.once(value)
 
     # ------------------------------------------------------------------------------------------- statements
@@ -247,7 +249,7 @@ class _Writer:
                 array, index = self.variable(array), self.many(index)
                 lanes = self.lanes(array.type.dtype)
                 value = self.spread(self.either(value), lanes)
-                if self.where is not None:  # as it was in the other directions
+                if self.where is not None:  # unchanged in the other directions
                     zero = self.spread(Const(0.0, lanes.dtype), lanes)
                     other = zero if isinstance(s, ir.Accumulate) else ir.Load(array, index, lanes)
                     value = Op("select", (self.where, value, other), lanes)
@@ -266,7 +268,7 @@ class _Writer:
                 body = self.block(s.body)
                 return replace(s, start=self.once(s.start), stop=self.once(s.stop), carried=tuple(found), body=body)
             case Custom():
-                raise NotInLanes("a derivative of the author's")
+                raise NotInLanes("a custom derivative")
             case Branch():
                 return self.branch(s)
             case ir.Return(values=values):
@@ -283,8 +285,8 @@ class _Writer:
                 return rebuild(s, self.once, self.variable, self.block)
 
     def branch(self, s: Branch) -> Branch:
-        """Where the condition is that derivatives are not zero: done if they are not in any direction, without effect
-        on the others."""
+        """A branch under the condition that derivatives are not zero: taken if they are nonzero in any direction,
+        without effect on the others."""
         condition = self.either(s.condition)
         apart = self.is_lanes(condition)
         if apart and s.orelse:

@@ -1,4 +1,4 @@
-"""The intermediate representation: its nodes, here; what is said about them, in the modules."""
+"""The intermediate representation (IR) of kernels: its nodes, tables of operations, and tools for passes."""
 
 from ampi.kernel.ir.nodes import (
     Accumulate,

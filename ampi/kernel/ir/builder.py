@@ -1,4 +1,4 @@
-"""Value numbering: programs are written in single assignment form, and what has been computed before is left out."""
+"""Value numbering: a writer of programs in single assignment form that reuses values already computed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ampi.kernel.ir.ssa import INT, ZERO, Loop, definitions
 
 @dataclass
 class Block:
-    """Statements under construction, with the values known to be at hand where they end."""
+    """Statements under construction, with the values available at their end."""
 
     statements: list[Stmt] = field(default_factory=list)
     operations: dict[Any, Expr] = field(default_factory=dict)
@@ -31,8 +31,8 @@ class Block:
 class Builder:
     """Writes statements in single assignment form; equal operations and loads are written once.
 
-    Distinct arrays are taken not to overlap in memory.  ``raising``: what divides may raise, and what was stored before
-    has to be there then.
+    Different arrays are assumed not to overlap in memory.  ``raising``: divisions may raise an exception, and stores
+    before them must not be dropped.
     """
 
     def __init__(self, names: Names, raising: bool = False) -> None:
@@ -41,13 +41,13 @@ class Builder:
         self.stack = [Block()]
         self.level: dict[str, int] = {}
         self.scaled: dict[str, tuple[float, Expr]] = {}  # values that are a power of two times another one
-        self.counted: dict[str, Expr] = {}  # what counters from zero on stay below
+        self.counted: dict[str, Expr] = {}  # upper bounds of counters that start at zero
         self.integers: dict[str, Op] = {}  # sums and products of integers
         self.line = 0
 
     @property
     def block(self) -> Block:
-        """The block into which statements are written now."""
+        """The block to which statements are added."""
         return self.stack[-1]
 
     def emit(self, statement: Stmt) -> None:
@@ -62,13 +62,13 @@ class Builder:
         return Var(self.names.fresh(hint), ty)
 
     def inner(self, hint: str, ty: Any) -> Var:
-        """A new variable of the loop that is about to begin: what is computed from it stays inside."""
+        """A new variable of the loop that is about to begin; values computed from it stay inside."""
         var = self.fresh(hint, ty)
         self.level[var.name] = len(self.stack)
         return var
 
     def value(self, expression: Expr, hint: str = "t") -> Expr:
-        """An atom for the value of a pure expression; its operations are written if they are not at hand."""
+        """An atom for the value of a pure expression; operations are written unless their values are available."""
         if not isinstance(expression, Op):
             return expression
         args = tuple(self.value(a) for a in expression.args)
@@ -95,7 +95,7 @@ class Builder:
         return known
 
     def digit(self, name: str, number: Expr, size: Expr) -> Expr | None:
-        """The quotient or remainder of ``h * size + l``, where ``l`` counts from zero and stays below the size."""
+        """The quotient or remainder of ``h * size + l``, where ``l`` is a counter from zero to the size."""
         is_below = lambda e: isinstance(e, Var) and self.counted.get(e.name) == size
         if is_below(number):
             return ZERO if name == "floordiv" else number
@@ -112,8 +112,8 @@ class Builder:
     def rescaled(
         self, name: str, args: tuple[Expr, ...], ty: Any
     ) -> tuple[tuple[Expr, ...], tuple[float, Expr] | None]:
-        """The arguments of a product with a power of two, where that can be taken together with another one (which is
-        exact); what it is a power of two times of."""
+        """The arguments of a product with a power of two, combined (exactly) with an earlier one where possible; and
+        the power with the value that it multiplies."""
         if name != "mul" or not isinstance(ty, types.Float):
             return args, None
         a, b = args if isinstance(args[0], Const) else args[::-1]
@@ -126,7 +126,7 @@ class Builder:
         return (constant(factor, ty), of), (factor, of)
 
     def outermost(self, name: str, args: tuple[Expr, ...], ty: Any) -> int:
-        """The level of the outermost block in which an operation can stand; only plain integers move outwards."""
+        """The level of the outermost block that can hold an operation; only plain integers move outwards."""
         if name not in _MOVABLE or not isinstance(ty, types.Integer):
             return len(self.stack) - 1
         inside = len(self.stack) - 1
@@ -156,7 +156,7 @@ class Builder:
         self.emit(ir.Accumulate(array, index, self.value(convert(value, array.type.dtype)), line=self.line))
 
     def drop_store(self, array: Var, index: tuple[Expr, ...], only_zero: bool) -> bool:
-        """Take back what was stored into an element which nothing has touched since."""
+        """Remove the last store to an element if nothing has touched the element since."""
         keys = tuple(map(_key, index))
         statements = self.block.statements
         for k in range(len(statements) - 1, -1, -1):
@@ -180,7 +180,7 @@ class Builder:
         return False
 
     def forget(self, array: str, index: tuple[Expr, ...] = ()) -> None:
-        """Drop what is known of an array's elements, except of those that certainly have another index."""
+        """Drop the known values of an array's elements, except those that certainly have another index."""
         keys = tuple(map(_key, index))
         for known in [k for k in self.block.loads if k[0] == array and not _differ(k[1], keys)]:
             del self.block.loads[known]
@@ -203,7 +203,7 @@ class Builder:
 
     @contextlib.contextmanager
     def nested(self, overwritten: set[str] = frozenset()) -> Iterator[Block]:
-        """Write into a block inside the current one, in which (for loops) other iterations overwrite some arrays."""
+        """Write to a block inside the current one, in which (for loops) other iterations overwrite some arrays."""
         outer = self.block
         loads = {k: v for k, v in outer.loads.items() if k[0] not in overwritten}
         self.stack.append(Block([], dict(outer.operations), loads))
@@ -226,7 +226,7 @@ def _key(atom: Expr) -> Any:
 
 
 def same(a: Expr, b: Expr) -> bool:
-    """Return whether two atoms are the same value, bit by bit."""
+    """Return whether two atoms are bitwise identical values."""
     return _key(a) == _key(b)
 
 
@@ -239,7 +239,7 @@ def _differ(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
 
 
 def fold(name: str, args: tuple[Expr, ...], ty: Any) -> Expr | None:
-    """The atom that an operation amounts to, where that is plain: neutral integers, constant conditions, casts."""
+    """The atom to which an operation simplifies, if any: neutral integers, constant conditions, casts."""
     match name, args:
         case "pos", (x,) if x.type == ty:
             return x

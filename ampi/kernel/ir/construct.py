@@ -1,7 +1,7 @@
-"""Construction of single assignment form from the parsed one, by walking through the program once.
+"""Construction of single assignment form from the parsed form, in one walk through the program.
 
-``current`` says what each variable is where the walk has come to.  Where ways through the program meet, the variables
-that are live and differ are joined; loops carry those which their body assigns.
+``current`` has the value of each variable at the present place.  Where control flow joins, live variables that differ
+are joined; loops carry the variables that their body assigns.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ampi.kernel.ir.ssa import INT, ONE, ZERO, Branch, Carried, Custom, Join, Lo
 
 
 def construct(function: ir.Function, raising: bool = False) -> ir.Function:
-    """A parsed and lowered kernel in single assignment form; ``raising`` is as of `Builder`."""
+    """A parsed and lowered kernel in single assignment form; for ``raising`` see `Builder`."""
     return _Construction(function, raising).run()
 
 
@@ -225,12 +225,12 @@ class _Construction(Builder):
             elif name in live:
                 joins.append(self.join(name, a, b))
             else:
-                self.current.pop(name, None)  # nobody may find what one side has bound
+                self.current.pop(name, None)  # undefined after a branch that binds it on one side
         self.emit(Branch(condition, tuple(then.statements), tuple(orelse.statements), tuple(joins), line=s.line))
 
     def custom(self, s: ir.Custom, live: set[str]) -> None:
         arguments = tuple(map(self.part, s.arguments))
-        with self.nested() as block:  # what it computes is not at hand outside, where it would have derivatives
+        with self.nested() as block:  # its values are not available outside, where they would have derivatives
             self.statements(s.body, live | used((*s.results, *s.residuals)))
             results = tuple(map(self.part, s.results))
             residuals = tuple(map(self.part, s.residuals))
@@ -255,7 +255,7 @@ class _Construction(Builder):
         return self.atom(e)
 
     def in_order(self, names: set[str]) -> list[str]:
-        """Variables in the order of their first assignments, however they are spelled."""
+        """Variables in the order of their first assignments, whatever their names."""
         return sorted(names, key=self.place.__getitem__)
 
     def join(self, name: str, a: Expr | _View | None, b: Expr | _View | None) -> Join:
@@ -287,7 +287,7 @@ class _Construction(Builder):
         return carried
 
     def overwritten(self, body: tuple[Stmt, ...]) -> set[str]:
-        """The arrays which the statements write, by the names of the memory."""
+        """The names of the arrays in memory that statements write."""
         names = stored(body)
         for node in ir.walk(body):
             if isinstance(node, ir.Alias) and node.target.name in names:
@@ -318,7 +318,7 @@ class _Construction(Builder):
         self.emit(Loop(var.name, var, lower, upper, body, carried, parallel=s.parallel, whole=s.whole, line=s.line))
 
     def trips(self, start: Expr, stop: Expr, step: Expr) -> Expr:
-        """How many iterations a range has."""
+        """The number of iterations of a range."""
         if isinstance(step, Const):
             span = Op("sub", (stop, start) if step.value > 0 else (start, stop), INT)
             size = abs(step.value)
@@ -333,7 +333,7 @@ class _Construction(Builder):
         return self.value(Op("add", (start, Op("mul", (trip, step), INT)), INT), hint)
 
     def leave(self, before: dict[str, Any], names: set[str], carried: set[str]) -> None:
-        """After a loop, what its body bound and nothing carries is as unknown as before."""
+        """After a loop, forget the bindings of its body that it does not carry."""
         for name in names - carried:
             if name in before:
                 self.current[name] = before[name]
@@ -364,8 +364,11 @@ class _Construction(Builder):
 
 
 def _as_counted(e: Expr) -> Expr:
-    """An index before its conversion to unsigned, which generated programs have inside the brackets for Numba's sake:
-    an atom may be computed where the element is not touched, and there it may be negative."""
+    """An index without its conversion to unsigned.
+
+    Generated programs convert inside the brackets, for Numba.  A separate atom may be computed where the element is not
+    accessed, and may be negative there.
+    """
     match e:
         case Op(name="cast", args=(inner,), type=types.Integer(bitwidth=64, signed=False)):
             return inner if isinstance(inner.type, types.Integer) and inner.type.signed else e
@@ -377,7 +380,7 @@ def _is_atom(e: Expr) -> bool:
 
 
 def _is_plain(e: Expr) -> bool:
-    """Return whether evaluating an expression that is not asked for does no harm and costs little."""
+    """Return whether an expression may be evaluated although its value is not used: it has no effects and is cheap."""
     if isinstance(e, ir.Load):
         return False
     if isinstance(e, Op):
@@ -386,7 +389,7 @@ def _is_plain(e: Expr) -> bool:
 
 
 def _variable_types(function: ir.Function) -> dict[str, Any]:
-    """The type of every scalar variable; where its assignments have several, the one that holds them all."""
+    """The type of every scalar variable: that which holds the types of all its assignments."""
     found: dict[str, Any] = {a.name: a.type for a in function.arguments}
     for node in ir.walk(function.body):
         if isinstance(node, (ir.Assign, ir.For)):

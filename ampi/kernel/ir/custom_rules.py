@@ -1,6 +1,6 @@
-"""Derivatives that their author writes, for arguments of certain types: what an ``ir.Custom`` carries as its rule.
+"""Custom derivatives: the rule of an ``ir.Custom``, for arguments of certain types.
 
-A `Rule` has an adjoint; a `Tangent` stands for one from which the adjoint follows by transposition.
+A `Rule` has an adjoint; a `Tangent` has a tangent from which the adjoint follows by transposition.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ class Tangent:
     """The author's tangent, for arguments of certain types.
 
     ``function`` takes the leaves of the arguments (``primals``), then a tangent for each of those that can carry
-    derivatives (``tangents``); it returns the leaves of the result, then their tangents.  ``values`` and ``dots`` say
-    for each leaf of the result where it and its tangent are among what is returned (None: no tangent).
+    derivatives (``tangents``); it returns the leaves of the result, then their tangents.  ``values`` and ``dots`` have,
+    for each leaf of the result, the positions of the leaf and of its tangent among the returned values (None: no
+    tangent).
     """
 
     name: str
@@ -47,8 +48,8 @@ class Tangent:
 class Rule:
     """The author's derivatives, for arguments of certain types.
 
-    ``backward`` takes the leaves of the residuals and of the adjoints of the results; ``positions`` says for every
-    input which of its results is the input's adjoint (None: zero).
+    ``backward`` takes the leaves of the residuals and of the adjoints of the results; ``positions`` has for every input
+    the position of its adjoint among the returned values (None: zero).
     """
 
     name: str

@@ -1,8 +1,8 @@
 """Derivatives of decompositions of matrices: eigenvalues, singular values, pseudoinverses.
 
-They are operations on whole matrices as those of ``matrices``, and written with the same.  ``^H`` is the conjugate
-transpose, ``o`` the product of elements, ``F_ij = 1 / (d_j - d_i)`` off the diagonal, where ``d`` are the eigenvalues,
-or the squares of the singular values.
+These are operations on whole matrices as in ``matrices``, with derivatives made of the same operations.  ``^H`` is the
+conjugate transpose, ``o`` the elementwise product, ``F_ij = 1 / (d_j - d_i)`` off the diagonal, where ``d`` are the
+eigenvalues, or the squares of the singular values.
 
 ===============  =========================================  ==========================================================
 operation        tangent                                    adjoint
@@ -18,8 +18,8 @@ pinv             ``-C dA C + C C^H dA^H (I - A C)``         ``A_bar += -C^H C_ba
                  ``+ (I - C A) dA^H C^H C``                 ``+ C^H C C_bar^H (I - C A)``
 ===============  =========================================  ==========================================================
 
-Vectors are those of real matrices, whose signs a small change leaves as they are.  Where eigenvalues or singular values
-meet they have no derivative: it is infinite, unless it is not used.  A pseudoinverse has one while the rank stays.
+Vectors are those of real matrices, so that a small change keeps their signs.  Vectors of equal eigenvalues or singular
+values have no derivative: it is infinite, unless it is not used.  A pseudoinverse has one where the rank is constant.
 (M. Giles, An extended collection of matrix derivative results, 2008; G. Golub, V. Pereyra, The differentiation of
 pseudo-inverses, 1973.)
 """
@@ -82,7 +82,7 @@ def _combined(w: Writer, operation: str, a: Var, b: Var) -> Var:
 
 
 def _over_gaps(w: Writer, a: Var, d: Var) -> Var:
-    """``F o a``, zero where ``a`` and the gap are."""
+    """``F o a``, zero where both ``a`` and the gap are zero."""
     zero = constant(0, a.type.dtype)
 
     def element(k: Index) -> Expr:
@@ -101,7 +101,7 @@ def _over_gaps(w: Writer, a: Var, d: Var) -> Var:
 
 
 def _add_lower(w: Writer, a_bar: Var, s: Var) -> None:
-    """Add to the adjoint of the lower triangle of a hermitian matrix that of the matrix."""
+    """Add the adjoint of a Hermitian matrix to that of its lower triangle."""
 
     def element(k: Index) -> Expr:
         both = arithmetic("add", w.b.load(s, k), conjugate(w.b.load(s, k[::-1])))
@@ -120,7 +120,7 @@ def _nothing(w: Writer, dot: Var) -> None:
 
 
 def _set_diagonal(w: Writer, dot: Var, a: Var) -> None:
-    """The real parts of a diagonal."""
+    """Set a vector to the real parts of a diagonal."""
 
     def element(k: Index) -> Expr:
         value = w.b.load(a, (*k, *k))
@@ -189,7 +189,7 @@ def _singular_tangent(w: Writer, c: Var, arguments: tuple[Var, ...], dot: Var, d
 
 
 def _vectors_adjoint(w: Writer, u: Var, s: Var, turned: Var, bar: Var) -> Var:
-    """What the adjoint ``bar`` of ``u`` adds to that of ``u s turned``."""
+    """The contribution of the adjoint ``bar`` of ``u`` to that of ``u s turned``."""
     inner = w.dot(w.adjoint_matrix(u), bar)
     j = _over_gaps(w, inner, _squares(w, s))
     both = _combined(w, "add", j, w.adjoint_matrix(j))

@@ -1,4 +1,4 @@
-"""Affine algebra of sizes and indices: whether two are equal, whether one can be negative; written plainly."""
+"""Affine algebra of sizes and indices: proofs that two are equal or one is not negative, and a simple normal form."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ Expand = Callable[[ir.Expr], "ir.Expr | None"]
 
 @dataclass(frozen=True)
 class Sum:
-    """An affine form: ``constant + sum of coefficient * term``; terms are expressions that are no sums, or symbols."""
+    """An affine form: ``constant + sum of coefficient * term``, where terms are symbols or expressions other than
+    sums."""
 
     constant: int | Fraction = 0
     terms: dict[Any, int | Fraction] = field(default_factory=dict)
@@ -43,7 +44,7 @@ def is_integer(value: ir.Expr) -> bool:
 
 
 def as_sum(value: ir.Expr, known: Expand = lambda _: None) -> Sum:
-    """An integer expression as a sum; ``known`` gives the value of a variable or size where there is one."""
+    """An integer expression as a sum; ``known`` returns the value of a variable or size, or None."""
     match value:
         case ir.Const(value=int(number)):
             return Sum(number)
@@ -68,7 +69,7 @@ def as_sum(value: ir.Expr, known: Expand = lambda _: None) -> Sum:
 
 
 def as_expression(total: Sum) -> ir.Expr:
-    """The sum written out: what is added first, then what is taken away."""
+    """The sum as an expression: first the added terms, then the subtracted ones."""
     result: ir.Expr | None = None
     added = sorted(total.terms.items(), key=lambda item: item[1] < 0)
     for term, coefficient in added:
@@ -86,12 +87,12 @@ def as_expression(total: Sum) -> ir.Expr:
 
 
 def plain(value: ir.Expr) -> ir.Expr:
-    """An integer expression without sums of sums and products with constants in it."""
+    """An integer expression without nested sums, and without products of constants and sums."""
     return as_expression(as_sum(value))
 
 
 def tidy(value: ir.Expr) -> ir.Expr:
-    """A sum or product in its plain form; anything else as it is."""
+    """A sum or product in its plain form; other expressions unchanged."""
     return plain(value) if isinstance(value, ir.Op) and value.name in _SUMS and value.type == INT else value
 
 
@@ -141,7 +142,7 @@ Lowest = Callable[[ir.Var], "int | None"]
 
 
 def lowest(value: ir.Expr, of_variable: Lowest = lambda _: None) -> int | None:
-    """A number that an integer expression is not below, if one is known; ``of_variable`` gives it for a variable."""
+    """A lower bound of an integer expression, or None; ``of_variable`` returns one for a variable."""
     if getattr(value.type, "signed", True) is False:
         return 0
     below = lambda e: lowest(e, of_variable)
@@ -176,7 +177,7 @@ def _both(a: int | None, b: int | None, combine: Callable[[int, int], int | None
 
 
 class Integers:
-    """What is known of the integer variables of a function."""
+    """The facts about the integer variables of a function."""
 
     def __init__(self, function: ir.Function):
         nodes = list(ir.walk(function.body))
@@ -189,10 +190,10 @@ class Integers:
         self.counters = {n.var.name for n in nodes if isinstance(n, ir.For)}
         self.arguments = {a.name for a in function.arguments}
         self.bounds: dict[str, int | None] = {}
-        self.ends: dict[ir.Var, ir.Expr] = {}  # what counters are below
+        self.ends: dict[ir.Var, ir.Expr] = {}  # upper bounds of counters
 
     def count(self, s: ir.For) -> None:
-        """Note what a counter is not below, and what it is below."""
+        """Note the bounds of a counter."""
         if not isinstance(s.step, ir.Const):
             return
         end = s.stop if s.step.value > 0 else add(s.start, ONE)
@@ -227,7 +228,7 @@ class Integers:
         return below is not None and below >= 0
 
     def is_settled(self, value: ir.Expr, whose: ir.Expr) -> bool:
-        """Return whether nothing changes a value between the definition of ``whose`` value it is and a use."""
+        """Return whether a value does not change between the definition of ``whose`` and a use."""
         return not any(isinstance(n, ir.Load) or n == whose or self._may_change(n) for n in ir.walk(value))
 
     def _may_change(self, node: Any) -> bool:

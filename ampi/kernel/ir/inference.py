@@ -1,4 +1,4 @@
-"""Type inference of expressions, by Numba's own: what Numba would say, never a second opinion."""
+"""Type inference of expressions, delegated to Numba."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numba.core.typing.arraydecl import get_array_index_type
 @cache
 def context() -> Any:
     """Numba's typing context for CPU code."""
-    cpu_target.target_context.refresh()  # what is declared as an overload
+    cpu_target.target_context.refresh()  # finds new overloads
     typing_context = cpu_target.typing_context
     typing_context.refresh()
     return typing_context
@@ -23,10 +23,10 @@ def context() -> Any:
 
 @cache
 def result_type(function: Any, arguments: tuple[types.Type, ...]) -> types.Type | None:
-    """The type of ``function(*arguments)``, or None where Numba has no such call."""
+    """The type of ``function(*arguments)``, or None if Numba has no such call."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of slow code, which Numba does not make: see the compilation's own
+            warnings.simplefilter("ignore")  # of slow code, which compilation reports again
             signature = context().resolve_function_type(function, arguments, {})
     except (numba_errors.NumbaError, NotImplementedError, KeyError, AttributeError, TypeError):
         return None
@@ -42,7 +42,7 @@ def unify(first: types.Type, second: types.Type) -> types.Type | None:
 
 
 def convertible(source: types.Type, target: types.Type) -> bool:
-    """Return whether Numba stores a value of one scalar type into another without being asked."""
+    """Return whether Numba converts a value of one scalar type to another implicitly."""
     if isinstance(source, types.Complex) and not isinstance(target, types.Complex):
         return False
     return source == target or context().can_convert(source, target) is not None
@@ -57,7 +57,7 @@ def element_view(array: types.Array, indices: int) -> types.Type:
 
 
 def plain(type: types.Type) -> types.Type:
-    """A type without what is known of its value (``Literal[int](3)`` is ``int64``)."""
+    """A type without a literal value (``int64`` for ``Literal[int](3)``)."""
     return types.unliteral(type)
 
 

@@ -1,16 +1,16 @@
-"""The table of scalar operations: one entry says everything about one operation.
+"""The table of scalar operations: source, callables and derivatives of each, in one entry.
 
-An entry states how the operation is written in Numba's subset, which Python callables it stands for, and its
-derivative.  The derivative is stated once, as one expression per argument which maps a change ``d`` of that argument to
-the change of the result.  These expressions are linear in ``d`` and name the arguments ``x``, ``y``, ``z`` and the
-result ``r``; calls in them are names of this table.  From this one statement follow
+An entry has the operation in Numba's subset, the Python callables that it stands for, and its derivative.  The
+derivative is stated once, as one expression per argument that maps a change ``d`` of that argument to the change of the
+result. These expressions are linear in ``d`` and name the arguments ``x``, ``y``, ``z`` and the result ``r``; calls in
+them are names of this table.  From this one statement follow
 
 * the tangent: the sum over the arguments of the expression with ``d`` the argument's tangent;
 * the adjoint: the expression with ``d`` the result's adjoint (for complex types: its conjugate, conjugated again,
   since the pairing is the real inner product);
-* the values that are needed: the names which occur.
+* the values that are needed: the names that occur.
 
-``None`` in place of an expression says that the derivative is zero (comparisons, integers, steps such as ``floor``).
+``None`` instead of an expression means that the derivative is zero (comparisons, integers, steps such as ``floor``).
 
 At a kink the derivative is one-sided: ``abs`` and ``hypot`` take the derivative from the right; of equal arguments
 ``min`` and ``max`` take the first; steps have derivative zero.  Where a derivative is infinite (``sqrt`` at zero), a
@@ -41,10 +41,10 @@ ARGUMENTS = ("x", "y", "z", "w")
 class Intrinsic:
     """One scalar operation.
 
-    ``source`` is the operation as a Python expression of ``x``, ``y``, ``z``, ``w``; ``source_int`` the same where the
-    result is an integer and is written differently.  ``partials`` holds one expression per argument.  ``adjoints``
-    replaces them in reverse mode for the few operations on complex numbers that are not holomorphic.  ``domain`` gives,
-    for the tests, the open interval of each argument in which the function is smooth; ``cost`` counts in additions.
+    ``source`` is the operation as a Python expression of ``x``, ``y``, ``z``, ``w``; ``source_int`` that for integer
+    results, if it differs.  ``partials`` has one expression per argument.  ``adjoints`` replaces them in reverse mode
+    for the few operations on complex numbers that are not holomorphic.  ``domain`` has, for the tests, the open
+    interval of each argument in which the function is smooth; ``cost`` is in units of an addition.
     """
 
     name: str
@@ -194,7 +194,7 @@ _ENTRIES = (
     _operator("digamma", "digamma(x)", "d * trigamma(x) if d != 0 else 0", domain=_POSITIVE, cost=40),
     _operator("trigamma", "trigamma(x)", "d * tetragamma(x) if d != 0 else 0", domain=_POSITIVE, cost=40),
     _operator("tetragamma", "tetragamma(x)", UNKNOWN, cost=40),
-    # only made by derivatives
+    # only in derivatives
     Intrinsic("fused", "fused(x, y, z)", ("d * y", "d * x", "d"), (special.fused,)),
     # complex numbers
     Intrinsic("complex", "complex(x, y)", ("d", "1j * d"), (complex,)),
@@ -203,13 +203,12 @@ _ENTRIES = (
     _function("conj", "np.conj(x)", "conj(d)", adjoints=("conj(d)",), also="np.conjugate"),
 )  # fmt: skip
 
-# Their derivatives are plain numbers, or the change itself on one side of a kink.  ("chosen" is the value w, of which
-# x says whether it is y or z.)
+# Operations with constant derivatives on each side of a kink.  ("chosen" has the value w, which is y if x, else z.)
 LINEAR = {"add", "sub", "neg", "pos", "cast", "select", "chosen", "abs", "min", "max", "minimum", "maximum", "fmin",
           "fmax", "copysign", "degrees", "radians"}  # fmt: skip
 
-# Random numbers: x is how many have been drawn before, which makes each of them another operation.  What is drawn is
-# constant; a parameter that carries a derivative is refused.
+# Random numbers: x is the number of draws before, which makes each draw a different operation.  The numbers are
+# constant; an active parameter is refused.
 _RANDOM = (
     ("draw_random", "np.random.random()", 1),
     ("draw_normal", "np.random.standard_normal()", 1),
@@ -226,7 +225,7 @@ _RANDOM = (
     ("draw_zipf", "np.random.zipf(y)", 2),
     ("draw_logseries", "np.random.logseries(y)", 2),
     ("draw_seed", "seeded(y)", 2),
-    # the same by generators, which y is
+    # the same with a generator, y
     ("draw_by_random", "y.random()", 2),
     ("draw_by_normal", "y.standard_normal()", 2),
     ("draw_by_exponential", "y.standard_exponential()", 2),
@@ -241,7 +240,7 @@ _RANDOM = (
     ("draw_by_geometric", "y.geometric(z)", 3),
 )
 DRAWS = {name: source.partition("(")[0].replace("y.", "Generator.") for name, source, _ in _RANDOM}
-"""What draws, by the names of operations."""
+"""The functions that draw random numbers, by the names of operations."""
 _ENTRIES += tuple(_operator(name, source, *[None] * arity, cost=20) for name, source, arity in _RANDOM)
 
 
@@ -262,7 +261,7 @@ _NAME_OF: dict[Any, str] = {function: entry.name for entry in _ENTRIES for funct
 
 
 def foreign(function: Any, arity: int, partials: tuple[str, ...] | None = None) -> str:
-    """The operation that calls a function of another module; its result is constant if no partials are given."""
+    """An operation that calls a function of another module; its result is constant without ``partials``."""
     name = f"foreign_{arity}_" + re.sub(r"\W", "_", f"{function.__module__}_{function.__name__}")
     text = f"{name}({', '.join(ARGUMENTS[:arity])})"
     TABLE[name] = Intrinsic(name, text, partials or (None,) * arity, (function,), cost=20)
@@ -291,7 +290,7 @@ def is_differentiable(ty: Any) -> bool:
 
 
 def join_types(a: Any, b: Any) -> Any:
-    """The type of an arithmetic operation on two scalars, as Numba has it."""
+    """Numba's type of an arithmetic operation on two scalars."""
     if a == b:
         return a
     if isinstance(a, types.Complex) or isinstance(b, types.Complex):
@@ -343,7 +342,7 @@ def negate(value: Expr) -> Expr:
 
 
 def arithmetic(name: str, a: Expr, b: Expr) -> Expr:
-    """An arithmetic operation of derivatives; factors of one and terms of zero are left out."""
+    """An arithmetic operation on derivatives, without factors of one and terms of zero."""
     ty = join_types(a.type, b.type)
     if isinstance(a, Const) and isinstance(b, Const) and name in ("add", "sub", "mul"):
         x, y = a.value, b.value
@@ -383,12 +382,12 @@ def is_nonzero(value: Expr) -> Expr:
 
 
 def nonzero_only(factor: Expr, product: Expr) -> Expr:
-    """A product with a factor, and zero where that is zero, whatever the other one is."""
+    """A product with a factor; zero where the factor is zero, even if the product is not finite."""
     return select(is_nonzero(factor), product, constant(0, product.type))
 
 
 def without_factors(value: Expr) -> Expr:
-    """An expression that is zero where ``value`` is, without its sign and without numbers that it is multiplied by."""
+    """An expression with the same zeros as ``value``, without its sign and constant factors."""
     match value:
         case (
             Op(name="neg", args=(inner,))
@@ -400,7 +399,7 @@ def without_factors(value: Expr) -> Expr:
 
 
 def without_derivative(name: str, k: int) -> str:
-    """In words, that an operation has no derivative with respect to its k-th argument."""
+    """The error message for an operation that has no derivative with respect to its k-th argument."""
     function = in_words(name.removeprefix("scipy_"))
     which = f"its argument {k + 1}" if function.startswith("scipy.") else "an argument"
     return (
@@ -410,7 +409,7 @@ def without_derivative(name: str, k: int) -> str:
 
 
 def conjugate(value: Expr) -> Expr:
-    """The complex conjugate, taken inwards through sums and products as far as that saves operations."""
+    """The complex conjugate, moved into sums and products where that saves operations."""
     if not isinstance(value.type, types.Complex):
         return value
     if isinstance(value, Const):
@@ -442,6 +441,6 @@ def cast(value: Expr, type_: types.Type) -> Expr:
 
 
 def into_array(value: Expr, dtype: types.Type) -> Expr:
-    """A scalar as an array of ``dtype`` holds it: floating point becomes integers by a conversion of its own."""
+    """A scalar converted for an array of ``dtype``; floating point to integers takes a special conversion."""
     loses = isinstance(value.type, types.Float) and isinstance(dtype, (types.Integer, types.Boolean))
     return cast(value, dtype) if loses else value

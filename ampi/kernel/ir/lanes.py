@@ -1,10 +1,10 @@
-"""Types and operations of derivatives in several directions at once, as programs have them."""
+"""Types and operations of derivatives in several directions at once (vector mode), in the IR."""
 
 from ampi.kernel.runtime.lanes import Lanes
 
 LINEAR = frozenset(("add", "sub", "neg", "pos", "mul", "truediv", "select", "cast", "fused"))
-"""What is done to derivatives."""
+"""The operations on derivatives."""
 MASKS = frozenset(("ne", "eq", "and", "or", "not"))
-"""How it is told in which directions they are zero, or not."""
+"""The operations that find the directions in which derivatives are zero, or not."""
 
 __all__ = ["LINEAR", "MASKS", "Lanes"]

@@ -1,4 +1,4 @@
-"""Live variables of parsed programs: which values may still be read; what statements bind and write."""
+"""Live variables of parsed programs: values that may still be read, and the names that statements bind and write."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def used(expression: Any) -> set[str]:
 
 
 def live_before(body: tuple[Stmt, ...], live: set[str]) -> set[str]:
-    """The variables whose values parsed statements, or what follows them, may read."""
+    """The variables whose values may be read by parsed statements, or after them."""
     for statement in reversed(body):
         live = _live_before(statement, live)
     return live
@@ -75,7 +75,7 @@ def _live_before(s: Stmt, live: set[str]) -> set[str]:
 
 
 def is_entered(s: ir.For) -> bool:
-    """Return whether a loop is seen to run once at least, up to the end of its body."""
+    """Return whether a loop certainly runs at least once, up to the end of its body."""
     ends = (s.start, s.stop, s.step)
     if not all(isinstance(e, Const) for e in ends) or not range(*(e.value for e in ends)):  # type: ignore[attr-defined]
         return False

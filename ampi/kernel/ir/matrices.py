@@ -1,9 +1,9 @@
-"""The table of operations on whole matrices: how each is written, and its derivative.
+"""The table of operations on whole matrices: source and derivatives of each.
 
 Such an operation is an ``ir.Fill``: a local array, filled once, from arrays that nothing changes between the operation
-and its derivative (``array_functions`` makes copies where that is not so).  The derivatives are written with the
-same operations, so that they can be differentiated again.  With ``C = f(A, B)``, ``^H`` the conjugate transpose and
-``tril`` a lower triangle:
+and its derivative (``array_functions`` makes copies where necessary).  The derivatives are made of the same operations,
+so that they can be differentiated again.  With ``C = f(A, B)``, ``^H`` the conjugate transpose and ``tril`` a lower
+triangle:
 
 ==========  ========================================  ==========================================================
 operation   tangent                                   adjoint
@@ -18,9 +18,9 @@ cholesky    ``C P(C^-1 dA C^-H)``                     ``S = C^-H P(C^H C_bar) C^
                                                       the diagonal of ``S`` once
 ==========  ========================================  ==========================================================
 
-``P`` takes the lower triangle with half of the diagonal.  Only the lower triangle of ``A`` is read by ``cholesky``, so
-only that has an adjoint.  Logarithms are of determinants of real matrices.  What else is in the table gives integers,
-or stands in ``decompositions``.  (M. Giles, An extended collection of matrix derivative results, 2008; I. Murray,
+``P`` takes the lower triangle with half of the diagonal.  ``cholesky`` reads only the lower triangle of ``A``, so only
+that has an adjoint.  Logarithms are of determinants of real matrices.  The other operations return integers, or are in
+``decompositions``.  (M. Giles, An extended collection of matrix derivative results, 2008; I. Murray,
 Differentiation of the Cholesky decomposition, 2016.)
 """
 
@@ -81,12 +81,12 @@ def source(s: ir.Fill) -> str:
 
 
 def _is_like(a: Var, target: Var) -> bool:
-    """Return whether Numba takes an array beside a place for the product of two."""
+    """Return whether Numba accepts an array in a product with this output array."""
     return a.type.dtype == target.type.dtype and a.type.layout in "CF"
 
 
 def adjoint(b: Builder, s: ir.Fill, target: Var, arguments: tuple[Var, ...], bar: Var, bars: list[Var | None]) -> None:
-    """Add to the adjoints ``bars`` of the arguments (None for passive ones) what ``bar``, the target's, gives."""
+    """Add the contributions of the target's adjoint ``bar`` to those of the arguments (``bars``; None if passive)."""
     ADJOINTS[s.function](Writer(b, s.line), target, arguments, bar, bars)
 
 
@@ -110,7 +110,7 @@ class Writer:
         self.b.emit(Loop(i.name, i, start, stop, tuple(block.statements), line=self.line))
 
     def each(self, target: Var, element: Callable[[tuple[Expr, ...]], None], index: tuple[Expr, ...] = ()) -> None:
-        """Do something for every index of an array, which it changes."""
+        """Loop over all indices of an array that ``element`` changes."""
         if len(index) == target.type.ndim:
             element(index)
             return
@@ -147,7 +147,7 @@ class Writer:
         return self.fill(self.like(right, "solution"), "solve", a, right)
 
     def solve_upper(self, a: Var, right: Var) -> Var:
-        """The same where a matrix has zeros below its diagonal."""
+        """The same for a matrix with zeros below its diagonal."""
         return self.fill(self.like(right, "solution"), "solve_upper", a, right)
 
     def dot(self, a: Var, c: Var) -> Var:
@@ -155,7 +155,7 @@ class Writer:
         return self.fill(target, "dot", a, c)
 
     def dot_of_turned(self, a: Var, c: Var) -> Var:
-        """``a^H c``, of matrices; without a copy of real ones."""
+        """``a^H c`` for matrices; without a copy of real ones."""
         if isinstance(a.type.dtype, types.Complex):
             return self.dot(self.adjoint_matrix(a), c)
         target = self.array("product", a.type.dtype, (shape(a)[1], shape(c)[1]))
@@ -178,7 +178,7 @@ class Writer:
         return self.set(self.like(a, "half"), element)
 
     def select(self, k: tuple[Expr, ...], above: Expr, on: Expr, below: Expr) -> Expr:
-        """A value by where an element of a matrix lies."""
+        """One of three values, for elements above, on and below the diagonal."""
         type_ = below.type
         lower = ir.Op("select", (ir.Op("gt", k, types.boolean), below, above), type_)
         return ir.Op("select", (ir.Op("eq", k, types.boolean), on, lower), type_)
@@ -227,7 +227,7 @@ def _dot_with_turned_adjoint(w: Writer, c: Var, arguments: tuple[Var, ...], bar:
 
 
 def _add_to_both(w: Writer, bars: list[Var | None], *increments: Callable[[], Var]) -> None:
-    """Add a matrix, which is computed if it is wanted, to the adjoint of each factor."""
+    """Add a matrix to the adjoint of each active factor; it is computed only then."""
     for bar, made in zip(bars, increments, strict=True):
         if bar is not None:
             increment = made()
@@ -379,7 +379,7 @@ def _lower(w: Writer, a: Var) -> Var:
 
 
 def hermitian(w: Writer, a: Var) -> Var:
-    """The hermitian matrix with the lower triangle of ``a``."""
+    """The Hermitian matrix with the lower triangle of ``a``."""
 
     def element(k: tuple[Expr, ...]) -> Expr:
         below, above = w.b.load(a, k), conjugate(w.b.load(a, k[::-1]))

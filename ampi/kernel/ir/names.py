@@ -1,9 +1,8 @@
-"""Hygienic names: those that the user wrote and those that are made for generated programs cannot meet.
+"""Hygienic names: generated names that cannot collide with the user's.
 
-A name in the IR that the user wrote is an identifier of Python.  One that is made ends in a mark, which no identifier
-has, and a number (``x@2``, ``x_bar@1``), whatever it was modelled after; `Names` is the only maker.  What stands before
-the mark is for readers alone: nothing is ever recognised by how a name is spelled.  `identifiers` gives all of them
-identifiers when a program is written out.
+A user's name in the IR is a Python identifier.  A generated name ends in a mark, which no identifier contains, and a
+number (``x@2``, ``x_bar@1``); only `Names` makes them.  The text before the mark is for readers: no pass interprets the
+spelling of a name.  `identifiers` assigns identifiers to all of them when a program is emitted.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _MARK = re.compile(r"@\d+")
 
 
 def stem(name: str) -> str:
-    """A name, or a text with names in it, without marks: what a user is shown."""
+    """A name, or a text with names, without marks, as shown to users."""
     return _MARK.sub("", name)
 
 
@@ -38,11 +37,11 @@ class Names:
 
     @classmethod
     def of(cls, function: ir.Function) -> Names:
-        """A maker of further names for a function."""
+        """A source of new names for a function."""
         return cls(all_names(function))
 
     def fresh(self, hint: str) -> str:
-        """A new name after the model of ``hint``: a word, a name, or both (``x@2_bar``)."""
+        """A new name similar to ``hint``: a word, a name, or both (``x@2_bar``)."""
         base = stem(hint)
         while True:
             self.count[base] += 1

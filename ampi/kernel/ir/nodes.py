@@ -1,8 +1,7 @@
 """The intermediate representation of a kernel: small, structured, typed, immutable.
 
-A kernel's Python source is parsed into this form, every pass takes and gives this form, and ``emit`` writes it out as
-Python source in Numba's subset again.  Nodes are frozen dataclasses; a pass builds new nodes with
-``dataclasses.replace``.
+A kernel's Python source is parsed into this form, every pass maps this form to itself, and ``emit`` writes it as Python
+source in Numba's subset.  Nodes are frozen dataclasses; a pass builds new nodes with ``dataclasses.replace``.
 
 Conventions that hold after parsing
 
@@ -11,7 +10,7 @@ Conventions that hold after parsing
 * The types are Numba's (``numba.types``); every expression carries its own in ``type``.
 * An array is always named by a ``Var``; ``Load`` and ``Store`` touch a single element.  Array arguments keep the same
   memory for the whole call; a local array gets its memory from ``Alloc``; ``Alias`` names a part of another array.
-* ``Accumulate`` is ``a[i] += v`` and friends kept whole, so that a linear increment is seen as one.
+* ``Accumulate`` is ``a[i] += v`` or ``a[i] -= v`` as one statement, so that analyses see a linear increment.
 * An argument is never assigned, and a name of an array stands for one array: it has one ``Alloc`` or ``Alias`` (or, in
   a loop, one per iteration).  A ``For``'s variable is assigned by the loop alone and not read after it.
 * A scalar's ``Assign`` converts with an explicit ``cast``; ``Store`` and ``Accumulate`` convert to the array's type as
@@ -102,7 +101,7 @@ class Size(Expr):
 
 @dataclass(frozen=True)
 class Stmt:
-    """Base of all statements; ``line`` is the 1-based line in ``Function.filename`` it came from (0: none)."""
+    """Base of all statements; ``line`` is the 1-based line in ``Function.filename`` from which it comes (0: none)."""
 
     line: int = field(default=0, kw_only=True)
 
@@ -128,7 +127,7 @@ class Store(Stmt):
 class Accumulate(Stmt):
     """``array[index] += value`` for one element (``op`` is ``add``; ``a[i] -= v`` is parsed as ``add`` of ``neg v``;
     other augmented assignments are parsed as a ``Store`` of an ``Op`` on a ``Load``).  ``atomic``: other threads may
-    add to the same element at the same time; only made by the derivative passes."""
+    add to the same element at the same time; only derivative passes make these."""
 
     array: Var
     index: tuple[Expr, ...]
@@ -139,8 +138,8 @@ class Accumulate(Stmt):
 @dataclass(frozen=True)
 class Alloc(Stmt):
     """``target = np.empty/zeros/ones/full(shape, dtype)``; ``fill`` is None (empty), a scalar expression, or an array
-    of the same shape (a ``Var``) whose elements are copied.  ``scratch``: it is small, of one dimension and a constant
-    size, filled with zeros, and nobody has it when the program has ended: only made by passes, for buffers of loops."""
+    of the same shape (a ``Var``) whose elements are copied.  ``scratch``: a buffer of a loop, made by passes only:
+    small, of one dimension and constant size, filled with zeros, and not returned."""
 
     target: Var
     shape: tuple[Expr, ...]
@@ -150,10 +149,11 @@ class Alloc(Stmt):
 
 @dataclass(frozen=True)
 class Grow(Stmt):
-    """Make the one-dimensional local array ``target`` at least ``size`` long, by doubling, keeping its elements:
-    for what is saved in loops whose length is not known before, for frames of recursive functions, and for lists.  Its
-    size is another one before and after, and not what it was allocated with: nothing but statements like this and
-    allocations of arrays that end as long as it does may ask for it."""
+    """Make the one-dimensional local array ``target`` at least ``size`` long, by doubling, keeping its elements.
+
+    Used for values saved in loops of unknown length, for frames of recursive functions, and for lists.  The size of the
+    array changes, so that only such statements, and allocations of arrays that end with the same size, may read it.
+    """
 
     target: Var
     size: Expr
@@ -163,8 +163,8 @@ class Grow(Stmt):
 class Fill(Stmt):
     """``target[:] = function(*arguments)`` for an operation on whole arrays (``matrices`` has the table).
 
-    The target is a local array, allocated in the same block, that nothing else writes; nothing writes the arguments
-    after it, in other iterations either.
+    The target is a local array, allocated in the same block, that no other statement writes; none writes the arguments
+    afterwards, not even in other iterations.
     """
 
     target: Var
@@ -212,9 +212,9 @@ class Elementwise(Stmt):
 
 @dataclass(frozen=True)
 class Agree(Stmt):
-    """Two sizes are the same: an operation on whole arrays relies on it, or what ``problem`` says.
+    """A check that two sizes are equal, for an operation on whole arrays; otherwise the error ``problem``.
 
-    With ``into``, elements go from the second into the first, which does not stretch.
+    With ``into``, elements are copied from the second to the first, which is not broadcast.
     """
 
     first: Expr
@@ -255,11 +255,11 @@ class If(Stmt):
 
 @dataclass(frozen=True)
 class Custom(Stmt):
-    """``body``, whose derivatives are not those of its statements but its author's: ``rule``.
+    """``body`` with custom derivatives: those of ``rule``, not those of its statements.
 
     ``arguments`` are the leaves of the call's arguments; ``results`` are numbers and arrays that the body computes, the
-    former assigned to ``outputs`` (an array stands for itself there).  ``residuals`` are what the adjoint takes besides
-    the adjoints of the results.
+    former assigned to ``outputs`` (an array stands for itself there).  The adjoint takes ``residuals`` and the adjoints
+    of the results.
     """
 
     body: tuple[Stmt, ...]
@@ -289,9 +289,12 @@ class Return(Stmt):
 
 @dataclass(frozen=True)
 class Raise(Stmt):
-    """``raise E("...")`` or a failed ``assert``; kept as source text, constants only.  A derivative program leaves it
-    out, since the kernel itself has run without it, unless the exception is ``own``: of derivative programs alone.
-    Unless ``exact``, the kernel raises another class, or with other arguments: it is run besides a tangent program."""
+    """``raise E("...")`` or a failed ``assert``, as source text with constants only.
+
+    Derivative programs omit it, since the kernel itself has run without it, unless the exception is ``own``: raised by
+    derivative programs only.  Unless ``exact``, the kernel raises another class or has other arguments, and is run in
+    addition to a tangent program.
+    """
 
     text: str
     own: bool = False
@@ -300,11 +303,11 @@ class Raise(Stmt):
 
 @dataclass(frozen=True)
 class Reduced:
-    """A scalar that the parts of a loop compute together; ``init`` is what it is before the loop.
+    """A scalar that the parts of a loop compute together; ``init`` is its value before the loop.
 
-    ``operation`` says what is made of the results of the parts: ``"add"`` (the parts begin with zero), ``"min"``,
-    ``"max"``, or ``"place"``: the iteration from which the extreme comes that is number ``of`` among the scalars of the
-    loop, of equal ones the first (``last``: the last).
+    ``operation`` combines the results of the parts: ``"add"`` (the parts begin with zero), ``"min"``, ``"max"``, or
+    ``"place"``: the iteration from which an extreme comes (that of scalar number ``of`` of the loop), of equal ones the
+    first (``last``: the last).
     """
 
     var: Var
@@ -316,10 +319,10 @@ class Reduced:
 
 @dataclass(frozen=True)
 class Reach:
-    """The elements that an iteration touches along one axis of an array in which iterations meet.
+    """The elements that an iteration touches along one axis of an array shared with other iterations.
 
-    They are those which ``index`` names, in its rows from ``first`` to ``last`` after the number of the iteration, and
-    if ``own`` those from ``low`` to ``high`` after that number.
+    They are the entries of ``index`` in the rows ``first`` to ``last``, counted from the number of the iteration, and,
+    if ``own``, the elements from ``low`` to ``high``, counted likewise.
     """
 
     index: Var
@@ -333,15 +336,15 @@ class Reach:
 @dataclass(frozen=True)
 class Launch(Stmt):
     """Cut ``range(start, stop)`` into parts and call ``part(begin, end, *arguments)`` for each, on several threads
-    where that is quicker: only made by ``parallel``, which says what the forms are.
+    where that is faster.  Only ``parallel`` makes these; it documents the forms.
 
-    ``reduced`` are the scalars that the parts compute together, in the order in which a part returns them.  ``shared``
-    are the arrays in whose elements parts may meet, which excludes threads (unless ``added``: they are only added to
-    there) except if all of ``distinct`` are true (if there are any), or if parts that are ``distance`` iterations apart
-    do not meet (if it is not zero).  ``reaches`` tell for arrays in ``shared`` how far apart iterations are that meet
-    (if there are any).  ``atomic`` is the part with atomic increments of ``shared``.  ``work`` is about
-    how many operations an iteration has and ``increments`` how many of them add to ``shared``.  ``count`` is the number
-    of parts (None: that of threads).  ``temporaries`` are the names which the emitted text needs.
+    ``reduced`` are the scalars that the parts compute together, in the order in which a part returns them.  Several
+    parts may touch elements of the arrays ``shared``, which excludes threads (unless ``added``: they only add to them),
+    except if all of ``distinct`` are true (if there are any), or if parts at least ``distance`` iterations apart touch
+    different elements (if it is not zero).  ``reaches`` has, for arrays in ``shared``, the elements that iterations
+    touch, if known. ``atomic`` is the part with atomic increments of ``shared``.  ``work`` is the approximate number of
+    operations in an iteration, and ``increments`` the number of those that add to ``shared``.  ``count`` is the number
+    of parts (None: one per thread).  ``temporaries`` are names for the emitted text.
     """
 
     part: Function
@@ -363,8 +366,8 @@ class Launch(Stmt):
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument: one leaf of the user's, of which ``path`` says where it was (``("state", "x")`` for ``state.x``), or
-    one that a derivative program takes besides: ``role`` says as what (``"shadow"``, ``"seed"``, …) and of what."""
+    """An argument: a leaf of a user's argument, found at ``path`` (``("state", "x")`` for ``state.x``), or a further
+    argument of a derivative program, with a ``role`` (``"shadow"``, ``"seed"``, …, and of what)."""
 
     name: str
     type: Any
@@ -373,7 +376,7 @@ class Argument:
 
     @property
     def shown(self) -> str:
-        """What the user calls it."""
+        """The user's name for it."""
         return ".".join(map(str, self.path))
 
     def is_a(self, role: str) -> bool:
@@ -382,7 +385,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Drawn:
-    """The array of the random numbers that a call draws, and how many there are so far."""
+    """The array of the random numbers that a call draws, and their number so far."""
 
     array: Var
     place: Var
@@ -390,11 +393,14 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Function:
-    """A kernel for one signature.  ``result`` says how the values of ``Return`` are put together for the caller
-    (None, ``"scalar"``, ``"array"``, or ``("tuple", named tuple class or None, (structure, ...))``).  ``constants`` are
-    global arrays and tables which the body reads: a ``Var`` of that name is the array; nothing writes it.
-    ``agreeing`` are sizes that have to be equal, in terms of the arguments.  ``drawn`` says where the random numbers of
-    each type go (see ``random_draws``), and ``generators`` are the random generators among the arguments."""
+    """A kernel for one signature.
+
+    ``result`` is the structure of the result that the values of ``Return`` form (None, ``"scalar"``, ``"array"``, or
+    ``("tuple", named tuple class or None, (structure, ...))``).  ``constants`` are global arrays and tables that the
+    body reads: a ``Var`` of that name is the array; nothing writes it.  ``agreeing`` are sizes that have to be equal,
+    in terms of the arguments.  ``drawn`` has the arrays for the random numbers of each type (see ``random_draws``), and
+    ``generators`` are the random generators among the arguments.
+    """
 
     name: str
     arguments: tuple[Argument, ...]
@@ -408,7 +414,7 @@ class Function:
     generators: tuple[Argument, ...] = ()
 
     def where(self, line: int) -> str:
-        """A place in the kernel, as errors begin."""
+        """A place in the kernel, for the beginning of an error message."""
         return f"{self.filename}:{line}: in kernel '{self.name}'"
 
 
@@ -417,7 +423,7 @@ class Function:
 
 @functools.cache
 def places(node: type) -> tuple[str, ...]:
-    """The fields of a kind of node which may hold expressions and statements."""
+    """The fields of a kind of node that may hold expressions and statements."""
     return tuple(f.name for f in fields(node) if f.name not in ("name", "type", "line"))
 
 
@@ -426,7 +432,7 @@ def children(node: Any) -> tuple[Any, ...]:
     known = node.__dict__
     found = known.get("_children")
     if found is None:
-        found = known["_children"] = tuple(_children(node))  # it does not change
+        found = known["_children"] = tuple(_children(node))  # nodes do not change
     return found
 
 
@@ -458,7 +464,7 @@ def walk(node: Any) -> Iterator[Any]:
 
 
 def _within(value: Any) -> tuple[Any, ...]:
-    """An expression and all that are inside of it."""
+    """An expression and all expressions inside it."""
     if isinstance(value, (Var, Const)):
         return (value,)
     known = value.__dict__

@@ -1,4 +1,4 @@
-"""Python's operators: their names in the IR, and what they are of constants."""
+"""Python's operators: their names in the IR, and their values for constants."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BINARY: dict[type[ast.operator], tuple[str, Callable]] = {
     ast.RShift: ("rshift", operator.rshift),
 }
 QUOTIENTS = {"truediv", "floordiv", "mod", "fmod"}
-"""What divides by its second operand: Python's error model raises where that is zero."""
+"""Operations that divide by their second operand: Python's error model raises an exception where that is zero."""
 COMPARE: dict[type[ast.cmpop], tuple[str, Callable]] = {
     ast.Lt: ("lt", operator.lt),
     ast.LtE: ("le", operator.le),
@@ -46,7 +46,7 @@ _COMPARISONS = dict(COMPARE.values())
 
 
 def compared(name: str, a: ir.Expr, b: ir.Expr) -> ir.Const | None:
-    """The outcome of a comparison of constants, as the processor would find it; None for anything else."""
+    """The outcome of a comparison of constants, as the processor computes it; None for other operands."""
     if name not in _COMPARISONS or not (isinstance(a, ir.Const) and isinstance(b, ir.Const)):
         return None
     if all(isinstance(v.type, (types.Integer, types.Boolean)) for v in (a, b)):

@@ -80,7 +80,7 @@ class _Template:
 
 
 def _power_x(d: Expr, x: Expr, y: Expr, r: Expr) -> Expr:
-    """``d * y * x ** (y - 1)``; nothing depends on x where the exponent is zero, not even at x = 0."""
+    """``d * y * x ** (y - 1)``; zero where the exponent is zero, even at x = 0."""
     if not isinstance(y, Const):
         power = Op("pow", (x, arithmetic("sub", y, constant(1, y.type))), r.type)
         value = arithmetic("mul", d, arithmetic("mul", y, power))
@@ -107,13 +107,13 @@ def _power_x(d: Expr, x: Expr, y: Expr, r: Expr) -> Expr:
 
 
 def _power_y(d: Expr, x: Expr, y: Expr, r: Expr) -> Expr:
-    """``d * r * log(x)``, whose limit where the power is zero is zero."""
+    """``d * r * log(x)``; where the power is zero, its limit zero."""
     value = arithmetic("mul", d, arithmetic("mul", r, Op("log", (x,), x.type)))
     return select(Op("and", (is_nonzero(d), is_nonzero(r)), types.boolean), value, constant(0, value.type))
 
 
 def _around(a: Expr, x: Expr, y: Expr) -> Expr:
-    """``a / (x * x + y * y)`` where the squares may leave the range of numbers; zero at the origin and at infinity."""
+    """``a / (x * x + y * y)`` without overflow or underflow of the squares; zero at the origin and at infinity."""
     distance = Op("hypot", (x, y), join_types(x.type, y.type))
     value = arithmetic("truediv", arithmetic("truediv", a, distance), distance)
     zero = constant(0, value.type)
@@ -122,7 +122,7 @@ def _around(a: Expr, x: Expr, y: Expr) -> Expr:
 
 
 def _above_one(x: Expr) -> Expr:
-    """``sqrt(x * x + 1)``, of real numbers also where the square leaves their range."""
+    """``sqrt(x * x + 1)``, without overflow for real numbers."""
     one = constant(1, x.type)
     if isinstance(x.type, types.Complex):
         return Op("sqrt", (arithmetic("add", arithmetic("mul", x, x), one),), x.type)
@@ -172,9 +172,9 @@ GUARD = "d != 0"  # of derivatives that may be infinite, in the table
 
 
 def adjoint_of(op: Op, k: int, result: Expr, g: Expr, guard: str = GUARD) -> Expr | None:
-    """What the adjoint ``g`` of ``op``'s result adds to the adjoint of its k-th argument, in that argument's type.
+    """The contribution of the adjoint ``g`` of ``op``'s result to that of its k-th argument, in that argument's type.
 
-    ``guard`` takes the place of `GUARD`: "True" where the derivative is finite.
+    ``guard`` replaces `GUARD`: "True" where the derivative is finite.
     """
     argument = op.args[k]
     if op.name == "abs" and isinstance(argument.type, types.Complex):

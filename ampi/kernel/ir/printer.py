@@ -1,4 +1,4 @@
-"""The printed form of the intermediate representation, for people who read what a pass did.
+"""The printed form of the intermediate representation, for people who read the results of passes.
 
 Every node of ``ir`` and ``ssa`` has one::
 
@@ -8,8 +8,8 @@ Every node of ``ir`` and ``ssa`` has one::
         v[i] = 0.5 * t                                                       # 8
       return
 
-A variable's type stands where it is defined.  Operations without a sign of their own are written like calls, by their
-names in the tables.  At the right margin is the line of the user's source that a statement comes from.
+A variable's type is shown at its definition.  Operations without an operator are written like calls, by their names in
+the tables.  At the right margin is the line of the user's source from which a statement comes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def printed(node: Any) -> str:
 
 
 def expression(e: Expr, around: int = 0) -> str:
-    """An expression, in parentheses if what stands around it binds more tightly."""
+    """An expression, in parentheses if the surrounding operator binds more tightly."""
     match e:
         case ir.Const():
             return _constant(e)
@@ -115,7 +115,7 @@ def _block(body: tuple[Stmt, ...], depth: int) -> list[str]:
 
 
 def _lines(s: Stmt, depth: int) -> list[str]:
-    """The lines of a statement: its own, and those of the blocks in it."""
+    """The lines of a statement and of the blocks in it."""
     lines: list[str] = []
     for head, block in statement(s):
         text = "  " * depth + head
@@ -129,7 +129,7 @@ Parts = Iterable[tuple[str, tuple[Stmt, ...]]]
 
 @singledispatch
 def statement(s: Stmt) -> Parts:
-    """A statement in parts, each of them a line and the block that stands below it."""
+    """A statement in parts, each a line and the block below it."""
     raise NotImplementedError(f"no printed form of {type(s).__name__}")
 
 

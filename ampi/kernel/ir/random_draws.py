@@ -1,8 +1,8 @@
-"""Random numbers in programs: where a call keeps what it draws, and programs that draw nothing.
+"""Random numbers in programs: arrays of the numbers that a call has drawn, and programs that read them again.
 
-A kernel that draws has one more argument for each type of numbers, an array in which they stand in the order in which
-they are drawn, and behind these the random generators that it is given.  The kernel itself stores numbers there;
-derivative programs read them::
+A kernel that draws has a further argument for each type of numbers, an array of them in the order in which they are
+drawn, followed by the random generators among its arguments.  The kernel itself stores numbers there; derivative
+programs read them::
 
     drawn[place] = draw_normal(place)
     z = drawn[place]                        z = drawn[place]
@@ -43,7 +43,7 @@ def draws(value: Any) -> bool:
 
 
 def replayed(function: ir.Function) -> ir.Function:
-    """A kernel that reads numbers which have been drawn before."""
+    """A kernel that reads stored numbers instead of drawing them."""
     names = {a.name for a in arguments_of(function)}
     if not names:
         return function

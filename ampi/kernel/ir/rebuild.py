@@ -1,4 +1,4 @@
-"""Substitution in programs in single assignment form: copies of statements in which names or expressions are others."""
+"""Substitution in programs in single assignment form: copies of statements with other names or expressions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ampi.kernel.ir.ssa import Branch, Carried, Custom, Join, Loop, definitions,
 
 
 def rebuild(s: Stmt, expression: Any, variable: Any, block: Any) -> Stmt:
-    """The statement with expressions, variables that it defines or writes, and blocks replaced by functions' values."""
+    """Apply functions to the expressions of a statement, the variables that it defines or writes, and its blocks."""
     many = lambda es: tuple(map(expression, es))
     match s:
         case ir.Assign():
@@ -88,12 +88,12 @@ def substitute(body: tuple[Stmt, ...], names: dict[str, Expr]) -> tuple[Stmt, ..
 
 
 def renamed(body: tuple[Stmt, ...], names: Names) -> tuple[Stmt, ...]:
-    """A copy of statements in which all that they define has new names."""
+    """A copy of statements with new names for all that they define."""
     return tuple(_with_loop_names(s) for s in substitute(body, new_names(body, names)))
 
 
 def names_of(function: ir.Function) -> Names:
-    """A maker of names that are new to a program."""
+    """A source of names that are new to a program."""
     defined = {v.name for s in every(function.body) for v in definitions(s)}
     return Names(defined | {a.name for a in function.arguments})
 
@@ -109,7 +109,7 @@ def new_names(body: tuple[Stmt, ...], names: Names) -> dict[str, Expr]:
 
 
 def instance(function: ir.Function, arguments: dict[str, Expr], names: Names) -> tuple[tuple[Stmt, ...], list[Expr]]:
-    """The statements of a function in this form and the values it returns, for atoms and arrays as its arguments."""
+    """The statements of a function in this form, with atoms and arrays as arguments, and the values that it returns."""
     *body, last = function.body
     assert isinstance(last, ir.Return)
     new = {**new_names(tuple(body), names), **arguments}
@@ -118,7 +118,7 @@ def instance(function: ir.Function, arguments: dict[str, Expr], names: Names) ->
 
 
 def at_line(body: tuple[Stmt, ...], line: int) -> tuple[Stmt, ...]:
-    """Statements that stand for those of one line."""
+    """Statements with another line number."""
     moved = lambda s: replace(rebuild(s, lambda e: e, lambda v: v, lambda b: at_line(b, line)), line=line)
     return tuple(map(moved, body))
 

@@ -1,7 +1,7 @@
-"""Optimisation remarks: what a pass did to a loop or an array and why, as data; sentences are made of them here alone.
+"""Optimisation remarks: what a pass did to a loop or an array and why, as data with a sentence for readers.
 
-After LLVM's remarks (``-Rpass``).  A pass notes a `Remark`; `kernel.explain` and tests choose by `Remark.kind` and
-`Remark.line`, and never read a sentence.
+Modelled after LLVM's remarks (``-Rpass``).  A pass records a `Remark`; `kernel.explain` and tests select by
+`Remark.kind` and `Remark.line`, and never parse a sentence.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from ampi.kernel.ir.names import stem
 
 
 class Kind(enum.Enum):
-    """What remarks are about, with the names of their data."""
+    """The subjects of remarks, with the names of their data."""
 
-    AFTER = "an array is read as it was after the call: array"
+    AFTER = "the values of an array after the call are read: array"
     SAVED = "a value is saved in each iteration: value"
     COPIED = "an array is copied before it is overwritten: array"
     GATHERED = "an adjoint is in gather form: array, neighbours"
     BESIDE = "other increments are in the loop of the gathered ones: arrays"
-    BEHIND = "what else an iteration does follows row by row"
+    BEHIND = "the other statements of an iteration follow row by row"
     SERIAL = "a loop of a parallel kernel runs on one thread: reason"
     PARALLEL = "a loop runs on threads: arrays, distance, distinct, added, atomic, reaches, recomputed"
     STRIPS = "a loop is cut into strips: length, gathered, increments, sums"
@@ -30,7 +30,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class Remark:
-    """What a pass did: of which kind, to the loop or statement at which line (None: to the whole kernel), with what."""
+    """What a pass did: its kind, the line of the loop or statement (None: the whole kernel), and data."""
 
     kind: Kind
     line: int | None
@@ -38,7 +38,7 @@ class Remark:
 
     @classmethod
     def of(cls, kind: Kind, line: int | None = None, **data: Any) -> Remark:
-        """A remark with data under the names which its kind gives; names of values as the user wrote them."""
+        """A remark with data under the names that its kind lists; names of values as the user wrote them."""
         return cls(kind, line, tuple((name, _shown(value)) for name, value in data.items()))
 
     @property
@@ -55,14 +55,14 @@ class Remark:
 
 
 _SENTENCES = {
-    Kind.AFTER: "{array} is read as it was after the call",
+    Kind.AFTER: "{array}: its values after the call are read",
     Kind.SAVED: "{value} is saved in each iteration",
-    Kind.COPIED: "{array} is copied: values which the kernel puts there are needed",
+    Kind.COPIED: "{array} is copied: values that the kernel writes there are needed",
     Kind.GATHERED: "{array} in gather form, from {neighbours} neighbours",
     Kind.BESIDE: "with {arrays} in the same loop",
-    Kind.BEHIND: "what else the loop does follows row by row",
+    Kind.BEHIND: "the other statements of the loop follow row by row",
     Kind.SERIAL: "on one thread: {reason}",
-    Kind.STRIPS: "strips of {length}; {gathered} elements gathered, {increments} increments and {sums} sums put off",
+    Kind.STRIPS: "strips of {length}; {gathered} elements gathered, {increments} increments and {sums} sums postponed",
     Kind.DISTRIBUTED: "in {loops} loops, with {kept} values kept from one to the next",
 }
 
@@ -83,16 +83,16 @@ def _parallel(
     recomputed: tuple[str, ...] | None = None,
 ) -> str:
     if recomputed is not None:
-        return f"on threads, to compute again: {', '.join(recomputed)}"
+        return f"on threads, to recompute {', '.join(recomputed)}"
     if not arrays:
-        return "on threads: no two iterations meet in an element that is written"
+        return "on threads: no two iterations touch an element that is written"
     met = ", ".join(arrays)
     if distance:
-        return f"on threads in alternating blocks: iterations up to {distance} apart meet in {met}"
+        return f"on threads in alternating blocks: iterations up to {distance} apart touch the same elements of {met}"
     text = f"on threads if {', '.join(distinct)} names no element twice; otherwise " if distinct else ""
     if not added:
-        return f"{text}on one thread: iterations meet in {met}"
-    ways = f"arrays of each thread's own{', or atomic additions' if atomic else ''}, or one thread, as is quickest"
+        return f"{text}on one thread: iterations touch the same elements of {met}"
+    ways = f"private arrays per thread{', or atomic additions' if atomic else ''}, or one thread, whichever is fastest"
     if reaches:
-        ways = f"alternating blocks if those do not meet (by what {', '.join(reaches)} names); otherwise {ways}"
-    return f"{text}iterations meet in {met}, to which they only add: {ways}"
+        ways = f"alternating blocks if the entries of {', '.join(reaches)} keep them apart; otherwise {ways}"
+    return f"{text}iterations touch the same elements of {met}, to which they only add: {ways}"

@@ -1,4 +1,4 @@
-"""Substitution in the intermediate representation: copies of nodes in which something is replaced."""
+"""Substitution in the intermediate representation: copies of nodes with replaced parts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ampi.kernel import ir
 def mapped(node: Any, change: Callable[[ir.Expr], ir.Expr], statement: Callable[[Any], Any] | None = None) -> Any:
     """A copy of an expression or statement with every expression inside changed, innermost first.
 
-    Targets of assignments and arrays are variables like others and are passed to ``change`` too; it must give a ``Var``
-    for them.  Blocks inside a statement are mapped as well, and then each statement is passed to ``statement``.
+    Targets of assignments and arrays are passed to ``change`` like other variables; it must return a ``Var`` for them.
+    Blocks inside a statement are mapped as well, and then each statement is passed to ``statement``.
     """
     changed: dict[str, Any] = {}
     for f in fields(node):

@@ -1,14 +1,13 @@
 """Static single assignment: the form in which kernels are analysed and differentiated.
 
-In this form every scalar is assigned once per execution of the block it stands in, every operand is an atom (a ``Var``,
-a ``Const`` or a ``Size`` of an argument), loops have unit step, views are resolved, and two statements replace those
-of ``ir``:
+In this form every scalar is assigned once per execution of its block, every operand is an atom (a ``Var``, a ``Const``
+or a ``Size`` of an argument), loops have unit step, views are resolved, and two statements replace those of ``ir``:
 
 * ``Loop`` names its loop-carried scalars (``Carried``);
 * ``Branch`` names the scalars that its two sides join (``Join``).
 
-Here are these statements, and what is to be seen of statements: blocks, reads, definitions.  ``construct`` makes the
-form from the parsed one and ``destruct`` goes back; ``builder`` writes programs in it, and ``rebuild`` copies them.
+The module has these statements, and functions for their blocks, reads and definitions.  ``construct`` converts the
+parsed form to this one and ``destruct`` converts back; ``builder`` writes programs in it, and ``rebuild`` copies them.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ class Loop(Stmt):
 
     A ``while`` loop carries a counter of its iterations, ``var``, which is also the number of trips after the loop.
     ``step`` is one except in reversed loops of derivatives, where it is minus one.  ``name`` identifies the loop.
-    The iterations of an ``independent`` loop may run in any order; those of a ``parallel`` one besides at once.
-    ``whole``: it is an operation on whole arrays, which Numba runs on threads where it can.
+    The iterations of an ``independent`` loop may run in any order; those of a ``parallel`` one also at the same time.
+    ``whole``: an operation on whole arrays, which Numba runs on threads where it can.
     """
 
     name: str
@@ -113,7 +112,7 @@ def every(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
 
 
 def reads(s: Stmt) -> tuple[Expr, ...]:
-    """The expressions a statement evaluates itself, without blocks inside it and without arrays that it writes."""
+    """The expressions that a statement itself evaluates, without its blocks and the arrays that it writes."""
     match s:
         case ir.Assign(value=value):
             return (value,)
@@ -146,7 +145,7 @@ def names_read(s: Stmt) -> set[str]:
 
 
 def definitions(s: Stmt) -> tuple[Var, ...]:
-    """The variables a statement itself defines."""
+    """The variables that a statement itself defines."""
     match s:
         case ir.Assign(target=target) | ir.Alloc(target=target):
             return (target,)
@@ -167,7 +166,7 @@ def results_of(function: ir.Function) -> tuple[Expr, ...]:
 
 
 def written(s: Stmt) -> Var | None:
-    """The array into whose elements a statement writes."""
+    """The array whose elements a statement writes."""
     match s:
         case ir.Store(array=array) | ir.Accumulate(array=array):
             return array
@@ -178,7 +177,7 @@ def written(s: Stmt) -> Var | None:
 
 
 def with_innermost_loops(body: tuple[Stmt, ...], change: Callable[[Loop], Loop]) -> tuple[Stmt, ...]:
-    """Statements with another loop in the place of each that has none in it."""
+    """Apply a function to all innermost loops in statements."""
     out: list[Stmt] = []
     for s in body:
         if isinstance(s, Branch):

@@ -1,17 +1,17 @@
-"""The verifier of the intermediate representation: what every pass keeps.
+"""The verifier of the intermediate representation: a check of the invariants that every pass preserves.
 
 It rejects
 
-* a use before the definition, or outside of the block that defines; in an adjoint, what is neither recomputed nor
-  saved;
+* a use before the definition, or outside the block of the definition; in an adjoint, a value that is neither recomputed
+  nor saved;
 * a name that is defined twice (in single assignment form);
 * a join, or a carried scalar, whose values differ in type;
-* a store to what was not declared written: an argument that the program may only read, a constant array;
+* a store to an argument that the program may only read, or to a constant array;
 * indices, shapes and types that do not follow from those of the operands;
 * an operation that the tables of intrinsics and of matrices do not know.
 
-Both forms are checked, that of ``ir`` and that of ``ssa``.  In the first a variable may be assigned again, and in other
-branches than those that read it.
+Both forms are checked, that of ``ir`` and that of ``ssa``.  In the first a variable may be assigned several times, and
+in other branches than those that read it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Path = tuple[tuple[Any, ...], ...]
 
 
 class Malformed(AssertionError):
-    """A pass has made a program that is none: a defect of ampi."""
+    """A pass has made an invalid program: a defect of ampi."""
 
 
 def verify(
@@ -44,22 +44,22 @@ def verify(
     given: Iterable[str] = (),
     partial: bool = False,
 ) -> None:
-    """Raise `Malformed` for what is wrong with a program.
+    """Raise `Malformed` if a program is invalid.
 
     Parameters
     ----------
     function : ir.Function
         The program, in either form.
     plain : bool
-        Whether it is in the form of ``ir``, and not in that of ``ssa``.
+        Whether it is in the form of ``ir``, not of ``ssa``.
     when : str, optional
-        What the message says about where the program comes from.
+        The origin of the program, for the message.
     writable : collection of str, optional
         The arguments that it may write; by default those whose types allow it.
     given : iterable of str, optional
         Names that become arguments later.
     partial : bool, optional
-        Whether it may return what only some branches define.
+        Whether it may return values that only some branches define.
     """
     _Verifier(function, when, writable, plain, given, partial).run()
 
@@ -117,7 +117,7 @@ class _Verifier:
             self.fail(f"'{var.name}' is a {known}, and used as a {var.type}")
 
     def carry(self, body: tuple[Stmt, ...]) -> None:
-        """What a user's loop assigns, it may read in its next iteration, whatever stands first."""
+        """Allow a user's loop to read in the next iteration what it assigns, in any order of statements."""
         for s in ir.walk(body) if not self.derived else ():
             for target in (getattr(s, "target", None), *getattr(s, "outputs", ())):
                 if isinstance(target, Var):
@@ -128,8 +128,8 @@ class _Verifier:
         return ": it is neither recomputed nor saved" if self.derived else ""
 
     def is_visible(self, path: Path) -> bool:
-        """Return whether what a block defines is defined here: in the same block, in one around, or in one of the same
-        side of the same condition."""
+        """Return whether definitions in a block are visible here: it is this block, an enclosing one, or one on the
+        same side of the same condition."""
         here = set(self.path)
         return all(block in here for block in path)
 
@@ -249,7 +249,7 @@ class _Verifier:
             self.fail("a branch in single assignment form among plain statements")
         self.condition(s.condition)
         sides: tuple[tuple[Any, ...], ...] = ((s.condition, True),), ((s.condition, False),)
-        if isinstance(s, ssa.Custom):  # whose body is always run
+        if isinstance(s, ssa.Custom):  # its body is always run
             sides = (), ()
             for e in s.arguments:
                 self.value(e, whole=True)
@@ -401,7 +401,7 @@ class _Verifier:
             self.fail(f"{expression(e)} is a {e.type}, where a condition is due")
 
     def converts(self, found: Any, wanted: Any) -> None:
-        """A value's type goes into a variable's, or an array's, without losing more than digits."""
+        """Raise an error if a conversion to a variable's or an array's type loses more than digits."""
         kinds = (types.Boolean, types.Integer, types.Float, types.Complex)
         ranks = [next((k for k, kind in enumerate(kinds) if isinstance(t, kind)), None) for t in (found, wanted)]
         if ranks[0] is None or ranks[1] is None:
@@ -411,7 +411,7 @@ class _Verifier:
 
 
 def _is_same(first: Any, second: Any) -> bool:
-    """Return whether types are the same, but for the layouts of arrays, what may be written, and kinds of integers."""
+    """Return whether types are equal, apart from layouts of arrays, write access and kinds of integers."""
     if isinstance(first, types.Array) and isinstance(second, types.Array):
         return bool(first.dtype == second.dtype and first.ndim == second.ndim)
     return bool(first == second)

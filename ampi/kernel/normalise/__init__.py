@@ -1,1 +1,1 @@
-"""IR -> IR: every name stands for one array, and there is nothing but loops over elements."""
+"""Normalisation, IR -> IR: every name stands for one array, and array operations become loops over elements."""

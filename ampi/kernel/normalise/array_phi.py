@@ -1,10 +1,10 @@
-"""Array phi resolution: names that stand for one array or another (``u, v = v, u``, ``z = x if way else y``).
+"""Array phi resolution: names that stand for one of several arrays (``u, v = v, u``, ``z = x if way else y``).
 
-The analyses want one array per name.  Which array every such name stands for is known at each place up to a few
-possibilities (for two buffers that are swapped in a loop: two).  A scalar says at run time which of them holds, and
-every piece of the program in which no name changes its array is written out once for each, under that condition.
+The analyses need one array per name.  At each place such a name has a few possible arrays (two for buffers that are
+swapped in a loop).  A scalar holds the present case at run time, and each part of the program in which no name changes
+its array is written once for every case, under that condition.
 
-An array that is returned and is one of several is returned as a copy: what the caller gets is the same for derivatives.
+If a returned array is one of several, a copy is returned, which makes no difference to derivatives.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ampi.kernel.ir.liveness import live_before, used
 from ampi.kernel.ir.names import Names, stem
 from ampi.kernel.ir.rewrite import mapped, rename
 
-State = tuple[tuple[str, str], ...]  # what every name stands for, sorted
+State = tuple[tuple[str, str], ...]  # each name with its array, sorted
 
 Block = tuple[ir.Stmt, ...]
 
@@ -38,7 +38,7 @@ def resolve(function: ir.Function) -> ir.Function:
 
 
 def references(function: ir.Function) -> set[str]:
-    """The names with several definitions, and other names for these."""
+    """The names with several definitions, and their aliases."""
     aliases = [s for s in ir.walk(function.body) if isinstance(s, ir.Alias) and not s.index]
     count: dict[str, int] = {}
     for s in aliases:
@@ -86,7 +86,7 @@ class _Resolve:
     # states
 
     def known(self, state: State, live: set[str]) -> State:
-        """What matters of a state where these names are live."""
+        """The part of a state that matters where these names are live."""
         return tuple((name, array) for name, array in state if name in live)
 
     def rebound(self, state: State, s: ir.Alias) -> State:
@@ -128,7 +128,7 @@ class _Resolve:
         return ir.Const(self.numbers.setdefault(state, len(self.numbers)), types.int64)
 
     def move(self, old: list[State], change: Callable[[State], State], line: int) -> tuple[list[ir.Stmt], list[State]]:
-        """Say which state follows which."""
+        """The statements that set the next state, and the next states."""
         new = [change(state) for state in old]
         if new == old:
             return [], new
@@ -171,7 +171,7 @@ class _Resolve:
         return [*result, *end], states
 
     def kind(self, s: ir.Stmt) -> int:
-        """0: no name changes its array; 1: one does; 2: one may inside, or the statement is for itself."""
+        """0: no name changes its array; 1: one does; 2: one may inside, or the statement must stay alone."""
         if self.rebinds(s):
             return 1
         return 2 if isinstance(s, (ir.Alloc, ir.Fill, ir.Return)) or self.rebinds_inside(s) else 0
@@ -239,7 +239,7 @@ class _Resolve:
         return [*before, *result, *after]
 
     def ways(self, states: list[State], names: set[str]) -> list[tuple[State, list[State]]]:
-        """The different meanings of some names, with the states in which they hold."""
+        """The possible meanings of some names, with the states in which they hold."""
         ways: dict[State, list[State]] = {}
         for state in states:
             meaning = self.known(state, names)
@@ -252,7 +252,7 @@ class _Resolve:
         return [rename(s, names, lambda name: fresh.get(name, name)) for s in statements]
 
     def require_closed(self, statements: list[ir.Stmt]) -> None:
-        """What the statements make of arrays must not be used after them."""
+        """Raise an error if a name bound in the statements is used after them."""
         inside = self.count(tuple(statements))
         for s in ir.walk(tuple(statements)):
             if isinstance(s, (ir.Alloc, ir.Alias, ir.View)) and inside[s.target.name] != self.uses[s.target.name]:
@@ -276,7 +276,7 @@ class _Resolve:
         return mapped(e, change)
 
     def require_free(self, s: ir.Alloc, states: list[State], live: set[str]) -> None:
-        """The array that is made must not be one that a name stands for (from the last iteration)."""
+        """Raise an error if a name still stands for the array that the previous iteration allocated here."""
         if any(array == s.target.name for state in states for _, array in self.known(state, live)):
             self.fail(
                 s,

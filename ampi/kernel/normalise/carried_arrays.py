@@ -1,11 +1,11 @@
-"""Array hoisting: arrays that outlive the iteration or the branch in which they are made.
+"""Array hoisting: arrays that are used after the iteration or the branch that allocates them.
 
-``keep`` is about names that are carried: where a name stands for an array that an iteration makes, in the next
-iteration or after the loop (``u = step(u)``, or what only some iterations make), it gets an array of its own, made
-before the loop, into which each new array is copied.  That makes no difference as long as the array is not changed
-under one name while it is used under another, which is an error.
+``keep`` handles carried names: a name that stands, in the next iteration or after the loop, for an array that an
+iteration allocates (``u = step(u)``, perhaps in some iterations only) gets a separate array, allocated before the loop,
+to which each new array is copied.  That makes no difference unless the array is changed under one name while it is used
+under another, which is an error.
 
-``hoist`` is about arrays themselves: one that is used after the loop or the branch in which it is made is made before.
+``hoist`` handles the arrays: one that is used after the loop or the branch that allocates it is allocated before.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class _Pass:
         return (ir.Elementwise(target, axes, shape, axes, element, snapshot=False, line=line),)
 
     def shape_before(self, s: ir.Stmt, shape: tuple[ir.Expr, ...], at: ir.Stmt) -> tuple[ir.Expr, ...] | None:
-        """The sizes that a statement ``at`` inside of ``s`` computes, in terms of what is known before ``s``; None if
-        that cannot be."""
+        """The sizes that a statement ``at`` inside ``s`` computes, in terms of values known before ``s``; None if they
+        depend on others."""
         known = _Path(s, at)
         try:
             return tuple(not_below_zero(known.before(e, 0)) for e in shape)
@@ -74,11 +74,11 @@ def _zero(type_: types.Type) -> ir.Const:
 
 
 class _Unknown(Exception):
-    """A value depends on more than what is known before a statement."""
+    """A value depends on others than those known before a statement."""
 
 
 class _Path:
-    """What is computed on the way to a statement inside of another one."""
+    """The computations on the way to a statement inside another one."""
 
     def __init__(self, s: ir.Stmt, at: ir.Stmt):
         self.loops: list[ir.Stmt] = []
@@ -93,7 +93,7 @@ class _Path:
                     self.values.setdefault(name, []).append(None)
 
     def follow(self, body: Block, at: ir.Stmt) -> Iterator[ir.Stmt]:
-        """The statements that are executed before, each as a whole."""
+        """The statements that are executed before, each complete."""
         for s in body:
             if s is at:
                 return
@@ -120,7 +120,7 @@ class _Path:
                     self.shapes[target.name] = shape if self.shapes.get(target.name, shape) == shape else ()
 
     def before(self, e: ir.Expr, depth: int) -> ir.Expr:
-        """A value in terms of what is known before."""
+        """A value in terms of those known before."""
         if depth > 50:
             raise _Unknown
         match e:
@@ -202,7 +202,7 @@ class _Keep(_Pass):
         _spread(self.of, self.bindings)
         self.defined = arguments
         self.carried: set[str] = set()
-        self.separate: set[str] = set()  # names of what a carried name has stood for before
+        self.separate: set[str] = set()  # names of earlier arrays of a carried name
 
     def run(self) -> ir.Function:
         body = self.block(self.function.body, set())
@@ -305,14 +305,14 @@ class _Keep(_Pass):
         return [*out, *self.assign(target, source, s.line)]
 
     def copy_apart(self, s: ir.Alias | ir.View, own: dict[str, ir.Var]) -> list[ir.Stmt]:
-        """A name bound to what a carried name stands for, until that is overwritten: bound to a copy."""
+        """A name bound to the array of a carried name, until that is overwritten: bound to a copy."""
         out, source = self.named(s, own)
         copied = owned(self.fresh(f"{s.target.name}_before", s.target.type))
         out.append(ir.Alloc(copied, sizes_of(source), None, line=s.line))
         return [*out, *self.assign(copied, source, s.line), ir.Alias(s.target, copied, (), line=s.line)]
 
     def named(self, s: ir.Alias | ir.View, own: dict[str, ir.Var]) -> tuple[list[ir.Stmt], ir.Var]:
-        """The array that a name is bound to, with a name of its own where it is a part of one."""
+        """The array to which a name is bound, under a separate name if it is a part of one."""
         source = own.get(s.array.name, s.array)
         if isinstance(s, ir.Alias) and not s.index:
             return [], source
@@ -329,7 +329,7 @@ class _Keep(_Pass):
         return [ir.Agree(a, b, text, line=line) for a, b in zip(sizes_of(target), shape, strict=True)]
 
     def left_behind(self, n: ir.Alias | ir.View | ir.Alloc, loop: ir.For | ir.While, around: set[str]) -> set[str]:
-        """The names that stand for what a name stood for before it is bound, and are used after that."""
+        """The names that stand for the previous array of a name and are used after the name is bound again."""
         derived, growing = {n.target.name}, True
         inside = [m for m in ir.walk(loop.body) if isinstance(m, (ir.Alias, ir.View))]
         while growing:
@@ -351,10 +351,10 @@ class _Keep(_Pass):
     # whether a copy is as good as the array
 
     def require_no_other_name(self) -> None:
-        """No array is changed under one name while another one is used for it, if one of them has a copy or they may
+        """Raise an error if an array is changed under one name while another name of it is in use, and the two may
         stand for different copies."""
         copied = self.carried | self.separate
-        copies = {name: {name} for name in copied}  # those for which a name may stand
+        copies = {name: {name} for name in copied}  # the copies for which a name may stand
         _spread(copies, [(target, array) for target, array in self.bindings if target not in copied])
         separate = SeparateParts(self.function)
         paths = {a.name: a.shown for a in self.function.arguments}
@@ -383,7 +383,7 @@ class _Keep(_Pass):
 
 
 def _spread(found: dict[str, set[str]], bindings: list[tuple[str, str]]) -> None:
-    """Add to what is known of names what is known of those that they are bound to."""
+    """Add to the facts about names the facts about those to which they are bound."""
     growing = True
     while growing:
         growing = False
@@ -393,18 +393,18 @@ def _spread(found: dict[str, set[str]], bindings: list[tuple[str, str]]) -> None
             known |= more
 
 
-Array = tuple[str, str]  # an argument, or the last ("new") or any earlier ("old") array that a statement has made
+Array = tuple[str, str]  # an argument, or the last ("new") or any earlier ("old") array that a statement has allocated
 Environment = dict[str, frozenset[Array]]
 
 
-MOST = 8  # environments that are told apart
+MOST = 8  # environments that are distinguished
 _SETS = ir.Assign, ir.For
 
 
 class _Sharing:
-    """Which arrays the names may stand for at every statement that changes one, and which names are used after it.
+    """The arrays for which names may stand at every statement that changes one, and the names used after it.
 
-    Whether a loop was entered is told apart.
+    Paths that enter a loop are distinguished from those that skip it.
     """
 
     def __init__(self, function: ir.Function):
@@ -479,7 +479,10 @@ def inner_blocks(s: ir.Stmt, after: set[str]) -> list[tuple[Block, set[str]]]:
 
 
 class _Hoist(_Pass):
-    """``outside`` are the names used elsewhere: no iteration uses an array of an earlier one."""
+    """Moves allocations out of loops and branches; ``outside`` are the names used elsewhere.
+
+    No iteration uses an array of an earlier one.
+    """
 
     def run(self) -> ir.Function:
         return replace(self.function, body=self.block(self.function.body, set(), set()))
@@ -504,7 +507,7 @@ class _Hoist(_Pass):
         return tuple(out)
 
     def out_of(self, s: ir.Stmt, after: set[str]) -> Block:
-        """A statement, and before it the arrays made in it that are used after it."""
+        """A statement, preceded by the allocations of arrays in it that are used after it."""
         moved = [n for n in ir.walk(s) if isinstance(n, ir.Alloc) and n.target.name in after]
         if not moved:
             return (s,)
@@ -525,7 +528,7 @@ class _Hoist(_Pass):
         return (*begin, self.without(s, {n.target.name for n in moved}))
 
     def parted(self, s: ir.If, made: ir.Alloc, after: set[str]) -> Block | None:
-        """A branch in two, with an array between them whose size only the first part knows::
+        """Split a branch in two around the allocation of an array whose size the first part computes::
 
         if condition:                     size = 0
             n = ...                       if condition:

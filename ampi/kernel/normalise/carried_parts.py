@@ -1,7 +1,7 @@
-"""Strength of names reduced to numbers: parts of an array that live from one iteration to the next.
+"""Carried views: parts of an array that live from one iteration to the next are replaced by their start and step.
 
-A name that stands for a part of an array, and still does in the next iteration or after the loop, becomes the numbers
-that say which part it is; where it is used, a part is taken anew::
+A name for a part of an array that is used in the next iteration or after the loop becomes the numbers that define the
+part; where it is used, the part is taken anew::
 
     row = a[0]                            row_start = 0
     for i in range(1, n):                 for i in range(1, n):
@@ -9,8 +9,8 @@ that say which part it is; where it is used, a part is taken anew::
         row = a[i]                            s += now[0] * a[i, 0]
                                               row_start = i
 
-So it is no copy: what is written into the array, or through the name, is seen.  Names for parts of different arrays
-are left to ``carried_arrays``.
+So there is no copy: writes to the array, or through the name, are seen.  Names for parts of different arrays are left
+to ``carried_arrays``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Loop = ir.For | ir.While
 
 
 def as_numbers(function: ir.Function) -> ir.Function:
-    """The function (lowered, its views not yet resolved) in which parts of one array are no names across iterations."""
+    """Replace carried names for parts of one array by numbers, in a lowered function with views."""
     tried: set[str] = set()
     while True:
         carried = [(name, loops) for name, loops in _carried(function).items() if name not in tried]
@@ -77,8 +77,8 @@ def _carried(function: ir.Function) -> dict[str, list[Loop]]:
 
 @dataclass(frozen=True)
 class Axis:
-    """Where an axis of the whole array is in a part: from ``start`` on in ``step``, along an axis of the part, or at
-    ``start`` alone."""
+    """The position of an array's axis in a part: from ``start`` in steps of ``step`` along an axis of the part, or
+    fixed at ``start``."""
 
     start: ir.Expr
     step: ir.Expr
@@ -94,8 +94,8 @@ class Group:
 
 
 def _group(function: ir.Function, name: str, loops: Iterable[Loop], whole: bool) -> Group | None:
-    """A carried name, and those from which it is taken, if loops bind them to parts of one array: of a ``whole`` one,
-    or of a part of it that has a name before the loops.
+    """A carried name and the names from which it is taken, if loops bind them to parts of one array: a ``whole`` one,
+    or a part that has a name before the loops.
     """
     bindings: dict[str, list[ir.Stmt]] = {}
     for n in ir.walk(function.body):
@@ -103,7 +103,7 @@ def _group(function: ir.Function, name: str, loops: Iterable[Loop], whole: bool)
             bindings.setdefault(n.target.name, []).append(n)
     inside = {id(n) for loop in loops for n in ir.walk(loop)}
     root: ir.Var | None = None
-    names, waiting = {name: None}, [name]  # in an order that is the same in all processes
+    names, waiting = {name: None}, [name]  # in the same order in all processes
     while waiting:
         for b in bindings[waiting.pop()]:
             if not isinstance(b, (ir.Alias, ir.View)):
@@ -122,7 +122,7 @@ def _group(function: ir.Function, name: str, loops: Iterable[Loop], whole: bool)
         return None
     parts: dict[str, tuple[int | None, ...]] = {root.name: tuple(range(root.type.ndim))}
     known_before = 0
-    while len(parts) > known_before:  # once more when all are known: every binding is looked at
+    while len(parts) > known_before:  # again when all are known, so that every binding is checked
         known_before = len(parts)
         for b in found:
             if b.array.name in parts:
@@ -139,7 +139,7 @@ def _group(function: ir.Function, name: str, loops: Iterable[Loop], whole: bool)
 
 
 def _axes(b: Binding) -> tuple[Axis, ...] | None:
-    """What a part is of the array from which it is taken; None if that is no matter of starts and steps."""
+    """The part of an array in terms of starts and steps; None if it has none."""
     if isinstance(b, ir.Alias):
         rest = b.array.type.ndim - len(b.index)
         return (*(Axis(i, ZERO, None) for i in b.index), *(Axis(ZERO, ONE, k) for k in range(rest)))
@@ -175,7 +175,7 @@ def _line(e: ir.Expr, axis: ir.Var) -> tuple[ir.Expr, ir.Expr] | None:
 
 @dataclass(frozen=True)
 class Numbers:
-    """What says which part a name stands for: variables, or what is the same wherever it is bound."""
+    """The numbers that define the part of a name: variables, or values that are the same at every binding."""
 
     start: tuple[ir.Expr, ...]  # for each axis of the whole array
     step: tuple[ir.Expr | None, ...]  # None: the part has no such axis
@@ -192,7 +192,7 @@ class _Rewrite:
         self.whole = self.from_zero(bindings)
         sizes = self.constant_sizes(bindings)
         self.numbers = {name: self.variables(name, sizes) for name in group.parts}
-        self.now: dict[str, ir.Var] = {}  # the part as it is taken for the uses that follow
+        self.now: dict[str, ir.Var] = {}  # the part taken for the uses that follow
 
     def run(self) -> ir.Function:
         return replace(self.function, body=self.block(self.function.body))
@@ -211,7 +211,7 @@ class _Rewrite:
         return Numbers(start, step, tuple(of_size(k) for k in range(self.types[name].ndim)))
 
     def from_zero(self, bindings: list[Binding]) -> set[tuple[str, int]]:
-        """The axes of the whole array on which a part always begins with the first element."""
+        """The axes of the whole array on which a part always begins at the first element."""
         found = {(n, j) for n, mapping in self.group.parts.items() for j, k in enumerate(mapping) if k is not None}
         while True:
             before = set(found)
@@ -225,7 +225,7 @@ class _Rewrite:
                 return found
 
     def constant_sizes(self, bindings: list[Binding]) -> dict[tuple[str, int], ir.Expr | None]:
-        """The sizes that are those of the whole array, or numbers, wherever a name is bound; None: they differ."""
+        """The sizes that are numbers, or those of the whole array, at every binding of a name; None: they differ."""
         found: dict[tuple[str, int], ir.Expr | None] = {}
         while True:
             before = dict(found)
@@ -257,7 +257,7 @@ class _Rewrite:
             return
         inner = [f for f in ("then", "orelse", "body") if hasattr(s, f)]
         bound = {n.target.name for n in ir.walk(s) if self.binds(n)}
-        if not bound or not inner:  # what is taken before holds inside
+        if not bound or not inner:  # parts taken before hold inside
             yield from self.taken(s, s.line)
             yield self.renamed(s)
             return
@@ -268,7 +268,7 @@ class _Rewrite:
             elif hasattr(s, f):
                 yield from self.taken(getattr(s, f), s.line)
                 heads[f] = self.renamed(getattr(s, f))
-        again = isinstance(s, (ir.For, ir.While))  # the blocks begin with what an earlier iteration has bound, too
+        again = isinstance(s, (ir.For, ir.While))  # the blocks also begin with bindings of an earlier iteration
         after = {name: part for name, part in self.now.items() if name not in bound}
         begin = after if again else self.now
         blocks = {}
@@ -284,7 +284,7 @@ class _Rewrite:
         return substitute(value, dict(self.now)) if used(value) & set(self.now) else value
 
     def bind(self, s: Binding) -> Iterator[ir.Stmt]:
-        """The numbers of the part that a name stands for from here on; all are computed before any is set."""
+        """Set the numbers of the part for which a name stands from here on; all are computed before any is set."""
         parts = {"index": s.index, "shape": s.shape} if isinstance(s, ir.View) else {"index": s.index}
         yield from self.taken(tuple(parts.values()), s.line)
         s = replace(s, **{f: self.renamed(value) for f, value in parts.items()})
@@ -326,7 +326,7 @@ class _Rewrite:
     # uses
 
     def taken(self, value: Any, line: int) -> Iterator[ir.Stmt]:
-        """Parts taken for what uses them and has none yet, by the numbers as they are now."""
+        """Take the parts that a value uses, by the present numbers."""
         for name in [n for n in self.group.parts if n in used(value) and n not in self.now]:
             numbers = self.numbers[name]
             known: dict[str, ir.Expr] = {}
@@ -351,7 +351,7 @@ class _Rewrite:
         return tuple(found)
 
     def in_numbers(self, e: ir.Expr) -> ir.Expr:
-        """An expression of each iteration: by the numbers themselves."""
+        """An expression that each iteration evaluates, in terms of the numbers."""
         if isinstance(e, ir.Size) and e.array.name in self.numbers:
             return cast(self.numbers[e.array.name].size[e.axis], e.type)
         if isinstance(e, ir.Load) and e.array.name in self.numbers:

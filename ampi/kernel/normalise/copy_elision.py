@@ -1,7 +1,7 @@
-"""Copy elision: of an array that nothing changes, the array itself is used in place of a copy.
+"""Copy elision: a copy of an array that nothing changes is replaced by the array.
 
 An array is *quiet* if it is an argument that nothing writes, or a local array that is written as a whole, once, right
-after it was made.  A quiet array that is a copy of a quiet array is the same array for all purposes.
+after its allocation.  A quiet copy of a quiet array can be replaced by that array.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ampi.kernel.ir.rewrite import substitute
 
 
 def without_copies(function: ir.Function) -> ir.Function:
-    """The function (its views resolved, its operations on whole arrays not yet loops) without such copies."""
+    """Remove such copies from a function with resolved views and operations on whole arrays."""
     return _Copies(function).run()
 
 
@@ -81,7 +81,7 @@ class _Copies:
         return None
 
     def is_all(self, shape: tuple[ir.Expr, ...], *names: ir.Var) -> bool:
-        """Return whether these are the sizes of an array."""
+        """Return whether a shape is that of one of these arrays."""
         for array in names:
             if shape == tuple(ir.Size(array, k, types.intp) for k in range(len(shape))):
                 return True
@@ -91,7 +91,7 @@ class _Copies:
 
 
 def _written(node: ir.Expr | ir.Stmt) -> str:
-    """The array that a statement writes, or that gets another name (which may write it); otherwise nothing."""
+    """The array that a statement writes, or gives an alias (which may write it); otherwise an empty string."""
     match node:
         case ir.Store(array=array) | ir.Accumulate(array=array) | ir.Elementwise(array=array) | ir.Alias(array=array):
             return array.name

@@ -1,9 +1,9 @@
 """Array expansion: operations on whole arrays become loops over elements.
 
-``Elementwise`` statements become loops which run over the indices of the elements that are written, so that they are
-the loops one would write by hand; where values are stored into elements that others of the values are computed from,
-they are computed into a temporary array first.  Sizes that have to agree, and are not seen to, are collected for a
-check before the kernel is called, or before the branch or the statement that needs them if it may not be run.
+``Elementwise`` statements become loops over the indices of the elements that are written, as one would write by hand;
+where a value is stored in an element from which other values are computed, all are first computed in a temporary array.
+Sizes that must agree, and are not proven to, are checked before the kernel is called, or before the branch or the
+statement that needs them if it may not run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def expand(function: ir.Function) -> ir.Function:
 
 
 def may_leave(s: ir.Stmt) -> bool:
-    """Return whether what follows a statement in its block may not be run."""
+    """Return whether statements after this one in its block may be skipped."""
     if isinstance(s, (ir.For, ir.While)):
         return any(isinstance(n, (ir.Return, ir.Raise)) for n in ir.walk(s))
     if isinstance(s, ir.If):
@@ -43,8 +43,8 @@ class _Expansion:
         self.fresh = Names.of(function).variable
         self.roots: dict[str, str] = {}
         self.agreeing: list[ir.Agree] = []
-        self.before: list[ir.If] | None = None  # where checks go that can be made earlier; None: before the call
-        self.parallel = 0  # loops on threads around what is expanded
+        self.before: list[ir.If] | None = None  # place of checks that can be made earlier; None: before the call
+        self.parallel = 0  # parallel loops around the statement
         self.allocated: dict[str, tuple[ir.Expr, ...]] = {
             name: tuple(ir.Const(n, INT) for n in array.shape) for name, array in function.constants
         }
@@ -69,8 +69,8 @@ class _Expansion:
         return self.not_always((body,), self.block)
 
     def not_always(self, what: tuple[Any], expanded: Callable[[Any], tuple[ir.Stmt, ...]]) -> tuple[ir.Stmt, ...]:
-        """What may not be run, after the checks of sizes that it needs; threads raise no errors, and have them made
-        earlier."""
+        """Statements that may be skipped, after the checks of sizes that they need; for threads, which raise no errors,
+        the checks are made earlier."""
         if self.parallel:
             return expanded(*what)
         around, self.before = self.before, []
@@ -125,14 +125,14 @@ class _Expansion:
         return self.roots.get(name, name)
 
     def meets_itself(self, s: ir.Elementwise) -> bool:
-        """Return whether a value may be computed from an element that another value is stored into."""
+        """Return whether a value may be computed from an element in which another value is stored."""
         root = self.root(s.array.name)
         loads = [n for e in (s.value, *s.index) for n in ir.walk(e) if isinstance(n, ir.Load)]
         return any(self.root(n.array.name) == root and not self.same_element(n, s) for n in loads)
 
     def same_element(self, load: ir.Load, s: ir.Elementwise) -> bool:
-        """Return whether an iteration loads from no element that another iteration writes: they can be told apart by
-        indices that both accesses have in common."""
+        """Return whether no iteration loads an element that another iteration writes, by indices that both accesses
+        have in common."""
         if load.array.name != s.array.name:
             return False
         axes = {axis.name for axis in s.axes}
@@ -158,7 +158,7 @@ class _Expansion:
         return (replace(body, whole=True) if isinstance(body, ir.For) else body,)
 
     def offset(self, axis: ir.Var, s: ir.Elementwise) -> ir.Expr:
-        """Where the index that goes with an axis begins, if it moves in steps of one."""
+        """The first value of the index along an axis, if it increases in steps of one."""
         for i in s.index:
             total = as_sum(i)
             rest = total.plus(index_algebra.Sum(0, {axis: 1}), -1)
@@ -171,7 +171,7 @@ class _Expansion:
 
     @staticmethod
     def end(begin: ir.Expr, size: ir.Expr) -> ir.Expr:
-        """Where a range of a size ends; a range does not mind an end before its beginning."""
+        """The end of a range of a size; a range may end before its beginning."""
         if isinstance(size, ir.Op) and size.name == "max" and size.args[1] == ZERO:
             size = size.args[0]
         return index_algebra.add(begin, size)
@@ -179,7 +179,7 @@ class _Expansion:
     # sizes
 
     def agree(self, s: ir.Agree) -> tuple[ir.Stmt, ...]:
-        """Nothing if two sizes are seen to be equal, or can be checked before the call; otherwise a check."""
+        """The check of two sizes; nothing if they are proven to be equal, or can be checked before the call."""
         a, b = as_sum(s.first, self.known), as_sum(s.second, self.known)
         difference = a.plus(b, -1)
         if not difference.terms and difference.constant == 0:

@@ -1,8 +1,8 @@
 """Structured jumps (single exit): ``break``, ``continue`` and early ``return`` become conditions and flags.
 
-What follows a jump is moved into the branches that do not jump; only where a branch may or may not have jumped is a
-flag tested.  A loop that is left early becomes a ``While`` with a flag (a ``For`` with its counter written out).  A
-``For`` that nothing leaves early stays as it is.
+Statements after a jump are moved into the branches that do not jump; a flag is tested only after a branch that may
+jump.  A loop that may be left early becomes a ``While`` with a flag (a ``For`` gets an explicit counter).  Other
+``For`` loops do not change.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Lowering:
         return (*start, *body, ir.Return(self.results, line=returns[-1].line if returns else 0))
 
     def block(self, body: tuple[ir.Stmt, ...], exits: _Exits) -> tuple[ir.Stmt, ...]:
-        """Lower a block: no jump is left in it, and what a jump skips is not executed."""
+        """Lower a block, so that no jump is left in it."""
         result: list[ir.Stmt] = []
         for number, statement in enumerate(body):
             rest = body[number + 1 :]
@@ -109,7 +109,7 @@ class _Lowering:
         return given
 
     def branch(self, statement: ir.If, rest: tuple[ir.Stmt, ...], exits: _Exits) -> list[ir.Stmt]:
-        """An ``If`` that jumps, and what comes after it in the block."""
+        """An ``If`` that jumps, and the statements after it in the block."""
         if not rest:
             then, orelse = self.block(statement.then, exits), self.block(statement.orelse, exits)
             return [] if not then and not orelse else [replace(statement, then=then, orelse=orelse)]
@@ -174,7 +174,7 @@ class _Lowering:
 
 
 class _Exits:
-    """The flags that a jump clears or sets here: ``going`` of the innermost loop, ``returned`` of the function."""
+    """The flags that a jump changes: ``going`` of the innermost loop, ``returned`` of the function."""
 
     def __init__(self, going: ir.Var | None = None, returned: ir.Var | None = None):
         self.going = going
@@ -182,7 +182,7 @@ class _Exits:
 
 
 def _jumps(node: Any) -> bool:
-    """Return whether a jump out of this statement's block is inside (a break of an inner loop is none)."""
+    """Return whether a node contains a jump out of its block (not counting a break of an inner loop)."""
     if isinstance(node, (ir.Break, ir.Continue, ir.Return)):
         return True
     if isinstance(node, ir.If):
@@ -249,7 +249,7 @@ def _mark_returns(body: tuple[ir.Stmt, ...], skip: ir.Var) -> tuple[ir.Stmt, ...
 
 
 def _tidy(statement: ir.If) -> list[ir.Stmt]:
-    """No empty ``then``."""
+    """Remove an empty ``then``."""
     if statement.then:
         return [statement]
     if not statement.orelse:

@@ -21,7 +21,7 @@ Place = tuple[str, tuple[int, ...]]  # an array and leading indices
 
 
 def scalarise(function: ir.Function, max_elements: int = MAX_ELEMENTS) -> ir.Function:
-    """Replace local arrays of at most ``max_elements`` that are used element by element only, at constant places."""
+    """Replace local arrays of at most ``max_elements`` that are only used element by element, at constant indices."""
     return _Scalarise(function, max_elements).run()
 
 
@@ -58,7 +58,7 @@ class _Scalarise:
     # which arrays
 
     def follow_views(self) -> None:
-        """Names of parts of the arrays, at constant indices."""
+        """Find the names of parts of the arrays, at constant indices."""
         for s in ir.walk(self.function.body):
             if isinstance(s, ir.Alias) and s.array.name in self.views:
                 index = _constants(s.index)
@@ -77,12 +77,12 @@ class _Scalarise:
         return shared
 
     def escapes(self, name: str) -> bool:
-        """Return whether a name is used otherwise than element by element at constant places inside the array."""
+        """Return whether a name is used otherwise than element by element at constant indices inside the array."""
         uses = sum(isinstance(n, ir.Var) and n.name == name for n in ir.walk(self.function.body))
         return uses != sum(self.harmless(n, name) for n in ir.walk(self.function.body))
 
     def harmless(self, node: Any, name: str) -> int:
-        """How many occurrences of the name this node accounts for."""
+        """The number of harmless occurrences of the name in this node."""
         match node:
             case ir.Load(array=array, index=index) | ir.Store(array=array, index=index) if array.name == name:
                 return self.element(name, index) is not None
@@ -144,7 +144,7 @@ class _Scalarise:
         return (mapped(s, self.replaced),)
 
     def allocate(self, s: ir.Alloc, name: str, fill: ir.Expr | None) -> tuple[ir.Stmt, ...]:
-        # What np.empty leaves there is nobody's business; zero makes every scalar defined.
+        # Elements of np.empty are undefined; zero makes every scalar defined.
         dtype = s.target.type.dtype
         value = cast(ir.Const(0, types.int64), dtype) if fill is None else self.expression(fill)
         return tuple(

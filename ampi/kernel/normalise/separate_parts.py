@@ -1,4 +1,4 @@
-"""Dependence test: whether a part of an array, bound in a loop, is written in the loop while a name stands for it."""
+"""Dependence test: writes in a loop to a part of an array while a name stands for that part."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ Write = ir.Store | ir.Accumulate | ir.Elementwise
 
 
 class SeparateParts:
-    """``p = m[t]`` at the end of an iteration, ``m[t] = ...`` before it: in the next one ``m[t]`` is another part."""
+    """Proves parts separate: after ``p = m[t]`` at the end of an iteration, ``m[t] = ...`` writes another part in the
+    next."""
 
     def __init__(self, function: ir.Function):
         self.loops: dict[int, tuple[Loop, ...]] = {}  # around each statement, outermost first
         self.place: dict[int, int] = {}
-        self.begins: dict[int, set[str]] = {}  # what is live where an iteration begins
+        self.begins: dict[int, set[str]] = {}  # the names live at the beginning of an iteration
         self.bindings: dict[str, list[ir.Stmt]] = {}
         self.walk(function.body, (), set())
 
@@ -39,7 +40,8 @@ class SeparateParts:
                     self.walk(s.body, loops, after)
 
     def parts(self, name: str, array: str, seen: frozenset[str] = frozenset()) -> list[ir.Stmt] | None:
-        """Where a name, or one that it is bound to, becomes a part of an array; None where it is all of it."""
+        """The statements that bind a name, directly or not, to a part of an array; None if one binds it to the
+        whole."""
         found: list[ir.Stmt] = []
         for b in self.bindings.get(name, ()):
             if isinstance(b, ir.Alloc) or b.array.name in seen:  # type: ignore[attr-defined]
@@ -58,7 +60,7 @@ class SeparateParts:
         return found
 
     def are_separate(self, s: Write, name: str) -> bool:
-        """Return whether what a statement writes is never a part for which a name (bound before) stands then."""
+        """Return whether a statement never writes a part for which the name, bound before, stands."""
         parts = self.parts(name, s.array.name)
         return bool(parts) and all(self.is_separate(s, b, name) for b in parts or ())
 

@@ -1,6 +1,6 @@
-"""Constant folding: integer arithmetic, comparisons and conditions whose outcome is known.
+"""Constant folding: integer arithmetic, comparisons and conditions with a known outcome.
 
-Floating-point arithmetic is left as it is written.  ``mapped`` is the walk over expressions that other passes use.
+Floating-point arithmetic is left as written.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _fits(value: int, type_: types.Integer) -> bool:
 
 
 def trip_count(loop: ir.For) -> int | None:
-    """How often a loop runs, if that is known."""
+    """The number of iterations of a loop, if known."""
     bounds = (loop.start, loop.stop, loop.step)
     if not all(isinstance(b, ir.Const) for b in bounds) or loop.step.value == 0:
         return None

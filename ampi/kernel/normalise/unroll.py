@@ -1,4 +1,4 @@
-"""Loop unrolling: what an iteration of a short loop computes stays in registers, and so do its derivatives."""
+"""Loop unrolling: short loops are written out, so that values and derivatives stay in registers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ampi.kernel.ir.rewrite import rename
 from ampi.kernel.normalise.simplify import trip_count
 
 MAX_TRIPS = 16
-MAX_SIZE = 2000  # nodes of what a loop becomes
+MAX_SIZE = 2000  # nodes of an unrolled loop
 
 
 def unroll(function: ir.Function, max_trips: int = MAX_TRIPS, max_size: int = MAX_SIZE) -> ir.Function:
@@ -55,7 +55,7 @@ class _Unroll:
         arrays = [n.target.name for n in ir.walk(loop.body) if isinstance(n, (ir.Alloc, ir.Alias))]
         for number, value in enumerate(range(loop.start.value, loop.stop.value, loop.step.value)):
             names: dict[str, ir.Expr] = {loop.var.name: ir.Const(value, loop.var.type)}
-            # An array is defined once in the text, so every copy of its definition has a name of its own.
+            # An array is defined once in the text, so every copy of its definition has a new name.
             renamed = {} if number == 0 else {name: self.fresh(name) for name in arrays}
             keep = lambda name, renamed=renamed: renamed.get(name, name)
             for statement in loop.body:

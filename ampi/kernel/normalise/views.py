@@ -17,8 +17,7 @@ from ampi.kernel.normalise.array_phi import references
 
 
 def resolve_views(function: ir.Function) -> ir.Function:
-    """The function with ``Alias`` only for names that stand for one array or another, and with ``View`` only for parts
-    that such names stand for."""
+    """Resolve views; ``Alias`` and ``View`` are left only for names that stand for one of several arrays."""
     captured: set[str] = set()
     while True:
         try:
@@ -28,7 +27,7 @@ def resolve_views(function: ir.Function) -> ir.Function:
 
 
 class _Stale(Exception):
-    """A part of what a name stood for is used after the name was bound again."""
+    """A part of a name's previous array is used after the name was bound again."""
 
     def __init__(self, name: str):
         super().__init__(name)
@@ -38,14 +37,14 @@ class _Stale(Exception):
 class _Views:
     def __init__(self, function: ir.Function, captured: set[str]):
         self.function = function
-        self.captured = captured  # views of what a name stands for, whatever it does later
+        self.captured = captured  # views that stay valid when the name is bound again
         self.integers = Integers(function)
         self.fresh = Names.of(function).variable
         self.references = references(function)
         aliases = [n for n in ir.walk(function.body) if isinstance(n, ir.Alias)]
         self.meant = {n.array.name for n in aliases if n.target.name in self.references}
         self.views: dict[str, ir.View] = {}
-        self.stale: set[str] = set()  # views of what a name has stood for before
+        self.stale: set[str] = set()  # views of a name's previous array
         self.line = function.first_line
 
     def run(self) -> ir.Function:
@@ -101,7 +100,7 @@ class _Views:
         return (mapped(s, self.resolved),)
 
     def custom(self, s: ir.Custom) -> tuple[ir.Stmt, ...]:
-        """A call with a rule of its own takes arrays, and parts of them at leading indices, by name."""
+        """A call with a custom rule, which takes arrays, and parts at leading indices, by name."""
         before: list[ir.Stmt] = []
         for e in (*s.arguments, *s.results):
             view = self.view(e) if isinstance(e, ir.Var) else None
@@ -111,7 +110,7 @@ class _Views:
             axes = {axis.name for axis in view.axes}
             whole = all(self.is_whole_axis(view, k) for k in range(len(axes))) and view.index == (*leading, *view.axes)
             if not whole or any(isinstance(n, ir.Var) and n.name in axes for i in leading for n in ir.walk(i)):
-                self.fail(f"'{s.rule.name}' has a rule of its own and is given a slice of an array; pass a copy of it")
+                self.fail(f"'{s.rule.name}' has a custom rule and is given a slice of an array; pass a copy of it")
             before.append(ir.Alias(view.target, view.array, leading, line=s.line))
         keep = {n.target.name for n in before if isinstance(n, ir.Alias)}
         resolved = lambda e: e if isinstance(e, ir.Var) and e.name in keep else self.expression(e)
@@ -136,14 +135,14 @@ class _Views:
         self.stale |= {name for name, view in self.views.items() if view.array.name == s.target.name}
 
     def enter(self, s: ir.For | ir.While) -> None:
-        """Views of a name that a loop binds again do not hold inside."""
+        """Drop views of names that a loop binds again."""
         bound = {n.target.name for n in ir.walk(s.body) if isinstance(n, ir.Alias)} & self.references
         self.stale |= {name for name, view in self.views.items() if view.array.name in bound}
 
     # views
 
     def capture(self, s: ir.View) -> tuple[ir.Stmt, ...]:
-        """Note a view; where it outlasts what its array stands for, of a name of its own."""
+        """Note a view, under a new name if its array's name is bound again while the view is in use."""
         array = s.array
         whole = self.views.get(array.name)
         if whole is not None and array.name not in self.stale and self.is_whole(whole):
@@ -156,7 +155,7 @@ class _Views:
         return (ir.Alias(now, array, (), line=s.line),)
 
     def add(self, view: ir.View) -> None:
-        """Note a view as a part of an array that is itself no view."""
+        """Note a view as a part of an array that is no view itself."""
         shape = self.all(view.shape)
         self.integers.count_axes(view.axes, shape)
         array, index = self.element(view.array, self.all(view.index))
