@@ -25,9 +25,9 @@ from .arrays.array import ndarray
 from .arrays.functions import CONSTANT as _CONSTANT
 from .arrays.nested import from_nested as _from_nested
 from .arrays.writing import write_constants as _write_constants
+from .base.missing_rules import no_rule as _no_rule
 from .base.structures import leaves as _leaves
 from .base.structures import mapped as _mapped
-from .errors import no_rule as _no_rule
 from .foreign.unhooked_numpy import OfNumbers as _OfNumbers
 from .foreign.unhooked_numpy import RefusingToWrite as _RefusingToWrite
 from .foreign.unhooked_numpy import any_active as _any_active

@@ -17,8 +17,8 @@ FOUNDATIONS = {"errors", "base", "memory", "tape"}
 ARRAYS = {"arrays", "rules", "numpy", "foreign"}
 ROOMS = {
     "": {
-        "errors": {"tape"},
-        "base": {"errors", "mpi"},
+        "errors": set(),
+        "base": {"errors"},
         "memory": {"errors", "base"},
         "tape": {"errors", "base", "memory"},
         "arrays": FOUNDATIONS | ARRAYS | {"kernel"},
@@ -70,9 +70,6 @@ ROOMS = {
     },
 }
 CIRCLES = {
-    ("errors", "tape"),
-    ("tape.push", "tape.vector_push"),
-    ("tape.tape", "tape.push"),
     ("mpi.collectives.collective_calls", "mpi.collectives.second"),
     ("arrays.ufuncs", "foreign.compiled_ufuncs"),
     ("foreign.compiled_ufuncs", "foreign.element_loops"),
@@ -80,7 +77,6 @@ CIRCLES = {
     ("foreign.compiled_ufuncs", "numpy"),
     ("kernel.dispatcher", "kernel.recording"),
     ("kernel.list_arguments", "numpy"),
-    ("derivatives.first_order", "derivatives.second_order"),
     ("arrays.scalars", "foreign.pictures"),
     ("arrays.scalars", "foreign.standard_library"),
 }

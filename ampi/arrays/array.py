@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..base import checks
-from ..errors import no_rule
+from ..base.missing_rules import no_rule
 from ..foreign import texts
 from ..foreign.outside import (
     is_called_by_ampi,

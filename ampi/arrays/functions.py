@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from ..base.missing_rules import no_rule
 from ..base.structures import leaves, mapped
-from ..errors import no_rule
 from ..foreign.outside import warn_filed
 from ..foreign.texts import of_active
 from ..memory.storages import is_numpys, is_scalar, plain, storage_of, wrapped

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ActivityError, no_rule
+from ..base.missing_rules import no_rule
+from ..errors import ActivityError
 from ..memory.storages import Region, TrackedArray, region_of, wrapped
 from ..tape import BaseAdjoint, Push, Sweep, current
 from .activity import carries, carry, plain_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import no_rule
+from ..base.missing_rules import no_rule
 from ..memory.storages import Region, plain, region_of, tracked, wrapped
 from ..rules.elementwise import leg, times
 from ..tape import BaseAdjoint, Push, Sweep, Tape

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import no_rule
+from ..base.missing_rules import no_rule
 from ..memory.storages import (
     Region,
     TrackedArray,

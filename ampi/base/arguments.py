@@ -6,7 +6,8 @@ import argparse
 import platform
 from typing import Any
 
-from ..mpi import COMM_WORLD
+from mpi4py.MPI import COMM_WORLD
+
 from .versions import version
 
 

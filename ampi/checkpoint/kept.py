@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..base.program_lines import where_called
 from ..errors import ActivityError
 from ..memory.extents import Extent
-from ..memory.handouts import describe, where_called
+from ..memory.handouts import describe
 from ..memory.storages import Region, Storage, TrackedArray, memory_at, region_of, storage_of
 from ..mpi.files import positions
 from ..tape import Record, Tape, Undo

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ..base.program_lines import where_called
 from ..errors import TapeError
-from ..memory.handouts import where_called
 from ..tape.replays import is_again, is_first
 
 FORWARD, REVERSE, END = "forward", "reverse", "end"

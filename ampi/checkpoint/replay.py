@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from checkpoint_schedules import Copy, EndForward, EndReverse, Forward, Move, Reverse, StorageType
 
+from ..base.program_lines import where_called
 from ..errors import ActivityError, CommunicationError, TapeError
 from ..memory.extents import address_of
-from ..memory.handouts import where_called
 from ..memory.storages import Region, Storage, is_scalar, storage_of
 from ..mpi.outcomes import install
 from ..tape import Record, Sweep, Tape, Undo, may_change, passive

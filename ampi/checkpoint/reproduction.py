@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..base.program_lines import warning_level
 from ..errors import ActivityWarning, TapeError
-from ..memory.handouts import describe, warning_level
+from ..memory.handouts import describe
 from ..memory.storages import plain, storage_of
 from .views import View, spelled
 from .written import block_of, fingerprints

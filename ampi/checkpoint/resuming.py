@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..base.program_lines import LIBRARIES
 from ..errors import TapeError
-from ..memory.handouts import LIBRARIES
 from ..memory.storages import Region, Storage, memory_at
 from ..mpi.files import positions, put_back_told, told_positions
 from ..tape import Sweep

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from ..base.program_lines import warning_level
 from ..errors import CommunicationError, PerformanceWarning, TapeError
 from ..foreign.seen import seen as intercepted
-from ..memory.handouts import describe, warning_level
+from ..memory.handouts import describe
 from ..memory.live_arrays import tracked_arrays
 from ..memory.storages import Region, Storage, TrackedArray, arrays_of_blocks, forget_node, is_scalar, storage_of
 from ..mpi import COMM_WORLD

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from ..base.program_lines import LIBRARIES
 from ..errors import TapeError
-from ..memory.handouts import LIBRARIES
 from ..memory.storages import TrackedArray, carries_derivatives
 
 

@@ -11,64 +11,14 @@ import numpy as np
 
 from ..arrays.activity import is_active, plain_of
 from ..arrays.array import value
-from ..errors import ActivityError, ActivityWarning, AmpiError, CommunicationError, TapeError
-from ..memory.handouts import warning_level
-from ..memory.layouts import behaves_otherwise
-from ..memory.storages import TrackedArray, carries_derivatives, plain, tracked_copy
+from ..base.program_lines import warning_level
+from ..errors import ActivityWarning, TapeError
+from ..memory.storages import TrackedArray
 from ..tape import ForwardTape, Push, Tape, VectorPush
 from ..tape.recording import recording
-
-OBJECTIVES = ("sum", "replicated", "root")
-
-
-def require_objective(objective: str) -> None:
-    """Raise if there is no such objective."""
-    if objective not in OBJECTIVES:
-        raise ValueError(f"objective must be one of {', '.join(map(repr, OBJECTIVES))}, not {objective!r}")
-
-
-def map_leaves(function: Callable, x: Any) -> Any:
-    """Apply a function to the leaves of tuples, lists and dictionaries."""
-    if x is None:
-        return None
-    if isinstance(x, dict):
-        return {name: map_leaves(function, item) for name, item in x.items()}
-    if isinstance(x, tuple) and hasattr(x, "_fields"):
-        return type(x)(*(map_leaves(function, item) for item in x))
-    if isinstance(x, (tuple, list)):
-        return type(x)(map_leaves(function, item) for item in x)
-    return function(x)
-
-
-def leaves_of(x: Any) -> list:
-    found: list = []
-    map_leaves(found.append, x)
-    return found
-
-
-def _is_inexact(x: Any) -> bool:
-    return carries_derivatives(x.dtype if isinstance(x, np.ndarray) else np.asarray(x).dtype)
-
-
-def _is_list_of_numbers(x: Any) -> bool:
-    """Whether a list is what NumPy makes an array of numbers of, as `Tape.watch` takes it."""
-    return isinstance(x, list) and len(x) > 0 and all(_is_number(item) or _is_list_of_numbers(item) for item in x)
-
-
-def _is_number(x: Any) -> bool:
-    return isinstance(x, (int, float, complex, np.number)) and not isinstance(x, np.ndarray)
-
-
-def with_arrays(x: Any) -> Any:
-    """An argument with arrays for its lists of numbers."""
-    if _is_list_of_numbers(x):
-        return np.array(x)
-    if isinstance(x, dict):
-        return {name: with_arrays(item) for name, item in x.items()}
-    if isinstance(x, (tuple, list)):
-        items = [with_arrays(item) for item in x]
-        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
-    return x
+from .arguments import has_tangent, is_inexact, leaves_of, map_leaves, number_of_directions, with_arrays, with_tangents
+from .objectives import ranks_of, require_objective, warn_of_replicated, weight_of
+from .second_order import of_forward_mode
 
 
 def _watch(tape: Tape, x: Any) -> Any:
@@ -151,7 +101,7 @@ def vjp(f: Callable, *x: Any) -> tuple[Any, Callable]:
             error = TapeError(f"pullback: y has {len(outputs)} arrays, y_bar {len(seeds)}")
             tape.refuse(error)
             raise error
-        pairs = [(leaf, seed) for leaf, seed in zip(outputs, seeds) if _is_inexact(leaf)]
+        pairs = [(leaf, seed) for leaf, seed in zip(outputs, seeds) if is_inexact(leaf)]
         return adjoints_of(tape, [leaf for leaf, _ in pairs], watched, [seed for _, seed in pairs])
 
     return value(y), pullback
@@ -291,73 +241,6 @@ def _is_leaf_of(leaf: Any, tape: Tape) -> bool:
     return has_tangent(leaf) and tape.is_active(leaf)
 
 
-def has_tangent(leaf: Any) -> bool:
-    return isinstance(leaf, (np.ndarray, np.generic, float, complex)) and _is_inexact(leaf)
-
-
-def number_of_directions(asked: str, tangents: Any, given: bool | int) -> int:
-    """In how many directions tangents go: as long as the leading axis of the first one is."""
-    first = next((np.shape(plain_of(leaf)) for leaf in leaves_of(with_arrays(tangents)) if leaf is not None), None)
-    if first == ():
-        raise TapeError(f"{asked}: with vectorised=True tangents have a leading axis, and one is a number")
-    if first is None and isinstance(given, bool):
-        raise TapeError(f"{asked}: no tangent says how many directions there are; pass their number: vectorised=k")
-    count = first[0] if isinstance(given, bool) else int(given)  # type: ignore[index]
-    if count < 1:
-        raise TapeError(f"{asked}: {count} directions; pass one at least")
-    return count
-
-
-def with_tangents(
-    tape: Any,
-    x: Any,
-    x_dot: Any,
-    where: str,
-    asked: str = "ampi.jvp",
-    start: Callable | None = None,
-    lead: tuple[int, ...] = (),
-) -> Any:
-    """Copies of the leaves of arguments that have tangents on the tape; those without one as they are.
-
-    ``start(x, x_dot)`` makes the copies of others than `jvp`, also of leaves of which the tangent is None; tangents
-    have the leading axes ``lead``.
-    """
-    if _is_list_of_numbers(x):
-        x = np.array(x)
-    if isinstance(x, (tuple, list, dict)):
-        if x_dot is None:
-            x_dot = {name: None for name in x} if isinstance(x, dict) else [None] * len(x)
-        kind = dict if isinstance(x, dict) else (tuple, list)
-        if not isinstance(x_dot, kind) or len(x_dot) != len(x) or (isinstance(x, dict) and x_dot.keys() != x.keys()):
-            raise TapeError(f"{asked}: {where} is a {type(x).__name__} of {len(x)}, and its tangent is not")
-        if isinstance(x, dict):
-            return {
-                name: with_tangents(tape, x[name], x_dot[name], f"{where}[{name!r}]", asked, start, lead) for name in x
-            }
-        pairs = enumerate(zip(x, x_dot))
-        items = [with_tangents(tape, a, b, f"{where}[{k}]", asked, start, lead) for k, (a, b) in pairs]
-        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
-    tape.is_active(x)  # raises if it carries derivatives on an outer tape
-    plainly = plain_of(x)
-    if x is None or x_dot is None:
-        if start is not None and x is not None:
-            return start(plainly, None)
-        return tracked_copy(plainly) if isinstance(x, np.ndarray) and not behaves_otherwise(type(plainly)) else x
-    if not _is_inexact(plainly):
-        raise ActivityError(f"{asked}: {where} is of dtype {np.asarray(plainly).dtype}; its tangent must be None")
-    given = np.asarray(plain_of(x_dot))
-    if given.shape != (*lead, *np.shape(plainly)):
-        beside = f", which has to be {(*lead, *np.shape(plainly))}" if lead else ""
-        raise TapeError(f"{asked}: {where} has the shape {np.shape(plainly)}, its tangent {given.shape}{beside}")
-    if given.dtype.kind == "c" and np.asarray(plainly).dtype.kind != "c":
-        raise TapeError(f"{asked}: {where} is real, its tangent complex")
-    if start is not None:
-        return start(plainly, given)
-    copy = tracked_copy(plainly)
-    tape.start(copy, given)
-    return copy
-
-
 def _tangent_of(tape: ForwardTape, leaf: Any) -> Any:
     if not has_tangent(leaf):
         return None
@@ -420,8 +303,6 @@ def value_and_grad(
     def evaluate(*arguments: Any, **keywords: Any) -> tuple[Any, Any]:
         outer = recording()
         if outer is not None and outer.forward is not None and any(is_active(outer, x) for x in leaves_of(arguments)):
-            from .second_order import of_forward_mode
-
             y, found = of_forward_mode(f, numbers, arguments, keywords, objective, comm, outer)
             return y, found if isinstance(argnums, tuple) else found[0]
         with Tape() as tape:
@@ -454,93 +335,3 @@ def grad(f: Callable, argnums: int | tuple[int, ...] = 0, objective: str = "sum"
         return evaluate(*arguments, **keywords)[1]
 
     return gradient
-
-
-def warn_of_replicated(call: Any) -> None:
-    """After a sweep, which notes this call: warn on the first rank that one value was counted on each."""
-    if call is None or call.reverse.rank:
-        return
-    size = call.reverse.comm.Get_size()
-    warnings.warn(
-        f"all {size} ranks returned the same value, which they have from {call.describe()}: their sum, which "
-        f'objective="sum" differentiates, counts it {size} times, and so does the gradient. If it is one value, '
-        'objective="replicated" counts it once.',
-        ActivityWarning,
-        stacklevel=warning_level(),
-    )
-
-
-def weight_of(tape: Any, y: Any, objective: str, comm: Any) -> float | None:
-    """This rank's weight in the objective; None if its output has no part in it.  The sweep that follows looks whether
-    a sum counts one value several times.
-
-    Raises
-    ------
-    AmpiError
-        There is no such objective: ranks that wait for this one's sweep are told.
-    """
-    tape.returned = tape.replicated = None
-    try:
-        seed = _seed_of(y, objective, comm)
-    except Exception as error:
-        tape.refuse(error)
-        raise
-    if seed is not None and objective == "sum" and comm.Get_size() > 1 and tape.is_active(y):
-        tape.returned = float(plain(y).reshape(()))
-    return seed
-
-
-def _seed_of(y: Any, objective: str, comm: Any) -> float | None:
-    rank = comm.Get_rank()
-    if objective == "replicated":
-        _check_replicated(y, comm)
-        return 1.0 if rank == 0 else 0.0
-    if y is None and comm.Get_size() > 1 and objective == "sum":
-        return None
-    if objective == "root" and rank:
-        return None
-    _check_scalar(y)
-    return 1.0
-
-
-def _check_scalar(y: Any) -> None:
-    if isinstance(y, np.ndarray) and y.size == 1 and y.dtype.kind == "f":
-        return
-    if isinstance(y, (float, np.floating)):
-        raise ActivityError(
-            f"the function returned a plain {type(y).__name__}, which carries no derivative; compute it with "
-            "ampi.numpy and return the 0-d array as it is (on a rank that has no part in the objective: None)"
-        )
-    shape = f" of shape {y.shape} and dtype {y.dtype}" if isinstance(y, np.ndarray) else ""
-    raise TapeError(f"the function must return one real number to have a gradient, not a {type(y).__name__}{shape}")
-
-
-def ranks_of(comm: Any) -> Any:
-    from mpi4py import MPI
-
-    return MPI.COMM_WORLD if comm is None else comm
-
-
-def _check_replicated(y: Any, comm: Any) -> None:
-    """Raise on every rank if the values differ by more than rounding, or if one is none."""
-    problem: Exception | None = None
-    try:
-        _check_scalar(y)
-    except AmpiError as error:
-        problem = error
-    given = comm.allgather(str(problem) if problem else float(plain(y).reshape(())))
-    if problem:
-        raise problem
-    for rank, found in enumerate(given):
-        if isinstance(found, str):
-            raise CommunicationError(f'objective="replicated": rank {rank} has no value: {found}')
-    values: list[float] = given
-    low, high = min(values), max(values)
-    tolerance = 16 * float(np.finfo(y.dtype).eps) * max(abs(low), abs(high))
-    if all(v != v for v in values) or high - low <= tolerance:
-        return
-    shown = ", ".join(f"rank {rank}: {v!r}" for rank, v in enumerate(values[:8]))
-    raise CommunicationError(
-        f'objective="replicated": the ranks returned different values ({shown}{", …" if len(values) > 8 else ""}); '
-        'reduce them to one value (Allreduce) or use objective="sum"'
-    )

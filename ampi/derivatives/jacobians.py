@@ -21,8 +21,10 @@ import numpy as np
 from ..arrays.activity import plain_of
 from ..errors import ActivityError, CommunicationError, TapeError
 from ..tape import Tape, bytes_of
-from .first_order import has_tangent, leaves_of, push_forward, ranks_of
-from .second_order import products, require_objective
+from .arguments import has_tangent, leaves_of
+from .first_order import push_forward
+from .objectives import ranks_of, require_objective
+from .second_order import products
 
 CHUNK = 16
 """Directions at once, if nobody says how many."""

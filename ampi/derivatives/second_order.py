@@ -11,24 +11,14 @@ import numpy as np
 
 from ..arrays.activity import is_active, plain_of
 from ..arrays.array import value
+from ..base.program_lines import warning_level
 from ..errors import ActivityWarning, TapeError
-from ..memory.handouts import warning_level
 from ..memory.layouts import laid_out_copy
 from ..memory.storages import TrackedArray, tracked_copy
 from ..tape import Push, SecondTape, VectorPush, second_order
 from ..tape.recording import restored
-from .first_order import (
-    has_tangent,
-    leaves_of,
-    map_leaves,
-    number_of_directions,
-    ranks_of,
-    require_objective,
-    warn_of_replicated,
-    weight_of,
-    with_arrays,
-    with_tangents,
-)
+from .arguments import has_tangent, leaves_of, map_leaves, number_of_directions, with_arrays, with_tangents
+from .objectives import ranks_of, require_objective, warn_of_replicated, weight_of
 
 
 class Products:

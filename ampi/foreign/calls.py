@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from ..arrays.array import ndarray
+from ..base.program_lines import LIBRARIES, where_called
 from ..base.structures import leaves
 from ..errors import ActivityError
-from ..memory.handouts import LIBRARIES, where_called
 from ..memory.storages import TrackedArray
 from ..tape import Tape, at_opening, current
 from . import entry_points

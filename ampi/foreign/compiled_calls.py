@@ -13,7 +13,7 @@ from ampi.kernel import kernel
 
 from .. import numpy as anp
 from ..arrays.activity import plain_of
-from ..errors import no_rule
+from ..base.missing_rules import no_rule
 from ..memory.storages import carries_derivatives
 
 

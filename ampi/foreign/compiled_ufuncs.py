@@ -12,7 +12,7 @@ import numpy as np
 
 from ..arrays.activity import plain_of
 from ..arrays.writing import assign
-from ..errors import no_rule
+from ..base.missing_rules import no_rule
 from ..memory.storages import carries_derivatives, tracked
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..arrays.activity import is_active
+from ..base.program_lines import where_called
 from ..base.structures import leaves
 from ..errors import ActivityError
-from ..memory.handouts import where_called
 from ..tape import Tape
 from .libraries import Hook, hook, when_imported
 

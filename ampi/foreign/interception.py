@@ -24,8 +24,8 @@ import numpy as np
 
 from ..base import checks
 from ..base.arrivals import around_imports, when_imported
+from ..base.program_lines import warning_level
 from ..errors import ActivityWarning
-from ..memory.handouts import warning_level
 from ..tape import Tape, at_closing, at_opening
 from .entry_points import ARRAY_BASE, WORD, Unknown, object_at, word_at, writeable
 from .trampolines import Hook, Place, compile_trampolines

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..base import arrivals
-from ..errors import public_name
+from ..base.missing_rules import public_name
 from ..tape import Tape, at_opening, current
 from ..tape.recording import open_tapes
 

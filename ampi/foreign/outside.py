@@ -12,6 +12,7 @@ import numpy as np
 
 from ..arrays.activity import is_active
 from ..base import checks
+from ..base.program_lines import calling_frame, warning_level
 from ..errors import ActivityError, ActivityWarning
 from ..memory import handouts
 from ..memory.storages import LENT, behind, storage_of
@@ -46,12 +47,12 @@ def warn_lost(what: str, array: Any, instead: str = KEEP) -> None:
 
 def say_lost(what: str, instead: str, place: str = "") -> None:
     """Say once per source line (of each function on it) that the derivative of something active is dropped."""
-    frame = None if place else handouts.calling_frame()
+    frame = None if place else calling_frame()
     place = place or _place()
     key = f"{place} {hash(frame.f_code) if frame is not None else 0}"
     if key not in _warned:
         _warned.add(key)
-        warnings.warn(_message(place, what, instead), ActivityWarning, stacklevel=handouts.warning_level())
+        warnings.warn(_message(place, what, instead), ActivityWarning, stacklevel=warning_level())
 
 
 FILED = "what is read back from the file carries none: write it inside `with ampi.passive():`"

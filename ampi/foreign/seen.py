@@ -23,8 +23,9 @@ from ..arrays import conversions, indexing, nested, writing
 from ..arrays.activity import copies
 from ..arrays.array import ndarray
 from ..base import arrivals, checks
+from ..base.missing_rules import no_rule
 from ..base.structures import leaves
-from ..errors import ActivityError, no_rule
+from ..errors import ActivityError
 from ..memory.storages import TrackedArray, carries_derivatives, plain, storage_of, tracked
 from ..tape import Tape, at_opening, current
 from . import entry_points, interception

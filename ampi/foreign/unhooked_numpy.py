@@ -19,8 +19,8 @@ from ..arrays.activity import is_active, is_inexact
 from ..arrays.array import ndarray
 from ..arrays.nested import from_nested
 from ..arrays.writing import concerns_tapes
+from ..base.missing_rules import no_rule
 from ..base.structures import leaves
-from ..errors import no_rule
 from ..memory.storages import is_scalar, wrapped
 from ..rules.inplace import WRITERS
 from ..tape import current

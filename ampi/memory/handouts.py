@@ -14,7 +14,6 @@ sweep, the values that earlier records need, and the derivative of what is no lo
 
 from __future__ import annotations
 
-import os
 import sys
 import zlib
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.program_lines import LIBRARIES, where_called
 from ..errors import ActivityError
 from .storages import Storage, TrackedArray, address_of, memory_at, storage_of
 
@@ -127,43 +127,6 @@ class Note:
 
 
 # ---------------------------------------------------------------------------------------------------------- messages
-
-
-LIBRARIES = {"ampi", "numpy", "scipy", "numba", "mpi4py"}
-"""Packages whose lines are not those of the program."""
-
-
-_PYTHONS = f"{os.path.dirname(os.__file__)}{os.sep}"
-
-
-def _is_of_a_library(frame: Any) -> bool:
-    package = frame.f_globals.get("__name__", "").partition(".")[0]
-    if package in LIBRARIES:
-        return True
-    return package in sys.stdlib_module_names and frame.f_code.co_filename.startswith(_PYTHONS)
-
-
-def calling_frame() -> Any:
-    """The frame of the program's line that runs; None if there is none."""
-    frame: Any = sys._getframe(1)
-    while frame is not None and _is_of_a_library(frame):
-        frame = frame.f_back
-    return frame
-
-
-def where_called() -> str:
-    """``file:line`` of the program's line that runs, for messages."""
-    frame = calling_frame()
-    return "an unknown line" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
-def warning_level() -> int:
-    """Return the ``stacklevel`` with which a warning of the caller's names the program's line that runs."""
-    frame: Any = sys._getframe(1)
-    level = 1
-    while frame is not None and _is_of_a_library(frame):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def describe(storage: Storage | None, array: np.ndarray | None) -> str:

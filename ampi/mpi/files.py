@@ -19,8 +19,8 @@ from typing import Any
 
 from mpi4py import MPI as mpi
 
+from ..base.program_lines import warning_level
 from ..errors import ActivityWarning, CommunicationError
-from ..memory.handouts import warning_level
 from ..tape import BaseAdjoint, Output, Push, Sweep, Tape, lanes_of, living
 from ..tape.recording import current, opened, recording
 from ..tape.replays import is_again, is_first

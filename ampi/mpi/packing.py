@@ -12,8 +12,8 @@ from typing import Any
 
 from mpi4py import MPI as mpi
 
+from ..base.program_lines import warning_level
 from ..errors import ActivityError, ActivityWarning
-from ..memory.handouts import warning_level
 from ..memory.storages import PACKED
 from ..tape import BaseAdjoint, Push, Sweep, Tape, current, living
 from .base.handles import AcceptsBase, Constant, Handles

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI as mpi
 
+from ..base.program_lines import where_called
 from ..base.structures import leaves
 from ..errors import ActivityError
 from ..foreign.entry_points import call_slot, object_at
@@ -26,7 +27,6 @@ from ..foreign.outside import would_be_lost
 from ..foreign.seen import replace_method, seen
 from ..foreign.trampolines import NOTHING, Place
 from ..memory.extents import bounds_of
-from ..memory.handouts import where_called
 from ..memory.live_arrays import tracked_arrays
 from ..memory.storages import storage_of
 from ..tape import Tape, at_opening, current

@@ -12,7 +12,7 @@ from typing import Any
 
 from mpi4py import MPI as mpi
 
-from ..derivatives.first_order import OBJECTIVES
+from ..derivatives.objectives import OBJECTIVES
 from ..errors import ProgramError
 from ..foreign.outside import SHOWING
 from . import results, traced

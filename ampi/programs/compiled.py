@@ -19,13 +19,13 @@ import numba
 import numpy as np
 
 from ..arrays.writing import write_constants
+from ..base.program_lines import warning_level
 from ..errors import ActivityError, ActivityWarning, KernelError
 from ..foreign.outside import would_be_lost
 from ..kernel.arguments import leaves_of, plain
 from ..kernel.dispatcher import Kernel, numpys_own, with_names
 from ..kernel.frontend.language.declared import with_types
 from ..memory import storages as memory
-from ..memory.handouts import warning_level
 from ..tape import where_called
 from . import lifting
 from .unedited_code import unedited

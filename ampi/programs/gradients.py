@@ -17,7 +17,9 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from ..base import checks
-from ..derivatives.first_order import OBJECTIVES, adjoints_of, weight_of
+from ..derivatives.arguments import leaves_of
+from ..derivatives.first_order import adjoints_of
+from ..derivatives.objectives import OBJECTIVES, weight_of
 from ..errors import ActivityError, AmpiError, ProgramError
 from ..foreign import outside
 from ..memory import storages as memory
@@ -55,8 +57,6 @@ class Gradients:
 
     def leaves(self, dependent: int, independent: int) -> list[Any]:
         """The numbers and arrays of a gradient."""
-        from ..derivatives.first_order import leaves_of
-
         return leaves_of(self.parts[dependent][independent])
 
 

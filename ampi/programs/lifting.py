@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..derivatives.first_order import leaves_of, map_leaves
+from ..derivatives.arguments import leaves_of, map_leaves
 from ..errors import ActivityError
 from ..foreign.outside import would_be_lost
 from ..kernel.frontend.language.source import Source, read_source

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from ..arrays.array import ndarray
-from ..derivatives.first_order import leaves_of
-from ..errors import no_rule
+from ..base.missing_rules import no_rule
+from ..derivatives.arguments import leaves_of
 from ..foreign.outside import would_be_lost
 from ..memory.storages import TrackedArray, is_scalar
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..derivatives.first_order import leaves_of, map_leaves
+from ..derivatives.arguments import leaves_of, map_leaves
 from ..errors import ProgramError
 from ..memory import storages as memory
 from ..memory.layouts import require_plain_class

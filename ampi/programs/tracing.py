@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from ..derivatives.first_order import warn_of_replicated
+from ..derivatives.objectives import warn_of_replicated
 from ..errors import TapeError
 from ..mpi import installed
 from ..tape import current

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from ..base.program_lines import LIBRARIES
 from ..kernel.runtime import progress
-from ..memory.handouts import LIBRARIES
 from ..mpi.base.call_sites import line_of
 from ..mpi.log.reverse import reverse_of
 from ..tape import Sweep, Tape, VectorSweep, at_closing, at_opening

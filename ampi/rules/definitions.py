@@ -13,9 +13,10 @@ import numpy as np
 
 from ..arrays.activity import is_active, is_inexact, plain_of
 from ..arrays.nested import from_nested
+from ..base.program_lines import LIBRARIES
 from ..errors import ActivityError, TapeError
 from ..foreign.libraries import Hook, hook, when_imported
-from ..memory.handouts import LIBRARIES, settle_all
+from ..memory.handouts import settle_all
 from ..memory.storages import TrackedArray, looks_at, region_of, wrapped
 from ..tape import (
     BaseAdjoint,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.activity import plain_of
-from ..errors import no_rule
+from ..base.missing_rules import no_rule
 from ..memory.storages import TrackedArray
 
 _MOST_BY_MINORS = 6

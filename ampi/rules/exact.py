@@ -11,8 +11,8 @@ import numpy as np
 from ..arrays.activity import plain_of
 from ..arrays.indexing import copied
 from ..base import checks
+from ..base.missing_rules import no_rule
 from ..base.structures import leaves, mapped
-from ..errors import no_rule
 from ..memory.storages import as_scalar, is_scalar, writable
 
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from ..arrays.activity import is_active
 from ..base import versions
+from ..base.missing_rules import no_rule
 from ..base.structures import leaves
-from ..errors import no_rule
 from ..tape import current
 from .trials import Trial
 

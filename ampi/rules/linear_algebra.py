@@ -12,7 +12,7 @@ import numpy as np
 from ..arrays.activity import is_active, is_inexact, plain_of
 from ..arrays.nested import from_nested
 from ..arrays.writing import assign_as
-from ..errors import no_rule
+from ..base.missing_rules import no_rule
 from ..memory.storages import Region, looks_at, region_of, tracked, wrapped
 from ..tape import BaseAdjoint, Push, Sweep, current
 from .by_autograd import OWN_MAKERS, autograd_rule, by_autograd, has_rule

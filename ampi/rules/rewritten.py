@@ -16,8 +16,8 @@ import numpy as np
 from ..arrays.activity import is_active, plain_of, run_plainly
 from ..arrays.indexing import gathered
 from ..arrays.nested import from_nested
+from ..base.missing_rules import no_rule
 from ..base.structures import leaves
-from ..errors import no_rule
 from ..memory.storages import is_scalar, plain, region_of, tracked, wrapped
 from ..tape import BaseAdjoint, Push, Sweep, current
 from .contractions import contracted

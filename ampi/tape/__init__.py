@@ -16,19 +16,22 @@ The idea of saving only what is "to be recorded" (TBR) is that of Hascoët, Naum
 in reverse-mode automatic differentiation" (2005), done here at run time by region.
 """
 
+from ..base.program_lines import where_called
 from ..memory.extents import may_change, place_of
-from ..memory.handouts import where_called
 from .budget import bytes_of
 from .bystander import Bystander
-from .push import ForwardTape, Push, no_tangent, not_kept, transposed, walk
+from .forward import ForwardTape
+from .push import Push, no_tangent, not_kept
 from .recording import current, open_tapes, opened, passive, recording
 from .records import AdjointRecord, BaseAdjoint, Output, Record, SecondOrder, Zero
 from .second import PairSweep, SecondTape, no_second_derivative, second_order
 from .sweep import Sweep, lanes_of
 from .tape import Tape, at_closing, at_first_opening, at_opening, living
+from .transposition import transposed
 from .undo import Need, Undo, keep_needed, overwrite, require_seen
 from .vector import VectorSweep
 from .vector_push import VectorPush
+from .walks import walk
 
 __all__ = [
     "AdjointRecord",

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from ..base.program_lines import where_called
 from ..errors import TapeError
-from ..memory.handouts import where_called
 from .spill import Place, SpillFile, folder_for, may_go
 from .undo import Undo
 

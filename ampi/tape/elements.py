@@ -34,9 +34,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..base.program_lines import warning_level, where_called
 from ..errors import PerformanceWarning
 from ..memory.extents import Extent, address_of, may_repeat
-from ..memory.handouts import warning_level, where_called
 from ..memory.needs import Needs
 from ..memory.regions import SLOT
 from ..memory.storages import Pool, Region, Storage, memory_at

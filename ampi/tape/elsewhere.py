@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ..base.program_lines import where_called
 from ..errors import ActivityError, AmpiError, TapeError
-from ..memory.handouts import where_called
 from .recording import is_around
 
 

@@ -1,34 +1,31 @@
-"""Forward mode: tangents of memory, and the tape that pushes them through each operation as soon as it has run.
+"""Tangents of memory, and how they are pushed through an operation.
 
-A record knows one rule for both ways of going forward: its adjoint's ``tangent(push)`` takes the tangents of what the
-operation read and sets those of what it wrote.  `ForwardTape` is a tape of length one: a record that is complete is
-pushed forward and dropped, so memory is twice the program's.  `walk` pushes all records of a closed tape, in the order
-of the program, with memory as it was when they ran.
+A record knows one rule for both forms of forward mode: its adjoint's ``tangent(push)`` reads the tangents of what the
+operation read and sets those of what it wrote.  `forward.ForwardTape` pushes and drops each record as soon as it is
+complete, so that memory is twice the program's; `walks.walk` pushes all records of a closed tape, in the order of the
+program, with memory as it was when they ran.
 """
 
 from __future__ import annotations
 
-import contextlib
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ActivityError, TapeError
+from ..base.program_lines import where_called
+from ..errors import ActivityError
 from ..memory.blocks import zeroed
 from ..memory.extents import Extent
-from ..memory.handouts import where_called
 from ..memory.regions import SLOT
-from ..memory.storages import Region, Storage, carries_derivatives, plain, region_of, storage_of
-from .recording import actively, is_around, passively
-from .records import Adjoint, Zero, name_of
-from .seeds import in_structure_of, leaves
-from .tape import Tape
-from .undo import Need, Undo
+from ..memory.storages import Region, Storage, plain
+from .records import name_of
+from .undo import Undo
 
-LOSSY = 1e-2  # a part of ⟨Jᵀȳ, ẋ⟩: more than iterative solvers and single precision leave
-_ANY = np.random.default_rng(0).uniform(0.5, 1.5, 4093)
+if TYPE_CHECKING:
+    from .tape import Tape
+
 _USUAL = np.dtype(np.float64), 0
 
 
@@ -268,287 +265,3 @@ def not_kept(what: str) -> ActivityError:
         f"{where_called()}: {what}: this tape keeps what takes it back and not what takes it forward; make it with "
         "ampi.Tape(tangents=True), or take ampi.linearize or ampi.jvp"
     )
-
-
-class _AtOnce(list):
-    """Records that are given to somebody as soon as they are there."""
-
-    def __init__(self, give: Callable[[Any], None]) -> None:
-        self.append = give  # type: ignore[method-assign]
-
-
-class ForwardTape(Tape):
-    """What records while `ampi.jvp` runs: it pushes tangents through every operation at once, and keeps nothing.
-
-    Attributes
-    ----------
-    forward : Push
-        The tangents.
-    """
-
-    def __init__(self, make: Callable[[Tape], Push] = Push) -> None:
-        super().__init__()
-        self.records = _AtOnce(self._push_record)
-        self.forward = make(self)
-        self.pen = None
-        self.append_record = self._push_record
-        self._needed: set[Storage] = set()
-        self._overwritten: list[Region] | None = None
-
-    @property
-    def latest(self) -> tuple[Any, Any, Any]:  # type: ignore[override]
-        """Of no communicator: none of the short ways of messages is taken."""
-        return self._latest
-
-    @latest.setter
-    def latest(self, given: tuple[Any, Any, Any]) -> None:
-        self._latest = None, *given[1:]
-
-    def start(self, array: np.ndarray, tangent: Any) -> None:
-        """Memory of an independent has a tangent."""
-        self.activate(array)
-        self.forward.put(region_of(array), tangent)
-
-    def tangent_at(self, array: np.ndarray) -> np.ndarray:
-        """A copy of the tangent of an array."""
-        if not self.is_active(array):
-            lead = () if self.forward.lanes is None else (len(self.forward.lanes),)
-            return np.zeros((*lead, *array.shape), array.dtype)
-        return np.array(self.forward.get(region_of(array)))
-
-    def finish(self, error: BaseException | None) -> None:
-        """The program has ended."""
-        self.forward.finish(error)
-
-    def dismantle(self) -> None:
-        """Nothing is asked of the tape any more; see `Push.dismantle`."""
-        vars(self.records).clear()  # which give them to this tape
-        self.records = []
-        self.append_record = self.records.append
-        self.forward.dismantle()
-
-    def append(self, adjoint: Any, undo: Sequence[Undo] = (), created: Sequence[np.ndarray] = ()) -> None:
-        """An operation has just run: push the tangents through it."""
-        if self.before_append is not None:
-            self.before_append()
-        self._push(adjoint, undo)
-
-    def append_start(self, adjoint: Any, undo: Sequence[Undo] = ()) -> None:
-        """The same for the start of a communication."""
-        self._push(adjoint, undo)
-
-    def _push_record(self, record: Any) -> None:
-        self._push(record.adjoint, record.undo)
-
-    def _push(self, adjoint: Any, undo: Sequence[Undo]) -> None:
-        self._noted.clear()
-        try:
-            if adjoint is not None:
-                if self._overwritten is not None and type(adjoint) is Zero:
-                    self._overwritten += adjoint.regions
-                self.forward.push(adjoint, undo)
-        finally:
-            self._forget_needs()
-
-    @contextlib.contextmanager
-    def noting_overwritten(self) -> Iterator[list[Region]]:
-        """Gives the regions of active memory that constants overwrite inside."""
-        found: list[Region] = []
-        outer, self._overwritten = self._overwritten, found
-        try:
-            yield found
-        finally:
-            self._overwritten = outer
-
-    def _forget_needs(self) -> None:
-        for storage in self._needed:
-            needs = storage.needs.pop(self.reference, None)
-            if needs is not None:
-                for extent in needs.values():
-                    extent.listed = None
-        self._needed.clear()
-        self._copies.clear()
-
-    def need(self, array: np.ndarray) -> np.ndarray:
-        """Say that the record that comes next wants the values an array has now."""
-        storage = storage_of(array)
-        if storage is not None:
-            self._needed.add(storage)
-        return super().need(array)
-
-    def need_again(self, need: Need) -> None:
-        """`need` for an array of which it is known where it lies."""
-        self._needed.add(need.storage)
-        super().need_again(need)
-
-    def watch(self, x: Any) -> Any:
-        """Not of forward mode."""
-        raise TapeError("ampi.jvp is not a tape to watch on")
-
-    gradient = watch
-
-
-def walk(
-    tape: Tape,
-    prepare: Callable[[Push], None],
-    finish: Callable[[Push], Any],
-    make: Callable[[Tape], Push] = Push,
-) -> Any:
-    """Push tangents through all records of a closed tape.
-
-    ``prepare(push)`` plants those of the independents, ``finish(push)`` collects, with memory as it was at the end.
-    """
-    if not tape.closed:
-        raise TapeError(
-            "tape.tangent: the tape is still open; close it first"
-            if is_around(tape)
-            else f"tape.tangent: the tape is still open in thread '{tape.thread_name}'; close it first"
-        )
-    if not tape.sweep_lock.acquire(blocking=False):
-        raise TapeError("tape.tangent: this tape is being swept already; ask for one derivative of it at a time")
-    push = make(tape)
-    undos: list[Undo] = []
-    done = 0
-    scope = passively()
-    try:
-        _check(tape)
-        tape.begin_reading()
-        for callback in tape.sweep_starts.values():
-            callback(push)  # type: ignore[arg-type]
-        prepare(push)
-        undos = [undo for record in tape.records for undo in record.undo]
-        for undo in reversed(undos):
-            undo.swap()
-            done += 1
-        for place, record in enumerate(tape.records):
-            for undo in record.undo:
-                undo.swap()
-                done -= 1
-            for call in push.ahead.get(place, ()):
-                call()
-            if record.adjoint is not None:
-                push.push(record.adjoint, record.undo)
-            for call in push.then.get(place, ()):
-                call()
-        for last in push.at_last:
-            last()
-        result = finish(push)
-        push.finish(None)
-        return result
-    except BaseException as error:
-        push.finish(error)
-        raise
-    finally:
-        for undo in undos[len(undos) - done :]:
-            undo.swap()
-        if tape.budget is not None:
-            tape.budget.end()
-        actively(scope)
-        tape.sweep_lock.release()
-        push.dismantle()
-
-
-def _check(tape: Tape) -> None:
-    """Raise, on all ranks that communicated, if something on the tape has no tangent."""
-    try:
-        for record in tape.records:
-            if record.adjoint is not None:
-                tangent_of(record.adjoint)
-    except ActivityError as error:
-        tape.refuse(error)
-        raise
-
-
-def walk_for(tape: Tape, y: Any, x: Any, x_dot: Any, vectorised: bool | int = False) -> Any:
-    """`Tape.tangent`."""
-    pairs = []
-    places = [tape.watched(leaf, "tangent(y, x, x_dot)") for leaf in leaves(x)]
-    given = list(leaves(x_dot)) if isinstance(x, (tuple, list)) else [x_dot] if places else []
-    if len(given) != len(places):
-        raise TapeError(f"tape.tangent: {len(places)} arrays but {len(given)} tangents")
-    lead: tuple[int, ...] = ()
-    if vectorised is not False:
-        from .vector_push import VectorPush, directions_of
-
-        like = [np.broadcast_to(0.0, region.shape) for region in places]
-        lead = (directions_of("tape.tangent", like, [np.asarray(value) for value in given], vectorised),)
-    for region, value in zip(places, given):
-        value = np.asarray(value)
-        if value.shape != (*lead, *region.shape):
-            raise TapeError(f"tape.tangent: the tangent has shape {value.shape}, its x {region.shape}")
-        pairs.append((region, value))
-    for output in leaves(y):
-        if not isinstance(output, np.ndarray) or storage_of(output) is None:
-            raise TapeError(f"tape.tangent: y is a plain {type(output).__name__}, which carries no derivative")
-        if not carries_derivatives(output.dtype):
-            raise TapeError(f"tape.tangent: y of dtype {output.dtype} has no derivative")
-
-    def prepare(push: Push) -> None:
-        push.state.update((region.place, value) for region, value in pairs)
-
-    def finish(push: Push) -> Any:
-        return in_structure_of(y, iter([np.array(push.get(region_of(output))) for output in leaves(y)]))
-
-    return walk(tape, prepare, finish, (lambda tape: VectorPush(tape, *lead)) if lead else Push)
-
-
-def transposed(push: Push, adjoint: Adjoint, sources: Collection[Region], results: Sequence[Region]) -> None:
-    """The tangent of an operation that made its results anew, by transposing its adjoint.
-
-    The adjoint is a linear function of ȳ, so that the gradient of ⟨Jᵀȳ, ẋ⟩ with respect to ȳ is Jẋ (Griewank and
-    Walther, "Evaluating Derivatives", 2008, section 3.3, backwards).  It is recorded on a tape of its own.
-    """
-    scope = passively()
-    try:
-        with Tape() as inner:
-            recorded = _Recorded(inner, results)
-            adjoint(recorded)
-        if any(not inner.is_active(value) and np.any(value) for _, value in recorded.added):
-            # It is linear: what is not zero depends on ȳ, unless that was copied into arrays that are not tracked.
-            raise no_tangent(adjoint.name or "an operation whose adjoint uses plain arrays")
-        pairs = [(value, push.get(source)) for source, value in recorded.added if inner.is_active(value)]
-        found = inner.gradient([value for value, _ in pairs], recorded.given, [x_dot for _, x_dot in pairs])
-        if _is_lossy(pairs, recorded.given, found):
-            raise no_tangent(f"{adjoint.name or 'an operation'}, whose adjoint uses plain arrays,")
-    finally:
-        actively(scope)
-    for region, y_dot in zip(results, found):
-        push.put(region, y_dot)
-
-
-def _is_lossy(pairs: list[tuple[Any, np.ndarray]], given: list[Any], found: Sequence[np.ndarray]) -> bool:
-    """Whether parts of an adjoint were not recorded: it is linear, so that ⟨Jᵀȳ, ẋ⟩ and ⟨ȳ, Jẋ⟩ are the same."""
-    back = [np.real(np.conj(plain(value)) * x_dot) for value, x_dot in pairs]
-    forth = [np.real(np.conj(plain(g)) * y_dot) for g, y_dot in zip(given, found)]
-    difference = sum(np.sum(t) for t in back) - sum(np.sum(t) for t in forth)
-    # What is rounding only, as of filters that give zeros, says nothing; nor does what is not finite.
-    rounding = sum(float(np.finfo(t.dtype).eps) ** 0.6 * np.sum(abs(x_dot)) for t, (_, x_dot) in zip(back, pairs))
-    return bool(abs(difference) > LOSSY * sum(np.sum(abs(t)) for t in back + forth) + rounding)
-
-
-def _any_numbers(region: Region) -> np.ndarray:
-    found = np.resize(_ANY, region.shape)
-    return (found * (1 - 0.6j) if region.dtype.kind == "c" else found).astype(region.dtype, copy=False)
-
-
-class _Recorded:
-    """Takes the place of a sweep while an adjoint is recorded: ȳ are arrays that are watched."""
-
-    pairs = False
-
-    def __init__(self, tape: Tape, results: Sequence[Region]) -> None:
-        # Not zeros: some adjoints leave out what a ȳ of zero does not reach.  Nor ones: filters cancel these.
-        self.given = [tape.watch(_any_numbers(region)) for region in results]
-        self._of = {id(region): g for region, g in zip(results, self.given)}
-        self.added: list[tuple[Region, Any]] = []
-
-    def has_shadow(self, region: Region) -> bool:
-        return id(region) in self._of
-
-    def shadow(self, region: Region) -> Any:
-        return self._of[id(region)]
-
-    def add(self, region: Region, value: Any) -> None:
-        if value.shape != region.shape:
-            value = np.broadcast_to(value, region.shape)
-        self.added.append((region, value))

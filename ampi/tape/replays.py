@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextvars import ContextVar, Token
 from typing import Any
 
+from ..base.program_lines import where_called
 from ..errors import TapeError
-from ..memory.handouts import where_called
 
 _first: ContextVar[bool | None] = ContextVar("ampi_first_time", default=None)
 

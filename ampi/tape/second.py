@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from ..base.program_lines import where_called
 from ..errors import ActivityError
 from ..memory.blocks import copied
 from ..memory.extents import Extent
-from ..memory.handouts import where_called
 from ..memory.regions import SLOT
 from ..memory.storages import (
     CHECKED,
@@ -34,7 +34,8 @@ from ..memory.storages import (
     tracked,
     tracked_copy,
 )
-from .push import ForwardTape, Push
+from .forward import ForwardTape
+from .push import Push
 from .recording import actively, passively, resumed
 from .records import Adjoint, Record, SecondOrder, name_of
 from .seeds import plant

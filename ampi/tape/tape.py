@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from ..base import checks
+from ..base.program_lines import warning_level
 from ..errors import ActivityError, ActivityWarning, TapeError
 from ..memory import handouts
 from ..memory.blocks import same_bytes
 from ..memory.extents import Extent, may_change, place_of
-from ..memory.handouts import warning_level
 from ..memory.storages import (
     LENT,
     Region,
@@ -39,6 +39,7 @@ from .seeds import in_structure_of, leaves, plant
 from .sweep import Sweep
 from .undo import Need, Undo, first_need, needs_lock, refuse_swapped
 from .vector import VectorSweep, count_of, plant_all
+from .walks import walk_for
 
 living: set[weakref.ref[Tape]] = set()  # all tapes that exist; while it is empty nobody needs what is overwritten
 at_first_opening: list[Callable[[], None]] = []
@@ -395,8 +396,6 @@ class Tape(metaclass=_WithHelp):
         >>> tape.tangent(y, x, np.array([1.0, 10.0]))
         array([ 2., 40.])
         """
-        from .push import walk_for
-
         return walk_for(self, y, x, x_dot, vectorised)
 
     def refuse(self, error: BaseException) -> None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..base.program_lines import where_called
 from ..errors import TapeError
 from ..memory import handouts
 from ..memory.blocks import copied
 from ..memory.extents import Extent, bounds_of
-from ..memory.handouts import where_called
 from ..memory.needs import Needs
 from ..memory.storages import Region, Storage, address_of, is_power_of_two, memory_at, plain, region_of, storage_of
 from .recording import is_passive, open_tapes, opened, recording

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,8 +17,10 @@ from ..errors import TapeError
 from ..memory.storages import Region, Storage
 from . import interleaved
 from .push import Push
-from .tape import Tape
 from .vector import shape_of_all
+
+if TYPE_CHECKING:
+    from .tape import Tape
 
 
 class PushLane(Push):

@@ -18,7 +18,7 @@ import numpy as np
 import scipy.special as sp
 
 from ...arrays.activity import plain_of
-from ...errors import no_rule
+from ...base.missing_rules import no_rule
 from ...kernel.runtime.special_table import COMPLEX, FORMULAS, PARTIALS, UNKNOWN, WHOLE
 from ...memory.storages import TrackedArray
 from ...rules import elementwise

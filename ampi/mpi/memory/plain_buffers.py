@@ -13,9 +13,9 @@ from mpi4py import MPI as mpi
 
 from ...arrays.constants import holds, is_constant
 from ...base import checks
+from ...base.program_lines import LIBRARIES
 from ...errors import ActivityError, ActivityWarning
 from ...memory.extents import bounds_of
-from ...memory.handouts import LIBRARIES
 from ...memory.storages import carries_derivatives, memory_at, storage_of
 from ...tape import Tape, where_called
 from ...tape.recording import recording

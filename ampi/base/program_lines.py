@@ -1,0 +1,43 @@
+"""The program's line that runs, for errors and warnings: that of the innermost frame outside ampi and libraries."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+LIBRARIES = {"ampi", "numpy", "scipy", "numba", "mpi4py"}
+"""Packages whose lines are not those of the program."""
+
+
+_PYTHONS = f"{os.path.dirname(os.__file__)}{os.sep}"
+
+
+def _is_of_a_library(frame: Any) -> bool:
+    package = frame.f_globals.get("__name__", "").partition(".")[0]
+    if package in LIBRARIES:
+        return True
+    return package in sys.stdlib_module_names and frame.f_code.co_filename.startswith(_PYTHONS)
+
+
+def calling_frame() -> Any:
+    """The frame of the program's line that runs; None if there is none."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and _is_of_a_library(frame):
+        frame = frame.f_back
+    return frame
+
+
+def where_called() -> str:
+    """``file:line`` of the program's line that runs, for messages."""
+    frame = calling_frame()
+    return "an unknown line" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def warning_level() -> int:
+    """Return the ``stacklevel`` with which a warning of the caller's names the program's line that runs."""
+    frame: Any = sys._getframe(1)
+    level = 1
+    while frame is not None and _is_of_a_library(frame):
+        frame, level = frame.f_back, level + 1
+    return level

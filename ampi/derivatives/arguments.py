@@ -1,0 +1,124 @@
+"""Arguments of differentiated functions: nested tuples, lists and dictionaries of arrays, and their tangents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..arrays.activity import plain_of
+from ..errors import ActivityError, TapeError
+from ..memory.layouts import behaves_otherwise
+from ..memory.storages import carries_derivatives, tracked_copy
+
+
+def map_leaves(function: Callable, x: Any) -> Any:
+    """Apply a function to the leaves of tuples, lists and dictionaries."""
+    if x is None:
+        return None
+    if isinstance(x, dict):
+        return {name: map_leaves(function, item) for name, item in x.items()}
+    if isinstance(x, tuple) and hasattr(x, "_fields"):
+        return type(x)(*(map_leaves(function, item) for item in x))
+    if isinstance(x, (tuple, list)):
+        return type(x)(map_leaves(function, item) for item in x)
+    return function(x)
+
+
+def leaves_of(x: Any) -> list:
+    found: list = []
+    map_leaves(found.append, x)
+    return found
+
+
+def is_inexact(x: Any) -> bool:
+    return carries_derivatives(x.dtype if isinstance(x, np.ndarray) else np.asarray(x).dtype)
+
+
+def _is_list_of_numbers(x: Any) -> bool:
+    """Whether a list is what NumPy makes an array of numbers of, as `Tape.watch` takes it."""
+    return isinstance(x, list) and len(x) > 0 and all(_is_number(item) or _is_list_of_numbers(item) for item in x)
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, (int, float, complex, np.number)) and not isinstance(x, np.ndarray)
+
+
+def with_arrays(x: Any) -> Any:
+    """An argument with arrays for its lists of numbers."""
+    if _is_list_of_numbers(x):
+        return np.array(x)
+    if isinstance(x, dict):
+        return {name: with_arrays(item) for name, item in x.items()}
+    if isinstance(x, (tuple, list)):
+        items = [with_arrays(item) for item in x]
+        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
+    return x
+
+
+def has_tangent(leaf: Any) -> bool:
+    return isinstance(leaf, (np.ndarray, np.generic, float, complex)) and is_inexact(leaf)
+
+
+def number_of_directions(asked: str, tangents: Any, given: bool | int) -> int:
+    """In how many directions tangents go: as long as the leading axis of the first one is."""
+    first = next((np.shape(plain_of(leaf)) for leaf in leaves_of(with_arrays(tangents)) if leaf is not None), None)
+    if first == ():
+        raise TapeError(f"{asked}: with vectorised=True tangents have a leading axis, and one is a number")
+    if first is None and isinstance(given, bool):
+        raise TapeError(f"{asked}: no tangent says how many directions there are; pass their number: vectorised=k")
+    count = first[0] if isinstance(given, bool) else int(given)  # type: ignore[index]
+    if count < 1:
+        raise TapeError(f"{asked}: {count} directions; pass one at least")
+    return count
+
+
+def with_tangents(
+    tape: Any,
+    x: Any,
+    x_dot: Any,
+    where: str,
+    asked: str = "ampi.jvp",
+    start: Callable | None = None,
+    lead: tuple[int, ...] = (),
+) -> Any:
+    """Copies of the leaves of arguments that have tangents on the tape; those without one as they are.
+
+    ``start(x, x_dot)`` makes the copies of others than `jvp`, also of leaves of which the tangent is None; tangents
+    have the leading axes ``lead``.
+    """
+    if _is_list_of_numbers(x):
+        x = np.array(x)
+    if isinstance(x, (tuple, list, dict)):
+        if x_dot is None:
+            x_dot = {name: None for name in x} if isinstance(x, dict) else [None] * len(x)
+        kind = dict if isinstance(x, dict) else (tuple, list)
+        if not isinstance(x_dot, kind) or len(x_dot) != len(x) or (isinstance(x, dict) and x_dot.keys() != x.keys()):
+            raise TapeError(f"{asked}: {where} is a {type(x).__name__} of {len(x)}, and its tangent is not")
+        if isinstance(x, dict):
+            return {
+                name: with_tangents(tape, x[name], x_dot[name], f"{where}[{name!r}]", asked, start, lead) for name in x
+            }
+        pairs = enumerate(zip(x, x_dot))
+        items = [with_tangents(tape, a, b, f"{where}[{k}]", asked, start, lead) for k, (a, b) in pairs]
+        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
+    tape.is_active(x)  # raises if it carries derivatives on an outer tape
+    plainly = plain_of(x)
+    if x is None or x_dot is None:
+        if start is not None and x is not None:
+            return start(plainly, None)
+        return tracked_copy(plainly) if isinstance(x, np.ndarray) and not behaves_otherwise(type(plainly)) else x
+    if not is_inexact(plainly):
+        raise ActivityError(f"{asked}: {where} is of dtype {np.asarray(plainly).dtype}; its tangent must be None")
+    given = np.asarray(plain_of(x_dot))
+    if given.shape != (*lead, *np.shape(plainly)):
+        beside = f", which has to be {(*lead, *np.shape(plainly))}" if lead else ""
+        raise TapeError(f"{asked}: {where} has the shape {np.shape(plainly)}, its tangent {given.shape}{beside}")
+    if given.dtype.kind == "c" and np.asarray(plainly).dtype.kind != "c":
+        raise TapeError(f"{asked}: {where} is real, its tangent complex")
+    if start is not None:
+        return start(plainly, given)
+    copy = tracked_copy(plainly)
+    tape.start(copy, given)
+    return copy
