@@ -1,6 +1,7 @@
 """Rooms of the package import only what they may; no files import in circles; nothing is tied to one machine."""
 
 import ast
+import functools
 import graphlib
 import importlib.util
 import pathlib
@@ -89,15 +90,25 @@ def modules():
     return sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
 
+@functools.cache
+def parsed(path):
+    return ast.parse(path.read_text(), str(path))
+
+
 def name_of(path):
     """``('kernel', 'parse')`` for ampi/kernel/parse.py, ``('kernel',)`` for ampi/kernel/__init__.py."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return parts[:-1] if parts[-1] == "__init__" else parts
 
 
+@functools.cache
 def imports(path):
     """The modules of ampi that a file imports anywhere in it while it runs, as names below ``ampi``."""
-    for node in while_running(ast.parse(path.read_text(), str(path))):
+    return list(find_imports(path))
+
+
+def find_imports(path):
+    for node in while_running(parsed(path)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield from below_ampi(alias.name.split("."))
@@ -180,7 +191,7 @@ def test_dotted_names_in_strings_exist():
     """Code that looks at frames and tables of modules compares their names, which move with the files."""
     wrong = []
     for path in modules():
-        for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        for node in ast.walk(parsed(path)):
             name = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
             if re.fullmatch(r"ampi(\.[A-Za-z_]\w*)+\.?", name) and not exists(name.rstrip(".")):
                 wrong.append(f"{path.relative_to(ROOT)}:{node.lineno} {name}")
@@ -223,7 +234,7 @@ def is_private(name):
 def private_names(path):
     """The underscore names that a module makes: its own, those of its classes, and those of ``self``."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             found.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -241,7 +252,7 @@ def is_of_self(node):
 
 def names_of_others(path, own, all_names):
     """Where a module imports another one's underscore name, or looks at such an attribute."""
-    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").split(".")[0] == "ampi"):
             yield from (f"{path.name}:{node.lineno} {alias.name}" for alias in node.names if is_private(alias.name))
         elif isinstance(node, ast.Attribute) and node.attr in all_names - own and not is_of_self(node):
@@ -289,7 +300,7 @@ def test_no_file_names_a_place_on_one_machine():
 
 def test_examples_use_public_names_only():
     for path in sorted((ROOT / "examples").rglob("*.py")):
-        source = ast.parse(path.read_text(), str(path))
+        source = parsed(path)
         for node in ast.walk(source):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "ampi":
                 assert not any(alias.name.startswith("_") for alias in node.names), path
