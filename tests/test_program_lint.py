@@ -118,7 +118,7 @@ def test_a_module_that_is_no_python_is_a_place(tmp_path):
     (tmp_path / "prog.py").write_text("import old\nx.tobytes()\n")
     (tmp_path / "old.py").write_text("print 1\n")
     assert [(found.line, found.what) for found in lint.look(tmp_path / "prog.py")] == [
-        (1, "no Python"),
+        (1, "not Python"),
         (2, ".tobytes()"),
     ]
 

@@ -314,7 +314,7 @@ def test_a_run_that_fails_says_that_there_is_no_report(end, mpiexec, tmp_path):
     done = mpiexec(2, *started)
     assert done.returncode == 0 and "no report" not in done.stderr, done.stderr
     done = mpiexec(2, *started, "now")
-    assert done.stderr.count("of it; what lies there is of an earlier one\n") == 1, done.stderr
+    assert done.stderr.count("of it; the files there are from an earlier one\n") == 1, done.stderr
 
 
 def test_lines_of_a_long_function_are_looked_up_in_one_table():

@@ -1,4 +1,4 @@
-"""Which variables a program's statements assign, and in which scope."""
+"""The variables that a program's statements assign, and their scopes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _SCOPES = (*Function, ast.ClassDef, ast.Lambda)
 
 
 def stored(node: ast.AST) -> Iterator[ast.expr]:
-    """What a statement's own part assigns, that of a loop or a ``with`` in its header; not what an augmented assignment
-    changes, nor walruses."""
+    """The targets of a statement itself, for a loop or a ``with`` those in its header; without augmented assignments
+    and walruses."""
     match node:
         case ast.Assign():
             for target in node.targets:
@@ -36,7 +36,7 @@ def stored(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def changed(node: ast.AST) -> list[str]:
-    """What a statement assigns, as it is written, augmented assignments among it."""
+    """The targets of a statement as source text, with augmented assignments."""
     found = [ast.unparse(target) for target in stored(node)]
     return [*found, ast.unparse(node.target)] if isinstance(node, ast.AugAssign) else found
 
@@ -82,7 +82,7 @@ def parameters(node: Any) -> list[str]:
 
 
 def inside(scope: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a scope, those of functions and classes inside of it excluded (they themselves are among them)."""
+    """The nodes of a scope, with its functions and classes but without the nodes inside these."""
     waiting = list(scope.body) if hasattr(scope, "body") else []
     while waiting:
         node = waiting.pop(0)
@@ -97,7 +97,7 @@ def declared_global(scope: ast.AST) -> set[str]:
 
 
 def names_in(scope: ast.AST) -> set[str]:
-    """Everything that a scope assigns, as it is written: names, attributes and elements."""
+    """Everything that a scope assigns, as source text: names, attributes and elements."""
     found = set(parameters(scope)) if isinstance(scope, Function) else set()
     for node in inside(scope):
         found |= {ast.unparse(target) for target in stored(node)}
@@ -117,7 +117,8 @@ def scopes(tree: ast.AST, outer: str = "") -> Iterator[tuple[str, ast.AST]]:
 
 
 def assigned_in(tree: ast.AST, scope: str) -> set[str]:
-    """What is assigned in the scopes of a name: for the module's own also what functions declare as global."""
+    """Everything that is assigned in the scopes of a name; in the module's own also what functions declare as
+    global."""
     found: set[str] = set()
     for name, node in scopes(tree):
         if name == scope:

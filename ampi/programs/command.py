@@ -1,4 +1,4 @@
-"""``python -m ampi.run --wrt NAME --of NAME program.py``: gradients of a program as it stands."""
+"""``python -m ampi.run --wrt NAME --of NAME program.py``: gradients of an unmodified program."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ options:
   --shown PACKAGE      PACKAGE only shows or stores the numbers that it is given: no derivative is lost there
   --wrt NAME           differentiate with respect to NAME, where it is first assigned: a variable of the script's top
                        level, function:name, module:function:name, Class.method:self.name, or name@LINE
-  --of NAME            differentiate NAME (the sum of an array), as it is where its scope ends, or after LINE;
-                       function:return is what a function returns
+  --of NAME            differentiate NAME (the sum of an array), at the end of its scope, or after LINE;
+                       function:return is the result of a function
   --objective WHAT     sum (of the ranks' values; the default), replicated (one value that all have), root (rank 0's)
   --output FILE        write the gradients of all ranks to FILE (HDF5)
   --check              run the program again with displaced variables and compare with finite differences
   --replicated NAME    NAME (of --wrt) is one value that all ranks have: --check displaces it alike on all
   --declared           differentiate what the program marks with ampi.dependent and ampi.independent
-  --report FOLDER      write what happened on all ranks, and when: index.html to look at, trace.json.gz for Perfetto
-  --graph FILE         write who sends to whom, and the reversal, for Graphviz
+  --report FOLDER      write a timeline of all ranks: index.html for a browser, trace.json.gz for Perfetto
+  --graph FILE         write the graph of messages, and of their reversal, for Graphviz
   --profile            print a table of what primal, recording and sweep cost, by source line
   -h, --help           this text
   -V, --version        the version of ampi
@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def split(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The options of ours that come before the program, and the program with its arguments.
+    """Split a command line into ampi's options, and the program with its arguments.
 
     Raises
     ------
@@ -118,13 +118,13 @@ def program_of(arguments: list[str]) -> Program:
 
 
 def is_only_watched(options: argparse.Namespace) -> bool:
-    """Return whether a program runs as it is without any option of ours, but is looked at."""
+    """Return whether a program runs unmodified, and is only traced."""
     others = (options.numpy, options.also, options.wrt, options.of, options.declared)
     return traced.is_asked_for(options) and not any(others)
 
 
 def run(options: argparse.Namespace, arguments: list[str]) -> int:
-    """Run a program, differentiate it if that is asked for, and print what was found. Collective.
+    """Run a program, differentiate it if requested, and print the results. Collective.
 
     Returns
     -------
@@ -134,7 +134,7 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     Raises
     ------
     ProgramError
-        On all ranks: what was asked for is not there, or cannot be differentiated.
+        On all ranks: a requested variable does not exist, or cannot be differentiated.
     """
     program = program_of(arguments)
     SHOWING.update(options.shown)
@@ -152,7 +152,7 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def speak(comm: Any) -> Callable[[str], None]:
-    """Prints on rank 0."""
+    """A function that prints on rank 0."""
     return lambda text: print(text, flush=True) if comm.Get_rank() == 0 else None
 
 
@@ -165,7 +165,7 @@ def run_plainly(program: Program, packages: list[str]) -> None:
 
 
 def differentiate(problem: Differentiation, options: argparse.Namespace, say: Callable[[str], None]) -> int:
-    """The gradients of a program, as the options ask for them."""
+    """Compute the gradients of a program that the options request."""
     if options.output:
         traced.require_writable("--output", options.output, [options.output])
     with traced.observed(options, problem.program.what) as seen:
@@ -178,7 +178,7 @@ def differentiate(problem: Differentiation, options: argparse.Namespace, say: Ca
 def _judge(
     problem: Differentiation, options: argparse.Namespace, say: Callable[[str], None], found: Any, seen: Any
 ) -> int:
-    """Print and write what was found, and compare it with differences."""
+    """Print and write the results, and compare them with finite differences."""
     say(results.describe(problem, found))
     if options.output:
         results.write(options.output, problem, found, shlex.join(["python", "-m", "ampi.run", *sys.argv[1:]]))
@@ -189,7 +189,7 @@ def _judge(
     if seen is not None:
         seen.add_check(problem, found, compared)
     problem.runner.forget()
-    gc.collect()  # objects of C code that runs have left in cycles must go before their classes, at the very end, do
+    gc.collect()  # objects of C code in reference cycles must go before their classes do, at exit
     for one in compared:
         say(str(one))
     for said in sorted({said for given in problem.comm.allgather(list(problem.verdicts)) for said in given}):
@@ -199,7 +199,7 @@ def _judge(
 
 @contextlib.contextmanager
 def without_the_runners_path(program: Program) -> Any:
-    """`sys.path` without what Python put there for ``-m ampi.run``."""
+    """`sys.path` without the entry that Python added for ``-m ampi.run``."""
     first = sys.path[0]
     if not getattr(sys.flags, "safe_path", False):
         sys.path.pop(0)

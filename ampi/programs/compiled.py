@@ -1,7 +1,7 @@
-"""``numba.njit`` and ``numba.jit`` of a program: kernels that are differentiated where they can be.
+"""``numba.njit`` and ``numba.jit`` in a program: kernels, which are differentiated where possible.
 
-A function that the differentiator does not know is Numba's own, with a warning that says why when it is first called;
-handing it an array that carries derivatives is an error.
+A function that cannot be differentiated is compiled by Numba alone, with a warning about the reason at its first call;
+passing an active array to it is an error.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Compiled(Kernel):
         super().__init__(function, options)
         self._given = given
         self.refusal: KernelError | None = None
-        self._lifted: tuple[Compiled, tuple] | bool | None = None  # not looked for yet, or False
+        self._lifted: tuple[Compiled, tuple] | bool | None = None  # None: not determined yet
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._lifted is None:
@@ -58,13 +58,13 @@ class Compiled(Kernel):
         return run_plainly(self.py_func, self.refusal, self.numbas_own, args, kwargs)
 
     def _with_lifted_variables(self) -> tuple[Compiled, tuple] | None:
-        """The function with parameters for global variables that carry derivatives, and what to pass for them."""
+        """The function with parameters for active global variables, and the values to pass for them."""
         found = lifting.lift(self, _made_like)
         return None if found is None else (found.kernel, found.values)
 
     @functools.cached_property
     def numbas_own(self) -> Any:
-        """What Numba makes of the function."""
+        """Numba's own dispatcher of the function."""
         return compiled_by_numba(self.py_func, self._given, self)
 
     def __getattr__(self, name: str) -> Any:
@@ -88,7 +88,7 @@ _OF_NUMBA = frozenset(
     "signatures nopython_signatures compile overloads get_overload recompile stats inspect_types inspect_llvm "
     "inspect_asm inspect_cfg inspect_disasm_cfg get_annotation_info get_metadata parallel_diagnostics".split()
 )
-"""What programs ask Numba's functions for."""
+"""Attributes of Numba's functions that programs use."""
 
 
 class Plain:
@@ -121,7 +121,8 @@ _in_work: list[Any] = []
 
 
 def compiled_by_numba(function: Callable, given: dict[str, Any], owner: Any) -> Any:
-    """Numba's own dispatcher; it knows NumPy's names, and Numba's for other functions of the program."""
+    """Numba's own dispatcher, with the names of NumPy and with Numba's dispatchers for other functions of the
+    program."""
     _in_work.append(owner)
     try:
         copy = with_names(function, _numbas)
@@ -139,7 +140,7 @@ _ITSELF = object()
 
 
 def decorators(module: str, names: str) -> dict[str, Any]:
-    """Decorators of a module of Numba's, which compile functions of a program with the names that Numba knows."""
+    """Decorators of a Numba module that compile a program's functions with the names that Numba knows."""
     found = importlib.import_module(module)
     made = {name: _decorator(getattr(found, name)) for name in names.split() if not name.startswith("overload")}
     made |= {name: _overload(getattr(found, name)) for name in names.split() if name.startswith("overload")}
@@ -158,7 +159,7 @@ def _decorator(numbas: Callable) -> Callable:
 
 
 def _overload(numbas: Callable) -> Callable:
-    """`numba.extending.overload` and its kin, whose arguments are what is replaced."""
+    """A decorator like `numba.extending.overload`, with arguments (the overloaded function)."""
 
     @functools.wraps(numbas)
     def decorate(*arguments: Any, **options: Any) -> Any:
@@ -169,7 +170,7 @@ def _overload(numbas: Callable) -> Callable:
 
 
 def _register_jitable(*function: Callable, **options: Any) -> Any:
-    """`numba.extending.register_jitable`: Numba takes the copy where it meets the program's function."""
+    """`numba.extending.register_jitable`: Numba compiles a copy of the program's function."""
 
     def register(function: Callable) -> Callable:
         copy = for_numba(function)
@@ -185,8 +186,7 @@ def _register_jitable(*function: Callable, **options: Any) -> Any:
 
 
 def for_numba(function: Any) -> Any:
-    """A function as it was written, with the names that Numba knows for what the program has in their place; the
-    methods of a class."""
+    """A function as written, or a class with such methods, with the names that Numba knows instead of the stand-ins."""
     if inspect.isclass(function):
         for name, method in list(vars(function).items()):
             if inspect.isfunction(method):
@@ -203,7 +203,7 @@ def for_numba(function: Any) -> Any:
 
 
 class _Names(dict):
-    """The global variables of a function for Numba, as they are when it asks for them."""
+    """The global variables of a function for Numba, converted on access."""
 
     def __init__(self, names: dict[str, Any]) -> None:
         super().__init__(__name__=names.get("__name__"), __builtins__=builtins)
@@ -229,7 +229,7 @@ class _Names(dict):
 
 
 class _Refused:
-    """In the place of a global variable that carries derivatives: Numba would take it for a constant."""
+    """A placeholder for an active global variable, which Numba would treat as a constant."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -256,7 +256,7 @@ def _numbas(value: Any) -> Any:
 
 
 def tracked(result: Any) -> Any:
-    """What compiled code gives, with arrays in which derivatives can be stored."""
+    """A result of compiled code, with tracked arrays."""
     if type(result) is np.ndarray:
         return memory.tracked(result) if result.dtype.kind in "fc" else result
     if type(result) is tuple:
@@ -265,7 +265,7 @@ def tracked(result: Any) -> Any:
 
 
 def run_plainly(function: Callable, refusal: KernelError, compiled: Any, args: tuple, kwargs: dict) -> Any:
-    """Call what Numba compiled, which carries no derivatives."""
+    """Call a function that only Numba has compiled, without derivatives."""
     leaves = [x for x in leaves_of((*args, *kwargs.values())) if isinstance(x, memory.TrackedArray)]
     if any(map(would_be_lost, leaves)):
         raise ActivityError(
@@ -297,7 +297,7 @@ def jit(signature_or_function: Any = None, *arguments: Any, **options: Any) -> A
     function = getattr(signature_or_function, "py_func", signature_or_function)
     if not inspect.isfunction(function):
         if inspect.isclass(function) or (callable(function) and not isinstance(function, numba.core.typing.Signature)):
-            return numba.jit(signature_or_function, *arguments, **options)  # raises what Numba raises
+            return numba.jit(signature_or_function, *arguments, **options)  # raises Numba's error
         return lambda function: _make(function, options, signature_or_function)
     return _make(function, options)
 

@@ -1,4 +1,4 @@
-"""What of a program's expressions surely has no derivative, by its source: integers, and what `ampi.value` gives."""
+"""Expressions in a program's source that have no derivative: integers, and results of `ampi.value`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 INTEGER, PLAIN, LITERAL = "integer", "plain", "literal"
-"""Integers, conditions and text; what comes of `ampi.value`; numbers in the source, for which a variable may be an
-independent, so that its name is none of these."""
+"""Integers, conditions and text; values computed from `ampi.value`; literal numbers, whose variable may be an
+independent, so that the name itself is none of these."""
 
 INTEGERS = re.compile(
     r"(np\.|numpy\.|['\"])?u?int(\d+|p|c)?_?['\"]?|bool|(np|numpy)\.bool_?|['\"]bool_?['\"]|['\"][<>=|]?([iu]\d*|[?bBhHlLqQ])['\"]"
@@ -38,7 +38,7 @@ _STAYS = set(
     "pad squeeze expand_dims swapaxes delete insert atleast_1d atleast_2d moveaxis ix_ setdiff1d union1d "
     "intersect1d flatten tolist item diagonal get pop".split()
 )
-"""Functions and methods that give integers of integers."""
+"""Functions and methods that return integers for integers."""
 _MAKES = {
     "array": 1,
     "asarray": 1,
@@ -59,7 +59,7 @@ class Seen:
     ----------
     tree : ast.Module
     path_of : callable
-        ``numpy.linalg.norm`` for an expression that means it in the file; empty for others.
+        Returns ``numpy.linalg.norm`` for an expression that means it in the file; empty for others.
     """
 
     def __init__(self, tree: ast.Module, path_of: Callable[[ast.AST], str]) -> None:
@@ -69,7 +69,7 @@ class Seen:
         self._outer: dict[ast.AST, ast.AST | None] = {}
         self._attributes: dict[str, list[ast.AST | None]] = {}
         self._enter(tree, None)
-        # All are integers until one of their values is seen to be none.
+        # All names count as integers until one of their values is not.
         self._known: dict[tuple[ast.AST | None, str], str | None] = {
             **{(scope, name): INTEGER for scope, names in self._scopes.items() for name in names},
             **{(None, name): INTEGER for name in self._attributes},
@@ -78,7 +78,7 @@ class Seen:
             pass
 
     def _look_again(self) -> bool:
-        """Find all names again, with what is known of the others; whether one is another kind than before."""
+        """Determine the kinds of all names again, from those of the others; return whether one has changed."""
         before = dict(self._known)
         for (scope, name), known in before.items():
             if known is not None:
@@ -134,7 +134,7 @@ class Seen:
             names.setdefault(target.id, []).append(value)
         elif isinstance(target, ast.Attribute):
             self._attributes.setdefault(target.attr, []).append(value)
-        elif isinstance(target, ast.Subscript):  # what is put into an array is of its dtype; into a list it is not
+        elif isinstance(target, ast.Subscript):  # an array converts its elements, a list does not
             self._target(target.value, value, names)
 
     def _loop(self, target: ast.AST, over: ast.AST, names: dict) -> None:
@@ -154,7 +154,7 @@ class Seen:
     # ------------------------------------------------------------------------------------------- expressions
 
     def kind(self, node: ast.AST) -> str | None:
-        """Of an expression of the file; None if it may have a derivative."""
+        """The kind of an expression in the file; None if it may have a derivative."""
         return self._kind(node, self._scope_of.get(node))
 
     def _kind(self, node: Any, scope: ast.AST | None) -> str | None:
@@ -285,14 +285,14 @@ def is_integer_dtype(node: ast.AST) -> bool:
 
 
 def _bound(found: set[str | None]) -> str | None:
-    """Of a name, by all that it is bound to."""
+    """The kind of a name, from those of all its values."""
     if None in found or LITERAL in found:
         return None
     return PLAIN if PLAIN in found else INTEGER
 
 
 def _inside(scope: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a scope, without those of scopes inside of it."""
+    """The nodes of a scope, without those of inner scopes."""
     waiting = list(ast.iter_child_nodes(scope))
     while waiting:
         node = waiting.pop()

@@ -1,9 +1,9 @@
-"""What a program decides by values that carry derivatives, kept in one run and held in others.
+"""Decisions of a program that depend on active values: recorded in one run and repeated in others.
 
-Ranks that have the same value decide alike by it: how many steps there are, whether a result is good enough.  Where
-``--check`` displaces that value on each rank by itself, they would not, and would wait for one another for ever.  So
-the comparisons of the program's own modules, and what gives whole numbers there, have the outcomes of the run that was
-differentiated: a derivative is one of a program that decides as it did.
+Ranks with the same value take the same decisions: how many steps to make, whether a result is good enough.  If
+``--check`` displaces that value differently on each rank, they would decide differently, and wait for one another
+forever.  So comparisons in the program's own modules, and functions there that return whole numbers, keep their
+outcomes from the run that was differentiated: a derivative holds for fixed decisions.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ DISCRETE = frozenset(
 )
 """Functions and methods whose results are decisions."""
 
-LARGEST = 64  # elements of an outcome: what is larger is data, and not what ranks have in common
+LARGEST = 64  # elements of an outcome; larger arrays are data, not decisions
 MOST = 10_000_000  # outcomes
 
 
 class Decisions:
-    """Outcomes of decisions, by their places in the source and in the order in which they were made there.
+    """Outcomes of decisions, by place in the source, in order.
 
     Attributes
     ----------
     held : dict
-        The places (``file:line``) at which the program has decided otherwise since `hold`, and was not heeded.
+        The places (``file:line``) at which the program would have decided differently since `hold`.
     """
 
     def __init__(self) -> None:
@@ -61,26 +61,26 @@ class Decisions:
         return {"__ampi_compared__": self.compared, "__ampi_discrete__": self.discrete}
 
     def keep(self) -> None:
-        """A run begins, the decisions of which are kept."""
+        """Begin a run whose decisions are recorded."""
         self._kept.clear()
         self._mode, self._count = "keep", 0
 
     def hold(self) -> None:
-        """A run begins, the decisions of which are to be those that were kept."""
+        """Begin a run that repeats the recorded decisions."""
         self._next.clear()
         self._mode = "hold"
 
     def release(self) -> None:
-        """A run has ended, or one begins that decides for itself."""
+        """End a run, or begin one with free decisions."""
         self._mode = ""
 
     def compared(self, place: str, symbol: str, left: Any, right: Any) -> Any:
-        """``left < right`` and its relatives, in a program."""
+        """``left < right`` and other comparisons, in a program."""
         found = OPERATORS[symbol](left, right)
         return self._settled(place, found, (left, right)) if self._mode else found
 
     def discrete(self, place: str, function: Callable, /, *arguments: Any, **keywords: Any) -> Any:
-        """A call of a function that is one of `DISCRETE` by its name."""
+        """A call of a function whose name is in `DISCRETE`."""
         found = function(*arguments, **keywords)
         if not self._mode:
             return found
@@ -105,7 +105,7 @@ class Decisions:
 
 
 def _outcome(found: Any) -> Any:
-    """A copy of a decision; None for what is none."""
+    """A copy of a decision; None for other values."""
     if isinstance(found, (bool, int, float, np.generic, np.ndarray)):
         array = np.array(plain(found) if isinstance(found, TrackedArray) else found)
         if array.size <= LARGEST and array.dtype.kind in "biuf":
@@ -114,7 +114,7 @@ def _outcome(found: Any) -> Any:
 
 
 def _like(found: Any, known: np.ndarray) -> Any:
-    """An earlier outcome, as an object of the kind that the program has made now."""
+    """A recorded outcome, in the type of the present one."""
     if isinstance(found, TrackedArray) and found.shape == known.shape:
         made = found.copy()
         plain(made)[...] = known

@@ -1,4 +1,4 @@
-"""`ampi.independent` and `ampi.dependent`: variables that a program itself names, for ``python -m ampi.run``."""
+"""`ampi.independent` and `ampi.dependent`: variables that a program itself marks, for ``python -m ampi.run``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _sessions: list[Any] = []
 
 @contextlib.contextmanager
 def declaring(session: Any) -> Iterator[None]:
-    """In this block the program that runs is differentiated."""
+    """A context in which the running program is differentiated."""
     _sessions.append(session)
     try:
         yield
@@ -21,27 +21,27 @@ def declaring(session: Any) -> Iterator[None]:
 
 
 def independent(x: Any, name: str | None = None) -> Any:
-    """Say that a program is to be differentiated with respect to this value.
+    """Mark a value with respect to which a program is differentiated.
 
     Under ``python -m ampi.run --declared program.py`` (or ``--wrt NAME``), and in `ampi.trace`, the value is an
-    independent; anywhere else nothing is done. Not collective.
+    independent; anywhere else the function returns it unchanged. Not collective.
 
     Parameters
     ----------
     x : float, complex, array of them, or a list, tuple or dictionary of these
-        Arrays, lists and dictionaries stay the objects that they are where they can.
+        Arrays, lists and dictionaries remain the same objects where possible.
     name : str, optional
-        What it is called in the results; by default ``file:line`` of the call.
+        Its name in the results; by default ``file:line`` of the call.
 
     Returns
     -------
     object
-        ``x``, or what is to be used in its place: ``k = ampi.independent(0.5, name="stiffness")``.
+        ``x``, or the object to use instead: ``k = ampi.independent(0.5, name="stiffness")``.
 
     Raises
     ------
     ProgramError
-        While the program is differentiated: ``x`` has integers, or is no number.
+        While the program is differentiated: ``x`` contains integers, or is not a number.
 
     Examples
     --------
@@ -57,17 +57,17 @@ def independent(x: Any, name: str | None = None) -> Any:
 
 
 def dependent(y: Any, name: str | None = None) -> Any:
-    """Say that this value of a program is to be differentiated; its latest value counts, of an array the sum.
+    """Mark a value of a program that is differentiated; the last value counts, for an array its sum.
 
     Under ``python -m ampi.run --declared program.py`` (or ``--of NAME``), and in `ampi.trace`, the value is a
-    dependent; anywhere else nothing is done. Not collective.
+    dependent; anywhere else the function returns it unchanged. Not collective.
 
     Parameters
     ----------
     y : float or array of float
-        What a rank has of it (None: nothing).
+        This rank's part (None: nothing).
     name : str, optional
-        What it is called in the results; by default ``file:line`` of the call.
+        Its name in the results; by default ``file:line`` of the call.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The comparison of a gradient with finite differences, by running the program again with displaced independents."""
+"""Comparison of a gradient with finite differences, from runs of the program with displaced independents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .gradients import Differentiation, Gradients, NotApart
 STEPS = (1e-3, 1e-4, 1e-5, 1e-6)
 STEPS_OF_SINGLES = (1e-1, 3e-2, 1e-2, 3e-3)
 SHORTER = 1e-2, 1e-3, 1e-5
-"""Times the last step: what is tried where the gradient agrees with none: a threshold may lie nearer than that."""
+"""Factors of the last step for shorter ones, tried if the gradient agrees with none: a threshold may be closer."""
 
 
 @dataclasses.dataclass
@@ -28,22 +28,19 @@ class Comparison:
     exact : float
         ⟨gradient, direction⟩, summed over the ranks.
     steps, differences : list of float
-        Central difference quotients, and for which steps.
+        Steps, and central difference quotients.
     forward, backward : list of float
-        Those of one side.
+        One-sided difference quotients.
     noise : float
-        By how much the value differs between two runs with the same independents.
+        The difference of the values of two runs with the same independents.
     scale : float
-        The size of the values, and of what they are sums of, of which rounding is a part.
+        The size of the values and of the terms of their sums, to which rounding errors are relative.
     eps : float
-        Of the arithmetic.
+        The precision of the arithmetic.
     apart : Comparison or None
-        The same along a direction that is another one on each rank where values are alike, and in which elements that
-        are zero are displaced.
-    way : str
-        In words, what is displaced there and not in this one.
-    note : str
-        What has not been compared, and why.
+        The same along a direction that differs among ranks with equal values, and also displaces elements that are
+        zero. way : str A description of what is displaced there and not in this one. note : str What has not been
+        compared, and why.
     """
 
     text: str
@@ -65,7 +62,7 @@ class Comparison:
         return 1e-5 if self.eps < 1e-12 else 2e-2
 
     def error(self, k: int) -> float:
-        """The relative difference at a step (that of the side which agrees, at a kink)."""
+        """The relative difference at a step (at a kink, that of the side that agrees)."""
         side = self.side(k)
         return self._relative(getattr(self, side)[k] if side and not self.agrees(k) else self.differences[k])
 
@@ -91,19 +88,20 @@ class Comparison:
         return abs(quotient - self.exact) <= self.tolerance * size + self._rounding(k)
 
     def agrees(self, k: int) -> bool:
-        """Return whether gradient and difference quotient agree at a step, but for rounding (not all there may be)."""
+        """Return whether gradient and difference quotient agree at a step, up to known rounding errors."""
         last = len(STEPS) - 1
         is_told = k <= last or (self._is_clear and self._rounding(k) <= 1e-2 * abs(self.differences[last] - self.exact))
         return is_told and self._is_near(self.differences[k], k)
 
     @property
     def _is_clear(self) -> bool:
-        """True if the last two of the usual steps say the same: there is no rounding that one does not know of."""
+        """True if the quotients of the last two usual steps agree, so that there are no unknown rounding errors."""
         last, before = self.differences[len(STEPS) - 1], self.differences[len(STEPS) - 2]
         return abs(last - before) <= 1e-3 * abs(last)
 
     def side(self, k: int) -> str:
-        """The side whose quotient alone the gradient agrees with at a step: one goes another way than the other."""
+        """The side at a kink whose one-sided quotient agrees with the gradient; empty if there is none, or both
+        agree."""
         quotients = {"forward": self.forward[k], "backward": self.backward[k]} if self.forward else {}
         near = [name for name, quotient in quotients.items() if self._is_near(quotient, k)]
         apart = abs(self.forward[k] - self.backward[k]) if near else 0.0
@@ -112,7 +110,7 @@ class Comparison:
 
     @property
     def is_repeatable(self) -> bool:
-        """True if a run gives the value again that the one before gave, as well as the differences need it."""
+        """True if runs reproduce the value, as accurately as the differences need it."""
         return self.noise <= max(64 * self.eps * self.scale, 0.1 * self.tolerance * self.steps[0] * abs(self.exact))
 
     @property
@@ -126,11 +124,11 @@ class Comparison:
 
     @property
     def contradicts(self) -> bool:
-        """True if the differences agree with each other, and not with the gradient: nothing else is at fault."""
+        """True if the differences agree with each other but not with the gradient, which must then be wrong."""
         return not self.agrees_somewhere and any(self._has_converged(k) for k in range(1, len(self.steps)))
 
     def _has_converged(self, k: int) -> bool:
-        """Return whether the quotients at two steps are the same, and those of the two sides are."""
+        """Return whether the quotients of two steps agree, and those of the two sides."""
         before, here = self.differences[k - 1], self.differences[k]
         rounding = self._rounding(k - 1) + self._rounding(k)
         return abs(here - before) <= self.tolerance * abs(here) + rounding and not self._is_bent(k)
@@ -162,9 +160,7 @@ class Comparison:
     def _described(self) -> str:
         lines = self._table(f"Check of {self.text} along a random direction")
         if not self.is_repeatable:
-            verdict = (
-                f"FAIL: the value is another one in each run (by {self.noise:.1e}): something in it is left to chance"
-            )
+            verdict = f"FAIL: the value differs between runs (by {self.noise:.1e}): something in it is left to chance"
         else:
             best = min(range(len(self.steps)), key=self.error)
             verdict = f"{'PASS' if self.agrees_somewhere else 'FAIL'} (relative difference {self.error(best):.1e}, "
@@ -175,7 +171,7 @@ class Comparison:
         return "\n".join([*lines, verdict])
 
     def _sides(self) -> list[str]:
-        """What the quotients of either side say, where they differ."""
+        """Lines with the one-sided quotients, if they differ."""
         for k in reversed(range(len(self.forward))):
             if side := self.side(k):
                 quotient = getattr(self, side)[k]
@@ -187,22 +183,21 @@ class Comparison:
         sides = f"forward {self.forward[k]:+.9e}, backward {self.backward[k]:+.9e}"
         return [
             f"   {self.steps[k]:.0e}   {sides}: here is a kink",
-            "   (as of a maximum of equal values; where several meet, the gradient need be that of neither side: start "
-            "from values that are not alike)",
+            "   (as at a maximum of equal values; where several kinks coincide, the gradient may be that of neither "
+            "side: start from different values)",
         ]
 
     def _is_bent(self, k: int) -> bool:
-        """Return whether the quotients of the two sides differ however short the step is: curvature vanishes with
-        it."""
+        """Return whether the quotients of the two sides differ for short steps, beyond what curvature explains."""
         jump, before = (abs(self.forward[j] - self.backward[j]) for j in (k, k - 1))
         return jump > 100 * self._rounding(k) and jump > 0.3 * before
 
 
 def compare(problem: Differentiation, found: Gradients, seed: int = 0) -> list[Comparison]:
-    """Run the program again and again, with displaced independents. Collective.
+    """Compare a gradient with differences, by several runs with displaced independents. Collective.
 
-    First along one direction in which what all ranks have alike is displaced alike.  A gradient that has its parts on
-    the wrong ranks is right along it: so there is another direction where values are alike.
+    The first direction displaces values that are equal on all ranks equally.  A gradient with its parts on the wrong
+    ranks is right along it, so a second direction displaces equal values differently.
     """
     singles = choose_direction(problem, seed) or problem.is_single
     again = problem.displaced_values(0.0)
@@ -229,15 +224,14 @@ def _along(
 def _compare_apart(
     problem: Differentiation, found: Gradients, seed: int, singles: bool, compared: list[Comparison]
 ) -> None:
-    """Compare along directions that are drawn on each rank by itself, also for elements that are zero, and where that
-    cannot be, for the others. Adds to the comparisons what comes out."""
+    """Add comparisons along directions drawn separately on each rank, with elements that are zero where possible."""
     texts = [x.text for x in problem.session.independents]
     missing: dict[str, str] = {}  # what was not compared, and why
     for zeros in (True, False):
         if _compare_in_way(problem, found, seed, singles, compared, missing, zeros, texts):
             break
     else:
-        if len(texts) > 1 and missing:  # which of them it is that cannot be displaced so
+        if len(texts) > 1 and missing:  # find the one that cannot be displaced so
             missing.clear()
             for text in texts:
                 _compare_in_way(problem, found, seed, singles, compared, missing, True, [text])
@@ -256,8 +250,10 @@ def _compare_in_way(
     zeros: bool,
     texts: list[str],
 ) -> bool:
-    """Compare with these independents displaced on each rank by itself; whether that says anything, or nothing is left
-    to be compared. Collective."""
+    """Compare with these independents displaced separately on each rank. Collective.
+
+    Returns whether the comparison is conclusive, or there is nothing to compare.
+    """
     way = choose_apart(problem, seed, zeros, texts)
     if not way or way in missing:
         return not missing
@@ -271,7 +267,7 @@ def _compare_in_way(
         return False
     places = problem.held()
     shown = f"{', '.join(places[:4])}{', …' if len(places) > 4 else ''}"
-    held = f"(What the program decides by them was held as it was, at {shown})" if places else ""
+    held = f"(Decisions of the program that depend on them were held fixed, at {shown})" if places else ""
     for one, other in zip(compared, apart):
         if one.apart is None or not one.apart.contradicts:
             one.apart, one.way = other, way
@@ -283,8 +279,8 @@ def _advice(way: str) -> str:
     if "on each rank" not in way:
         return ""
     return (
-        "(All ranks have the same values there. The gradient is right in sums over ranks, and not on each of them: "
-        "where it is one value to the program, of which only the sum counts, --replicated NAME says so.)"
+        "(All ranks have the same values there. The gradient is right in its sum over ranks, but not on each rank: "
+        "if the program has one value of which only the sum counts, write --replicated NAME.)"
     )
 
 
@@ -316,9 +312,9 @@ def _compared(
 
 
 def worst_entry(problem: Differentiation, found: Gradients, seed: int = 0, most: int = 6) -> str:
-    """Of some entries of the gradient of the first dependent, the one that is farthest from its difference quotient.
+    """The entry of the first dependent's gradient that differs most from its difference quotient, among a few.
 
-    Each of the ranks' largest entries and some drawn at random are compared, two runs each. Collective.
+    The largest entries of each rank and some random ones are compared, with two runs each. Collective.
     """
     comm = problem.comm
     singles = problem.is_single
@@ -342,7 +338,7 @@ def worst_entry(problem: Differentiation, found: Gradients, seed: int = 0, most:
 
 
 def _entries(problem: Differentiation, found: Gradients, seed: int, most: int) -> list[tuple]:
-    """Entries that are to be compared: rank (None: all alike), independent, leaf and index. The same on all ranks."""
+    """The entries to compare: rank (None: equal on all), independent, leaf and index. The same on all ranks."""
     rng = np.random.default_rng(seed)
     mine = []
     for number, _ in enumerate(problem.session.independents):
@@ -364,7 +360,7 @@ def _entries(problem: Differentiation, found: Gradients, seed: int, most: int) -
 def _point(
     problem: Differentiation, found: Gradients, rank: int | None, number: int, leaf: int, index: tuple
 ) -> tuple[float, Any]:
-    """Have independents displaced at one entry only; gives this rank's part of the derivative."""
+    """Displace independents at one entry only; this rank's part of the derivative."""
     exact = 0.0
     for k, independent in enumerate(problem.session.independents):
         independent.direction = [np.zeros(v.shape, v.dtype) for v in independent.values]

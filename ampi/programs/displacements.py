@@ -12,9 +12,10 @@ from .gradients import Differentiation
 
 
 def choose_direction(problem: Differentiation, seed: int) -> bool:
-    """Give each independent a direction, as large as its elements are; say whether one is of single precision.
+    """Set a direction for each independent, of the size of its elements; return whether one has single precision.
 
-    What all ranks have alike is displaced alike: they may decide by it. `choose_apart` displaces it otherwise.
+    Values that are equal on all ranks are displaced equally, as the ranks may take decisions by them; `choose_apart`
+    displaces them differently.
     """
     texts = {x.text for x in problem.session.independents}
     unknown = sorted(problem.replicated - texts)
@@ -36,12 +37,12 @@ def choose_direction(problem: Differentiation, seed: int) -> bool:
 
 
 def choose_apart(problem: Differentiation, seed: int, zeros: bool, texts: list[str]) -> str:
-    """Give the independents of these names directions that are drawn on each rank by itself, whether values are alike
-    or not, unless they are known to be one value of all; the others are displaced alike.
+    """Set directions drawn separately on each rank for the independents of these names, except replicated ones; the
+    others are displaced equally.
 
-    ``zeros``: elements that are zero are displaced, too, by the root mean square of the others.  (Some are zero because
-    a program's laws have it so, at a kink.)  Gives in words what is displaced here and not in `choose_direction`'s;
-    empty if there is nothing. Collective.
+    ``zeros``: elements that are zero are also displaced, by the root mean square of the others.  (A program may need
+    some to be zero, at a kink.)  Returns a description of what is displaced here and not by `choose_direction`; empty
+    if there is nothing. Collective.
     """
     apart, nought = [], []
     comm = problem.comm
@@ -69,7 +70,7 @@ def choose_apart(problem: Differentiation, seed: int, zeros: bool, texts: list[s
 
 
 def _alike(problem: Differentiation, values: list) -> list[bool]:
-    """For each leaf whether all ranks have the same; of more leaves on some ranks than on others none is."""
+    """For each leaf, whether all ranks have the same values; none if numbers of leaves differ."""
     everywhere = problem.comm.allgather([(v.shape, v.dtype.str, v.tobytes()) for v in values])
     if any(len(one) != len(everywhere[0]) for one in everywhere):
         return [False]
@@ -85,5 +86,5 @@ def _direction(rng: Any, values: Any, sizes: Any) -> Any:
 
 
 def sizes_of(values: Any) -> Any:
-    """How large elements are; 1 for what is no number, as memory may be that nobody has written yet."""
+    """The sizes of elements; 1 for those that are not finite, as uninitialised memory may be."""
     return np.where(np.isfinite(values), np.abs(values), 1.0)

@@ -1,21 +1,21 @@
-"""The changes to a module's syntax tree by which variables are watched and read as the program runs.
+"""Changes to a module's syntax tree by which variables are watched and read as the program runs.
 
-Lines stay what they are: a statement that is put in has the place of the one that it follows. What is put in calls
-built-in names that only the program's own modules have, and that cannot be written there (`hidden`):
+Line numbers do not change: an inserted statement has the position of the one before. Inserted statements call built-in
+names that exist only in the program's own modules, and that cannot be written there (`hidden`):
 
 ========================================= ============================================================================
-``x = __ampi_watch__(k, place, x)``       after the independent was assigned; gives what the program goes on with
-``__ampi_has__(k, place, lambda: p.x)``   whether an attribute or element is there to be watched
+``x = __ampi_watch__(k, place, x)``       after an assignment of the independent; returns the value to continue with
+``__ampi_has__(k, place, lambda: p.x)``   whether an attribute or element exists, to be watched
 ``__ampi_is_fixed__(p)``                  whether attributes or elements of an object cannot be assigned
 ``p = __ampi_with__(p, "x", value)``      such an object with another attribute or element
 ``__ampi_is_computed__(p, "x")``          whether it is a property without a setter
-``__ampi_in_place__(k, place, find)``     watch the array that such a property gives, where it is
-``__ampi_read__(k, y)``                   the dependent, after a line or at the end of a class; gives it back
+``__ampi_in_place__(k, place, find)``     watch the array that such a property returns, in place
+``__ampi_read__(k, y)``                   read the dependent, after a line or at the end of a class; returns it
 ``with __ampi_end__(k, lambda: y):``      around a function at the end of which the dependent is read
 ``__ampi_number__(float, x)``             ``float(x)``, with the derivative of ``x``
-``__ampi_caught__()``                     where the program catches an error: those of ampi go on
+``__ampi_caught__()``                     where the program catches an error: raises those of ampi again
 ``__ampi_compared__(place, "<", x, y)``   a comparison, or ``x // y``, that may be held (`decisions`)
-``__ampi_discrete__(place, round, x)``    a call of what gives whole numbers, likewise
+``__ampi_discrete__(place, round, x)``    a call of a function that returns whole numbers, likewise
 ========================================= ============================================================================
 """
 
@@ -48,12 +48,12 @@ class Request:
     ----------
     role : {"watch", "read"}
     number : int
-        Which independent, or dependent, it is.
+        The index of the independent or dependent.
     name : Name
     placed : bool
-        Whether a module has been found in which it is.
+        Whether a module with the variable has been found.
     compiled : bool
-        Whether it is in a function that Numba compiles, where nothing is put in.
+        Whether it is in a function that Numba compiles, where nothing is inserted.
     """
 
     role: str
@@ -64,8 +64,8 @@ class Request:
 
 
 def edit(tree: ast.Module, filename: str, requests: list[Request], decisions: bool = False) -> ast.Module:
-    """Change the syntax tree of a module for the variables in it that are asked for, and, if its decisions are to be
-    held, for these."""
+    """Change the syntax tree of a module for the requested variables in it, and for decisions if these are to be
+    held."""
     for request in requests:
         if request.role == READ and not request.name.function and request.name.line is None:
             request.placed = True  # is looked up at the end of the run
@@ -73,7 +73,7 @@ def edit(tree: ast.Module, filename: str, requests: list[Request], decisions: bo
 
 
 def hidden(name: str) -> str:
-    """The name in a module's built-in names, which is no identifier: no name of a program's can be in its way."""
+    """The key among a module's built-in names; no identifier, so that it cannot collide with a program's names."""
     return f"<{name}>"
 
 
@@ -82,20 +82,20 @@ class _Scope:
     node: ast.AST
     name: str
     compiled: bool
-    watched: list[tuple[Request, str]]  # with what is looked for: the path, or the variable that it begins with
+    watched: list[tuple[Request, str]]  # with the target to look for: the path, or its first variable
     lines: list[Request]
     results: list[Request]
     chosen: dict[Request, list[ast.stmt]]  # the statements of a line after which an independent is watched
 
 
 def _member_of(path: str) -> tuple[str, str]:
-    """The object that ``o.a.k`` or ``o[k]`` is a part of, and what of it, as source."""
+    """The object and the member in ``o.a.k`` or ``o[k]``, as source."""
     node: Any = ast.parse(path, mode="eval").body
     return ast.unparse(node.value), repr(node.attr) if isinstance(node, ast.Attribute) else ast.unparse(node.slice)
 
 
 def _goes_on_below(node: Any) -> bool:
-    """Return whether a line is only the head of a statement, or the whole of it is a scope of its own."""
+    """Return whether a line is only the head of a statement, or the statement is a scope."""
     body = getattr(node, "body", None)
     is_scope = isinstance(node, (*bindings.Function, ast.ClassDef))
     return is_scope or (isinstance(body, list) and body[-1].end_lineno > node.lineno)
@@ -139,7 +139,7 @@ class _Editor(ast.NodeTransformer):
 
     @staticmethod
     def _may_assign(node: ast.AST, names: set[str], wanted: Name) -> bool:
-        """Return whether an assignment in a scope would not make a variable of the scope's own of it."""
+        """Return whether an assignment in a scope would not create a local variable."""
         return not isinstance(node, bindings.Function) or wanted.path != wanted.root or wanted.root in names
 
     def _at_line_chosen(self, scope: ast.AST, wanted: Name) -> list[ast.stmt]:
@@ -169,7 +169,7 @@ class _Editor(ast.NodeTransformer):
     # ----------------------------------------------------------------------------------------------- statements
 
     def visit(self, node: ast.AST) -> Any:
-        """Statements with what is put in around them; everything else as it is visited."""
+        """Visit a node; statements with those inserted around them."""
         if isinstance(node, bindings.Function):
             return [self._function(node), *self._after(node)]
         if isinstance(node, ast.ClassDef):
@@ -186,7 +186,7 @@ class _Editor(ast.NodeTransformer):
         return super().visit(node)
 
     def _after(self, node: Any, of_block: bool = True) -> list[ast.stmt]:
-        """What follows a statement that assigns a variable, or is on the line that was named."""
+        """The statements to insert after one that assigns a variable, or is on the named line."""
         found: list[ast.stmt] = []
         targets = [ast.unparse(target) for target in bindings.stored(node)]
         star = isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
@@ -201,7 +201,7 @@ class _Editor(ast.NodeTransformer):
         return found + (self._at_line(node) if of_block else [])
 
     def _at_line(self, node: Any) -> list[ast.stmt]:
-        """The dependents that are read after a statement."""
+        """Statements that read dependents after a statement."""
         found = []
         for request in self.here.lines:
             if request.role == READ and self._is_at(node, request.name.line):
@@ -315,14 +315,14 @@ class _Editor(ast.NodeTransformer):
         return node
 
     def visit_Lambda(self, node: ast.Lambda) -> Any:
-        """A scope in which nothing is asked for."""
+        """A lambda is a scope in which nothing is watched."""
         self.scopes.append(_Scope(node, self._inner("<lambda>"), self.here.compiled, [], [], [], {}))
         node = self.generic_visit(node)  # type: ignore[assignment]
         self.scopes.pop()
         return node
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> Any:
-        """``except Exception:`` is not to catch the error that a derivative is lost."""
+        """``except Exception:`` must not catch ampi's errors about lost derivatives."""
         node = self.generic_visit(node)  # type: ignore[assignment]
         if not self.here.compiled and (node.type is None or "ampi" not in ast.unparse(node.type)):
             call = ast.copy_location(ast.Call(ast.Name(hidden("__ampi_caught__"), ast.Load()), [], []), node)
@@ -348,14 +348,14 @@ class _Editor(ast.NodeTransformer):
         return node
 
     def visit_Return(self, node: ast.Return) -> Any:
-        """What a function returns, where that is asked for."""
+        """Read the result of a function, if requested."""
         node = self.generic_visit(node)  # type: ignore[assignment]
         for request in self.here.results:
             node.value = self._call("__ampi_read__", ast.Constant(request.number), node.value or ast.Constant(None))
         return node
 
     def visit_Call(self, node: ast.Call) -> Any:
-        """``float(x)`` and its relatives, and what gives whole numbers."""
+        """``float(x)`` and similar conversions, and functions that return whole numbers."""
         node = self.generic_visit(node)  # type: ignore[assignment]
         name = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
         if self.decisions and not self.here.compiled and name in DISCRETE:

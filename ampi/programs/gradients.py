@@ -1,4 +1,4 @@
-"""Gradients of a program's variables, and the errors that all ranks have in common."""
+"""Gradients of a program's variables, with errors raised on all ranks."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from .session import Dependent, Independent, Session, memory_of
 
 @dataclasses.dataclass
 class Gradients:
-    """What a program's run gave on this rank.
+    """The results of a program's run on this rank.
 
     Attributes
     ----------
     session : Session
         The variables.
     values : list of float
-        Of each dependent: the objective, the same on all ranks.
+        The objective of each dependent, the same on all ranks.
     parts : list of list of structures, one for each dependent and independent
         The gradients with respect to this rank's parts of the independents, in their structures; None where this rank
         has none.
     replicated : Any
-        The collective call from which all ranks have one value that was counted on each, if that was seen.
+        The collective call from which all ranks have one value that was counted once per rank, if any.
     """
 
     session: Session
@@ -62,7 +62,7 @@ class Gradients:
 
 @contextlib.contextmanager
 def strictly() -> Iterator[None]:
-    """Where a derivative would be lost is an error."""
+    """Turn warnings about lost derivatives into errors."""
     before = checks.strict, checks.whole
     checks.strict = checks.whole = True
     try:
@@ -73,7 +73,7 @@ def strictly() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _with_reason() -> Iterator[None]:
-    """Raise the error for a number that loses its derivative where code in C has put one of its own in its place."""
+    """Raise ampi's error about a lost derivative where C code has replaced it by another error."""
     outside.latest_refusal = ""
     try:
         yield
@@ -88,11 +88,11 @@ def _with_reason() -> Iterator[None]:
 
 
 class NotApart(Exception):
-    """A program cannot be run with values on each rank that were the same on all."""
+    """A program cannot run with different values on each rank where all had the same."""
 
 
 class _Watching(Tape):
-    """A tape that knows whether something is computed in single precision."""
+    """A tape that notes whether anything is computed in single precision."""
 
     is_single = False
 
@@ -103,7 +103,7 @@ class _Watching(Tape):
 
 
 class Differentiation:
-    """A program, the variables of it, and the ranks that run it.
+    """A program to be differentiated, its variables, and the ranks that run it.
 
     Parameters
     ----------
@@ -114,9 +114,9 @@ class Differentiation:
         Packages that belong to the program.
     objective : {"sum", "replicated", "root"}
     declared : bool
-        Whether what the program declares (`ampi.independent`, `ampi.dependent`) is added.
+        Whether to add the variables that the program marks (`ampi.independent`, `ampi.dependent`).
     replicated : sequence of str
-        Independents that are one value, which all ranks have: they are displaced alike.
+        Independents that are one value of all ranks: they are displaced equally.
     compares : bool
         Whether there may be runs with displaced independents.
     comm : mpi4py.MPI.Intracomm
@@ -146,10 +146,10 @@ class Differentiation:
         hooks = {**self.session.hooks, **(self.decisions.hooks if self.decisions is not None else {})}
         self.modules = Modules(program.folders, [*packages, *program.packages], self._edit, hooks)
         self.runner = Runner(program, self.modules)
-        self.verdicts: dict[str, None] = {}  # what the program said of this rank's results with displaced independents
+        self.verdicts: dict[str, None] = {}  # the program's errors about its results with displaced independents
         self.is_single = False  # whether a part of it is computed in single precision
         self._times: list[int] = []
-        self._seconds = 0.0  # that the program took, when it was differentiated
+        self._seconds = 0.0  # duration of the run that was differentiated
 
     def _named(self, text: str) -> names.Name:
         found = names.parse(text)
@@ -217,19 +217,18 @@ class Differentiation:
         self.session.finish(self._namespace_of)
         if end is not None:
             if [dependent.times for dependent in self.session.dependents] != self._times:
-                raise end  # before they had their values
+                raise end  # before they were computed
             self.verdicts.setdefault(verdicts.described(end))
         verdicts.await_others(self.comm, end)
         return [self.value_of(dependent) for dependent in self.session.dependents]
 
     def values_apart(self, step: float) -> list[float]:
-        """`displaced_values` with directions that differ among ranks which had the same values: what they decide by
-        these is held. Collective.
+        """`displaced_values` with directions that differ among ranks with equal values; decisions are held. Collective.
 
         Raises
         ------
         NotApart
-            On all ranks: the program cannot be run so.
+            On all ranks: the program cannot run so.
         """
         assert self.decisions is not None or self.comm.Get_size() == 1
         names = ", ".join(x.text for x in self.session.independents)
@@ -253,7 +252,7 @@ class Differentiation:
         return [self.value_of(dependent) for dependent in self.session.dependents]
 
     def held(self) -> list[str]:
-        """The places where the program would have decided otherwise in `values_apart`. Collective."""
+        """The places where the program would have decided differently in `values_apart`. Collective."""
         given = self.comm.allgather([] if self.decisions is None else list(self.decisions.held))
         return sorted({place for places in given for place in places})
 
@@ -265,7 +264,7 @@ class Differentiation:
         return given[0] if given[0] is not None else float("nan")
 
     def magnitude_of(self, dependent: Dependent) -> float:
-        """The sum of the absolute values that the objective is the sum of. Collective."""
+        """The sum of the absolute values of the objective's terms. Collective."""
         given = self.comm.allgather(dependent.magnitude)
         return {"sum": sum, "replicated": max, "root": lambda x: x[0]}[self.objective](given)
 
@@ -278,13 +277,13 @@ class Differentiation:
     # ------------------------------------------------------------------------------------------------------- errors
 
     def agree(self, problems: Sequence[str]) -> None:
-        """Raise on all ranks what one of them found. Collective."""
+        """Raise the problems of any rank on all ranks. Collective."""
         found = [problem for given in self.comm.allgather(list(problems)) for problem in given]
         if found:
             raise ProgramError("\n".join(dict.fromkeys(found)))
 
     def _require_placed(self, requests: Sequence[Any]) -> None:
-        """Raise if a variable of the script is nowhere in its source: before it runs, since all ranks know it."""
+        """Raise an error, before the script runs, if a variable is not in its source."""
         problems = [self._not_found(request.name) for request in requests if not request.placed]
         if problems:
             raise ProgramError("\n".join(problems))
@@ -365,7 +364,7 @@ class Differentiation:
         return f"{text} is never assigned at {name.where}{self._suggest(name)}"
 
     def _suggest(self, name: names.Name) -> str:
-        """What there is instead."""
+        """A suggestion of existing variables."""
         try:
             tree = ast.parse(self._source(name.module))
         except (OSError, SyntaxError, AttributeError, TypeError):
@@ -389,7 +388,7 @@ class Differentiation:
         return f"; assigned there: {', '.join(shown)}{more}" if shown else ""
 
     def changed_later(self, independent: Independent) -> str:
-        """Where a variable gets other values than those that it was watched with, and what to write. Collective."""
+        """A note on later assignments of a variable that were not watched, and what to write. Collective."""
         assigned = [int(place.rpartition(":")[2]) for place in self.comm.allgather(independent.place) if place]
         name = independent.name
         if name is None or name.line is not None:

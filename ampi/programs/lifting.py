@@ -1,8 +1,8 @@
-"""Global variables of a program's compiled functions that carry derivatives: arguments in their place (lambda lifting).
+"""Lambda lifting: active global variables of a program's compiled functions become arguments.
 
-Numba takes the value that a global or closure variable has when a function is first called as a constant, for good.
-Where that value carries derivatives, the function gets a parameter for it, and so do the functions that call it; it is
-passed as it was at the first call.
+Numba treats the value of a global or closure variable at a function's first call as a constant.  If that value is
+active, the function gets a parameter for it, and so do the functions that call it; the value at the first call is
+passed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ..memory import storages as memory
 from ..memory.storages import TrackedArray
 
 _lifted: dict[tuple, set[tuple]] = {}
-"""By a function's place the variables that carried derivatives in the run that was recorded: the same ones are lifted
-in those that follow, where they are displaced."""
+"""The variables that were active in the recorded run, by the function's place: the same ones are lifted in later runs
+with displaced values."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Variable:
     Attributes
     ----------
     path : tuple of str
-        Its name; before it that of the module, for ``module.name``.
+        Its name, preceded by that of the module for ``module.name``.
     value : object
     """
 
@@ -45,20 +45,20 @@ class Variable:
 
     @property
     def key(self) -> int:
-        """What tells it from others: several functions may name one."""
+        """Its identity: several functions may use the same variable."""
         return id(self.value)
 
 
 @dataclasses.dataclass
 class Lifted:
-    """A function with parameters for variables, before its own.
+    """A function with additional first parameters for variables.
 
     Attributes
     ----------
     kernel : object
-        What compiles it.
+        The compiled function.
     values : tuple
-        What to pass for them: copies of the variables' values.
+        The values to pass for them, copies of the variables'.
     """
 
     kernel: Any
@@ -66,14 +66,14 @@ class Lifted:
 
 
 def lift(kernel: Any, make: Callable[[Any, Any], Any]) -> Lifted | None:
-    """Find the variables of a function that carry derivatives; those of the functions that it calls among them.
+    """Lift the active variables of a function, and of the functions that it calls.
 
     Parameters
     ----------
     kernel : object
-        What compiles the function.
+        The compiled function.
     make : callable
-        ``make(callee, function)``: what compiles ``function`` as it does ``callee``.
+        ``make(callee, function)`` compiles ``function`` with the options of ``callee``.
 
     Returns
     -------
@@ -103,13 +103,13 @@ def variables_of(function: Any, inside: tuple[Any, ...] = ()) -> list[Variable]:
 
 
 def _free(function: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The globals and closure variables of a function, and what modules among them have."""
+    """The globals and closure variables of a function, with the members of modules that it uses."""
     named = names_in(function.__code__)
     space = {name: function.__globals__[name] for name in named if name in function.__globals__}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         try:
             space[name] = cell.cell_contents
-        except ValueError:  # not assigned yet
+        except ValueError:  # a cell not assigned yet
             continue
     for name, value in space.items():
         yield (name,), value
@@ -120,14 +120,14 @@ def _free(function: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
 
 
 def _has_numbers(value: Any) -> bool:
-    """Return whether it is a tracked number or array, or a tuple with some."""
+    """Return whether a value is a tracked number or array, or a tuple that contains one."""
     if isinstance(value, tuple):
         return any(map(_has_numbers, value))
     return isinstance(value, TrackedArray) and value.dtype.kind in "fc"
 
 
 def _callee(value: Any) -> Any:
-    """The Python function of what a kernel may call."""
+    """The Python function of an object that a kernel may call."""
     function = getattr(value, "py_func", value)
     return function if isinstance(function, FunctionType) and hasattr(value, "py_func") else None
 
@@ -137,14 +137,14 @@ def _copied(value: Any) -> Any:
 
 
 class _Lifting:
-    """Makes the functions that pass variables on, each once."""
+    """Makes the functions with additional parameters, each once."""
 
     def __init__(self, make: Callable[[Any, Any], Any]) -> None:
         self.make = make
         self.made: dict[Any, Any] = {}
 
     def lifted(self, kernel: Any) -> Any:
-        """What compiles the function with parameters for its variables before its own."""
+        """The compiled function with additional first parameters for its variables."""
         function = kernel.py_func
         if function not in self.made:
             self.made[function] = None
@@ -181,7 +181,7 @@ class _Lifting:
 
 
 class _Passing(ast.NodeTransformer):
-    """Puts parameters in the place of variables, and has calls pass them on."""
+    """Replaces variables by parameters, and passes them in calls."""
 
     def __init__(self, lifting: _Lifting, function: Any, free: dict[tuple[str, ...], Any], space: dict) -> None:
         self.lifting = lifting
@@ -194,7 +194,7 @@ class _Passing(ast.NodeTransformer):
         self.itself: set[str] = set()  # names by which the function calls itself
 
     def _value(self, node: ast.AST) -> Any:
-        """What a name or an attribute of a module means."""
+        """The value of a name or of an attribute of a module."""
         match node:
             case ast.Name(id=name) if name not in self.local:
                 return self.free.get((name,))
@@ -236,7 +236,7 @@ class _Passing(ast.NodeTransformer):
 
 
 class _Names(dict):
-    """Names of parameters by their variables, of which none is in the way of another name."""
+    """Names of parameters, by their variables, that do not collide with other names."""
 
     def __init__(self, taken: set[str], free: dict[tuple[str, ...], Any]) -> None:
         super().__init__()

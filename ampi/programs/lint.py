@@ -1,4 +1,4 @@
-"""What in a program's source will not be differentiated, found without running it."""
+"""A search of a program's source for places that will not be differentiated, without running it."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Finding:
     ----------
     file, line : str, int
     what : str
-        What is there.
+        The expression or import.
     advice : str
-        What follows, and what to write instead.
+        The consequence, and what to write instead.
     """
 
     file: str
@@ -57,7 +57,7 @@ _ADVICE = {
     "library": "it has NumPy itself, active arrays are an error there; --also {} if it is Python, or wrap its calls "
     "with ampi.custom_vjp",
     "operation": "operations made of Python functions have no derivative; ampi.Op.Create takes a kernel",
-    "integers": "integers carry no derivative: that of what is made of them is zero",
+    "integers": "integers carry no derivative: that of values computed from them is zero",
     "numba": "it is compiled by Numba alone, active arrays are an error; write it with numba.njit",
     "buffer": "its elements keep no derivatives, active numbers are an error there; numpy.array does",
     "class": "it keeps numbers where ampi does not see them, active arrays are an error; use plain arrays",
@@ -83,13 +83,13 @@ _LEAVES = {
 
 
 def look(script: Any, packages: Any = ()) -> list[Finding]:
-    """Go through a script and the modules of its own that it imports.
+    """Examine a script and its own modules.
 
     Parameters
     ----------
     script : path
     packages : iterable of str
-        Packages that belong to the program besides.
+        Further packages that belong to the program.
 
     Returns
     -------
@@ -99,7 +99,7 @@ def look(script: Any, packages: Any = ()) -> list[Finding]:
     Raises
     ------
     OSError, SyntaxError, ValueError
-        The script cannot be read, or is no Python.  (Of a module that it imports, that is a finding.)
+        The script cannot be read, or is not Python.  (For a module that it imports, that is a finding.)
     """
     start = pathlib.Path(script)
     if start.is_dir():
@@ -117,13 +117,13 @@ def look(script: Any, packages: Any = ()) -> list[Finding]:
             if path is start:
                 raise
             line = getattr(error, "lineno", None) or 1
-            found.append(Finding(os.path.relpath(path), line, "no Python", f"it is not looked through: {error}"))
+            found.append(Finding(os.path.relpath(path), line, "not Python", f"it is not examined: {error}"))
         waiting += file.imported
     return sorted(set(found))
 
 
 def unreadable(path: Any, error: Exception) -> str:
-    """One line on a script that cannot be looked through."""
+    """One line on a script that cannot be examined."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}: {error.msg}"
     if isinstance(error, OSError):
@@ -132,14 +132,14 @@ def unreadable(path: Any, error: Exception) -> str:
 
 
 class _File(ast.NodeVisitor):
-    """One source file: the names that it imports, and what is found in it."""
+    """One source file: its imported names, and the findings in it."""
 
     def __init__(self, path: pathlib.Path, folder: pathlib.Path, packages: frozenset[str]) -> None:
         self.path = path
         self.folder = folder
         self.packages = packages
         self.names: dict[str, str] = {}
-        self.paths = [folder]  # where its imports are looked for
+        self.paths = [folder]  # folders in which its imports are searched
         self.imported: list[pathlib.Path] = []
         self.found: list[Finding] = []
 
@@ -189,7 +189,7 @@ class _File(ast.NodeVisitor):
             self._file(self.folder.joinpath(*module.split("."), alias.name))
 
     def _file(self, base: pathlib.Path) -> bool:
-        """Go on with the module that is in a file of the program, if there is one."""
+        """Examine the module in this file of the program, if it exists."""
         for path in (base.with_suffix(".py") if base.name else base, base / "__init__.py"):
             if path.is_file():
                 self.imported.append(path)
@@ -197,7 +197,7 @@ class _File(ast.NodeVisitor):
         return False
 
     def _module(self, node: Any, name: str) -> bool:
-        """Look at an import; whether it is one of the program's own."""
+        """Examine an import; return whether it is one of the program's own modules."""
         package = name.partition(".")[0]
         parts = name.split(".")
         if any([self._file(self.folder.joinpath(*parts[: n + 1])) for n in range(len(parts))]) or (
@@ -232,7 +232,7 @@ class _File(ast.NodeVisitor):
     # ---------------------------------------------------------------------------------------------- expressions
 
     def _path_of(self, node: ast.AST) -> str:
-        """``numpy.linalg.norm`` for an expression that means it here."""
+        """The full name of what an expression means here, as ``numpy.linalg.norm``."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -242,7 +242,7 @@ class _File(ast.NodeVisitor):
         return ".".join([self.names[node.id], *reversed(parts)])
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
-        """Addresses of arrays, and methods of MPI's without a rule."""
+        """Addresses of arrays, and MPI methods without a rule."""
         if node.attr in ("ctypes", "__array_interface__") and not self._path_of(node):
             self._say(node, f".{node.attr}", _LEAVES[node.attr])
         self.generic_visit(node)
@@ -309,7 +309,7 @@ class _File(ast.NodeVisitor):
                 return
         given = {keyword.arg for keyword in node.keywords}
         if name.startswith("scipy.optimize.") and given & _GRADIENTS:
-            return  # it is given a gradient of ampi's, and no active array
+            return  # it gets a gradient from ampi, and no active array
         advice = _refusal(found)
         if advice is not None:
             self._say(
@@ -317,7 +317,7 @@ class _File(ast.NodeVisitor):
             )
 
     def visit_FunctionDef(self, node: Any) -> None:
-        """Functions that Numba compiles in ways that cannot be differentiated."""
+        """Functions that are compiled by Numba in ways that cannot be differentiated."""
         for decorator in node.decorator_list:
             name = self._path_of(decorator.func if isinstance(decorator, ast.Call) else decorator)
             rest = name.removeprefix("numba.")
@@ -327,7 +327,7 @@ class _File(ast.NodeVisitor):
 
 
 def _given_to_gradients(tree: ast.AST) -> set[ast.AST]:
-    """Names in calls of optimisers that are given gradients of ampi's: these see no active arrays."""
+    """Names in calls of optimisers that get gradients from ampi: these see no active arrays."""
     found: set[ast.AST] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and {keyword.arg for keyword in node.keywords} & _GRADIENTS:
@@ -341,7 +341,7 @@ _OF_PATHS = set(
 
 
 def folder_named(node: ast.AST, path: pathlib.Path) -> list[pathlib.Path]:
-    """The folder that an expression of a source file names by where that is; none if it is anything else."""
+    """The folder that an expression in a source file means, relative to the file; empty if it is anything else."""
     allowed = ast.Call, ast.Attribute, ast.Name, ast.Constant, ast.Subscript, ast.BinOp, ast.Div, ast.Load, ast.keyword
     for inner in ast.walk(node):
         name = getattr(inner, "attr", getattr(inner, "id", "str"))
@@ -354,7 +354,7 @@ def folder_named(node: ast.AST, path: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _uses_ampi(package: pathlib.Path) -> bool:
-    """Return whether a package is written with ampi."""
+    """Return whether a package uses ampi."""
     sources = [package.with_suffix(".py"), *package.glob("*.py")]
     return any(
         re.search(r"^\s*(import|from) ampi\b", path.read_text("utf-8", "replace"), re.M)
@@ -369,7 +369,7 @@ def _opens_for_writing(node: ast.Call) -> bool:
 
 
 def _member(module: Any, name: str) -> Any:
-    """What a module of SciPy has, parts that are not loaded yet among it; None for what it has not."""
+    """A member of a SciPy module, which may not be loaded yet; None if there is none."""
     found = getattr(module, name, None)
     if found is None and isinstance(module, types.ModuleType):
         with contextlib.suppress(ImportError):
@@ -378,9 +378,9 @@ def _member(module: Any, name: str) -> Any:
 
 
 def _refusal(function: Any) -> str | None:
-    """What to write in the place of a function of SciPy without a rule; None if it has one."""
+    """The advice for a SciPy function without a rule; None if it has one."""
     with Tape():
-        pass  # SciPy's rules are there once a tape records
+        pass  # SciPy's rules exist once a tape records
     if isinstance(function, np.ufunc):
         return None if takes_derivatives(function) or by_autograd.has_rule(function) else ""
     found = hook_of(getattr(function, "__init__", function) if isinstance(function, type) else function)
@@ -388,7 +388,7 @@ def _refusal(function: Any) -> str | None:
 
 
 def _without_rule() -> set[str]:
-    """Names of MPI's methods that have no rule, whatever object they belong to."""
+    """Names of MPI methods that have no rule on any class."""
     names: dict[str, set[Treatment]] = {}
     for operation in TABLE.values():
         names.setdefault(operation.name, set()).add(operation.treatment)
@@ -399,7 +399,7 @@ _WITHOUT_RULE = _without_rule()
 
 
 def takes_derivatives(function: Any) -> bool:
-    """Return whether a function of NumPy can be given active arrays: it has a rule, or its result is a constant."""
+    """Return whether a NumPy function accepts active arrays: it has a rule, or its result is a constant."""
     if isinstance(function, np.ufunc):
         known_ufuncs = elementwise.RULES.keys() | elementwise.CONSTANTS | elementwise.CONSTANT_FOR_REAL
         reals = [t for t in function.types if set(t.partition("->")[0]) == {"d"} and "d" in t.partition("->")[2]]

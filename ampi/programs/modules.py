@@ -1,8 +1,8 @@
-"""A program's own modules: which these are, and how they are loaded.
+"""A program's own modules: how they are recognised, changed and loaded.
 
-They are the script, what is in files below its folder, and the packages that were named; not what is installed below
-that folder. Each of them has built-in names of its own: an ``__import__`` that gives it the stand-ins (whoever else
-imports ``numpy`` gets NumPy), and what the changes to its syntax tree call. Files are only read.
+They are the script, modules in files below its folder (but not packages installed there), and the packages that the
+user names. Each has its own built-in names: an ``__import__`` that returns the stand-ins (other modules that import
+``numpy`` get NumPy), and the functions that the changes to its syntax tree call. Files are only read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ELSEWHERE = {"site-packages", "dist-packages", "__pypackages__"}
 _NEVER = {"ampi", "numpy", "numba", "llvmlite", "mpi4py"}
 
 Edit = Callable[[ast.Module, str, str], ast.Module]
-"""Changes the syntax tree of a module in this file, of this name (of the script: the empty string)."""
+"""A function that changes the syntax tree of a module, given its file and its name (empty for the script)."""
 
 
 class Modules(importlib.abc.MetaPathFinder):
@@ -37,13 +37,13 @@ class Modules(importlib.abc.MetaPathFinder):
     Parameters
     ----------
     folders : iterable of path
-        What is below them is the program's.
+        Folders with the program's modules.
     packages : iterable of str
-        Packages that are besides.
+        Further packages of the program.
     edit : callable
         Changes the syntax tree of a module.
     hooks : dict
-        Built-in names of the modules besides Python's.
+        Additional built-in names of the modules.
     """
 
     def __init__(self, folders: Iterable[Any], packages: Iterable[str], edit: Edit, hooks: dict[str, Any]) -> None:
@@ -73,7 +73,7 @@ class Modules(importlib.abc.MetaPathFinder):
         importlib.import_module = self._import_module  # type: ignore[assignment]
 
     def forget(self) -> None:
-        """Forget the modules that were loaded: the next import reads them anew."""
+        """Forget the loaded modules, so that the next import reads them again."""
         for name in self.loaded:
             module = sys.modules.pop(name, None)
             parent, _, last = name.rpartition(".")
@@ -100,7 +100,7 @@ class Modules(importlib.abc.MetaPathFinder):
     # ------------------------------------------------------------------------------------------------ of importlib
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        """The spec of a module of the program, with a loader of ours; None for all others."""
+        """The spec of a module of the program, with our loader; None for all others."""
         if name.partition(".")[0] in _NEVER:
             return None
         for finder in sys.meta_path:
@@ -115,7 +115,7 @@ class Modules(importlib.abc.MetaPathFinder):
         return None
 
     def _dynamically(self, name: str, package: str | None = None) -> Any:
-        """`importlib.import_module`, called by the program or by others."""
+        """`importlib.import_module`, for the program and for other callers."""
         if not name.startswith(".") and sys._getframe(1).f_builtins is self.builtins:
             found = stand_ins.imported(name)
             if found is not stand_ins.MISSING:
@@ -125,7 +125,7 @@ class Modules(importlib.abc.MetaPathFinder):
     # -------------------------------------------------------------------------------------------------- what is run
 
     def compile(self, source: Any, filename: str, name: str) -> types.CodeType:
-        """The code of a module as it is run; of the same source, in the runs that follow, the same."""
+        """The changed code of a module; the same object for the same source in later runs."""
         key = filename, name, source
         if key not in self._compiled:
             tree = ast.parse(source, filename)
@@ -135,19 +135,19 @@ class Modules(importlib.abc.MetaPathFinder):
         return self._compiled[key]
 
     def prepare(self, module: types.ModuleType) -> None:
-        """Give a new module its built-in names."""
+        """Set the built-in names of a new module."""
         module.__dict__["__builtins__"] = self.builtins
 
 
 def _caught() -> None:
-    """Go on with an error of ampi's: a program that was written without it means others."""
+    """Raise an error of ampi's again, which a program written without ampi cannot mean to catch."""
     error = sys.exc_info()[1]
     if isinstance(error, AmpiError):
         raise error
 
 
 class Loader(importlib.machinery.SourceFileLoader):
-    """Loads a module of the program from its source alone."""
+    """Loads a module of the program from its source, never from cached bytecode."""
 
     def __init__(self, modules: Modules, name: str, path: str) -> None:
         super().__init__(name, path)
@@ -172,5 +172,5 @@ def _import(
         return builtins.__import__(name, globals, locals, fromlist or (), level)
     for wanted in fromlist or ():
         if wanted != "*" and not hasattr(found, wanted):
-            stand_ins.imported(f"{name}.{wanted}")  # a module below it
+            stand_ins.imported(f"{name}.{wanted}")  # a submodule
     return found if fromlist else stand_ins.top(name.partition(".")[0])

@@ -1,4 +1,4 @@
-"""Names of a program's variables, as they are written on the command line."""
+"""Names of a program's variables, as written on the command line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Name:
     Attributes
     ----------
     text : str
-        As it was written.
+        The text as written.
     module : str
         The module's name; empty for the script.
     function : str
@@ -32,7 +32,7 @@ class Name:
     path : str
         The variable, with attributes and constant keys: ``self.u``, ``options["k"]``, or ``return``.
     line : int or None
-        Where it is assigned.
+        The line of its assignment.
     """
 
     text: str
@@ -43,7 +43,7 @@ class Name:
 
     @property
     def root(self) -> str:
-        """The variable that the path begins with."""
+        """The first variable of the path."""
         node: ast.AST = ast.parse(self.path, mode="eval").body
         while isinstance(node, (ast.Attribute, ast.Subscript)):
             node = node.value
@@ -51,12 +51,12 @@ class Name:
 
     @property
     def is_result(self) -> bool:
-        """True if this is what a function returns."""
+        """True if this is the result of a function."""
         return self.path == RESULT
 
     @property
     def where(self) -> str:
-        """Its scope in words."""
+        """A description of its scope."""
         place = f"{self.function}()" if self.function else "the top level"
         return f"{place} of {f'module {self.module}' if self.module else 'the script'}"
 
@@ -67,7 +67,7 @@ def parse(text: str) -> Name:
     Raises
     ------
     ProgramError
-        It names none.
+        The text names no variable.
     """
     found = _SCOPED.fullmatch(text.strip())
     if found is None or not found["path"].strip():
@@ -82,7 +82,7 @@ def parse(text: str) -> Name:
 
 
 def _checked(text: str, path: str) -> str:
-    """A path in the form in which Python writes it."""
+    """A path in Python's own spelling."""
     try:
         node = whole = ast.parse(path, mode="eval").body
     except SyntaxError:

@@ -1,7 +1,6 @@
-"""What a program's own modules get for ``float()``, ``isinstance()`` and the module `math`: numbers that keep their
-derivatives.
+"""Replacements of ``float()``, ``isinstance()`` and `math` in a program's own modules, which keep derivatives.
 
-NumPy's functions are used where an argument is a tracked number that carries derivatives; everything else is Python's.
+NumPy's functions are used for tracked numbers that carry derivatives, and Python's for everything else.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def is_active(x: Any) -> bool:
 
 
 def convert(kind: Any, *arguments: Any) -> Any:
-    """``kind(x)``, where a program says ``float``, ``numpy.float64`` or what else it calls a class of numbers."""
+    """``kind(x)`` in a program, where ``kind`` may be ``float``, ``numpy.float64`` or another class of numbers."""
     if len(arguments) == 1 and isinstance(x := arguments[0], TrackedArray) and isinstance(kind, type):
         dtype = _dtype_of(kind)
         if dtype is not None and is_active(x) and (x.size == 1 or kind not in (float, complex)):
@@ -45,22 +44,23 @@ def _dtype_of(kind: type) -> Any:
 
 
 def is_instance(x: Any, kinds: Any, /) -> bool:
-    """``isinstance(x, kinds)`` in a program: tracked scalars are what NumPy gives there (`numpy.float64`, a `float`,
-    and no array), and plain arrays that come from elsewhere are what the program calls ``np.ndarray``."""
+    """``isinstance(x, kinds)`` in a program: tracked scalars count as NumPy's (a `numpy.float64` and `float`, not an
+    array), and plain arrays from elsewhere count as the program's ``np.ndarray``."""
     if isinstance(x, TrackedArray) and is_scalar(x):
         return issubclass(x.dtype.type, kinds)
     return isinstance(x, kinds) or (type(x) is np.ndarray and issubclass(ndarray, kinds))
 
 
 def has_attribute(x: Any, name: str, /) -> bool:
-    """``hasattr(x, name)`` in a program: tracked scalars have what NumPy's have (no ``__len__``, no ``__iter__``)."""
+    """``hasattr(x, name)`` in a program: tracked scalars have the attributes of NumPy's (no ``__len__``,
+    ``__iter__``)."""
     return hasattr(x, name) and (not (isinstance(x, TrackedArray) and is_scalar(x)) or hasattr(x.dtype.type, name))
 
 
 def lru_cache(maxsize: Any = 128, typed: bool = False) -> Any:
-    """`functools.lru_cache`, which keeps no result of arguments that carry derivatives.
+    """`functools.lru_cache` that stores no results for active arguments.
 
-    To a cache, a number is what its value is: a constant of this value would get that result, or the other way round.
+    A cache compares values only: a constant of equal value would get the result of an active number, or vice versa.
     """
     if callable(maxsize):
         return lru_cache(typed=typed)(maxsize)
@@ -129,7 +129,7 @@ def _of_math(function: Callable) -> Callable:
         return ours(*[x.reshape(())[()] if isinstance(x, TrackedArray) else x for x in arguments], **keywords)
 
     made: Any = compute
-    made.numpy_function = function  # what it is in kernels
+    made.numpy_function = function  # its meaning in kernels
     return made
 
 
@@ -144,7 +144,7 @@ def _plain(x: TrackedArray) -> np.ndarray:
 
 
 def has_derivative(name: str) -> bool:
-    """Return whether a function of `math` can be given numbers that carry derivatives, or only ever integers."""
+    """Return whether a function of `math` accepts active numbers, or takes integers only."""
     return name in _UFUNCS or name in _STEPS or name in {"factorial", "gcd", "lcm", "comb", "perm", "isqrt"}
 
 

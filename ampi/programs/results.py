@@ -1,4 +1,4 @@
-"""What is printed and written of a program's gradients."""
+"""Printed text and files with a program's gradients."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def _of_one(problem: Differentiation, found: Gradients, dependent: int, number: 
 def write(path: str, problem: Differentiation, found: Gradients, command: str) -> None:
     """Write all ranks' parts into one HDF5 file, from rank 0. Collective.
 
-    ``/<of>/<wrt>/rank<r>`` (with ``/0``, ``/1`` for what is in a tuple, list or dictionary) is the gradient with
-    respect to rank r's part; ``value`` is an attribute of ``/<of>``, what the program was that of the file.
+    ``/<of>/<wrt>/rank<r>`` (with ``/0``, ``/1`` for items of a tuple, list or dictionary) is the gradient with respect
+    to rank r's part; ``value`` is an attribute of ``/<of>``, and the program's command one of the file.
     """
     comm = problem.comm
     parts = comm.gather([[found.leaves(k, n) for n in range(len(row))] for k, row in enumerate(found.parts)])
@@ -122,7 +122,7 @@ def _member(text: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """What it was computed with."""
+    """The versions of the packages used."""
     found = {name: importlib.metadata.version(name) for name in ("ampi", "mpi4py", "numpy", "numba")}
     library = " ".join(mpi.Get_library_version().splitlines()[0].strip("\0").split())
     return {"Python": platform.python_version(), **found, "MPI": library}

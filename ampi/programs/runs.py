@@ -1,4 +1,4 @@
-"""One run of a program inside of this process, as clean as if it were the first."""
+"""Repeated runs of a program inside this process, each as if it were the first."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .modules import Loader, Modules
 
 @dataclasses.dataclass
 class Program:
-    """What is to be run.
+    """A program to run.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Program:
     what : str
         A path, the name of a module, or source.
     arguments : list of str
-        Those of the program.
+        The program's arguments.
     """
 
     kind: str
@@ -44,7 +44,7 @@ class Program:
 
     @property
     def folders(self) -> list[str]:
-        """Below which folders the program's own modules are."""
+        """The folders with the program's own modules."""
         if self.kind == "file":
             path = pathlib.Path(self.what).resolve()
             return [str(path if path.is_dir() else path.parent)]
@@ -52,11 +52,11 @@ class Program:
 
     @property
     def packages(self) -> list[str]:
-        """Which packages are the program's besides."""
+        """Further packages of the program."""
         return [self.what.partition(".")[0]] if self.kind == "-m" else []
 
     def load(self, modules: Modules) -> tuple[types.ModuleType, types.CodeType]:
-        """A new module ``__main__``, and its code. Raises what Python raises."""
+        """A new module ``__main__``, and its code; raises Python's errors."""
         module = types.ModuleType("__main__")
         modules.prepare(module)
         if self.kind == "-m":
@@ -85,13 +85,13 @@ class Program:
         return modules.compile(pathlib.Path(spec.origin).read_bytes(), spec.origin, "")
 
     def argv(self, module: types.ModuleType) -> list[str]:
-        """What the program finds in `sys.argv`."""
+        """The program's `sys.argv`."""
         first = {"file": self.what, "-m": getattr(module, "__file__", None) or "", "-c": "-c", "-": "-"}[self.kind]
         return [first, *self.arguments]
 
     @property
     def path(self) -> str:
-        """What `sys.path` begins with."""
+        """The first entry of the program's `sys.path`."""
         if self.kind != "file":
             return ""
         path = os.path.realpath(self.what)
@@ -99,14 +99,14 @@ class Program:
 
 
 class Runner:
-    """Runs a program again and again.
+    """Runs a program several times.
 
     Parameters
     ----------
     program : Program
     modules : Modules
     final : bool
-        Whether it is run once, and nothing comes after it.
+        Whether this is the only run, and nothing follows.
 
     Attributes
     ----------
@@ -125,19 +125,19 @@ class Runner:
     def run(self, silent: bool = False) -> None:
         """Run the program from its beginning.
 
-        A `SystemExit` that means success is the end of the program; anything else that it raises passes through.
+        A `SystemExit` that means success ends the program; any other exception is raised.
         """
         end = self._run(silent, contextlib.nullcontext(), ())
         if end is not None and (self.final or not verdicts.is_success(end)):
             raise end
 
     def run_displaced(self, anyhow: bool = False) -> BaseException | None:
-        """Run it with other values than its own: the error by which it says that these are not right, if it does.
+        """Run the program with displaced values; returns the error by which it rejects its results, if any.
 
-        ``anyhow``: whatever error it is, and without the warnings of other values.
+        ``anyhow``: returns any error, and suppresses warnings about displaced values.
         """
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ActivityWarning)  # it was said of the first run
+            warnings.simplefilter("ignore", ActivityWarning)  # the first run has shown them
             if anyhow:
                 warnings.simplefilter("ignore")
             end = self._run(True, verdicts.aborting(), (Exception,) if anyhow else (AssertionError,))
@@ -168,7 +168,7 @@ class Runner:
         return None
 
     def forget(self) -> None:
-        """Let go of what the latest run has left."""
+        """Release the objects of the latest run."""
         if self.namespace is None:
             return
         self.namespace = None
@@ -176,7 +176,7 @@ class Runner:
 
 
 class _Randomness:
-    """What unseeded generators get is the same in every run: what they got in the first."""
+    """Gives unseeded generators the same seeds in every run."""
 
     def __init__(self) -> None:
         self._drawn: list[int] = []
@@ -207,7 +207,7 @@ class _Randomness:
 
 
 class _StandardInput:
-    """What a program reads from the standard input is the same in every run: what it read in the first."""
+    """Gives a program the same standard input in every run."""
 
     def __init__(self) -> None:
         self._read = bytearray()
@@ -224,14 +224,14 @@ class _StandardInput:
 
 
 class _ReadAgain(io.RawIOBase):
-    """A file of which the beginning has been read before.
+    """A file whose beginning has been read before.
 
     Parameters
     ----------
     known : bytearray
-        What has been read of it, which grows.
+        The bytes read so far, which grow.
     file : io.BufferedIOBase
-        Where the rest comes from.
+        The source of the rest.
     """
 
     def __init__(self, known: bytearray, file: Any) -> None:
@@ -256,7 +256,7 @@ class _ReadAgain(io.RawIOBase):
 
 @contextlib.contextmanager
 def _restored() -> Iterator[None]:
-    """The interpreter's state around a run."""
+    """Restore the interpreter's state after a run."""
     argv, path, main = list(sys.argv), list(sys.path), sys.modules["__main__"]
     folder = os.getcwd()
     environment = dict(os.environ)
@@ -275,7 +275,7 @@ def _restored() -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_the_end_of_mpi() -> Iterator[None]:
-    """``MPI.Finalize()`` in the program ends nothing: there is a gradient to come."""
+    """Make ``MPI.Finalize()`` in the program do nothing, since the gradient still needs MPI."""
     original = mpi.Finalize
     mpi.Finalize = lambda: None  # type: ignore[assignment]
     try:
@@ -286,7 +286,7 @@ def without_the_end_of_mpi() -> Iterator[None]:
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """What is written to the standard output, by whomever, is dropped."""
+    """Discard everything that is written to the standard output."""
     sys.stdout.flush()
     try:
         kept: int | None = os.dup(1)

@@ -1,7 +1,7 @@
-"""What is watched and read while a program runs.
+"""The variables that are watched and read while a program runs.
 
-In the run that is recorded the independents are watched where they are first assigned.  In those that follow, for
-finite differences, they are displaced at the same places.
+In the recorded run, independents are watched where they are first assigned.  In later runs, for finite differences,
+they are displaced at the same places.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .names import Name
 
 
 class OnThisRank(ProgramError):
-    """An error in the middle of a program's run, of which other ranks need not know."""
+    """An error in the middle of a program's run, which other ranks may not have."""
 
     __module__ = ProgramError.__module__
     __qualname__ = ProgramError.__qualname__
@@ -36,28 +36,28 @@ _UNREACHABLE = (NameError, AttributeError, LookupError, TypeError)
 
 
 class Independent:
-    """A variable with respect to which is differentiated.
+    """An independent variable.
 
     Attributes
     ----------
     text : str
-        As it was asked for.
+        The requested name as written.
     name : Name or None
-        None for what the program itself declares.
+        None for variables that the program itself marks.
     place : str
         ``file:line`` where it was watched; empty if it was not.
     watched : object
-        The variable, as it was watched: numbers and arrays, in lists, tuples and dictionaries or not.
+        The watched value: numbers and arrays, possibly in lists, tuples and dictionaries.
     values : list
         Copies of its numbers and arrays.
     times : int
-        How often the same statement assigned the same value.
+        The number of times the same statement assigned the same value.
     others : int
-        How often it assigned another one.
+        The number of times it assigned another one.
     direction : list of array or None
-        By which it is displaced.
+        The direction of its displacements.
     is_none : bool
-        Whether None was assigned, which is no value to be watched.
+        Whether None was assigned, which cannot be watched.
     """
 
     def __init__(self, text: str, name: Name | None) -> None:
@@ -95,7 +95,7 @@ class Independent:
         return self.watched
 
     def is_same(self, place: str, value: Any) -> bool:
-        """Return whether this is the statement that assigned it first, and the same value again."""
+        """Return whether this is the first statement again, with the same value."""
         if place != self._key:
             return False
         self.others += 1
@@ -107,7 +107,7 @@ class Independent:
         return same
 
     def again(self, value: Any) -> Any:
-        """The variable, where the same value is assigned again."""
+        """The watched variable, for another assignment of the same value."""
         originals = iter(self.originals)
 
         def replace(leaf: Any) -> Any:
@@ -121,7 +121,7 @@ class Independent:
         return _replaced(value, replace)
 
     def displaced(self, value: Any, step: float) -> Any:
-        """The variable with other values."""
+        """The variable with displaced values."""
         directions = iter(self.direction or ())
 
         def replace(leaf: Any) -> Any:
@@ -136,17 +136,17 @@ class Independent:
 
 
 class Dependent:
-    """A variable that is differentiated.
+    """A dependent variable.
 
     Attributes
     ----------
     text : str
-        As it was asked for.
+        The requested name as written.
     name : Name or None
     value : ampi.ndarray, float or None
-        The latest value; the sum, of an array.
+        The latest value; for an array its sum.
     times : int
-        How often it was read.
+        The number of times it was read.
     reason : str
         Why it has no value, if it has none.
     magnitude : float
@@ -159,14 +159,14 @@ class Dependent:
         self.forget()
 
     def forget(self) -> None:
-        """A new run begins."""
+        """Reset for a new run."""
         self.value: Any = None
         self.times = 0
         self.reason = ""
         self.magnitude = 0.0
 
     def read(self, value: Any) -> None:
-        """The variable has this value where it is to be read."""
+        """Store the variable's value where it is read."""
         self.times += 1
         self.value, self.reason = None, "is None"
         if value is None:
@@ -192,13 +192,13 @@ class Session:
     ----------
     independents, dependents : list
     declared : bool
-        Whether those that the program declares are added.
+        Whether to add variables that the program marks.
     requests : list of Request
         For `edits.edit`.
     tape : Tape or None
-        On which independents are watched; None in runs that only displace them.
+        The tape on which independents are watched; None in runs that only displace them.
     step : float
-        How far they are displaced then.
+        The size of the displacements then.
     """
 
     def __init__(self, wrt: list[Name], of: list[Name], declared: bool = False) -> None:
@@ -226,43 +226,43 @@ class Session:
         }
 
     def begin(self, tape: Tape | None, step: float = 0.0) -> None:
-        """A run begins."""
+        """Begin a run."""
         self.tape, self.step = tape, step
         self._counts.clear()
         for dependent in self.dependents:
             dependent.forget()
 
     def watch(self, number: int, place: str, value: Any) -> Any:
-        """What the program goes on with, where a variable was assigned."""
+        """Watch a variable after an assignment; returns the value with which the program continues."""
         return self.assigned(self.independents[number], place, value)
 
     def in_place(self, number: int, place: str, find: Callable) -> None:
-        """Watch the array that a property gives, in the memory where it is.
+        """Watch the array that a property returns, in place.
 
         Raises
         ------
         ProgramError
-            The property makes what it gives each time anew.
+            The property returns a new object each time.
         """
         found = self.watch(number, place, find())
         variable = self.independents[number]
         if self.tape is not None and variable.is_watched and not _look_at_one_memory(found, find()):
             raise OnThisRank(
-                f"{variable.text} ({place.rsplit(':', 1)[0]}) is a property that cannot be assigned, and what it gives "
-                "is made anew each time: name the attribute that it is computed from"
+                f"{variable.text} ({place.rsplit(':', 1)[0]}) is a property that cannot be assigned, and its value is "
+                "made anew each time: name the attribute from which it is computed"
             )
 
     def assigned(self, variable: Independent, place: str, value: Any) -> Any:
-        """The same for a variable, whoever says where it is assigned."""
+        """Watch a variable, named by the user or marked by the program, after an assignment."""
         if value is None:
             variable.is_none = True
-            return value  # what comes later is meant: on other ranks it may stay
+            return value  # a later value is meant: on other ranks it may stay None
         self._counts[variable, place] += 1
         execution = place, self._counts[variable, place]
         if self.tape is None:
             return variable.displaced(value, self.step) if execution in variable.executions else value
         if current() is not self.tape:
-            return value  # in another thread, or where the program says that nothing is to be differentiated
+            return value  # in another thread, or inside ampi.passive()
         if not variable.is_watched:
             if variable.is_none and all(map(_is_active, leaves_of(value))):
                 return value  # it comes from a rank on which it is the independent
@@ -277,7 +277,7 @@ class Session:
         return found
 
     def _require_other(self, variable: Independent, place: str, value: Any) -> None:
-        """Raise if an array is another independent already: a tape could not tell the two apart."""
+        """Raise an error if an array is another independent already: a tape could not distinguish the two."""
         mine = [leaf for leaf in leaves_of(value) if isinstance(leaf, TrackedArray) and not memory.is_scalar(leaf)]
         for other in self.independents:
             for known in leaves_of(other.watched):
@@ -288,7 +288,7 @@ class Session:
                     )
 
     def declare_independent(self, text: str, place: str, value: Any) -> Any:
-        """The program says that this is an independent."""
+        """Watch an independent that the program marks."""
         found = next((x for x in self.independents if x.text == text), None)
         if found is None and self.declared and self.tape is not None:
             found = Independent(text, None)
@@ -296,7 +296,7 @@ class Session:
         return value if found is None else self.assigned(found, place, value)
 
     def declare_dependent(self, text: str, value: Any) -> Any:
-        """The program says that this is a dependent."""
+        """Read a dependent that the program marks."""
         found = next((x for x in self.dependents if x.text == text), None)
         if found is None and self.declared and self.tape is not None:
             found = Dependent(text, None)
@@ -306,7 +306,7 @@ class Session:
         return value
 
     def align(self, comm: Any) -> None:
-        """Have the same variables in the same order on all ranks, whatever each of them declared. Collective."""
+        """Use the same variables in the same order on all ranks, whatever each rank has marked. Collective."""
         for variables, make in ((self.independents, Independent), (self.dependents, Dependent)):
             everywhere = comm.allgather([x.text for x in variables])
             order = list(dict.fromkeys(text for texts in everywhere for text in texts))
@@ -314,7 +314,7 @@ class Session:
             variables[:] = [known.get(text) or make(text, None) for text in order]
 
     def has(self, number: int, place: str, find: Callable) -> bool:
-        """Return whether an attribute or element is there."""
+        """Return whether an attribute or element exists."""
         try:
             find()
         except _UNREACHABLE:
@@ -322,12 +322,12 @@ class Session:
         return True
 
     def read(self, number: int, value: Any) -> Any:
-        """The dependent has this value."""
+        """Read a dependent; returns its value."""
         self.dependents[number].read(value)
         return value
 
     def finish(self, namespace_of: Callable[[str], Any]) -> None:
-        """A run has ended: read what is at the top level of modules."""
+        """End a run: read the dependents at the top level of modules."""
         for dependent in self.dependents:
             name = dependent.name
             if name is None or name.function or name.line is not None:
@@ -345,8 +345,8 @@ class Session:
 
 
 class _End:
-    """Reads a dependent where a function ends: also by ``sys.exit()``, and by the program's own judgement on displaced
-    values (see `verdicts`)."""
+    """Reads a dependent at the end of a function, even if it ends by ``sys.exit()`` or by the program's own error about
+    displaced values (see `verdicts`)."""
 
     def __init__(self, session: Session, dependent: Dependent, find: Callable) -> None:
         self.ends = (SystemExit,) if session.tape is not None else (SystemExit, AssertionError)
@@ -376,7 +376,7 @@ def memory_of(leaf: Any) -> Any:
 
 
 def own(leaf: Any) -> Any:
-    """An array as one of ours on the same memory; a number as one that keeps derivatives."""
+    """A tracked array on the same memory; a number as a tracked scalar."""
     if isinstance(leaf, np.ndarray):
         if not isinstance(leaf, TrackedArray):
             require_plain_class(type(leaf))
@@ -423,7 +423,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _replaced(value: Any, function: Callable) -> Any:
-    """A structure with its leaves replaced; lists and dictionaries stay the objects that they are."""
+    """A structure with its leaves replaced; lists and dictionaries remain the same objects."""
     if isinstance(value, dict):
         for key in value:
             value[key] = _replaced(value[key], function)
@@ -435,7 +435,7 @@ def _replaced(value: Any, function: Callable) -> Any:
 
 
 def _total(array: np.ndarray) -> Any:
-    """A number that is the sum of an array, with its derivative."""
+    """The sum of an array, with its derivative."""
     if array.dtype.kind != "f":
         return float(array.sum())
     found = array.reshape(-1)[0] if array.size == 1 else array.sum()
@@ -451,7 +451,7 @@ def _described(value: Any) -> str:
 
 
 def _require_inexact(text: str, where: str, leaf: Any, whole: Any) -> None:
-    """Raise unless a value is of numbers that have derivatives."""
+    """Raise an error unless a value consists of numbers that can have derivatives."""
     if isinstance(leaf, (float, complex)) or (
         isinstance(leaf, (np.ndarray, np.generic)) and carries_derivatives(leaf.dtype)
     ):

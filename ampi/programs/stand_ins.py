@@ -1,4 +1,4 @@
-"""The modules that a program's own modules get where they import ``numpy``, ``numba`` or ``math``."""
+"""Stand-ins: the modules that a program's own modules get when they import ``numpy``, ``numba`` or ``math``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MISSING = object()
 
 
 class _Standing(types.ModuleType):
-    """A module with some of its names replaced; all others are those of the module for which it stands."""
+    """A module with some names replaced; all others are those of the original module."""
 
     def __init__(self, name: str, **replaced: Any) -> None:
         origin = importlib.import_module(name)
@@ -70,20 +70,19 @@ _MAKERS = {
 
 
 def is_replaced(package: str) -> bool:
-    """Return whether a program's own modules get something else for a package."""
+    """Return whether a program's own modules get a stand-in for a package."""
     return package in _MAKERS
 
 
 @functools.cache
 def top(name: str) -> Any:
-    """What stands for a package of this name; None if it is taken as it is."""
+    """The stand-in of a package; None if it has none."""
     maker = _MAKERS.get(name)
     return None if maker is None else maker()
 
 
 def imported(name: str) -> Any:
-    """What ``import name`` gives a module of the program, for a name with dots the innermost; `MISSING` if it is to be
-    imported as ever.
+    """The stand-in that ``import name`` returns in the program, for a dotted name the innermost module; or `MISSING`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Programs that are looked at while they run: ``--report``, ``--graph`` and ``--profile``."""
+"""Traced runs of programs: ``--report``, ``--graph`` and ``--profile``."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from ..errors import AmpiError, ProgramError
 from .runs import without_the_end_of_mpi
 
 FILES = ("index.html", "trace.json.gz")
-"""What a report consists of."""
+"""The files of a report."""
 
 _pending: list[argparse.Namespace] = []
 """The options of the run whose report has not been written yet."""
 
 
 def is_asked_for(options: argparse.Namespace) -> bool:
-    """Return whether something is to be written or printed of the run."""
+    """Return whether the options request a report, a graph or a profile."""
     return bool(options.report or options.graph or options.profile)
 
 
 def unwritten() -> str:
-    """A line on what a program that has failed leaves unwritten; empty if there is nothing."""
+    """A line about output that a failed program leaves unwritten; empty if there is none."""
     if not _pending:
         return ""
     (options,) = _pending
@@ -36,12 +36,12 @@ def unwritten() -> str:
     older = options.report and os.path.exists(os.path.join(options.report, FILES[0]))
     older = older or (options.graph and os.path.exists(options.graph))
     what = " or ".join(asked + ["table"] * bool(options.profile))
-    there = "; what lies there is of an earlier one" if older else ""
+    there = "; the files there are from an earlier one" if older else ""
     return f"ampi.run: this run failed, so there is no {what} of it{there}\n"
 
 
 class Seen:
-    """What is seen of a program's run."""
+    """The trace of a program's run."""
 
     def __init__(self, trace: Any, title: str) -> None:
         self.trace = trace
@@ -49,17 +49,17 @@ class Seen:
         self.check: list[Any] = []
 
     def see_primal(self, problem: Any) -> None:
-        """Run the program once more without a tape, for what it takes by itself, and see no more. Collective."""
+        """Run the program once more without a tape, for its own cost, and stop tracing. Collective."""
         from .. import reports
         from .displacements import choose_direction
 
-        with contextlib.suppress(ProgramError):  # what cannot be displaced is not run again
+        with contextlib.suppress(ProgramError):  # a program that cannot be displaced does not run again
             choose_direction(problem, 0)
             problem.displaced_values(0.0)
         reports.end(self.trace)
 
     def add_check(self, problem: Any, found: Any, compared: list[Any]) -> None:
-        """Show a comparison with differences, and the worst of some entries. Collective."""
+        """Add a comparison with differences to the report, and the worst of some entries. Collective."""
         from ..reports.checked import described
         from .differences import worst_entry
 
@@ -67,7 +67,7 @@ class Seen:
         self.check[0]["worst"] = worst_entry(problem, found)
 
     def write(self, options: argparse.Namespace) -> None:
-        """Write and print what is asked for. Collective."""
+        """Write and print the requested output. Collective."""
         say = lambda text, stream: None if mpi.COMM_WORLD.Get_rank() else print(text, file=stream, flush=True)
         if options.report:
             with _as_problem("--report"):
@@ -92,12 +92,12 @@ def _as_problem(option: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def observed(options: argparse.Namespace, what: str) -> Iterator[Seen | None]:
-    """Look at what happens in a ``with`` block, if that is asked for, and write it at its end. Collective.
+    """Trace a ``with`` block, if requested, and write the output at its end. Collective.
 
     Raises
     ------
     ProgramError
-        On all ranks: nothing can be written there.
+        On all ranks: the output cannot be written.
     """
     if not is_asked_for(options):
         yield None
@@ -117,14 +117,14 @@ def observed(options: argparse.Namespace, what: str) -> Iterator[Seen | None]:
 
 
 def _require_places(options: argparse.Namespace) -> None:
-    """Raise before the program runs if what is seen cannot be written."""
+    """Raise an error before the program runs if the output cannot be written."""
     reported = [os.path.join(options.report, name) for name in FILES] if options.report else []
     require_writable("--report", options.report, reported)
     require_writable("--graph", options.graph, [options.graph] if options.graph else [])
 
 
 def require_writable(option: str, given: str, paths: list[str]) -> None:
-    """Raise on all ranks if rank 0 cannot write files that an option wants. Collective."""
+    """Raise an error on all ranks if rank 0 cannot write the files of an option. Collective."""
     comm = mpi.Intracomm(mpi.COMM_WORLD)
     problem = ""
     if comm.Get_rank() == 0:
@@ -139,7 +139,7 @@ def require_writable(option: str, given: str, paths: list[str]) -> None:
 
 
 def _require_writable(path: str) -> None:
-    """Raise OSError if there can be no such file; its folder is made."""
+    """Raise OSError if a file cannot be written; its folder is made."""
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     is_new = not os.path.exists(path)
     with open(path, "ab"):
@@ -149,7 +149,7 @@ def _require_writable(path: str) -> None:
 
 
 def run_as_it_is(options: argparse.Namespace, arguments: list[str]) -> None:
-    """Run a program as ``python -m mpi4py.run`` does, and look at it. Collective."""
+    """Run a program as ``python -m mpi4py.run`` does, and trace it. Collective."""
     end: SystemExit | None = None
     what = arguments[1] if arguments[0] in ("-m", "-c") else arguments[0]
     with observed(options, "command" if arguments[0] == "-c" else what):

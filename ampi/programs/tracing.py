@@ -1,4 +1,4 @@
-"""`ampi.trace`: gradients of a program as it stands, from Python."""
+"""`ampi.trace`: gradients of an unmodified program, from Python."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def trace(
     Parameters
     ----------
     script : path
-        The program.  Its own modules (what is below its folder, and the packages in ``also``) get `ampi.numpy` for
+        The program.  Its own modules (those below its folder, and the packages in ``also``) get `ampi.numpy` for
         ``numpy`` and kernels for ``numba.njit`` while they are loaded; mpi4py's names are ampi's while it runs.
     wrt, of : str or sequence of str, optional
         Variables as for ``python -m ampi.run``: ``"k"``, ``"step:dt"``, ``"module:function:x"``,
-        ``"Solver.__init__:self.u"``, ``"x@12"``, ``"energy:return"``.  By default what the program declares with
+        ``"Solver.__init__:self.u"``, ``"x@12"``, ``"energy:return"``.  By default those that the program marks with
         `ampi.independent` and `ampi.dependent`.
     arguments : sequence of str
-        What the program finds in ``sys.argv[1:]``.
+        The program's ``sys.argv[1:]``.
     objective : {"sum", "replicated", "root"}
         As in `ampi.value_and_grad`.
     also : sequence of str
@@ -48,19 +48,19 @@ def trace(
     Returns
     -------
     value : float, or tuple of float
-        The objective, the same on all ranks; one for each of ``of`` if that is no str.  A dictionary by names for
-        what the program declares.
+        The objective, the same on all ranks; a tuple if ``of`` is not a str; for variables that the program marks, a
+        dictionary by name.
     gradient
-        With respect to this rank's part of ``wrt``: of the shapes and dtypes of the variable where it is first
-        assigned (None where this rank has none); a tuple if ``wrt`` is no str; a tuple of these for each of ``of`` if
-        that is no str.  For what the program declares ``gradient[dependent][independent]``.
+        The gradient with respect to this rank's part of ``wrt``, with the shapes and dtypes of the variable where it is
+        first assigned (None where this rank has none); a tuple if ``wrt`` is not a str; a tuple of these for each of
+        ``of`` if that is not a str.  For variables that the program marks, ``gradient[dependent][independent]``.
 
     Raises
     ------
     ProgramError
-        A variable is nowhere assigned, is no number, or does not depend on any independent.
+        A variable is never assigned, is not a number, or does not depend on any independent.
     TapeError
-        A tape records already.
+        A tape is already recording.
 
     Examples
     --------
@@ -71,7 +71,7 @@ def trace(
     (9.0, 4.5, 6.0)
     """
     if current() is not None:
-        raise TapeError("ampi.trace opens a tape of its own; call it where no tape records")
+        raise TapeError("ampi.trace opens its own tape; call it where no tape records")
     given_wrt, given_of = _texts(wrt), _texts(of)
     program = Program("file", os.fspath(script), list(arguments))
     declared = wrt is None and of is None

@@ -1,4 +1,4 @@
-"""Which lines, arrays and messages of a program's run carried derivatives."""
+"""The lines, arrays and messages of a program's run that carried derivatives."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from .gradients import Differentiation, strictly
 
 
 class Recorded(list):
-    """The records of a tape, which counts them by the program's lines as they are appended.
+    """The list of a tape's records, which counts them by the program's lines.
 
     Attributes
     ----------
     lines : Counter
-        By line and operation.
+        The number of records, by line and operation.
     receptions : Counter
-        The same of collective calls that take nothing active on this rank: whether they carry derivatives, other ranks
-        must know.
+        The same for collective calls without active input on this rank; only other ranks know if they carry
+        derivatives.
     """
 
     def __init__(self) -> None:
@@ -48,12 +48,12 @@ def is_reception(adjoint: Any) -> bool:
 
 
 def run(problem: Differentiation) -> str:
-    """Run a program with the independents watched, and say where derivatives went. Collective.
+    """Run a program with watched independents, and describe which operations carried derivatives. Collective.
 
     Returns
     -------
     str
-        On rank 0 what all ranks found; elsewhere empty.
+        On rank 0 the findings of all ranks; elsewhere empty.
     """
     session = problem.session
     tape = Tape()
@@ -75,7 +75,7 @@ def run(problem: Differentiation) -> str:
 
 
 def _arrays(tape: Tape, namespace: dict[str, Any]) -> dict[str, str]:
-    """The arrays and numbers at the end of the script's top level, and whether they carry derivatives."""
+    """Whether the arrays and numbers at the end of the script's top level carry derivatives, by name."""
     found = {}
     for name, value in namespace.items():
         if isinstance(value, (np.ndarray, np.inexact, float)) and not name.startswith("__"):
@@ -107,7 +107,7 @@ def _text(gathered: list[Any]) -> str:
     for name, states in arrays.items():
         text.append(f"   {name}: {' on some ranks, '.join(sorted(states))}{' on others' if len(states) > 1 else ''}")
     if warned:
-        text.append("What was warned of:")
+        text.append("Warnings:")
         text += [f"   {message}" for message in warned]
     return "\n".join(text)
 

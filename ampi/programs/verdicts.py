@@ -1,7 +1,7 @@
-"""Programs that look at their own results, and end with an error where these are not what they expect.
+"""Programs that check their own results, and end with an error if these are not as expected.
 
-In a run with displaced variables such an end (``sys.exit("wrong")``, a failed ``assert``, ``comm.Abort()``) is one like
-any other, once the variables that are asked for have their values.
+In a run with displaced variables such an end (``sys.exit("wrong")``, a failed ``assert``, ``comm.Abort()``) is
+accepted, once the requested variables have been computed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..errors import ProgramError
 from ..mpi.comm import Communicator
 from ..mpi.endings import abort
 
-PATIENCE = 30.0  # seconds that a rank which has ended so leaves to the others
+PATIENCE = 30.0  # seconds that a rank which ended so waits for the others
 _AMPI = Path(__file__).parent.parent
 
 
@@ -29,7 +29,7 @@ class _Aborted(SystemExit):
 
 @contextlib.contextmanager
 def aborting() -> Iterator[None]:
-    """``comm.Abort(status)`` ends the program's run on this rank."""
+    """Make ``comm.Abort(status)`` end the program's run on this rank only."""
 
     def abort(self: Any, errorcode: int = 0) -> None:
         raise _Aborted(errorcode)
@@ -42,12 +42,12 @@ def aborting() -> Iterator[None]:
 
 
 def is_success(end: BaseException) -> bool:
-    """Return whether a program has ended as one does with which all is well."""
+    """Return whether a program's end means success."""
     return isinstance(end, SystemExit) and not isinstance(end, _Aborted) and end.code in (None, 0)
 
 
 def described(end: BaseException) -> str:
-    """What a program's run ended with, and where."""
+    """The error with which a program's run ended, and its place."""
     frames = [f for f in traceback.extract_tb(end.__traceback__) if _AMPI not in Path(f.filename).parents]
     where = f"{frames[-1].filename}:{frames[-1].lineno}: " if frames else ""
     if isinstance(end, _Aborted):
@@ -59,7 +59,7 @@ def described(end: BaseException) -> str:
 
 @contextlib.contextmanager
 def ending(comm: Any, seconds: float, names: str) -> Iterator[None]:
-    """See to it that a block ends: the program in it took so many seconds before, and waits for nothing for ever."""
+    """End a block that runs much longer than before (``seconds``): the program in it may wait forever."""
     limit = PATIENCE + 10 * seconds
     if comm.Get_size() == 1:
         yield
@@ -67,12 +67,12 @@ def ending(comm: Any, seconds: float, names: str) -> Iterator[None]:
     rank, done = comm.Get_rank(), threading.Event()
 
     def watch() -> None:
-        if done.wait(limit + rank):  # the first rank is the one that says it
+        if done.wait(limit + rank):  # the first rank prints the message
             return
         sys.stderr.write(
             f"ampi.run: with values of {names} that differ among ranks which had the same, the program has not ended "
             f"after {limit:.0f} seconds (it took {seconds:.1f} before): its ranks may wait for one another, since they "
-            "decide by these. If one of them is one value that all ranks have, --replicated NAME says so.\n"
+            "decide by these. If one of them is one value that all ranks have, write --replicated NAME.\n"
         )
         sys.stderr.flush()
         abort(comm, 1)
@@ -89,7 +89,7 @@ def ending(comm: Any, seconds: float, names: str) -> Iterator[None]:
 def await_others(comm: Any, end: BaseException | None) -> None:
     """Wait for the ranks that are still running the program. Collective.
 
-    A rank whose run ended with ``end`` waits for so long only: the others may wait for it, in the program.
+    A rank whose run ended with ``end`` has a time limit, since the others may wait for it in the program.
     """
     request = comm.Ibarrier()
     deadline = time.monotonic() + PATIENCE

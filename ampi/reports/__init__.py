@@ -1,7 +1,7 @@
 """Reports: what a program and its gradient did on all ranks, as a page, a trace and a table.
 
-``tracer`` and ``hooks`` see what happens on a rank, ``harvest`` asks tapes what they know of messages, ``gathering``
-brings all ranks' parts together, ``figures`` makes numbers of them, and ``written`` files.
+``tracer`` and ``hooks`` record events on a rank, ``harvest`` reads messages from the logs of tapes, ``gathering``
+collects the parts of all ranks, ``figures`` computes the numbers to show, and ``written`` writes the files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .harvest import harvest
 
 
 class Trace:
-    """What `tracing` has seen on this rank."""
+    """The events that `tracing` has recorded on this rank."""
 
     def __init__(self) -> None:
         self.clocks = gathering.Clocks()
@@ -30,7 +30,7 @@ class Trace:
         self._known = False
 
     def gather(self, tape: Tape | None = None) -> Any:
-        """What all ranks have seen, on rank 0; None elsewhere. Collective."""
+        """The events of all ranks, on rank 0; None elsewhere. Collective."""
         if not self._known:
             if tape is not None and tape.reference not in self.tracer.tapes:
                 harvest(self.tracer, tape)
@@ -44,20 +44,20 @@ class Trace:
         return self._gathered
 
     def write(self, path: str, title: str = "ampi", tape: Tape | None = None, check: Any = None) -> list[str]:
-        """Write page and trace into a folder; gives on rank 0 what was left out of them. Collective."""
+        """Write page and trace to a folder; returns on rank 0 notes on what was left out. Collective."""
         ranks = self.gather(tape)
         found = described(check)
         return self._written(lambda: [] if ranks is None else self._write(path, title, ranks, found))
 
     def _written(self, work: Callable[[], Any]) -> Any:
-        """What rank 0 does; an error on all ranks if it cannot write."""
+        """Do work on rank 0; raises an error on all ranks if it cannot write."""
         found, problem = None, ""
         try:
             found = work()
         except AmpiError as error:
             problem = str(error)
         finally:
-            gathering.wait_for_all(self.clocks.comm)  # a rank that ended before would look as if it were missing
+            gathering.wait_for_all(self.clocks.comm)  # a rank that ended earlier would seem to be missing
         problem = self.clocks.comm.bcast(problem)
         if problem:
             raise AmpiError(problem)
@@ -84,7 +84,7 @@ class Trace:
 
 
 _traces: list[Trace] = []
-"""Those whose tapes may be asked for: the latest ones."""
+"""The latest traces, whose tapes may still be reported."""
 _MOST_TRACES = 4
 
 
@@ -99,14 +99,14 @@ def begin() -> Trace:
 
 
 def end(trace: Trace) -> None:
-    """End to trace; nothing happens if it has ended."""
+    """Stop tracing; does nothing if it has ended."""
     if trace.tracer in tracer.running:
         trace.tracer.stop()
 
 
 @contextlib.contextmanager
 def tracing() -> Iterator[Trace]:
-    """Trace what happens in a ``with`` block: calls of MPI and kernels, recording and sweeps, with their times.
+    """Trace calls of MPI and kernels, recording and sweeps in a ``with`` block, with their times.
 
     Collective over all ranks, at the beginning (clocks are compared).  It traces the thread that calls it.  Outside of
     it tracing costs nothing.
@@ -138,20 +138,19 @@ def tracing() -> Iterator[Trace]:
 
 
 def report(tape: Tape, path: str | os.PathLike[str], *, check: Any = None, title: str | None = None) -> list[str]:
-    """Write what a program and its gradient did on all ranks, as a page to look at and as a trace.
+    """Write a report of a program and its gradient on all ranks: a page for a browser, and a trace.
 
     Collective over all ranks.
 
     Parameters
     ----------
     tape : Tape
-        A closed tape.  Times are those that were seen if it recorded inside of `tracing`; otherwise the page has its
-        messages and its memory.
+        A closed tape.  The report has times if it recorded inside `tracing`; otherwise only its messages and memory.
     path : str or path
-        A folder, made if need be: ``index.html`` (one page that needs no other file and no network) and
+        A folder, made if necessary: ``index.html`` (one page that needs no other file and no network) and
         ``trace.json.gz`` (for Perfetto, in the Trace Event format, with the clocks of the ranks aligned).
     check : optional
-        What `ampi.testing.dot_test` or `ampi.testing.taylor_test` has given, or a list of such: shown in the page.
+        The result of `ampi.testing.dot_test` or `ampi.testing.taylor_test`, or a list of these, shown in the page.
     title : str, optional
         By default the name of the program.
 

@@ -1,5 +1,4 @@
-"""What a tracer keeps: flat tuples of numbers, since objects by the thousand would have Python look for garbage in the
-whole program."""
+"""Events of a tracer: flat tuples of numbers, since thousands of objects would trigger garbage collections."""
 
 from __future__ import annotations
 
@@ -8,11 +7,11 @@ from array import array
 import numpy as np
 
 PRIMAL, RECORDING, SWEEP = range(3)
-"""What a moment belongs to; what is recorded anew in a sweep (of a time loop) belongs to the sweep."""
+"""The phases; steps of a time loop that are recorded again in a sweep belong to the sweep."""
 COMPUTED, KERNEL, COMMUNICATION, WAITING = range(4)
-"""What an event is."""
+"""The kinds of events."""
 AGREEMENT = 1
-"""The site of what the ranks do before a sweep."""
+"""The site of the ranks' agreement before a sweep."""
 EVENT, STAMP, MEMORY, MESSAGE = 5, 3, 4, 11
 """Numbers in each of the flat tuples."""
 

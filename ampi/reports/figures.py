@@ -1,4 +1,4 @@
-"""What the page shows, in numbers: from what all ranks have traced."""
+"""The numbers that the page shows, from the traces of all ranks."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from .events import COMMUNICATION, PRIMAL, RECORDING, SWEEP, WAITING
 from .plain import COLLECTIVE, FETCHED, RECEIVED, SENT, WRITTEN
 
 MOST_SHOWN = 60_000
-"""Events in the page."""
+"""Maximum of events in the page."""
 MOST_ARROWS = 20_000
-"""Arrows in the page."""
+"""Maximum of arrows in the page."""
 MOST_SAMPLES = 400
-"""Moments in the curves of memory."""
+"""Maximum of points in the curves of memory."""
 MOST_AREAS = 16
-"""Lines that have an area of their own in the curves of memory; the page draws the first of them."""
+"""Maximum of lines with a separate area in the curves of memory; the page draws the first of them."""
 
 OTHERS = -1
-"""The site that stands for all others there."""
+"""The site of all other lines there."""
 
 LONG, NOTABLE = 0.5, 0.05
-"""Seconds, and part of the time, from which on it is said what compiling kernels took."""
+"""Seconds, and part of the time, above which the time for compiling kernels is reported."""
 
 Ranks = list[dict[str, Any]]
 
 
 def figures_of(ranks: Ranks, title: str, check: Any = None) -> dict[str, Any]:
-    """All of it, as JSON has it: times in units of 0.1 µs, sizes in bytes."""
+    """All numbers of the page, for JSON: times in units of 0.1 µs, sizes in bytes."""
     notes: list[str] = []
     sites = ranks[0]["sites"]
     found = arrows(ranks)
@@ -39,12 +39,12 @@ def figures_of(ranks: Ranks, title: str, check: Any = None) -> dict[str, Any]:
     dropped = sum(rank["dropped"] for rank in ranks)
     if dropped:
         notes.append(
-            f"{dropped} events were counted and are in no picture: {sum(len(r['events']) for r in ranks)} are kept"
+            f"{dropped} events were counted, but are in no picture: {sum(len(r['events']) for r in ranks)} are kept"
         )
     if unkept := sum(rank["unkept"] for rank in ranks):
         notes.append(
             f"{unkept} sends, receives and one-sided operations outside of tapes are in no arrow, matrix or number of "
-            "bytes, for a rank keeps so many; the calls of lines count all"
+            "bytes, since a rank keeps a limited number; the numbers of calls include them"
         )
     if compiling := compilation(ranks):
         notes.append(compiling)
@@ -72,12 +72,12 @@ def figures_of(ranks: Ranks, title: str, check: Any = None) -> dict[str, Any]:
 
 
 def compilation(ranks: Ranks) -> str:
-    """What is to be said of kernels that were made ready meanwhile; empty if that took next to nothing."""
+    """A note on the time for compiling kernels; empty if it is negligible."""
     longest = max(rank["compiling"] for rank in ranks)
     if longest < max(LONG, NOTABLE * 1e-9 * max(rank["phases"][-1][0] for rank in ranks)):
         return ""
     return (
-        f"{longest:.1f} s on a rank went into compiling kernels, or loading those that are kept: once, and in the rows "
+        f"{longest:.1f} s on a rank went into compiling kernels, or loading them from the cache: once, and in the rows "
         "of the lines that called them first"
     )
 
@@ -96,8 +96,8 @@ def _named(site: tuple[str, str, int]) -> dict[str, Any]:
 
 
 def _shown(ranks: Ranks, notes: list[str]) -> list[list[int]]:
-    """Events by rank, flat: begin, length, site, phase, kind, communicator (-1: none); those that lasted longest where
-    there are too many."""
+    """Events by rank, flat: begin, length, site, phase, kind, communicator (-1: none); only the longest if there are
+    too many."""
     most = MOST_SHOWN // len(ranks)
     left_out = 0
     shown = []
@@ -129,10 +129,10 @@ def _some(found: list[list[int]], notes: list[str]) -> list[list[int]]:
 
 
 def arrows(ranks: Ranks) -> list[list[Any]]:
-    """Messages with both ends: source, destination, when it left and came, bytes, site, communicator, phase.
+    """Messages with both ends: source, destination, times of sending and arrival, bytes, site, communicator, phase.
 
-    A receive gets the first message from its source that has its tag and that no earlier receive has got (MPI's order).
-    One-sided operations go from one rank to another while their call lasts; so do their adjoints.
+    A receive gets the first message from its source with its tag that no earlier receive has taken (MPI's order).
+    One-sided operations, and their adjoints, go from one rank to another during their call.
     """
     found = []
     for sent, received in _pairs(ranks, "messages"):
@@ -159,7 +159,7 @@ def arrows(ranks: Ranks) -> list[list[Any]]:
 
 
 def _pairs(ranks: Ranks, name: str) -> Iterable[tuple[tuple, tuple]]:
-    """Messages as they were sent, and as they were received."""
+    """Pairs of a sent message and the received one."""
     waiting: defaultdict[tuple[int, int, int], deque[tuple]] = defaultdict(deque)
     for rank, traced in enumerate(ranks):
         for message in traced[name]:
@@ -182,13 +182,16 @@ def _taken(messages: deque[tuple], tag: int) -> tuple | None:
 
 
 def _apart(left: int, came: int) -> tuple[int, int]:
-    """Nothing comes before it has left: clocks differ by some microseconds."""
+    """Times of sending and arrival in this order; clocks differ by some microseconds."""
     return _tenths(left), _tenths(max(left, came))
 
 
 def with_communicators(rank: dict[str, Any]) -> list[tuple]:
-    """The events of a rank, each with the communicator that it used (-1: none): a call by its first argument, a wait by
-    the message that it has ended, what a sweep passed by the message of the record; and what is inside of these."""
+    """The events of a rank, each with its communicator (-1: none).
+
+    It is the first argument of a call, or the communicator of the message for which a wait waited or whose record a
+    sweep passed; events inside these have the same.
+    """
     begun = dict(rank["spoken"])
     ended: dict[int, int] = {}
     for _, comm, _, _, _, _, begin, end, *swept in (*rank["messages"], *rank["plain"]):
@@ -217,9 +220,9 @@ def with_communicators(rank: dict[str, Any]) -> list[tuple]:
 
 
 def matrix(ranks: Ranks, back: bool = False) -> list[list[int]]:
-    """Source, destination, site, number and bytes of messages that were sent; ``back``: of their adjoints.
+    """Source, destination, site, number and bytes of sent messages; ``back``: of their adjoints.
 
-    They are those of tapes, and those of the program itself where no tape has logged any.
+    These are the messages of tapes, or those of the program itself if no tape has logged any.
     """
     found: dict[tuple[int, int, int], list[int]] = {}
     name = _logged(ranks)
@@ -237,12 +240,12 @@ def matrix(ranks: Ranks, back: bool = False) -> list[list[int]]:
 
 
 def _logged(ranks: Ranks) -> str:
-    """Where the messages are that are counted."""
+    """The name of the list of messages to count."""
     return "messages" if any(rank["messages"] for rank in ranks) else "plain"
 
 
 def collectives(ranks: Ranks) -> list[list[int]]:
-    """Communicator, site, calls of all ranks, bytes that they contributed, calls whose adjoint travelled."""
+    """Communicator, site, calls of all ranks, bytes that they contributed, calls with an adjoint."""
     found: dict[tuple[int, int], list[int]] = {}
     for rank in ranks:
         for kind, comm, _, _, nbytes, site, *_, adjoint in rank["messages"]:
@@ -258,7 +261,7 @@ def collectives(ranks: Ranks) -> list[list[int]]:
 
 
 def _memory(traced: dict[str, Any]) -> dict[str, Any]:
-    """Memory of one rank's tapes over time, and by site the most at a time: the undo log, kernels' values, shadows."""
+    """Memory of one rank's tapes over time, and the maximum by site: the undo log, kernels' values, shadows."""
     by_site: dict[int, list[int]] = {}
     running: dict[int, list[int]] = {}
     total, most, totals = [0, 0], [0, 0], []
@@ -298,7 +301,7 @@ def _memory(traced: dict[str, Any]) -> dict[str, Any]:
 
 
 def _turning_points(totals: list[int]) -> set[int]:
-    """Places of a curve that say where it goes: of each piece of it the highest, the lowest, and the last one."""
+    """Points that represent a curve: the highest, the lowest and the last one of each piece."""
     every = max(3 * len(totals) // MOST_SAMPLES, 1)
     found: set[int] = set()
     for begin in range(0, len(totals), every):
@@ -308,7 +311,7 @@ def _turning_points(totals: list[int]) -> set[int]:
 
 
 def _merged(sizes: dict[int, int], areas: dict[int, int]) -> dict[int, int]:
-    """Sizes by site, those that have no area of their own together."""
+    """Sizes by site, with those without a separate area added up."""
     found: Counter = Counter()
     for site, size in sizes.items():
         found[areas.get(site, OTHERS)] += size
@@ -326,9 +329,8 @@ def _thinned(curve: list[tuple[int, int]]) -> Iterable[tuple[int, int]]:
 def table(ranks: Ranks) -> list[dict[str, Any]]:
     """A row for each source line: calls, bytes and seconds of primal, recording and sweep, by rank.
 
-    Those come first whose recording and sweep take longest, then those whose primal does.  ``counted`` says whether the
-    bytes are known: those of messages that no tape has logged are not, where one has logged others, nor are those of
-    collectives without a tape.
+    Rows are ordered by the time of recording and sweep, then by that of the primal.  ``counted`` says whether the bytes
+    are known: not for messages that no tape has logged if one has logged others, nor for collectives without a tape.
     """
     sites, name = ranks[0]["sites"], _logged(ranks)
     rows: dict[str, dict[str, Any]] = {}
@@ -384,7 +386,7 @@ def _new_row(where: str, count: int) -> dict[str, Any]:
 
 
 def ratio(seconds: list[list[float]], calls: list[list[int]]) -> float | None:
-    """How many times a call of the primal a recorded one costs, with its part of the sweep; None where the line has not
+    """The cost of a recorded call, with its part of the sweep, relative to one of the primal; None unless the line has
     run both with a tape and without one."""
     primal, recording, sweep = map(sum, seconds)
     without, recorded, _ = map(sum, calls)
@@ -402,7 +404,7 @@ def phase_times(ranks: Ranks) -> list[list[float]]:
 
 
 def elsewhere(ranks: Ranks) -> list[list[float]]:
-    """Seconds of each phase that are those of no row, by rank."""
+    """Seconds of each phase that are in no row, by rank."""
     found = phase_times(ranks)
     for k, rank in enumerate(ranks):
         for (site, phase), (_, nanoseconds) in rank["totals"].items():

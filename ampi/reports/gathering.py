@@ -1,4 +1,4 @@
-"""What all ranks have traced, on the first of them, with their clocks aligned."""
+"""Traces of all ranks, gathered on rank 0, with aligned clocks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .events import EVENT, MESSAGE, rows_of
 from .tracer import Tracer
 
 ROUNDS = 8
-"""Messages by which two clocks are compared; the quickest one counts."""
+"""Messages to compare two clocks; the fastest one counts."""
 TURN = 1e-3
-"""Seconds between two looks at whether it is this rank's turn."""
+"""Seconds between two checks whether it is this rank's turn."""
 POLLING = 2e-3
-"""Seconds between two looks at whether the file of all ranks has been written."""
+"""Seconds between two checks whether the file of all ranks has been written."""
 MOST_IN_ALL = 2_000_000
 """Events of all ranks together that are gathered."""
 
@@ -26,7 +26,7 @@ MOST_IN_ALL = 2_000_000
 class Clocks:
     """The clocks of all ranks, compared with that of rank 0 when tracing begins and when it ends.
 
-    Making it is collective, as is `aligned`.  Between the two moments a clock is taken to run evenly.
+    The constructor and `aligned` are collective.  Clocks are assumed to run evenly between the two.
     """
 
     def __init__(self) -> None:
@@ -35,10 +35,10 @@ class Clocks:
         self.first = self.compare()
 
     def compare(self) -> tuple[int, int]:
-        """When it is, and by how much rank 0's clock is ahead of this one.
+        """The time, and the offset of rank 0's clock from this one.
 
-        One rank after the other is compared; those that wait meanwhile leave the cores to these two, for messages take
-        long between ranks that have to wait for a core.
+        Ranks are compared one after the other.  Waiting ranks leave the cores to these two, since messages between
+        ranks that wait for a core take long.
         """
         found = self._compared()
         wait_for_all(self.comm)
@@ -64,7 +64,7 @@ class Clocks:
         begin = [comm.isend(None, 1, 3)] if size > 1 else []
         for other in range(1, size):
             if other + 1 < size:
-                begin.append(comm.isend(None, other + 1, 3))  # which sees it in time
+                begin.append(comm.isend(None, other + 1, 3))  # arrives in time
             for _ in range(ROUNDS):
                 comm.recv(None, other, 1)
                 comm.send(now(), other, 2)
@@ -72,7 +72,7 @@ class Clocks:
         return now(), 0
 
     def aligned(self) -> tuple[int, int, float]:
-        """Moment, offset, and by how much the offset grows in a nanosecond."""
+        """Time, offset, and growth of the offset per nanosecond."""
         time, ahead = self.first
         later, then = self.compare()
         return time, ahead, (then - ahead) / (later - time) if later > time else 0.0
@@ -84,19 +84,19 @@ def _exchange(comm: Any, dest: int, message: Any) -> int:
 
 
 def wait_for_all(comm: Any) -> None:
-    """Return when all ranks have come here, without taking the cores from the one that writes. Collective."""
+    """Wait until all ranks are here, without taking the cores from the one that writes. Collective."""
     request = comm.Ibarrier()
     while not request.Test():
         sleep(POLLING)
 
 
 def gather(tracer: Tracer, clocks: Clocks, tape: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """What all ranks have traced, by rank, in nanoseconds since the first event of all; None elsewhere. Collective.
+    """The traces of all ranks, in nanoseconds since the first event of all, on rank 0; None elsewhere. Collective.
 
     Parameters
     ----------
     tape : dict
-        What is to be known of this rank's tape besides.
+        Further facts about this rank's tape.
     """
     comm = clocks.comm
     time, ahead, drift = clocks.aligned()
@@ -145,7 +145,7 @@ def gather(tracer: Tracer, clocks: Clocks, tape: dict[str, Any]) -> list[dict[st
 
 
 def _from_zero(ranks: list[dict[str, Any]]) -> None:
-    """Have time begin with the first phase of any rank."""
+    """Set the origin of time to the first phase of any rank."""
     first = min(rank["phases"][0][0] for rank in ranks)
     move = lambda t: t - first if t else 0
     for rank in ranks:
@@ -157,7 +157,7 @@ def _from_zero(ranks: list[dict[str, Any]]) -> None:
 
 
 def _number_alike(ranks: list[dict[str, Any]]) -> None:
-    """Give all ranks the same numbers of sites: those of ``ranks[0]["sites"]``; and of communicators."""
+    """Use the same numbers of sites (those of ``ranks[0]["sites"]``) and of communicators on all ranks."""
     sites: dict[tuple[str, str, int], int] = {}
     for rank in ranks:
         number = [sites.setdefault(tuple(site), len(sites)) for site in rank["sites"]]
@@ -184,7 +184,7 @@ def _number_alike(ranks: list[dict[str, Any]]) -> None:
 
 
 def _told_apart(names: list[str]) -> list[str]:
-    """Names of communicators, with numbers where several have the same."""
+    """Names of communicators, made unique by numbers."""
     seen: Counter[str] = Counter()
     found = []
     for name in names:

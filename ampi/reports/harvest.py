@@ -1,4 +1,4 @@
-"""What a tape's logs say of messages and collectives, with the times that a tracer has seen."""
+"""Messages and collectives in a tape's logs, with the times that a tracer has recorded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def harvest(tracer: Tracer, tape: Tape) -> None:
-    """Take from a tape what it knows of its communication; a sweep that comes later replaces it."""
+    """Read a tape's communication into the tracer; a later sweep replaces it."""
     records = tape.records
     traced = isinstance(records, TracedRecords)
     found = tracer.messages[records.number if traced else -1] = array("q")
@@ -34,7 +34,7 @@ def harvest(tracer: Tracer, tape: Tape) -> None:
 
 
 def unseen_receives(tape: Tape) -> list[Received]:
-    """Receives of which no record says that they have ended: a sweep sends their adjoints before its first record."""
+    """Receives without a record of their completion: a sweep sends their adjoints before its first record."""
     communication = tape.sweep_starts.get("communication")
     return list(communication.unseen) if isinstance(communication, Communication) else []
 
@@ -75,8 +75,8 @@ _told = attrgetter("route", "buffer", "void", "nbytes", "back")
 def _of_log(tracer: Tracer, log: Log, traced: TracedRecords | None) -> np.ndarray:
     """The messages of a log, a row for each.
 
-    They come by the ten thousand while the program waits: what can be done for all of them at once is.  The messages of
-    a loop have their routes and buffers in common.
+    There may be ten thousands, while the program waits, so work is done for all of them at once where possible.  The
+    messages of a loop share routes and buffers.
     """
     messages = log.messages
     several, kinds = len(messages), list(map(type, messages))
@@ -125,7 +125,7 @@ def _add_times(
     numbers : list of int
         The ids of the messages.
     lines : array of int
-        Numbers of the lines that they are of.
+        The numbers of their lines.
     """
     stamps = stamps[: len(table)]
     of_calls = np.fromiter(map(tracer.lines.__getitem__, stamps[:, 0].tolist()), np.int64, len(stamps))
@@ -142,7 +142,7 @@ def _add_times(
 
 
 def _of_route(tracer: Tracer, log: Log, route: Route) -> tuple[int, int, int, int]:
-    """Partner in the world (less than 0: none, or of a program that was spawned), tag, site, and number of its line."""
+    """Partner in the world (negative: none, or in a spawned program), tag, site, and number of its line."""
     partner = log.reverse.in_world(route.partner)[0] if route.partner >= 0 else -1
     site = tracer.number(route.code, route.instruction, route.name, COMMUNICATION)
     return partner, route.tag, site, tracer.lines[site]
@@ -159,7 +159,7 @@ def _collective(tracer: Tracer, log: Log, call: Performed, traced: TracedRecords
 
 
 def _of_windows(tracer: Tracer, tape: Tape, traced: TracedRecords | None) -> Iterable[tuple]:
-    """One-sided operations: what went to the target, and what came from there."""
+    """The transfers of one-sided operations, to the target and from it."""
     traces = getattr(tape.sweep_starts.get("windows"), "of", None)
     for access in filter(None, map(access_of, tape.records)) if traces else ():
         reverse, target = access.window.reverse, access.target

@@ -1,4 +1,4 @@
-"""Methods of MPI's classes and of kernels, wrapped while a tracer runs."""
+"""Hooks of a tracer: methods of MPI's classes and of kernels, wrapped while it runs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _Request = BASE["Request"]
 _MISSING = object()
 _replaced: list[tuple[Any, str, Any]] = []
 _tracer: Tracer | None = None
-"""The one that the wrapped methods tell what they see."""
+"""The tracer to which the wrapped methods report."""
 
 
 def _put(owner: Any, name: str, value: Any) -> None:
@@ -67,7 +67,7 @@ def _put(owner: Any, name: str, value: Any) -> None:
 
 
 def remove() -> None:
-    """Put everything back."""
+    """Restore all methods."""
     global _tracer
     _tracer = None
     _paused.clear()
@@ -80,7 +80,7 @@ def remove() -> None:
 
 
 def install(tracer: Tracer) -> None:
-    """Wrap what a tracer is to see."""
+    """Wrap all methods that a tracer observes."""
     global _tracer
     communicators = [getattr(MPI, name) for name in _COMMUNICATORS] + [Pkl5Intracomm, Pkl5Intercomm]
     wrapped: list[tuple[Any, str, Any]] = []
@@ -106,7 +106,7 @@ def install(tracer: Tracer) -> None:
 
 
 def _found(cls: type, names: Iterable[str]) -> Iterator[tuple[str, Any, bool]]:
-    """Methods of a class that it has not from another one of ours, and whether they are class methods."""
+    """Methods of a class that are not inherited from another one of ampi's, and whether they are class methods."""
     for name in names:
         method = getattr(cls, name, None)
         inherited = any(
@@ -116,19 +116,19 @@ def _found(cls: type, names: Iterable[str]) -> Iterator[tuple[str, Any, bool]]:
             yield name, method, getattr(method, "__self__", None) is cls
 
 
-# What wraps a method is made once: they are many, and Python would look among all of them for garbage.
+# Wrappers are made once: there are many, and new ones would cost garbage collections.
 
 
 @cache
 def _seen(function: Callable, cls_name: str, name: str, kind: int) -> Callable:
-    """A method of a class of MPI's that looks at the clock, and at messages."""
+    """A wrapped MPI method that records times and messages."""
     stamps = cls_name == "Comm" and name in plain.PARAMETERS
     return _traced(function, name, kind, *_around(cls_name, name), speaks=cls_name == "Comm", stamps=stamps)
 
 
 @cache
 def _calling(function: Callable) -> Callable:
-    """The same of kernels."""
+    """A wrapped call of a kernel."""
     return _traced(function, "", KERNEL)
 
 
@@ -142,19 +142,19 @@ def _traced(
     speaks: bool = False,
     stamps: bool = False,
 ) -> Callable:
-    """A method that looks at the clock.
+    """A method that records the times of its calls.
 
     Parameters
     ----------
     name : str
         Empty: the object's own.
     before, after : callable
-        What else is to be done: ``before(tracer, arguments, keywords)``, and ``after(tracer, (site, begin, end),
-        arguments, keywords, result, before)``, which gives the result.
+        Further work: ``before(tracer, arguments, keywords)``, and ``after(tracer, (site, begin, end), arguments,
+        keywords, result, before)``, which returns the result.
     speaks : bool
-        Whether the first argument is the communicator that is used.
+        Whether the first argument is the communicator in use.
     stamps : bool
-        Whether it may log messages; ``before`` and ``after`` are for those of which no tape is told.
+        Whether it may log messages; ``before`` and ``after`` are for messages outside tapes.
     """
 
     def method(*arguments: Any, **keywords: Any) -> Any:
@@ -186,7 +186,7 @@ def _traced(
             if len(events) > tracer.full:
                 tracer.settle()
         if told is not None:
-            if not told.stamp((site, begin, end)):  # of what has a stamp the communicator is known
+            if not told.stamp((site, begin, end)):  # a stamp identifies the communicator
                 tracer.spoke(arguments[0], begin)
             return result
         if speaks:
@@ -201,7 +201,7 @@ def _traced(
 
 
 def _around(cls_name: str, name: str) -> tuple[Callable | None, Callable | None]:
-    """What is done before and after a method of a class besides looking at the clock."""
+    """The further work before and after a method of a class."""
     if cls_name in ("Request", "Prequest") and not name.startswith(("Start", "Pready")):
         return _around_completion(name)
     if cls_name == "Win":
@@ -223,7 +223,7 @@ def _around_message(name: str) -> tuple[Callable | None, Callable]:
         if opened() is not None:
             return result
         if type(result) is _Request:
-            result = MPI.Request(result)  # whose waits are seen
+            result = MPI.Request(result)  # its waits are traced
         then(tracer.plain, found, arguments, keywords, result, noted)
         return result
 
@@ -231,7 +231,7 @@ def _around_message(name: str) -> tuple[Callable | None, Callable]:
 
 
 def _after_others(name: str) -> Callable:
-    """After what may log messages in other ways."""
+    """The work after methods that may log messages in other ways."""
     several = name == "Startall"
 
     def after(tracer: Tracer, found: tuple, arguments: tuple, keywords: dict, result: Any, noted: Any) -> Any:
@@ -245,12 +245,12 @@ def _after_others(name: str) -> Callable:
 
 
 def _requests(arguments: tuple, keywords: dict[str, Any]) -> Any:
-    """What a method that completes several requests is given."""
+    """The requests among the arguments of a method that completes several."""
     return arguments[0] if arguments else keywords.get("requests", ())
 
 
 def _around_completion(name: str) -> tuple[Callable, Callable]:
-    """Remember when messages had come."""
+    """Record the times of arrival of messages."""
     if name in ("Wait", "wait"):
         return _around_wait(name)
     if name in ("Waitall", "waitall"):
@@ -283,7 +283,7 @@ def _around_completion(name: str) -> tuple[Callable, Callable]:
 
 
 def _around_wait(name: str) -> tuple[Callable, Callable]:
-    """The same of one request, which has ended after the call."""
+    """The same for one request, which is complete after the call."""
 
     def before(tracer: Tracer, arguments: tuple, keywords: dict[str, Any]) -> Any:
         if tracer.recording is not None:
@@ -305,7 +305,7 @@ def _around_wait(name: str) -> tuple[Callable, Callable]:
 
 
 def _around_waitall(name: str) -> tuple[Callable, Callable]:
-    """The same of several requests, all of which have ended after the call."""
+    """The same for several requests, all of which are complete after the call."""
 
     def before(tracer: Tracer, arguments: tuple, keywords: dict[str, Any]) -> Any:
         requests = _requests(arguments, keywords)
@@ -329,7 +329,7 @@ def _around_waitall(name: str) -> tuple[Callable, Callable]:
 
 
 def _after_access(name: str) -> Callable:
-    """Remember when a one-sided operation was begun."""
+    """Record the time of a one-sided operation."""
 
     def after(tracer: Tracer, found: tuple, arguments: tuple, keywords: dict, result: Any, noted: Any) -> Any:
         recorded = tracer.recording is not None
@@ -342,7 +342,7 @@ def _after_access(name: str) -> Callable:
 
 @cache
 def _making(name: str, function: Callable) -> Callable:
-    """A method that makes a persistent request, which is remembered."""
+    """A method that makes a persistent request, which is recorded."""
     remember = plain.make_persistent(name)
 
     def method(*arguments: Any, **keywords: Any) -> Any:
@@ -356,11 +356,11 @@ def _making(name: str, function: Callable) -> Callable:
 
 
 _paused: list[tuple[Patience, int]] = []
-"""Waits that have not been over at once, the innermost one last, and when they began."""
+"""Waits that did not end at once, innermost last, and their times of beginning."""
 
 
 def _here() -> Tracer | None:
-    """The tracer, if it is of this thread."""
+    """The tracer, if it traces this thread."""
     return _tracer if _tracer is not None and get_ident() == _tracer.thread else None
 
 
@@ -400,6 +400,6 @@ def _storing(function: Callable) -> Callable:
 
 
 def _freed(tracer: Tracer, nbytes: int) -> None:
-    """A state that has been stored is not needed any more."""
+    """Record that a stored state has been freed."""
     if tracer is _tracer:
         tracer.checkpoints.append((now(), -nbytes))

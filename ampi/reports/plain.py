@@ -1,7 +1,6 @@
-"""Messages and one-sided operations of which no tape knows: those of a program before it records, or without a tape.
+"""Messages and one-sided operations outside tapes: those of a program without a tape, or before it records.
 
-A call says where its message goes to, and a receive where it comes from; if that may be any rank, the status at its end
-says so.
+Destinations and sources are arguments of the calls; a receive from any rank has its source in the status at its end.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from ..mpi.namespace import BASE
 from ..mpi.windows.window import window_of
 
 SENT, RECEIVED, COLLECTIVE, WRITTEN, FETCHED = range(5)
-"""What a message is; the last two are the parts of one-sided operations, to their target and from it."""
+"""Kinds of messages; the last two are the parts of one-sided operations, to their target and from it."""
 MOST = 200_000
-"""Messages of a rank that are kept."""
+"""Maximum of messages that a rank keeps."""
 _ANY_SOURCE, _ANY_TAG, _PROC_NULL, _Status = mpi.ANY_SOURCE, mpi.ANY_TAG, mpi.PROC_NULL, mpi.Status
 _Op, _Request = BASE["Op"], BASE["Request"]  # mpi4py's own: these names are rebound
 
@@ -41,38 +40,38 @@ PERSISTENT = {
     "Psend_init": ("buf", "partitions", "dest", "tag", "info"),
     "Precv_init": ("buf", "partitions", "source", "tag", "info"),
 }
-"""The same of those that make persistent requests."""
+"""The same for methods that make persistent requests."""
 PARTS = {
     **dict.fromkeys(("Put", "Rput", "Accumulate", "Raccumulate"), (WRITTEN,)),
     **dict.fromkeys(("Get", "Rget"), (FETCHED,)),
     **dict.fromkeys("Get_accumulate Rget_accumulate Fetch_and_op Compare_and_swap".split(), (WRITTEN, FETCHED)),
 }
-"""What one-sided operations do."""
+"""The transfers of one-sided operations."""
 _STATUSES = {
     **dict.fromkeys("Wait wait Waitany Test Testany".split(), "status"),
     **dict.fromkeys("Waitall Waitsome Testall Testsome".split(), "statuses"),
 }
-"""What those that complete requests fill, which says from whom a message came."""
+"""The status arguments of methods that complete requests, which have the sources of messages."""
 _DEFAULTS = {"dest": None, "source": _ANY_SOURCE, "tag": _ANY_TAG, "recvtag": _ANY_TAG, "sendtag": 0}
 
 
 class Plain:
-    """Messages of which no tape knows, of one rank.
+    """Messages of one rank outside tapes.
 
     Attributes
     ----------
     begun : list of tuple
         In the order of the calls: kind, reverse side of the communicator, partner, tag, bytes, site, begin and end.
     ended : dict
-        Of receives, by their numbers among these: when the message had come, and its status if it was asked for.
+        For receives, by their numbers among these: time of arrival, and the status if there is one.
     pending : dict
         Numbers of receives that have not ended, by the handles of their requests.
     persistent : dict
         By the handles of persistent requests: the method that made it, and its arguments.
     recorded : set
-        Numbers of those that a tape has not recorded while it did record: no derivative goes that way.
+        Numbers of messages that a recording tape did not record: they carry no derivative.
     left_out : int
-        How many have not been kept, since there were too many.
+        The number of messages beyond the limit, which were not kept.
     """
 
     def __init__(self) -> None:
@@ -84,7 +83,7 @@ class Plain:
         self.left_out = 0
 
     def end(self, number: int, end: int, status: Any) -> None:
-        """A receive has ended."""
+        """Note the end of a receive."""
         self.ended[number] = end, *((-1, -1) if status is None else (status.Get_source(), status.Get_tag()))
 
     def messages(self, comms: dict[int, str], recorded: bool) -> Iterable[tuple]:
@@ -95,7 +94,7 @@ class Plain:
         comms : dict
             Gets the names of the communicators.
         recorded : bool
-            Whether those are asked for that a tape might have recorded.
+            Whether to include those that a tape might have recorded.
         """
         for number, (kind, reverse, partner, tag, nbytes, site, begin, end) in enumerate(self.begun):
             if reverse is None or partner == _PROC_NULL or (number in self.recorded) != recorded:
@@ -117,14 +116,14 @@ def _size(data: Any) -> int:
 
 
 class Call:
-    """A method that sends or receives: where partners, tags and data stand among its arguments.
+    """A method that sends or receives: the positions of partners, tags and data among its arguments.
 
     Attributes
     ----------
     sides : list of tuple
-        Of each message that it begins: kind, and the places of partner, tag and data (0: an object).
+        For each message that it begins: kind, and the positions of partner, tag and data (0: an object).
     status : int
-        Place of the status of a receive that has ended when the method returns; 0 if there is none.
+        Position of the status of a receive that is complete when the method returns; 0 if there is none.
     """
 
     def __init__(self, name: str, parameters: tuple[str, ...]) -> None:
@@ -142,7 +141,7 @@ class Call:
         self.last = max(place for _, *places in self.sides for place in places)
 
     def bound(self, arguments: tuple, keywords: dict[str, Any]) -> list[Any]:
-        """All arguments by their places."""
+        """All arguments by position."""
         found = self.defaults.copy()
         found[: len(arguments)] = arguments
         for name, value in keywords.items():
@@ -150,7 +149,7 @@ class Call:
         return found
 
     def with_status(self, arguments: tuple, keywords: dict[str, Any]) -> Any:
-        """The status of a receive from any rank; one of ours is put into the keywords if there is none."""
+        """The status of a receive from any rank; adds one to the keywords if there is none."""
         if not self.status:
             return None
         found = self.bound(arguments, keywords)
@@ -161,7 +160,7 @@ class Call:
         return found[self.status]
 
     def enter(self, plain: Plain, arguments: Any, keywords: dict[str, Any], found: tuple[int, int, int]) -> bool:
-        """Enter the messages of a call (site, begin and end); whether the last one is a receive."""
+        """Enter the messages of a call (site, begin and end); return whether the last one is a receive."""
         if keywords or len(arguments) <= self.last:
             arguments = self.bound(arguments, keywords)
         begun = plain.begun
@@ -176,11 +175,11 @@ class Call:
         return kind == RECEIVED
 
 
-# What follows is called around the methods of MPI: before, which gives what it wants to know afterwards, and after.
+# The following functions run around MPI methods: one before, whose result is passed to the one after.
 
 
 def send_or_receive(name: str) -> tuple[Any, Any]:
-    """Around a method that sends, receives, or begins to."""
+    """The work around a method that sends or receives, or starts to."""
     call = Call(name, PARAMETERS[name])
 
     def before(arguments: tuple, keywords: dict[str, Any]) -> Any:
@@ -198,7 +197,7 @@ def send_or_receive(name: str) -> tuple[Any, Any]:
 
 
 def make_persistent(name: str) -> Any:
-    """After a method that makes a persistent request."""
+    """The work after a method that makes a persistent request."""
     call = Call(name, PERSISTENT[name])
 
     def after(plain: Plain, request: Any, arguments: tuple, keywords: dict[str, Any]) -> None:
@@ -208,7 +207,7 @@ def make_persistent(name: str) -> Any:
 
 
 def start(plain: Plain, found: tuple[int, int, int], requests: Sequence[Any]) -> None:
-    """Persistent requests have been started."""
+    """Enter the messages of persistent requests that have been started."""
     for request in requests:
         call, arguments = plain.persistent.get(request.handle, (None, []))
         if call is not None and call.enter(plain, arguments, {}, found):
@@ -216,7 +215,7 @@ def start(plain: Plain, found: tuple[int, int, int], requests: Sequence[Any]) ->
 
 
 def completing(plain: Plain, name: str, requests: Sequence[Any], arguments: tuple, keywords: dict[str, Any]) -> Any:
-    """Before requests are completed: those among them that are receives, and what will say from whom they came."""
+    """Before requests are completed: the receives among them, and the statuses that will have their sources."""
     pending = plain.pending
     found = [(request, request.handle, k) for k, request in enumerate(requests) if request.handle in pending]
     if not found:
@@ -230,7 +229,7 @@ def completing(plain: Plain, name: str, requests: Sequence[Any], arguments: tupl
 
 
 def completed(plain: Plain, noted: Any, end: int, result: Any) -> None:
-    """Some of these requests have been completed."""
+    """Note the completion of some of these requests."""
     found, told = noted
     if isinstance(told, list) and isinstance(result, list):  # of some of them
         told = dict(zip(result, told))
@@ -256,7 +255,7 @@ def access(
     given = (*arguments[1:], *keywords.values())
     target = keywords.get("target_rank")
     if target is None:
-        target = next(value for value in given if isinstance(value, int))  # what stands before it are buffers
+        target = next(value for value in given if isinstance(value, int))  # the arguments before it are buffers
     fetches = any(isinstance(value, _Op) and value == mpi.NO_OP for value in given)
     for kind in (FETCHED,) if fetches else PARTS[name]:
         if len(plain.begun) >= MOST:

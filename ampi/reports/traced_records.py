@@ -1,4 +1,4 @@
-"""Records of tapes and of sweeps, as a tracer sees them: with the line that made each, and when a sweep came to it."""
+"""Traced lists of a tape's records, with the line of each record and the time when a sweep reached it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from .tracer import Tracer
 
 SAMPLES = 256
-"""So many times, at most, shadows are asked for their size while a sweep goes on twice as long as it has."""
+"""Maximum of measurements of shadows' sizes while the duration of a sweep doubles."""
 SHARE = 400
-"""Asking them takes one part in so many of the sweep's time, or less."""
+"""These measurements take at most one part in so many of the sweep's time."""
 _MOST_TURNS = 1 << 14
 _append = list.append
 _item = list.__getitem__
@@ -30,37 +30,38 @@ _adjoint_of = attrgetter("adjoint")
 
 
 class TracedRecords(list):
-    """The records of a tape, with what is known of each: the number of its site, by its id.
+    """The records of a tape, with the site of each.
 
     Attributes
     ----------
     tracer : Tracer
     number : int
-        Of the tape, among the tracer's.
+        The number of the tape among the tracer's.
     sites : dict
+        The numbers of sites, by the ids of records.
     stamps : dict
         By the ids of logs: site, begin and end of the calls that logged their messages, in the same order; flat.
     accesses : dict
         By the ids of one-sided operations: site, begin and end of the call.
     completed : dict
-        By the ids of received messages: when they had come.
+        Times of arrival, by the ids of received messages.
     passages : array
-        When the latest sweep came to each record, and when it had passed the last one.
+        The times when the latest sweep reached each record, and when it left the last one.
     swept : dict
-        By the ids of messages, collective calls and one-sided operations: the place of their record among these.
+        By the ids of messages, collective calls and one-sided operations: the position of their record among these.
     agreed : int
-        When the latest sweep came to its first record.
+        The time when the latest sweep reached its first record.
     saved, kept : int
-        Bytes of the tape that have been ascribed to a line.
+        Bytes of the tape that have been assigned to a line.
     memory : array
-        When, site, and how many bytes more were saved and kept then; flat.
+        Time, site, and growth of the saved and kept bytes; flat.
     """
 
     def __init__(self, tracer: Tracer, tape: Tape) -> None:
         super().__init__()
         self.tracer = tracer
         self.number = len(tracer.tapes)
-        self.tape: Tape | None = tape  # until it is closed, for it holds these
+        self.tape: Tape | None = tape  # until it is closed, since it owns these records
         self.sites: dict[int, int] = {}
         self.stamps: dict[int, array[int]] = {}
         self.latest: tuple[Any, array[int]] = None, array("q")  # the log of the last call, and its stamps
@@ -74,7 +75,7 @@ class TracedRecords(list):
         self.agreed = 0
 
     def append(self, record: Any) -> None:
-        """Append a record, and remember the line that it is of."""
+        """Append a record, and note its line."""
         _append(self, record)
         site = self.tracer.call
         if site < 0:
@@ -88,15 +89,15 @@ class TracedRecords(list):
                 self.saved, self.kept = saved, kept
 
     def close(self, site: int) -> None:
-        """The tape records no more; what it has saved since the last record is of this line."""
+        """End recording; bytes saved since the last record belong to this line."""
         tape, self.tape = self.tape, None
         if tape is not None and (tape.saved_bytes != self.saved or tape.kept_bytes != self.kept):
             self.memory.extend((now(), site, tape.saved_bytes - self.saved, tape.kept_bytes - self.kept))
             self.saved, self.kept = tape.saved_bytes, tape.kept_bytes
 
     def stamp(self, found: tuple[int, int, int]) -> bool:
-        """The messages that have been logged since the last call are of this one (site, begin, end); whether it is one
-        on the communicator that was used last."""
+        """Assign the messages logged since the last call to this one (site, begin, end); return whether the call is on
+        the last communicator."""
         log = self.tape.latest[1]  # type: ignore[union-attr]
         latest, stamps = self.latest
         if log is not latest:
@@ -109,20 +110,20 @@ class TracedRecords(list):
         return False
 
     def stamp_all(self, found: tuple[int, int, int]) -> None:
-        """The same of a call that may have used several communicators."""
+        """The same for a call that may have used several communicators."""
         communication = self.tape.sweep_starts.get("communication")  # type: ignore[union-attr]
         for log in () if communication is None else communication.logs.values():  # type: ignore[attr-defined]
             stamps = self.stamps.setdefault(id(log), array("q"))
             stamps.extend(found * (len(log.messages) - len(stamps) // STAMP))
 
     def passage(self, thing: Any) -> tuple[int, int]:
-        """When the latest sweep came to what it has passed with a record, and when it left it; zeros: not at all."""
+        """The times when the latest sweep reached and left a message, call or operation; zeros if it did not."""
         place = self.swept.get(id(thing))
         return (0, 0) if place is None else (self.passages[place], self.passages[place + 1])
 
     def note_access(self, found: tuple[int, int, int]) -> bool:
-        """The one-sided operation that was just recorded is of this call (site, begin, end); whether there is one."""
-        for record in islice(reversed(self), 4):  # its completion, in the epoch of a shared lock, may have followed
+        """Assign the one-sided operation just recorded to this call (site, begin, end); return whether there is one."""
+        for record in islice(reversed(self), 4):  # under a shared lock, the record of its completion may follow
             access = access_of(record)
             if access is not None:
                 if id(access) in self.accesses:
@@ -133,7 +134,7 @@ class TracedRecords(list):
 
 
 def access_of(record: Any) -> Access | None:
-    """The one-sided operation whose start a record is of."""
+    """The one-sided operation whose start a record describes; None for other records."""
     adjoint = record.adjoint.access if isinstance(record.adjoint, Begun) else record.adjoint
     return adjoint if isinstance(adjoint, Access) else None
 
@@ -142,19 +143,17 @@ _FIRST, _NONE = -1, -2
 
 
 class SweptRecords(TracedRecords):
-    """The same while a sweep asks for one record after the other, from the last one to the first.
+    """The same during a sweep, which reads the records from last to first.
 
     Attributes
     ----------
     sweep : Sweep
     due : int
-        Position of the record that the sweep comes to next; `_FIRST`: whichever it begins with, `_NONE`: it has come to
-        all of them.
+        Position of the record that the sweep reaches next; `_FIRST`: before the first one, `_NONE`: after all of them.
     first : int
-        Position of the record that the times begin with.
+        Position of the record to which the first time belongs.
     times, inside : array
-        When it came to each of the records that are not counted yet, and how much of the time before had been counted
-        then.
+        The times when the sweep reached records that are not counted yet, and the time already counted by then.
     counted : int
         Nanoseconds of records that are not in `Tracer.inside` yet.
     """
@@ -168,12 +167,12 @@ class SweptRecords(TracedRecords):
     next_sample: int
 
     def begin(self, sweep: Sweep) -> None:
-        """A sweep begins."""
+        """Begin a sweep."""
         self.sweep, self.counted, self.next_sample = sweep, 0, 0
         self.due = _FIRST
         self.times, self.inside = array("q"), array("q")
         self.agreed = 0
-        self.homes: dict[Any, int] = {}  # of the shadows: the site of the record that the sweep had come to
+        self.homes: dict[Any, int] = {}  # the site of the record at which each shadow was made
         sweep.note_shadows(self._note_shadow)
         self.swept.clear()
         del self.passages[:]
@@ -195,7 +194,7 @@ class SweptRecords(TracedRecords):
         return _item(self, k)
 
     def sample(self) -> None:
-        """How large the shadows are: asked for only so often that it costs little."""
+        """Measure the shadows, rarely enough to cost little."""
         begin = now()
         self.tracer.shadows.append((begin, self.shadows_by_site()))
         end = now()
@@ -206,7 +205,7 @@ class SweptRecords(TracedRecords):
         self.homes[storage] = self.current()
 
     def shadows_by_site(self) -> dict[int, int]:
-        """Bytes of the shadows, by the sites whose records have made them; of seeds by none."""
+        """Bytes of the shadows, by the sites whose records made them; those of seeds belong to none."""
         found: dict[int, int] = {}
         for storage, size in self.sweep.sizes():
             site = self.homes.get(storage, AGREEMENT)
@@ -214,13 +213,13 @@ class SweptRecords(TracedRecords):
         return found
 
     def current(self) -> int:
-        """The site of the record that the sweep has come to."""
+        """The site of the sweep's present record."""
         if not self.times:
             return AGREEMENT
         return self.sites.get(id(_item(self, 0 if self.due == _NONE else self.due + 1)), 0)
 
     def settle(self) -> None:
-        """Count the records that the sweep has passed, and note when it did those that send or receive."""
+        """Count the records that the sweep has passed, and note the times of those that send or receive."""
         many, tracer = len(self.times) - 1, self.tracer
         if many >= 0:
             self.agreed = self.agreed or self.times[0]
@@ -229,7 +228,7 @@ class SweptRecords(TracedRecords):
         records = _item(self, slice(self.first - many + 1, self.first + 1))
         records.reverse()
         spans = np.diff(self.times) - np.diff(self.inside)
-        adjoints = list(map(_adjoint_of, records))  # itself, unless it undoes something besides
+        adjoints = list(map(_adjoint_of, records))  # the record itself, unless it also undoes something
         kinds = list(map(type, adjoints))
         for cls in set(kinds).difference(_passed):
             _passed[cls] = _passed_by(cls)
@@ -261,7 +260,7 @@ class SweptRecords(TracedRecords):
         swept.update(zip(map(id, compress(adjoints, itself)), compress(range(before, before + len(itself)), itself)))
 
     def end(self) -> None:
-        """The sweep has passed all records, or stops."""
+        """End a sweep."""
         self.times.append(now())
         self.inside.append(self.tracer.inside)
         self.settle()
@@ -270,21 +269,21 @@ class SweptRecords(TracedRecords):
         self.tracer.inside += self.counted
 
     def passed_before(self, things: Iterable[Any], begin: int) -> None:
-        """What the sweep has done between its beginning and its first record."""
+        """Note the messages that the sweep has handled before its first record."""
         self.passages.extend((begin, self.agreed))
         self.swept.update(zip(map(id, things), repeat(len(self.passages) - 2)))
 
 
 NOTHING, ITSELF, FIRST, PARTS, ACCESSES = range(5)
-"""What a sweep has passed with a record of some class: the adjoint itself (`FIRST`: unless it has before), what it
-consists of, or its accesses."""
+"""The operations that a sweep passes with a record, by class: the adjoint itself (`FIRST`: only once), its parts, or
+its accesses."""
 SEVERAL = PARTS
-"""This and what follows is of several."""
+"""This kind and the following ones have several operations."""
 _passed: dict[type, int] = {}
 
 
 def _passed_by(cls: type) -> int:
-    if issubclass(cls, Received):  # it goes back at the mirror of the wait
+    if issubclass(cls, Received):  # its adjoint is sent at the mirror of the wait
         return FIRST
     if issubclass(cls, Completed):
         return ACCESSES

@@ -1,7 +1,7 @@
-"""What happened on this rank, and when: calls of MPI and of kernels, records as they are made, and sweeps.
+"""The tracer of one rank: times of MPI calls, of kernels, of records and of sweeps.
 
-While no tracer runs there is nothing of it: methods are wrapped when tracing begins (`hooks`) and are as before when it
-ends, and only tapes that are opened meanwhile get a list of records which looks at the clock.
+Without a tracer there is no cost: methods are wrapped when tracing begins (`hooks`) and restored when it ends, and only
+tapes that are opened meanwhile get a list of records that notes times.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from .plain import Plain
 from .traced_records import SweptRecords, TracedRecords, name_of
 
 MOST_EVENTS = 1_000_000
-"""Events of a rank that are kept one by one; all of them are counted."""
+"""Maximum of events that a rank keeps individually; all are counted."""
 MOST_UNSETTLED = 100_000
-"""Events that are not counted yet."""
+"""Maximum of events that are not counted yet."""
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 running: list[Tracer] = []
-"""The tracer that is installed, if there is one."""
+"""The installed tracer, if any."""
 
 
 class Tracer:
@@ -43,38 +43,37 @@ class Tracer:
     Attributes
     ----------
     sites : list of tuple
-        Text of the line, name of what is called there, and what it is.  The first one stands for no line.
+        Text of the line, name of the called function, and kind.  The first one stands for no line.
     events : array
-        Begin and end in nanoseconds, site, phase, and what it is; flat.
+        Begin and end in nanoseconds, site, phase, and kind; flat.
     passed : array
-        The same of what is not to be counted any more: records that sweeps have passed, and waits inside of others.
+        The same for events already counted: records that sweeps have passed, and waits inside others.
     totals : dict
-        By site and phase: number and nanoseconds of what has been counted (`settle`).
+        By site and phase: number and nanoseconds of counted events (`settle`).
     adjoints : Counter
         By site: number of records that sweeps have passed.
     phases : list of tuple
-        When a phase began, and which one.
+        The beginnings of phases, and the phases.
     memory : array
-        Of the tapes that are no more: when, site, and bytes that were saved and kept then (less than zero: given back
-        with their tape); flat.
+        Of freed tapes: time, site, and bytes saved and kept (negative: freed with their tape); flat.
     shadows, checkpoints : list of tuple
-        When, and how many bytes they are; of checkpoints that are freed, less than zero.
+        Time and bytes; negative for freed checkpoints.
     messages : dict
-        By the numbers of tapes: what `harvest.of_tape` gives; flat.
+        The results of `harvest.of_tape`, flat, by the numbers of tapes.
     plain : Plain
-        Messages of which no tape knows.
+        Messages outside tapes.
     comms : dict
         Names of communicators, by their identities.
     named : dict
-        The names that the program has given them by the first call that uses them.
+        The program's names for them at the first call that uses them.
     spoken : array
-        When calls of communicators began, and the identities of these; flat.
+        Beginnings of calls on communicators, and the identities of these; flat.
     known : dict
-        Sites of calls, by the program's code, the instruction, and the name of what is called.
+        Sites of calls, by the program's code, the instruction, and the name of the called function.
     compiling : float
-        Seconds, when tracing has ended: what compiling kernels has taken meanwhile.
+        Seconds for compiling kernels, set when tracing has ended.
     inside : int
-        Nanoseconds of all counted events of sweeps so far: what is inside of a record is not its own time.
+        Nanoseconds of all counted events of sweeps so far; the time of a record excludes events inside it.
     """
 
     def __init__(self) -> None:
@@ -91,7 +90,7 @@ class Tracer:
         self.adjoints: Counter[int] = Counter()
         self.phases: list[tuple[int, int]] = []
         self.memory: array[int] = array("q")
-        self.growths: dict[int, array[int]] = {}  # the same of those that are alive, by their numbers
+        self.growths: dict[int, array[int]] = {}  # the same for live tapes, by their numbers
         self.shadows: list[tuple[int, dict[int, int]]] = []
         self.checkpoints: list[tuple[int, int]] = []
         self.messages: dict[int, array[int]] = {}
@@ -122,7 +121,7 @@ class Tracer:
     # -------------------------------------------------------------------------------------------------- begin and end
 
     def start(self) -> None:
-        """Begin."""
+        """Begin tracing."""
         running.append(self)
         self.compiling = progress.seconds()
         self.turn(PRIMAL)
@@ -131,7 +130,7 @@ class Tracer:
         hooks.install(self)
 
     def stop(self) -> None:
-        """End: everything is as it was."""
+        """End tracing, and restore everything."""
         hooks.remove()
         self.compiling = progress.seconds() - self.compiling
         self.settle()
@@ -149,14 +148,14 @@ class Tracer:
                 tape.sweep_starts.pop("report", None)
 
     def turn(self, phase: int) -> None:
-        """Another phase begins, unless a sweep runs."""
+        """Begin another phase, unless a sweep runs."""
         self.changed = now()
         if phase != self.phase or not self.phases:
             self.phases.append((self.changed, phase))
         self.phase = phase
 
     def opens(self, tape: Tape) -> None:
-        """A tape begins to record."""
+        """Trace a tape that begins to record."""
         if get_ident() != self.thread:
             return
         self._around.append(self.recording)
@@ -176,7 +175,7 @@ class Tracer:
         self.turn(SWEEP if self.depth else RECORDING)
 
     def closes(self, tape: Tape) -> None:
-        """A tape ends to record."""
+        """Note that a tape has stopped recording."""
         if get_ident() != self.thread:
             return
         records, self.recording = tape.records, self._around.pop() if self._around else None
@@ -187,7 +186,7 @@ class Tracer:
         self.turn(SWEEP if self.depth else RECORDING if around else PRIMAL)
 
     def gone(self, number: int) -> None:
-        """A tape is no more: so many bytes have been given back."""
+        """Note the memory of a freed tape."""
         if self not in running:
             return
         growth, when = self.growths.pop(number), now()
@@ -198,7 +197,7 @@ class Tracer:
             self.memory.extend((when, site, -int(saved[of_site].sum()), -int(kept[of_site].sum())))
 
     def memory_of_all(self) -> np.ndarray:
-        """What `memory` has of all tapes, in the order of time."""
+        """The rows of `memory` for all tapes, in order of time."""
         found = self.memory[:]
         for growth in self.growths.values():
             found.extend(growth)
@@ -206,7 +205,7 @@ class Tracer:
         return rows[np.argsort(rows[:, 0], kind="stable")]
 
     def sweep_begins(self, sweep: Sweep) -> None:
-        """A sweep (or a walk) of a tape begins."""
+        """Trace a sweep (or a walk) of a tape."""
         records = sweep.tape.records
         ours = type(sweep) in (Sweep, VectorSweep)
         if not isinstance(records, TracedRecords) or not ours or get_ident() != self.thread:
@@ -238,7 +237,7 @@ class Tracer:
     # --------------------------------------------------------------------------------------------------------- events
 
     def event(self, begin: int, end: int, site: int) -> None:
-        """Something has happened."""
+        """Add an event."""
         phase = self.phase
         if phase == SWEEP:
             self.inside += end - begin
@@ -248,7 +247,7 @@ class Tracer:
             self.settle()
 
     def spoke(self, comm: Any, begin: int) -> None:
-        """A call has used a communicator."""
+        """Note the communicator of a call."""
         if comm is not self.speaker[0]:
             self.speaker = comm, self.identity(comm)
         identity = self.speaker[1]
@@ -256,7 +255,7 @@ class Tracer:
             self.spoken.extend((begin, identity))
 
     def identity(self, comm: Any) -> int | None:
-        """What a communicator has been noted by, with its name; None: it has no reverse."""
+        """The identity of a communicator, whose name is noted; None: it has no reverse side."""
         reverse = reverse_of(comm)
         if reverse is None:
             return None
@@ -265,7 +264,7 @@ class Tracer:
         return reverse.identity
 
     def wait(self, begin: int, end: int) -> None:
-        """A wait inside of what happens."""
+        """Add a wait inside another event."""
         site = self.call
         if site < 0:
             site = 0 if self.swept is None else self.swept.current()
@@ -275,11 +274,11 @@ class Tracer:
             self.dropped += 1
 
     def room(self) -> int:
-        """How many more events can be kept one by one."""
+        """The number of further events that can be kept individually."""
         return max(MOST_EVENTS - (len(self.events) + len(self.passed)) // EVENT, 0)
 
     def keep(self, passed: np.ndarray) -> None:
-        """Keep events that are not to be counted, as long as there is room."""
+        """Keep events that need not be counted, as long as there is room."""
         room = self.room()
         self.passed.frombytes(passed[:room].tobytes())
         self.dropped += max(len(passed) - room, 0)
@@ -296,7 +295,7 @@ class Tracer:
         self.full = len(events) + EVENT * MOST_UNSETTLED
 
     def count(self, sites: np.ndarray, phases: Any, spans: np.ndarray) -> None:
-        """Add to the totals what so many events of so many nanoseconds were."""
+        """Add events and their nanoseconds to the totals."""
         which = 3 * sites + phases
         counts, sums = np.bincount(which), np.bincount(which, spans)
         for key in np.flatnonzero(counts).tolist():
@@ -312,20 +311,20 @@ class Tracer:
             known = self._own.get(id(code))
             if known is None:
                 own = frame.f_globals.get("__name__", "").partition(".")[0] in LIBRARIES
-                own |= code.co_filename.startswith((_PACKAGE, "<frozen"))  # what is run as __main__
+                own |= code.co_filename.startswith((_PACKAGE, "<frozen"))  # modules run as __main__
                 known = self._own[id(code)] = code, own
             if not known[1] or frame.f_back is None:
                 return code, frame.f_lasti
             frame = frame.f_back
 
     def site(self, depth: int, name: str, kind: int) -> tuple[int, bool]:
-        """The number of a call at the innermost line of the program, and whether that line itself has called."""
+        """The site of a call at the program's innermost line, and whether that line itself made the call."""
         code, instruction = self.place(depth + 1)
         number = self.number(code, instruction, name, kind)
         return number, code is sys._getframe(depth).f_code
 
     def number(self, code: Any, instruction: int, name: str, kind: int) -> int:
-        """The number of what is called at a line: the same for all instructions of the line."""
+        """The number of a function called at a line: the same for all instructions of the line."""
         number = self._numbers.get((id(code), instruction, name))
         if number is not None:
             return number
@@ -342,15 +341,15 @@ class Tracer:
         return number
 
     def outside(self, record: Any) -> int:
-        """Something has been computed outside of all traced calls, since the last one; the number of its line."""
+        """Add an event for computation since the last traced call; the number of its line."""
         site = self.site_of(record)
         begin, end = max(self.latest, self.changed), now()
         self.event(end if self.is_first else begin, end, site)
-        self.is_first = False  # what came before it is above all what the program and the first tape import
+        self.is_first = False  # most time before the first record goes into imports
         return site
 
     def site_of(self, record: Any) -> int:
-        """The number of what a record is of, that was made outside of all traced calls."""
+        """The site of a record that was made outside all traced calls."""
         code, instruction = self.place(4)
         kind = type(record.adjoint)
         number = self._numbers.get((id(code), instruction, kind))

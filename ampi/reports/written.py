@@ -17,7 +17,7 @@ from .figures import MOST_ARROWS, Ranks, arrows, matrix
 PHASES = ("primal", "recording", "sweep")
 KINDS = ("computed", "kernel", "communication", "waiting")
 MOST_IN_TRACE = 1_000_000
-"""Events in the trace."""
+"""Maximum of events in the trace."""
 
 
 def write_page(path: str, figures: dict[str, Any]) -> None:
@@ -38,7 +38,7 @@ def write_page(path: str, figures: dict[str, Any]) -> None:
 
 
 def write_trace(path: str, ranks: Ranks) -> str:
-    """Write the trace of all ranks in the Trace Event format; says what was left out, if anything was."""
+    """Write the trace of all ranks in the Trace Event format; returns a note on events left out."""
     sites = ranks[0]["sites"]
     most = MOST_IN_TRACE // len(ranks)
     left_out = sum(rank["dropped"] for rank in ranks)
@@ -72,7 +72,7 @@ def write_trace(path: str, ranks: Ranks) -> str:
 
 
 def _head(k: int, rank: dict[str, Any]) -> list[dict[str, Any]]:
-    """A rank's name, and its phases in a lane of their own."""
+    """A rank's name, and its phases in a separate lane."""
     named = lambda what, tid, name: {"name": what, "ph": "M", "pid": k, "tid": tid, "args": {"name": name}}
     found = [
         named("process_name", 0, f"rank {k} ({rank['host']}, process {rank['process']})"),
@@ -99,7 +99,7 @@ def _flows(ranks: Ranks) -> list[dict[str, Any]]:
 
 
 def write_graph(path: str, ranks: Ranks) -> None:
-    """Write who sends to whom, and the reversal, for Graphviz."""
+    """Write the graph of messages, and of their reversal, for Graphviz."""
     lines = ["digraph communication {", "  rankdir=LR;", "  node [shape=circle];"]
     for name, label, back in (("program", "program", False), ("sweep", "reverse sweep", True)):
         edges: dict[tuple[int, int], list[int]] = {}
@@ -125,7 +125,7 @@ def size(nbytes: float) -> str:
 
 
 def profile(figures: dict[str, Any], most: int = 30) -> str:
-    """Table (d) as text: sums over ranks."""
+    """The table of source lines as text, with sums over ranks."""
     rows = figures["table"]
     elsewhere = "elsewhere (plain Python and NumPy)"
     width = max([len(_label(row)) for row in rows[:most]] + [len(elsewhere)])
@@ -160,7 +160,7 @@ def _row(label: str, width: int, calls: Any, nbytes: str, seconds: Any, ratio: f
 
 
 def in_folder(path: str, name: str) -> str:
-    """A file of a folder, which is made if need be."""
+    """The path of a file in a folder, which is made if necessary."""
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:

@@ -66,7 +66,7 @@ class DotTest:
 
     @property
     def conclusive(self) -> bool:
-        """True if the differences converged well enough to judge by."""
+        """True if the differences converged well enough for a comparison."""
         return self.uncertainty <= self.tolerance * self.scale
 
     @property
@@ -112,8 +112,8 @@ def dot_test(
     f : callable
         ``f(*x)`` on every rank; returns arrays, scalars, tuples, lists and dictionaries of them, or None.
     *x
-        This rank's arguments: arrays, scalars, and tuples, lists and dictionaries of them.  Integers and whatever else
-        has no derivative stay as they are.
+        This rank's arguments: arrays, scalars, and tuples, lists and dictionaries of them.  Integers, and other objects
+        without derivatives, are not changed.
     direction : tuple, optional
         ẋ, of the structure of ``x``; random by default.
     seed : int
@@ -127,7 +127,7 @@ def dot_test(
     check : bool
         Raise AssertionError if the test does not pass.
     mode : {"reverse", "forward"}
-        What is compared with the differences: the adjoint, or the tangent that `ampi.jvp` gives.
+        What is compared with the differences: the adjoint, or the tangent from `ampi.jvp`.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""What the tests of derivatives have in common: random directions, and numbers that are summed over all ranks."""
+"""Tools for tests of derivatives: random directions, and numbers summed over all ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def judged(result: Any, check: bool) -> Any:
 
 @contextlib.contextmanager
 def ranks(comm: Any) -> Iterator[Any]:
-    """The communicator of the ranks that take part: of an intercommunicator both groups."""
+    """The communicator of the participating ranks; for an intercommunicator that of both groups."""
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD if comm is None else comm
@@ -48,7 +48,7 @@ def numbers(x: Any) -> np.ndarray:
 
 
 def varying(f: Callable, x: tuple, x_dot: Any) -> tuple[Callable, tuple, tuple]:
-    """The function of its floating-point arguments alone, these, and their directions; the others are held fixed."""
+    """A function of only the floating-point arguments, these, and their directions; the others are held fixed."""
     moving = [varies(leaf) for leaf in leaves(x)]
 
     def function(*values: Any) -> Any:
@@ -92,7 +92,7 @@ def directions(x: tuple, direction: tuple | None, generator: np.random.Generator
 
 
 def moved(x: tuple, x_dot: Any, h: float) -> tuple:
-    """Fresh arrays at x + h ẋ."""
+    """New arrays with x + h ẋ."""
     ahead = iter(list(leaves(x_dot)))
 
     def move(leaf: Any) -> Any:

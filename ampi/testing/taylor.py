@@ -1,4 +1,4 @@
-"""The Taylor test: what is left of a program's values beside their derivatives, for shorter and shorter steps."""
+"""The Taylor test: remainders of a program's first-order expansion for decreasing steps."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TaylorTest:
     floor : float
         Remainders below this are rounding.
     order : {1, 2}
-        Of the derivative that was looked at.
+        The order of the tested derivative.
 
     Examples
     --------
@@ -75,7 +75,7 @@ class TaylorTest:
         seen = [order for order in self.orders if not math.isnan(order)]
         if not seen:
             return True
-        # A remainder that has met rounding before three orders could be seen is as small as can be told.
+        # If the remainder is rounding before three orders have been observed, it is as small as can be measured.
         return min(seen[-3:]) >= 1.9
 
     def __str__(self) -> str:
