@@ -118,6 +118,8 @@ __all__ = [
 _ARRAYS = (
     "numpy",
     "arrays.scalars",
+    "kernel.element_sweeps",
+    "foreign.compiled_ufuncs",
     "foreign.seen",
     "foreign.calls",
     "mpi.plain_communicators",
@@ -128,6 +130,9 @@ _ARRAYS = (
     "rules.definitions",
 )
 """What is there before the first tape opens; a program that has messages alone does without."""
+
+_WITH_NUMBERS = ("foreign.pictures", "foreign.standard_library")
+"""What is there with `ampi.numpy`: other packages are given its numbers before a tape opens as well."""
 
 _HOMES = {
     "ArgumentParser": "base.arguments",
@@ -143,7 +148,7 @@ _HOMES = {
     "jacrev": "derivatives.jacobians",
     "jvp": "derivatives.first_order",
     "linearize": "derivatives.first_order",
-    "ndarray": "arrays.array",
+    "ndarray": "numpy",
     "report": "reports",
     "timeloop": "checkpoint.timeloop",
     "trace": "programs.tracing",
@@ -155,9 +160,13 @@ _HOMES = {
 """The modules of names which are imported when they are asked for; that of Numba's ``prange`` is Numba."""
 
 
-def _complete() -> None:
-    for module in _ARRAYS:
+def _import(modules: tuple[str, ...]) -> None:
+    for module in modules:
         importlib.import_module(f"{__name__}.{module}")
+
+
+def _complete() -> None:
+    _import(_ARRAYS)
     if _complete in at_first_opening:
         at_first_opening.remove(_complete)
 
@@ -182,3 +191,4 @@ def __dir__() -> list[str]:
 at_first_opening.append(_complete)
 for _module in ("pyfftw.pyfftw", "mpi4py_fft.fftw"):  # plans are made before a tape opens
     arrivals.when_imported(_module, _complete)
+arrivals.when_imported(f"{__name__}.numpy", lambda: _import(_WITH_NUMBERS))

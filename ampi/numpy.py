@@ -22,21 +22,21 @@ from .arrays.activity import copies as _copies
 from .arrays.activity import is_active as _is_active
 from .arrays.activity import plain_of as _plain_of
 from .arrays.array import ndarray
-from .arrays.functions import CONSTANT as _CONSTANT
 from .arrays.nested import from_nested as _from_nested
 from .arrays.writing import write_constants as _write_constants
 from .base.missing_rules import no_rule as _no_rule
 from .base.structures import leaves as _leaves
 from .base.structures import mapped as _mapped
-from .foreign.unhooked_numpy import OfNumbers as _OfNumbers
-from .foreign.unhooked_numpy import RefusingToWrite as _RefusingToWrite
-from .foreign.unhooked_numpy import any_active as _any_active
-from .foreign.unhooked_numpy import checked as _checked
-from .foreign.unhooked_numpy import refusing as _refusing
-from .foreign.unhooked_numpy import require_active as _require_active
-from .foreign.unhooked_numpy import standing_for as _standing_for
-from .foreign.unhooked_numpy import with_lists_joined as _with_lists_joined
 from .memory import storages as _memory
+from .rules.functions import CONSTANT as _CONSTANT
+from .rules.undispatched import OfNumbers as _OfNumbers
+from .rules.undispatched import RefusingToWrite as _RefusingToWrite
+from .rules.undispatched import any_active as _any_active
+from .rules.undispatched import checked as _checked
+from .rules.undispatched import refusing as _refusing
+from .rules.undispatched import require_active as _require_active
+from .rules.undispatched import standing_for as _standing_for
+from .rules.undispatched import with_lists_joined as _with_lists_joined
 from .tape import current as _current
 
 __all__ = list(_np.__all__)

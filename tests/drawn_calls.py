@@ -8,7 +8,7 @@ from scipy_check import flat, scalar_of
 
 import ampi
 import ampi.numpy as anp
-from ampi.foreign import outside
+from ampi.arrays import losses as outside
 from ampi.rules import inplace
 
 STEP = 2.0**-15

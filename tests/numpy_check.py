@@ -165,7 +165,7 @@ def is_unsteady(lines, world):
 
 NUMBERS = (np.ndarray, np.number, int, float, complex)
 POWERS = (np.power, np.float_power)
-APPLYING = (ampi.arrays.ufuncs.apply.__code__, ampi.arrays.functions.apply.__code__)
+APPLYING = (ampi.arrays.ufuncs.apply.__code__, ampi.rules.functions.apply.__code__)
 
 
 def rounding_errors(lines, expected, world):

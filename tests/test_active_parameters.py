@@ -14,7 +14,7 @@ import scipy.stats
 
 import ampi
 import ampi.numpy as anp
-from ampi.foreign import outside
+from ampi.arrays import losses as outside
 
 V = numpy.array([0.7, 1.9, 0.4, 2.6, 1.3])
 UP = numpy.array([0.1, 0.9, 1.7, 2.8, 3.6])

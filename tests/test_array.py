@@ -515,7 +515,7 @@ def test_leaving_an_active_array_warns_once_per_line(convert):
             for _ in range(3):
                 convert(x[0])
 
-    from ampi.foreign import outside
+    from ampi.arrays import losses as outside
 
     outside._warned.clear()
     with warnings.catch_warnings(record=True) as caught:
@@ -708,7 +708,7 @@ def test_numba_functions_given_active_arrays_are_named():
         for _ in range(2):  # also when the function is compiled already
             with pytest.warns(ampi.ActivityWarning, match=r"test_array.py:\d+: .*numba.* ampi\.kernel"):
                 total(x)
-            ampi.foreign.outside._warned.clear()
+            ampi.arrays.losses._warned.clear()
 
 
 def test_ampi_numpy_makes_tracked_arrays():
@@ -874,7 +874,7 @@ def test_the_namespace_stays_whole_after_any_and_all_were_used():
 
 @pytest.mark.parametrize("leave", [pickle.dumps, lambda x: x.tobytes(), lambda x: x.ctypes.data])
 def test_bytes_and_addresses_of_active_arrays_draw_a_warning(leave):
-    from ampi.foreign import outside
+    from ampi.arrays import losses as outside
 
     outside._warned.clear()
     with ampi.Tape() as tape, pytest.warns(ampi.ActivityWarning, match="drops its derivative"):

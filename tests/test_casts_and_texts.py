@@ -18,7 +18,7 @@ import pytest
 
 import ampi
 import ampi.numpy as np
-from ampi.foreign import outside
+from ampi.arrays import losses as outside
 
 X = numpy.array([1.5, 2.5, 3.5])
 KINDS = [numpy.float16, numpy.float32, numpy.float64, numpy.longdouble]

@@ -9,8 +9,8 @@ from foreign_code import READERS, SEEN, UNSEEN, N, Program
 
 import ampi
 import ampi.numpy as np
+from ampi.arrays import losses as outside
 from ampi.base import checks
-from ampi.foreign import outside
 from ampi.memory import storages as memory
 
 X0 = numpy.linspace(0.6, 1.4, N)

@@ -82,7 +82,7 @@ else:
 print(unknown)
 """
 UNKNOWN = """
-import ampi.foreign.entry_points as known  # before the modules that use it
+import ampi.interception.entry_points as known  # before the modules that use it
 
 
 def fail(*_):

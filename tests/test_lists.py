@@ -9,7 +9,7 @@ import pytest
 
 import ampi
 import ampi.numpy
-from ampi.foreign import outside
+from ampi.arrays import losses as outside
 
 X0 = numpy.array([0.7, 1.3, 0.45])
 A = numpy.array([[2.0, -1.0, 0.5], [0.25, 1.5, 3.0], [1.0, 1.0, -2.0]])

@@ -10,11 +10,12 @@ import pytest
 import scipy
 import scipy.special
 
+from ampi.arrays import elementwise
 from ampi.base import versions
 from ampi.foreign import seen as foreign
 from ampi.kernel.ir import intrinsics
 from ampi.kernel.runtime import quick_compilation, special_table
-from ampi.rules import elementwise, movement
+from ampi.rules import movement
 
 ROOT = pathlib.Path(__file__).parents[1] / "ampi"
 MODULES = "numpy np scipy numba math cmath mpi4py MPI h5py builtins statistics json matplotlib pickle operator"
@@ -136,7 +137,7 @@ def options(path, call, keyword):
 
 
 SHORT = {
-    "functions": lambda: lists_in("functions.py"),
+    "functions": lambda: lists_in("rules/functions.py"),
     "movement": lambda: [f"np.{name}" for name in (*movement._VIEWS, *movement._COPIES)],
     "ufuncs": lambda: [
         f"np.{name}" for name in (*elementwise.PARTIALS, *elementwise.CONSTANT, "absolute", "conjugate")

@@ -12,8 +12,8 @@ from numpy_calls import CALLS
 
 import ampi
 import ampi.numpy as anp
-from ampi.arrays import functions, ufuncs
-from ampi.rules import inplace, known_parameters
+from ampi.arrays import ufuncs
+from ampi.rules import functions, inplace, known_parameters
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")
 

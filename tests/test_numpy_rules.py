@@ -9,8 +9,8 @@ import pytest
 from derivative_check import check_adjoint, pulled_back, random
 
 import ampi
-from ampi.arrays import functions, reductions, small_arrays, ufuncs
-from ampi.rules import elementwise, inplace, linear_algebra
+from ampi.arrays import elementwise, reductions, small_arrays, ufuncs
+from ampi.rules import functions, inplace, linear_algebra
 
 REAL, BOTH = ("f",), ("f", "c")
 

@@ -9,7 +9,7 @@ import pytest
 from mpi4py import MPI
 
 import ampi
-from ampi.foreign import outside
+from ampi.arrays import losses as outside
 from ampi.programs.differences import compare
 from ampi.programs.gradients import Differentiation
 from ampi.programs.results import describe

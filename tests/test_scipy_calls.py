@@ -11,9 +11,9 @@ from drawn_calls import decided, one_of
 from scipy_calls import CALLS
 
 import ampi
-from ampi.foreign import libraries
 from ampi.foreign.scipy import WITH_RULES
 from ampi.foreign.scipy.guards import refuse
+from ampi.interception import hooks as libraries
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")
 OBJECTS = {"scipy.interpolate", "scipy.sparse", "scipy.sparse.linalg"}

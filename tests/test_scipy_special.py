@@ -9,8 +9,8 @@ import scipy.special as sp
 from scipy_check import check
 
 import ampi
+from ampi.arrays.elementwise import RULES
 from ampi.kernel.runtime import special_table
-from ampi.rules.elementwise import RULES
 
 special = importlib.import_module("ampi.foreign.scipy.special")
 knows_derivatives = importlib.import_module("ampi.kernel.frontend.scipy.special").knows_derivatives

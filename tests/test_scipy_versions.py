@@ -11,9 +11,9 @@ import scipy.linalg
 
 import ampi
 import ampi.base.versions
-from ampi.foreign import libraries
 from ampi.foreign.scipy import PARTS, bindings, known_parameters, known_sources
 from ampi.foreign.scipy.guards import refuse
+from ampi.interception import hooks as libraries
 from ampi.rules import definitions, trials
 
 

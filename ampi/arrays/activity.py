@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -117,14 +116,6 @@ def _argument_or_result(found: Any, arguments: tuple, given: tuple) -> Any:
 def copies(copy: Any) -> bool:
     """Whether an argument ``copy`` of NumPy's functions asks for a copy, whether one is needed or not."""
     return copy is np._CopyMode.ALWAYS if isinstance(copy, np._CopyMode) else bool(copy)
-
-
-def is_of_numpy(depth: int) -> bool:
-    """Whether the caller of ampi, so many frames above this function's caller, is NumPy's own Python code.
-
-    That computes in place in what it made a moment ago, where it is an array, and takes a tracked scalar for one.
-    """
-    return sys._getframe(depth + 1).f_globals.get("__name__", "").partition(".")[0] == "numpy"
 
 
 def require_arrays(outs: Any) -> None:

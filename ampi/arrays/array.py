@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,18 +10,6 @@ import numpy as np
 
 from ..base import checks
 from ..base.missing_rules import no_rule
-from ..foreign import texts
-from ..foreign.outside import (
-    is_called_by_ampi,
-    is_called_by_program,
-    lend,
-    lose,
-    lose_number,
-    lose_unheard,
-    warn_filed,
-    warn_lost,
-    would_be_lost,
-)
 from ..memory.storages import (
     TrackedArray,
     forget_region,
@@ -35,8 +22,30 @@ from ..memory.storages import (
     wrapped,
 )
 from ..tape import current
-from . import activity, byte_views, elements, functions, indexing, nested, small_arrays, ufuncs, writing
+from . import (
+    activity,
+    byte_views,
+    elements,
+    extensions,
+    indexing,
+    known_classes,
+    nested,
+    small_arrays,
+    texts,
+    ufuncs,
+    writing,
+)
+from .callers import is_called_by_ampi, is_called_by_program
 from .constants import marked
+from .losses import (
+    lend,
+    lose,
+    lose_number,
+    lose_unheard,
+    warn_filed,
+    warn_lost,
+    would_be_lost,
+)
 
 
 class ndarray(TrackedArray):
@@ -59,7 +68,7 @@ class ndarray(TrackedArray):
         return ufuncs.apply(ufunc, method, inputs, keywords)
 
     def __array_function__(self, function: Any, types: Any, arguments: tuple, keywords: dict) -> Any:
-        return functions.apply(function, arguments, keywords)
+        return extensions.call_function(function, arguments, keywords)
 
     if np.lib.NumpyVersion(np.__version__) < "2.4.0":  # where ** makes a Python float of a 0-d exponent
 
@@ -502,9 +511,8 @@ def value(x: Any) -> Any:
     """
     if isinstance(x, TrackedArray):
         return marked(np.array(plain(x)))[()]
-    rules = sys.modules.get("ampi.rules.definitions")
-    if rules is not None and rules.is_of_known_class(x):
-        return rules.mapped(lambda a: value(a) if isinstance(a, TrackedArray) else a, x)
+    if known_classes.is_known(x):
+        return known_classes.mapped(lambda a: value(a) if isinstance(a, TrackedArray) else a, x)
     if isinstance(x, dict):
         return {name: value(item) for name, item in x.items()}
     if isinstance(x, tuple) and hasattr(x, "_fields"):

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from ..memory.storages import is_scalar, storage_of, variable, writable
-from ..rules.elementwise import RULES
 from ..tape import Tape, current
 from ..tape.elements import ADD, BITS, LONGEST, SCALE, SUBTRACT, SUM
 from ..tape.recording import scope_now
 from .activity import plain_of
 from .elements import NUMBERS, node_of
+from .elementwise import RULES
 
 _item = np.ndarray.__getitem__
 _scalar: type = np.ndarray

@@ -9,7 +9,6 @@ stored in.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from _thread import get_ident
@@ -21,7 +20,7 @@ import numpy as np
 from ..base import checks
 from ..memory.storages import TrackedArray, at_first_structured, region_of, set_node, storage_of, variable
 from ..tape import Tape, at_opening, living, open_tapes
-from ..tape.elements import BITS, CLEAR, LONGEST, READ, STORE, Elements, offset_of, set_compiled_sweep
+from ..tape.elements import BITS, CLEAR, LONGEST, READ, STORE, Elements, offset_of
 from ..tape.recording import scope_now
 from . import indexing
 
@@ -357,15 +356,3 @@ def _count_idle() -> None:
             if not open_tapes and name in vars(cls):
                 delattr(cls, name)
                 _changes_left -= 1
-
-
-def _sweep_compiled(*arguments: Any) -> None:
-    """The compiled sweep of statements, which is loaded when one is long enough."""
-    from ..kernel.runtime import element_sweep
-
-    set_compiled_sweep(element_sweep.sweep)
-    element_sweep.sweep(*arguments)
-
-
-if os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0"):
-    set_compiled_sweep(_sweep_compiled)

@@ -23,10 +23,10 @@ from ..memory.storages import (
     tracked,
     wrapped,
 )
-from ..rules.elementwise import unbroadcast
 from ..tape import BaseAdjoint, Push, Sweep, Tape, current
 from .activity import carry, holds_same_bytes, is_active, is_inexact, plain_of, require_tracked
 from .byte_views import movable
+from .elementwise import unbroadcast
 from .nested import from_nested, nested_plain
 from .writing import assign, make_slots, must_announce, write, write_constants
 

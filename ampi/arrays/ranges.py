@@ -11,9 +11,9 @@ import numpy as np
 
 from ..base.structures import leaves
 from ..memory.storages import tracked, wrapped
-from ..rules.exact import exactly
 from ..tape import current
 from .activity import is_active, plain_of
+from .exact import exactly
 
 
 def arange(*arguments: Any, **keywords: Any) -> Any:

@@ -11,9 +11,9 @@ import numpy as np
 
 from ..base.missing_rules import no_rule
 from ..memory.storages import Region, plain, region_of, tracked, wrapped
-from ..rules.elementwise import leg, times
 from ..tape import BaseAdjoint, Push, Sweep, Tape
 from .activity import is_active, is_inexact, plain_of, require_tracked
+from .elementwise import leg, times
 from .indexing import copied
 from .nested import from_nested
 from .writing import assign_as, write, write_constants

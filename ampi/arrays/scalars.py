@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from ..foreign.outside import lose_exactly
 from ..memory.storages import as_array, as_record, is_record, is_scalar, plain, set_scalar_types
 from . import activity, element_arithmetic, elements, indexing, ufuncs
 from .array import ndarray
+from .losses import lose_exactly
 
 
 def _rebinding(name: str) -> Any:
@@ -217,5 +217,3 @@ for _cls in (scalar, record):
 set_scalar_types(scalar, record)
 elements.set_scalar_type(scalar)
 element_arithmetic.set_scalar_type(scalar)
-
-from ..foreign import pictures, standard_library  # noqa: E402, F401 (what is given numbers before a tape opens as well)

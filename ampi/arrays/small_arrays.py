@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from ..memory.storages import Fresh, Region, Storage, TrackedArray, address_of, as_viewed, region_of, storage_of
-from ..rules.elementwise import RULES, Rule
 from ..tape import AdjointRecord, Push, Sweep, Tape
 from .elements import NUMBERS
+from .elementwise import RULES, Rule
 
 MOST_ELEMENTS = 64
 

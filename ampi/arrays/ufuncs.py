@@ -20,12 +20,12 @@ from ..memory.storages import (
     wrapped,
     writable,
 )
-from ..rules.elementwise import CONSTANT_FOR_REAL, CONSTANTS, RULES, Rule, unbroadcast
-from ..rules.exact import exactly
-from ..rules.linear_algebra import GENERALIZED, ufunc_without_partials
 from ..tape import BaseAdjoint, Push, Sweep, Tape, current
-from . import element_arithmetic, operands, reductions, small_arrays
-from .activity import is_active, is_inexact, is_of_numpy, plain_of, require_arrays, require_tracked
+from . import element_arithmetic, extensions, operands, reductions, small_arrays
+from .activity import is_active, is_inexact, plain_of, require_arrays, require_tracked
+from .callers import is_called_by_numpy
+from .elementwise import CONSTANT_FOR_REAL, CONSTANTS, RULES, Rule, unbroadcast
+from .exact import exactly
 from .indexing import frozen_key, getitem, plain_key, setitem
 from .nested import from_nested
 from .reductions import taken
@@ -103,9 +103,7 @@ def apply(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
     if not active and not is_active(tape, keywords.get("initial")):
         return _passively(ufunc, method, inputs, keywords)
     if not isinstance(ufunc, np.ufunc):
-        from ..foreign import compiled_ufuncs
-
-        return compiled_ufuncs.apply(ufunc, method, inputs, keywords)
+        return extensions.compiled_ufuncs.apply(ufunc, method, inputs, keywords)
     if len(inputs) > 1 and method != "at" and any(map(operands.is_object, inputs)):
         return operands.compute(ufunc, method, inputs)
     return _METHODS[method](tape, ufunc, inputs, active, keywords)
@@ -122,7 +120,7 @@ def apply_formula(function: Any, inputs: tuple) -> Any:
 
 def _into_scalars(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict, outs: tuple) -> Any:
     """With an output that is a scalar: an error, unless NumPy's own code has just computed it."""
-    if not is_of_numpy(3):
+    if not is_called_by_numpy(4):
         require_arrays(outs)
     if any(is_scalar(out) and hasattr(out, "_node") for out in outs):  # a number, which NumPy's code binds anew
         return apply(ufunc, method, inputs, {name: x for name, x in keywords.items() if name not in ("out", "where")})
@@ -244,22 +242,16 @@ def _call(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: d
             raise no_rule(ufunc, " of complex numbers")
     terms = rule.terms
     if rule.unknown and any([k in rule.unknown for k in active]):
-        from ..foreign import compiled_ufuncs
-
-        if compiled_ufuncs.has_kernel(ufunc, inputs, active):
-            return compiled_ufuncs.apply(ufunc, "__call__", inputs, keywords)
+        if extensions.compiled_ufuncs.has_kernel(ufunc, inputs, active):
+            return extensions.compiled_ufuncs.apply(ufunc, "__call__", inputs, keywords)
         where = f" with respect to argument {min(set(active) & set(rule.unknown))}"
-        if not isinstance(ufunc, np.ufunc):  # a function of SciPy's derivatives
-            from ..kernel.runtime.special_table import in_words
-
-            raise no_rule(in_words(ufunc.__name__), where)
-        raise no_rule(ufunc, where)
+        raise no_rule(ufunc if isinstance(ufunc, np.ufunc) else ufunc.described(), where)
     active = tuple([k for k in active if terms[k] is not None])
     if not active:
         return _passively(ufunc, "__call__", inputs, keywords)
     if keywords:
         return _call_with_keywords(tape, ufunc, rule, inputs, active, keywords)
-    if ufunc is _CLIP and type(inputs[0]) is np.ndarray and not inputs[0].ndim and not is_of_numpy(4):
+    if ufunc is _CLIP and type(inputs[0]) is np.ndarray and not inputs[0].ndim and not is_called_by_numpy(5):
         raise no_rule(ufunc, " as a method of one of NumPy's own numbers (write np.clip(x, low, high))")
     result = wrapped(ufunc(*[as_viewed(x, np.ndarray) if isinstance(x, TrackedArray) else x for x in inputs]))
     if is_inexact(result):
@@ -355,14 +347,14 @@ def _call_without_table(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tupl
     if ufunc in _REWRITTEN:
         outs = keywords.get("out")
         return _REWRITTEN[ufunc](*inputs) if not keywords else _write_results(ufunc, _REWRITTEN[ufunc](*inputs), outs)
-    if ufunc in GENERALIZED:
-        return ufunc_without_partials(ufunc, inputs, keywords)
+    if ufunc in extensions.generalized_ufuncs:
+        return extensions.call_ufunc_without_partials(ufunc, inputs, keywords)
     complex_input = any(inputs[k].dtype.kind == "c" for k in active)
     if ufunc in CONSTANTS and not (complex_input and ufunc in CONSTANT_FOR_REAL):
         return _passively(ufunc, "__call__", inputs, keywords)
     if not _gives_numbers(ufunc, inputs):
         return _passively(ufunc, "__call__", inputs, keywords)
-    return ufunc_without_partials(ufunc, inputs, keywords)
+    return extensions.call_ufunc_without_partials(ufunc, inputs, keywords)
 
 
 def _gives_numbers(ufunc: np.ufunc, inputs: tuple) -> bool:

@@ -13,10 +13,10 @@ import numpy as np
 from ..errors import ActivityError
 from ..memory.handouts import settle
 from ..memory.storages import PACKED, Region, carries_derivatives, plain, region_of, storage_of
-from ..rules.elementwise import unbroadcast
 from ..tape import BaseAdjoint, Push, Sweep, Undo, Zero, current, overwrite
 from .activity import holds_same_bytes, is_active, plain_of, require_tracked
 from .byte_views import movable
+from .elementwise import unbroadcast
 from .halfway import record_halfway
 
 

@@ -1,1 +1,1 @@
-"""Code outside ampi: how calls of it are intercepted, and what other packages do with active arrays."""
+"""What code outside ampi does with active arrays: NumPy in C, SciPy, Numba, FFTW, Matplotlib, the standard library."""

@@ -23,51 +23,26 @@ from typing import Any
 import numpy as np
 
 from ..arrays.array import ndarray
+from ..arrays.callers import is_called_by_ampi
+from ..arrays.losses import lend, would_be_lost
 from ..base.program_lines import LIBRARIES, where_called
 from ..base.structures import leaves
 from ..errors import ActivityError
+from ..interception import entry_points
+from ..interception.entry_points import Unknown, object_at
+from ..interception.hooks import hook_of
+from ..interception.redirection import arguments_at
+from ..interception.trampolines import NOTHING, Hook, Place
 from ..memory.storages import TrackedArray
+from ..rules.known_packages import KNOWN
 from ..tape import Tape, at_opening, current
-from . import entry_points
-from .entry_points import Unknown, object_at
-from .interception import arguments_at
-from .libraries import hook_of
-from .outside import SHOWING, is_called_by_ampi, lend, would_be_lost
 from .seen import seen
-from .trampolines import NOTHING, Hook, Place
-
-KNOWN = (
-    LIBRARIES
-    | SHOWING
-    | {"llvmlite", "mpi4py_fft", "pyfftw", "autograd", "IPython", "zmq", "tornado", "psutil", "contourpy", "kiwisolver"}
-    | {"fontTools", "pytest", "coverage", "line_profiler", "debugpy", "_pydevd_bundle", "_pydevd_frame_eval", "pydevd"}
-    | {"greenlet", "gevent", "wrapt", "hypothesis", "builtins", "types"}
-    | {"uarray", "_cyutility", "_ni_label", "View"}  # what SciPy's own compiled modules say that they are called
-)
-"""Packages whose functions are not looked at: they have rules, show, debug, or call Python code with what they get."""
 
 _lock = threading.RLock()
 _done: set[int] = set()  # the ids of functions and types that have been looked at, which `_kept` holds
 _kept: list[Any] = []
 _loaded: list[types.ModuleType] = []
 _modules = [0]
-
-
-def transparent(*packages: str) -> None:
-    """Say of compiled packages that they hand arrays to Python code, or compute with their operators alone.
-
-    Without it, an active array that is given to a function of C code which has no rule is an `ActivityError`.
-
-    Parameters
-    ----------
-    *packages : str
-        Names of top-level packages or modules.
-
-    Examples
-    --------
-    >>> ampi.rules.transparent("cytoolz")  # pipe(x, f, g) calls f and g
-    """
-    KNOWN.update(packages)
 
 
 # --------------------------------------------------------------------------------------------------- what is looked for
@@ -308,7 +283,7 @@ def _is_let_through(depth: int) -> bool:
     return name in _RULES or (not name.startswith("ampi.") and is_called_by_ampi(depth + 1))
 
 
-_RULES = {__name__, "ampi.foreign.libraries", "ampi.rules.definitions"}
+_RULES = {__name__, "ampi.interception.hooks", "ampi.rules.definitions"}
 
 
 def _mind(name: str, function: Any, arguments: tuple, keywords: dict) -> Any:

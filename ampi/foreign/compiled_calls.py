@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ampi.kernel import kernel
-
 from .. import numpy as anp
 from ..arrays.activity import plain_of
 from ..base.missing_rules import no_rule
+from ..kernel import kernel
 from ..memory.storages import carries_derivatives
 
 

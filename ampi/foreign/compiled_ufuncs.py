@@ -10,9 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from .. import numpy as anp
+from ..arrays import extensions
 from ..arrays.activity import plain_of
 from ..arrays.writing import assign
 from ..base.missing_rules import no_rule
+from ..kernel import kernel
 from ..memory.storages import carries_derivatives, tracked
 
 
@@ -32,8 +35,6 @@ def apply(ufunc: Any, method: str, inputs: tuple, keywords: dict[str, Any]) -> A
     exact = np.asarray(ufunc(*map(plain_of, inputs)))  # its choice of a loop, of dtype and shape
     result = _elementwise(ufunc, function, inputs, exact)
     if where is not True:
-        from .. import numpy as anp
-
         target = tracked(np.empty(np.broadcast_shapes(exact.shape, np.shape(where)), exact.dtype))
         anp.copyto(target if out is None else out, result, where=where)
         return target if out is None else out
@@ -66,7 +67,6 @@ def _is_special(ufunc: np.ufunc) -> bool:
 
 
 def _elementwise(ufunc: Any, function: Callable[..., Any], inputs: tuple, exact: np.ndarray) -> Any:
-    from .. import numpy as anp
     from . import element_loops
 
     loop = getattr(element_loops, f"of_{len(inputs)}", None)
@@ -110,6 +110,7 @@ def _element_of_special(name: str, count: int) -> Callable[..., Any]:
 
 @functools.cache
 def _element(function: Callable[..., Any]) -> Any:
-    from ..kernel import kernel
-
     return kernel(function, error_model="python")
+
+
+extensions.compiled_ufuncs = sys.modules[__name__]  # type: ignore[assignment]

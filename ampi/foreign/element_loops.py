@@ -1,7 +1,7 @@
 """Kernels that apply a kernel of single elements to arrays of one dimension; ``of_2`` has two arrays.  ``call_of_2(f)``
 is a function of two elements that calls what is no Python function."""
 
-from ampi.kernel import kernel
+from ..kernel import kernel
 
 
 @kernel

@@ -11,8 +11,8 @@ from ..arrays.activity import is_active
 from ..base.program_lines import where_called
 from ..base.structures import leaves
 from ..errors import ActivityError
+from ..interception.hooks import Hook, hook, when_imported
 from ..tape import Tape
-from .libraries import Hook, hook, when_imported
 
 
 def _held(x: Any) -> Iterator[Any]:

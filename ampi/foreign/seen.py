@@ -8,40 +8,38 @@ h5py); whoever may keep the address is lent the array (`outside.lend`).
 from __future__ import annotations
 
 import contextlib
-import functools
-import gc
 import operator
 import sys
 import threading
 from collections.abc import Callable
-from ctypes import py_object, pythonapi
 from typing import Any
 
 import numpy as np
 
-from ..arrays import conversions, indexing, nested, writing
+from .. import numpy as ours
+from ..arrays import indexing, nested, writing
 from ..arrays.activity import copies
 from ..arrays.array import ndarray
-from ..base import arrivals, checks
-from ..base.missing_rules import no_rule
-from ..base.structures import leaves
-from ..errors import ActivityError
-from ..memory.storages import TrackedArray, carries_derivatives, plain, storage_of, tracked
-from ..tape import Tape, at_opening, current
-from . import entry_points, interception
-from .entry_points import object_at
-from .interception import arguments_at
-from .outside import (
-    is_called_by_ampi,
-    is_called_by_numpy,
-    is_called_by_program,
+from ..arrays.callers import is_called_by_ampi, is_called_by_numpy, is_called_by_program
+from ..arrays.losses import (
     lend,
     lose,
     lose_unheard,
     warn_lost,
     would_be_lost,
 )
-from .trampolines import NOTHING, Hook, Place
+from ..base import arrivals, checks
+from ..base.missing_rules import no_rule
+from ..base.structures import leaves
+from ..errors import ActivityError
+from ..interception import entry_points, redirection
+from ..interception.entry_points import object_at
+from ..interception.hooks import replace_method
+from ..interception.redirection import arguments_at
+from ..interception.trampolines import NOTHING, Hook, Place
+from ..memory.storages import TrackedArray, carries_derivatives, plain, storage_of, tracked
+from ..tape import Tape, at_opening, current
+from . import conversions
 
 _IN = "make that array with ampi.numpy"
 _AS = "use ampi.numpy"
@@ -101,8 +99,6 @@ def _convert(name: str, signature: str) -> Hook:
         arguments, keywords = arguments_at(signature, items, n, names)
         x = arguments[0] if arguments else next(iter(keywords.values()))
         if name == "asanyarray" or keywords.get("subok"):
-            from .. import numpy as ours
-
             keywords.pop("subok", None)
             return getattr(ours, name)(*arguments, **keywords)
         active = _first_active(x)
@@ -173,8 +169,6 @@ def _function(name: str, signature: str) -> Hook:
         arguments, keywords = arguments_at(signature, items, n, names)
         if _first_active((arguments, keywords)) is None:
             return None
-        from .. import numpy as ours
-
         arguments, keywords = _as_numpys((arguments, keywords))
         found = getattr(ours, name)(*arguments, **keywords)
         return NOTHING if found is None else found
@@ -357,7 +351,7 @@ def _before_numpys(cls: type) -> tuple[type, ...]:
     return cls.__mro__[: cls.__mro__.index(np.ndarray)]
 
 
-seen = interception.start(_places, ndarray)
+seen = redirection.start(_places, ndarray)
 """What is redirected, and why nothing is if that is so (``seen.problem``)."""
 
 
@@ -368,20 +362,6 @@ def _look_for_classes(tape: Tape) -> None:
 
 
 at_opening.append(_look_for_classes)
-
-
-# ----------------------------------------------------------------------------- methods of classes that C code defines
-
-
-def replace_method(cls: type, name: str, made: Callable[[Callable], Callable]) -> None:
-    """Put a function in the place of a method of a class whose attributes cannot be set.
-
-    The class's own dictionary is behind a proxy; the collector knows it.
-    """
-    (members,) = [found for found in gc.get_referents(vars(cls)) if type(found) is dict]
-    original = members[name]
-    members[name] = functools.wraps(original)(made(original))
-    pythonapi.PyType_Modified(py_object(cls))
 
 
 def _writing(find: Callable[[tuple, dict], Any]) -> Callable[[Callable], Callable]:

@@ -11,8 +11,8 @@ import numpy as np
 
 from ..arrays.activity import plain_of
 from ..arrays.scalars import scalar
+from ..arrays.texts import warn_json
 from ..base.arrivals import when_imported
-from .texts import warn_json
 
 
 def plainly(x: Any) -> Any:

@@ -8,10 +8,10 @@ import sys
 from typing import Any
 
 from ..arrays.activity import plain_of
+from ..arrays.losses import warn_filed, would_be_lost
 from ..base.structures import leaves, mapped
+from ..interception.hooks import Hook, hook, when_imported
 from ..tape import Tape
-from .libraries import Hook, hook, when_imported
-from .outside import warn_filed, would_be_lost
 
 WRITERS = {
     "h5py._hl.attrs": "AttributeManager.__setitem__ AttributeManager.create AttributeManager.modify",
@@ -20,7 +20,7 @@ WRITERS = {
     "scipy.io": "mmwrite savemat",
     "scipy.io.wavfile": "write",
 }
-_BETWEEN = ("h5py", "scipy", "contextlib", "functools", "ampi.foreign.libraries", __name__)
+_BETWEEN = ("h5py", "scipy", "contextlib", "functools", "ampi.interception.hooks", __name__)
 
 
 def _write(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ampi import tape
-from ampi.arrays.indexing import is_active
+from ampi.arrays.activity import is_active
 from ampi.errors import ActivityError
 from ampi.kernel import arguments
 from ampi.kernel.arguments import opaque

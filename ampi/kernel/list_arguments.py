@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ampi import numpy as ours
 from ampi.errors import ActivityError, KernelError
 from ampi.kernel import arguments
 from ampi.kernel.arguments import ListArgument
@@ -38,7 +39,7 @@ def _listed(kernel: Any, given: Any, recording: Any) -> ListArgument:
     dtypes = list(dict.fromkeys(str(v.dtype if isinstance(v, np.ndarray) else np.asarray(v).dtype) for v in items))
     if len(dtypes) > 1:
         raise KernelError(f"{kernel.__name__}(): a list of {', '.join(dtypes)}; give its items one type")
-    functions = _functions() if active else np
+    functions: Any = ours if active else np
     arrays = [v for v in items if isinstance(v, np.ndarray) and not arguments.is_scalar(v)]
     if not arrays:
         if active:
@@ -55,13 +56,6 @@ def _listed(kernel: Any, given: Any, recording: Any) -> ListArgument:
         return ListArgument(given, (functions.stack(items),))
     starts = np.cumsum([0, *(n for (n,) in shapes)], dtype=np.intp)
     return ListArgument(given, (functions.concatenate(items), _read_only(starts)))
-
-
-def _functions() -> Any:
-    """The module with functions to join active arrays."""
-    from ampi import numpy
-
-    return numpy
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:

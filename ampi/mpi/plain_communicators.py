@@ -18,14 +18,15 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI as mpi
 
+from ..arrays.losses import would_be_lost
 from ..base.program_lines import where_called
 from ..base.structures import leaves
 from ..errors import ActivityError
-from ..foreign.entry_points import call_slot, object_at
-from ..foreign.interception import arguments_at
-from ..foreign.outside import would_be_lost
-from ..foreign.seen import replace_method, seen
-from ..foreign.trampolines import NOTHING, Place
+from ..foreign.seen import seen
+from ..interception.entry_points import call_slot, object_at
+from ..interception.hooks import replace_method
+from ..interception.redirection import arguments_at
+from ..interception.trampolines import NOTHING, Place
 from ..memory.extents import bounds_of
 from ..memory.live_arrays import tracked_arrays
 from ..memory.storages import storage_of

@@ -12,9 +12,9 @@ from typing import Any
 
 from mpi4py import MPI as mpi
 
+from ..arrays.callers import SHOWING
 from ..derivatives.objectives import OBJECTIVES
 from ..errors import ProgramError
-from ..foreign.outside import SHOWING
 from . import results, traced
 from .differences import compare
 from .edits import edit

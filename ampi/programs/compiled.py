@@ -18,10 +18,10 @@ from typing import Any
 import numba
 import numpy as np
 
+from ..arrays.losses import would_be_lost
 from ..arrays.writing import write_constants
 from ..base.program_lines import warning_level
 from ..errors import ActivityError, ActivityWarning, KernelError
-from ..foreign.outside import would_be_lost
 from ..kernel.arguments import leaves_of, plain
 from ..kernel.dispatcher import Kernel, numpys_own, with_names
 from ..kernel.frontend.language.declared import with_types

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI as mpi
 
+from ..arrays import losses as outside
 from ..base import checks
 from ..derivatives.arguments import leaves_of
 from ..derivatives.first_order import adjoints_of
 from ..derivatives.objectives import OBJECTIVES, weight_of
 from ..errors import ActivityError, AmpiError, ProgramError
-from ..foreign import outside
 from ..memory import storages as memory
 from ..memory.storages import TrackedArray
 from ..tape import Tape

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import functions
-from ..foreign.libraries import hook_of
+from ..arrays import elementwise
 from ..foreign.scipy import guards
+from ..interception.hooks import hook_of
 from ..mpi.base.rules import TABLE, Treatment
-from ..rules import by_autograd, elementwise, inplace
+from ..rules import by_autograd, functions, inplace
 from ..tape import Tape
 from .constants_seen import Seen, is_integer_dtype
 from .numbers import has_derivative

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from ..arrays.array import ndarray
+from ..arrays.losses import would_be_lost
 from ..base.missing_rules import no_rule
 from ..derivatives.arguments import leaves_of
-from ..foreign.outside import would_be_lost
 from ..memory.storages import TrackedArray, is_scalar
 
 

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from ..arrays.activity import is_active, is_inexact, plain_of
+from ..arrays.elementwise import unbroadcast
 from ..arrays.nested import from_nested
 from ..base.missing_rules import no_rule
 from ..base.structures import bound, leaves, mapped
 from ..memory.storages import Region, plain, region_of, wrapped
 from ..tape import BaseAdjoint, Push, Sweep, Tape, current, transposed
-from .elementwise import unbroadcast
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .elementwise import has_nan
+from ..arrays.elementwise import has_nan
 
 
 def contracted(product: Callable[..., Any], *factors: Any) -> Any:

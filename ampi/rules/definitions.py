@@ -6,16 +6,18 @@ import contextlib
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from ..arrays import elementwise
 from ..arrays.activity import is_active, is_inexact, plain_of
+from ..arrays.known_classes import mapped, member, opened, parts
 from ..arrays.nested import from_nested
 from ..base.program_lines import LIBRARIES
 from ..errors import ActivityError, TapeError
-from ..foreign.libraries import Hook, hook, when_imported
+from ..interception.hooks import Hook, hook, when_imported
 from ..memory.handouts import settle_all
 from ..memory.storages import TrackedArray, looks_at, region_of, wrapped
 from ..tape import (
@@ -31,7 +33,8 @@ from ..tape import (
     transposed,
     where_called,
 )
-from . import elementwise
+from . import functions
+from .known_parameters import forget
 
 
 def define(
@@ -123,18 +126,11 @@ def define(
             raise TypeError(f"ampi.rules.define({function!r}, ...): write it as 'package.module:name'")
         when_imported(
             module,
-            lambda: _install(_member(sys.modules[module], path), formula, adjoint, partials, constant, options),
+            lambda: _install(member(sys.modules[module], path), formula, adjoint, partials, constant, options),
         )
     else:
         _install(function, formula, adjoint, partials, constant, options)
     return formula
-
-
-def _member(found: Any, path: str) -> Any:
-    for name in path.split("."):
-        own = vars(found).get(name) if isinstance(found, type) else None
-        found = getattr(found, name) if own is None else own
-    return found
 
 
 def _install(
@@ -164,9 +160,6 @@ def _install(
     else:
         raise TypeError("ampi.rules.define: partials= are for ufuncs")
     if hasattr(function, "_implementation"):  # what NumPy hands to the classes of arguments
-        from ..arrays import functions
-        from .known_parameters import forget
-
         forget(function)
         found = Hook(function, f"{function.__module__}.{function.__name__}", handle)
         functions.RULES[function] = lambda *arguments, **keywords: handle(found, current(), arguments, keywords)
@@ -183,115 +176,6 @@ def _install(
 
 not_fitting: Callable[[Hook, TypeError], None] | None = None
 """What is done with a rule of ampi's own that does not fit the function as this version of its library has it."""
-
-
-# ------------------------------------------------------------------------------------------------ objects with arrays
-
-_classes: dict[type, tuple[Callable, Callable]] = {}
-
-
-def define_class(cls: type | str, take_apart: Callable, put_together: Callable) -> None:
-    """Tell of the arrays that the objects of a class hold, so that they can be active.
-
-    ::
-
-        ampi.rules.define_class("mylib:Field", lambda f: ((f.values,), f.grid), lambda v, grid: Field(*v, grid))
-
-    Parameters
-    ----------
-    cls : type or str
-        The class, or its name as for `define`; subclasses are meant as well.
-    take_apart : callable
-        ``take_apart(x)`` gives a tuple of its arrays, and anything else that it consists of.
-    put_together : callable
-        ``put_together(arrays, rest)`` is such an object again, with other arrays (plain ones or `ampi.ndarray`\\ s),
-        which it must not convert.
-
-    Examples
-    --------
-    >>> class Field:
-    ...     def __init__(self, values, grid):
-    ...         self.values, self.grid = values, grid
-    >>> ampi.rules.define_class(Field, lambda f: ((f.values,), f.grid), lambda v, grid: Field(*v, grid))
-    >>> with ampi.Tape() as tape:
-    ...     field = Field(tape.watch(numpy.arange(3.0)), "a grid")
-    ...     plain = ampi.value(field)
-    >>> type(plain.values) is numpy.ndarray, plain.grid
-    (True, 'a grid')
-    """
-    if isinstance(cls, str):
-        module, _, path = cls.partition(":")
-        when_imported(module, lambda: define_class(_member(sys.modules[module], path), take_apart, put_together))
-    else:
-        _classes[cls] = take_apart, put_together
-        _ways.clear()
-
-
-_ways: dict[type, tuple | None] = {}
-
-
-def _way(x: Any) -> tuple | None:
-    kind = type(x)
-    try:
-        return _ways[kind]
-    except KeyError:
-        found = next((_classes[base] for base in kind.__mro__ if base in _classes), None)
-        _ways[kind] = found
-        return found
-
-
-def is_of_known_class(x: Any) -> bool:
-    """Whether `define_class` tells of the arrays in an object."""
-    return bool(_classes) and not isinstance(x, np.ndarray) and _way(x) is not None
-
-
-def _is_dictionary(x: Any) -> bool:
-    """Whether an object is a dictionary, and not of a class derived from it that `define_class` tells of."""
-    return isinstance(x, dict) and (type(x) is dict or not _classes or _way(x) is None)
-
-
-def parts(x: Any) -> Iterator[Any]:
-    """What tuples, lists, dictionaries and objects of known classes hold, in order."""
-    if isinstance(x, (tuple, list)):
-        for item in x:
-            yield from parts(item)
-    elif _is_dictionary(x):
-        for item in x.values():
-            yield from parts(item)
-    else:
-        way = None if isinstance(x, np.ndarray) or not _classes else _way(x)
-        if way is None:
-            yield x
-        else:
-            yield from parts(way[0](x)[0])
-
-
-def mapped(function: Callable, x: Any) -> Any:
-    """The same with a function applied to each of the parts."""
-    if isinstance(x, tuple):
-        items = [mapped(function, item) for item in x]
-        return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
-    if isinstance(x, list):
-        return [mapped(function, item) for item in x]
-    if _is_dictionary(x):
-        return {name: mapped(function, item) for name, item in x.items()}
-    way = None if isinstance(x, np.ndarray) or not _classes else _way(x)
-    if way is None:
-        return function(x)
-    arrays, rest = way[0](x)
-    found = tuple([mapped(function, a) for a in arrays])
-    return x if all(a is b for a, b in zip(arrays, found)) else way[1](found, rest)
-
-
-def opened(function: Callable, x: Any) -> Any:
-    """`mapped`, with a tuple of its arrays in the place of an object."""
-    if isinstance(x, (tuple, list)):
-        items = [opened(function, item) for item in x]
-        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
-    if _is_dictionary(x):
-        return {name: opened(function, item) for name, item in x.items()}
-    way = None if isinstance(x, np.ndarray) or not _classes else _way(x)
-    return function(x) if way is None else tuple([opened(function, a) for a in way[0](x)[0]])
 
 
 def any_active(tape: Tape, *given: Any) -> bool:

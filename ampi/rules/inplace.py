@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.activity import is_active, is_of_numpy, plain_of, require_tracked
+from ..arrays.activity import is_active, plain_of, require_tracked
+from ..arrays.callers import is_called_by_numpy
 from ..arrays.indexing import assign_in_turn, elements_at, overtakes_itself, setitem, writes_what_it_reads
 from ..arrays.nested import from_nested, nested_plain
 from ..arrays.writing import assign
@@ -63,7 +64,7 @@ def _flat(a: Any, places: np.ndarray, values: Any) -> Any:
 
 def _copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -> Any:
     if is_scalar(dst):
-        if not is_of_numpy(4):
+        if not is_called_by_numpy(5):
             raise TypeError("copyto() argument 1 must be an array, not a scalar (NumPy gives this as a number)")
         dst = tracked(writable(dst))  # what NumPy's own code has just computed
         np.copyto(dst, src, casting, where)

@@ -9,7 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import extensions
 from ..arrays.activity import is_active, is_inexact, plain_of
+from ..arrays.elementwise import unbroadcast
+from ..arrays.exact import exactly
 from ..arrays.nested import from_nested
 from ..arrays.writing import assign_as
 from ..base.missing_rules import no_rule
@@ -18,8 +21,6 @@ from ..tape import BaseAdjoint, Push, Sweep, current
 from .by_autograd import OWN_MAKERS, autograd_rule, by_autograd, has_rule
 from .contractions import contracted
 from .determinants import det_maker, slogdet_maker
-from .elementwise import unbroadcast
-from .exact import exactly
 from .roots import root
 
 _LINALG = np.linalg
@@ -438,8 +439,8 @@ for _name, _rule in {
 if hasattr(_LINALG, "vecdot"):
     RULES[_LINALG.vecdot] = exactly(_LINALG.vecdot)(lambda x1, x2, /, *, axis=-1: _vecdot(x1, x2, axis))
 
-# What the ufunc side hands over here.
-GENERALIZED: dict[np.ufunc, Callable] = {np.matmul: matmul}
+GENERALIZED = extensions.generalized_ufuncs
+GENERALIZED[np.matmul] = matmul
 for _name, _rule in {"vecdot": _vecdot, "matvec": _matvec, "vecmat": _vecmat}.items():
     if hasattr(np, _name):
         GENERALIZED[getattr(np, _name)] = exactly(getattr(np, _name))(_rule)
@@ -468,3 +469,6 @@ def ufunc_without_partials(ufunc: np.ufunc, inputs: tuple, keywords: dict) -> An
         return derive()
     run = lambda scratch: ufunc(*map(plain_of, inputs), out=scratch, **named)
     return assign_as(out, f"np.{ufunc.__name__}(..., out=...)", run, derive)
+
+
+extensions.call_ufunc_without_partials = ufunc_without_partials

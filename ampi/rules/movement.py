@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from ..arrays.activity import carries, carry, plain_of, run_plainly
+from ..arrays.elementwise import unbroadcast
 from ..arrays.nested import from_nested
 from ..base.missing_rules import no_rule
 from ..base.structures import bound, leaves, mapped
 from ..memory.layouts import is_contiguous, memory_order
 from ..memory.storages import Region, is_scalar, looks_at, region_of, wrapped
 from ..tape import BaseAdjoint, Push, Sweep, Tape, current
-from .elementwise import unbroadcast
 
 
 class _Source:

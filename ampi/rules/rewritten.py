@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.activity import is_active, plain_of, run_plainly
+from ..arrays.exact import exactly
 from ..arrays.indexing import gathered
 from ..arrays.nested import from_nested
 from ..base.missing_rules import no_rule
@@ -21,7 +22,6 @@ from ..base.structures import leaves
 from ..memory.storages import is_scalar, plain, region_of, tracked, wrapped
 from ..tape import BaseAdjoint, Push, Sweep, current
 from .contractions import contracted
-from .exact import exactly
 from .roots import root, std
 
 

@@ -15,10 +15,10 @@ from scipy import special
 
 import ampi
 import ampi.numpy as np
+from ampi.arrays.elementwise import ADJOINTS, CONSTANT, PARTIALS
 from ampi.kernel import pipeline
 from ampi.kernel.codegen import emit
 from ampi.kernel.ir.intrinsics import TABLE, lookup
-from ampi.rules.elementwise import ADJOINTS, CONSTANT, PARTIALS
 
 L = numpy.longdouble
 LN2, LN10 = numpy.log(L(2)), numpy.log(L(10))

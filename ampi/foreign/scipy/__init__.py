@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 
-from ..libraries import when_imported
+from ...interception.hooks import when_imported
 
 WITH_RULES = {
     "scipy.fft": "fft",

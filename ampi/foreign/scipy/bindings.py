@@ -20,12 +20,13 @@ from typing import Any
 
 import scipy
 
+from ...arrays.known_classes import mapped, parts
 from ...base import versions
+from ...interception import hooks as libraries
+from ...interception.hooks import Hook
 from ...rules import definitions, trials
-from ...rules.definitions import any_active, mapped, parts, refusal
+from ...rules.definitions import any_active, refusal
 from ...tape import Tape
-from .. import libraries
-from ..libraries import Hook
 from . import guards
 from .known_parameters import PARAMETERS
 from .known_sources import SOURCES

@@ -12,9 +12,9 @@ import numpy as np
 import scipy.fft
 from scipy.fft import _basic_backend, _fftlog_backend, _realtransforms_backend
 
+from ...interception.hooks import hook
 from ...rules.definitions import define
 from ...rules.fourier import ADJOINT_NORM, resized
-from ..libraries import hook
 from . import guards
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from ...arrays.activity import is_inexact, plain_of
-from ...rules.definitions import any_active, mapped, parts, refusal
+from ...arrays.known_classes import mapped, parts
+from ...interception.hooks import Hook, hook, hook_of, hook_public
+from ...rules.definitions import any_active, refusal
 from ...tape import Tape, current, passive
-from ..libraries import Hook, hook, hook_of, hook_public
 
 INSTEAD = {
     "scipy.optimize": "differentiate the conditions that its result fulfils (implicit differentiation), as the adjoint "

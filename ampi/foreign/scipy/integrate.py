@@ -12,11 +12,12 @@ import scipy.integrate as si
 import ampi.numpy as anp
 
 from ...arrays.activity import plain_of
+from ...arrays.known_classes import mapped
 from ...arrays.nested import from_nested
+from ...interception.hooks import Hook, hook
 from ...memory.storages import tracked
-from ...rules.definitions import any_active, define, exactly, mapped, refusal
+from ...rules.definitions import any_active, define, exactly, refusal
 from ...tape import Bystander, Tape, passive
-from ..libraries import Hook, hook
 from . import guards
 from .sources import with_ours
 

@@ -19,11 +19,12 @@ import scipy.interpolate as ip
 import scipy.sparse.linalg
 
 from ...arrays.activity import plain_of
+from ...arrays.known_classes import define_class
 from ...arrays.nested import from_nested
+from ...interception.hooks import Hook, hook
 from ...memory.storages import tracked
-from ...rules.definitions import any_active, define, define_class, refusal
+from ...rules.definitions import any_active, define, refusal
 from ...tape import Tape, passive
-from ..libraries import Hook, hook
 from . import guards
 from .sources import with_ours
 from .zeros import zeros

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from ...errors import ActivityError
+from ...interception.hooks import hook
 from ...memory.storages import TrackedArray
 from ...rules.definitions import Adjoint
 from ...tape import no_tangent
-from ..libraries import hook
 
 lapack = sys.modules["scipy.linalg.lapack"]
 

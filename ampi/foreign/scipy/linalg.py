@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import scipy.linalg as sl
 
+from ...arrays.elementwise import unbroadcast
 from ...rules.definitions import define, refusal
 from ...rules.determinants import cofactors
-from ...rules.elementwise import unbroadcast
 from .zeros import zeros
 
 

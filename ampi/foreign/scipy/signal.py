@@ -11,10 +11,10 @@ import scipy.ndimage as nd
 import scipy.signal as sg
 
 from ...arrays.activity import plain_of
+from ...arrays.elementwise import unbroadcast
 from ...arrays.nested import from_nested
 from ...memory.storages import TrackedArray, tracked
 from ...rules.definitions import any_active, define, refusal
-from ...rules.elementwise import unbroadcast
 from ...tape import current
 from .zeros import zeros
 

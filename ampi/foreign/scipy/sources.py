@@ -10,7 +10,7 @@ import numpy as np
 
 import ampi.numpy as anp
 
-from ..libraries import hook_of
+from ...interception.hooks import hook_of
 
 
 def with_ours(function: Any, **replaced: Any) -> Callable:

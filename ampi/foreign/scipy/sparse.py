@@ -14,11 +14,12 @@ import numpy as np
 import scipy.sparse as ss
 
 from ...arrays.activity import is_inexact, plain_of
+from ...arrays.known_classes import define_class, mapped, parts
 from ...arrays.nested import from_nested
+from ...interception.hooks import Hook, hook
 from ...memory.storages import TrackedArray, tracked
-from ...rules.definitions import any_active, define, define_class, mapped, parts, refusal
+from ...rules.definitions import any_active, define, refusal
 from ...tape import Tape, passive
-from ..libraries import Hook, hook
 from . import sparse_arithmetic as arithmetic
 from .dense_matrices import Matrix, as_matrix
 from .sparse_entries import (

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse as ss
 
+from ...interception.hooks import Hook
 from ...memory.storages import TrackedArray, tracked
 from ...rules.definitions import any_active, refusal
 from ...tape import Tape, passive
-from ..libraries import Hook
 from .sparse_entries import (
     INDICES,
     added,

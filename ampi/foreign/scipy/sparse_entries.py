@@ -20,12 +20,13 @@ import numpy as np
 import scipy.sparse as ss
 
 from ...arrays.activity import is_active, plain_of
+from ...arrays.known_classes import define_class, mapped, parts
 from ...arrays.nested import from_nested
 from ...arrays.writing import assign
+from ...interception.hooks import Hook
 from ...memory.storages import TrackedArray, storage_of, tracked, wrapped
-from ...rules.definitions import any_active, define_class, exactly, mapped, parts, refusal
+from ...rules.definitions import any_active, exactly, refusal
 from ...tape import Tape, current, passive
-from ..libraries import Hook
 from .dense_matrices import as_array as as_plain
 from .dense_matrices import as_matrix
 

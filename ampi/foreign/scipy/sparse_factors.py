@@ -15,10 +15,9 @@ import scipy.sparse as ss
 import scipy.sparse.linalg as sl
 
 from ...arrays.activity import plain_of
+from ...interception.hooks import Hook, hook, replace_method
 from ...rules.definitions import any_active, refusal
 from ...tape import Tape, current, passive
-from ..libraries import Hook, hook
-from ..seen import replace_method
 from .sparse import define_twice, sampled
 from .sparse_entries import copied
 

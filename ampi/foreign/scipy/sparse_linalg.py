@@ -16,11 +16,12 @@ import scipy.sparse as ss
 import scipy.sparse.linalg as sl
 
 from ...arrays.activity import is_active, plain_of
+from ...arrays.known_classes import mapped
 from ...errors import TapeError
+from ...interception.hooks import Hook, hook
 from ...memory.storages import TrackedArray, region_of, wrapped
-from ...rules.definitions import Adjoint, any_active, mapped, refusal
+from ...rules.definitions import Adjoint, any_active, refusal
 from ...tape import BaseAdjoint
-from ..libraries import Hook, hook
 from . import sparse_factors as factors
 from . import sparse_operators as operators
 from .sparse import as_it_is, define_twice, h, sampled, through

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse.linalg as sl
 
-from ...rules.definitions import any_active, define_class, refusal
+from ...arrays.known_classes import define_class
+from ...interception.hooks import Hook, hook
+from ...rules.definitions import any_active, refusal
 from ...tape import Tape
-from ..libraries import Hook, hook
 from . import guards
 from .sparse import as_it_is, define_twice, h, through
 from .sparse_entries import as_array

@@ -17,18 +17,19 @@ from typing import Any
 import numpy as np
 import scipy.special as sp
 
+from ...arrays import elementwise
 from ...arrays.activity import plain_of
+from ...arrays.elementwise import unbroadcast
+from ...arrays.ufuncs import apply_formula
 from ...base.missing_rules import no_rule
-from ...kernel.runtime.special_table import COMPLEX, FORMULAS, PARTIALS, UNKNOWN, WHOLE
+from ...kernel.runtime.special_table import COMPLEX, FORMULAS, PARTIALS, UNKNOWN, WHOLE, in_words
 from ...memory.storages import TrackedArray
-from ...rules import elementwise
 from ...rules.definitions import define
-from ...rules.elementwise import unbroadcast
 
 # -------------------------------------------------------------------------------- expressions of the table, for arrays
 
 _NAMES = {"x": "x", "y": "y", "z": "w", "w": "v", "r": "z"}
-"""Arguments and result, in the table and in rules of elementwise functions (see `ampi.rules.elementwise`)."""
+"""Arguments and result, in the table and in rules of elementwise functions (see `ampi.arrays.elementwise`)."""
 
 
 class _OfArrays(ast.NodeTransformer):
@@ -60,10 +61,12 @@ class Formula:
 
     def __call__(self, *inputs: Any) -> Any:
         if any([isinstance(x, TrackedArray) for x in inputs]):
-            from ...arrays.ufuncs import apply_formula
-
             return apply_formula(self, inputs)
         return self.function(*inputs)
+
+    def described(self) -> str:
+        """What the function is to a program: the derivative of functions of SciPy's."""
+        return in_words(self.__name__)
 
 
 def _called(text: str) -> set[str]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numba.core.dispatcher import Dispatcher
 
-from ampi.foreign.outside import would_be_lost
+from ampi.arrays.losses import would_be_lost
 from ampi.kernel.runtime import cache
 from ampi.kernel.runtime.overloads import KNOWN
 from ampi.memory.storages import TrackedArray, is_scalar, plain

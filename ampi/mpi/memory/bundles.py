@@ -22,8 +22,8 @@ from mpi4py import MPI as mpi
 
 from ...arrays.activity import is_active
 from ...arrays.byte_views import movable
+from ...arrays.losses import warn_lost, would_be_lost
 from ...errors import ActivityError, CommunicationError
-from ...foreign.outside import warn_lost, would_be_lost
 from ...memory.storages import (
     RECEIVED,
     Region,

@@ -12,7 +12,7 @@ import numba
 import numpy as np
 from numba.core.errors import NumbaError
 
-from ampi.foreign.outside import would_be_lost
+from ampi.arrays.losses import would_be_lost
 from ampi.kernel import ir
 from ampi.kernel.frontend.language.values import Group, Static, Value
 from ampi.kernel.ir import inference

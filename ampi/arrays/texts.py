@@ -18,7 +18,8 @@ from typing import Any
 
 from ..base import arrivals, checks
 from ..tape import current
-from .outside import KEEP, SHOWING, is_formatting, lose_number, say_lost, warn_filed, warn_lost, would_be_lost
+from .callers import SHOWING, is_formatting, package_of
+from .losses import KEEP, lose_number, say_lost, warn_filed, warn_lost, would_be_lost
 
 READ, SHOWN, FILED = "read", "shown", "filed"
 _READERS = set(
@@ -117,7 +118,7 @@ def lose_float(array: Any) -> None:
         return
     frame = sys._getframe(2)
     role = _role(frame) if is_formatting(frame) else None
-    if role == SHOWN or (role is None and is_formatting(frame) and _package(frame) in SHOWING):
+    if role == SHOWN or (role is None and is_formatting(frame) and package_of(frame) in SHOWING):
         return
     if checks.whole and role != READ:
         lose_number("float() of", array, 4)
@@ -131,15 +132,11 @@ def warn_json(array: Any) -> None:
         warn_filed("JSON of", array)
 
 
-def _package(frame: types.FrameType) -> str:
-    return frame.f_globals.get("__name__", "").partition(".")[0]
-
-
 def _asking(also: str = "csv") -> types.FrameType | None:
     """The frame that has a text made; None where that is of code which shows texts."""
     frame: Any = sys._getframe(2)
     while frame is not None:
-        package = _package(frame)
+        package = package_of(frame)
         if package not in ("ampi", "numpy", also):
             return None if package in SHOWING else frame
         frame = frame.f_back

@@ -8,12 +8,14 @@ here: what is to be done to a module is done when it is there and a tape records
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import re
 import sys
 import threading
 import types
 from collections.abc import Callable
+from ctypes import py_object, pythonapi
 from typing import Any
 
 from ..base import arrivals
@@ -233,8 +235,6 @@ def _standing_in(function: Any, found: Hook) -> Callable:
 
 def _stand_in_everywhere(function: Any, found: Hook) -> None:
     """Put the hook in the place of a function in all modules that have it."""
-    from .seen import replace_method
-
     if isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         replace_method(function.__objclass__, function.__name__, lambda _: _method(found))
         return
@@ -248,3 +248,14 @@ def _stand_in_everywhere(function: Any, found: Hook) -> None:
 
 def _method(found: Hook) -> Callable:
     return lambda self, *arguments, **keywords: found(self, *arguments, **keywords)
+
+
+def replace_method(cls: type, name: str, made: Callable[[Callable], Callable]) -> None:
+    """Put a function in the place of a method of a class whose attributes cannot be set.
+
+    The class's own dictionary is behind a proxy; the collector knows it.
+    """
+    (members,) = [found for found in gc.get_referents(vars(cls)) if type(found) is dict]
+    original = members[name]
+    members[name] = functools.wraps(original)(made(original))
+    pythonapi.PyType_Modified(py_object(cls))

@@ -20,17 +20,18 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import extensions
+from ..arrays.activity import is_active, is_inexact, plain_of, require_arrays, run_plainly
+from ..arrays.byte_views import movable
+from ..arrays.losses import warn_filed
+from ..arrays.texts import of_active
+from ..arrays.writing import assign_as, write_constants
 from ..base.missing_rules import no_rule
 from ..base.structures import leaves, mapped
-from ..foreign.outside import warn_filed
-from ..foreign.texts import of_active
 from ..memory.storages import is_numpys, is_scalar, plain, storage_of, wrapped
-from ..rules import fourier, inplace, linear_algebra, movement, rewritten
-from ..rules.known_parameters import for_this_numpy, require_known
 from ..tape import Tape, current
-from .activity import is_active, is_inexact, plain_of, require_arrays, run_plainly
-from .byte_views import movable
-from .writing import assign_as, write_constants
+from . import fourier, inplace, linear_algebra, movement, rewritten
+from .known_parameters import for_this_numpy, require_known
 
 
 def _named(names: str, module: Any = np) -> set:
@@ -235,3 +236,6 @@ def _into_array(out: Any, function: Callable, arguments: tuple, keywords: dict) 
         lambda scratch: function(*mapped(plain_of, given), **mapped(plain_of, named), out=scratch),
         lambda: apply(function, given, named),
     )
+
+
+extensions.call_function = apply

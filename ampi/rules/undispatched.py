@@ -22,8 +22,8 @@ from ..arrays.writing import concerns_tapes
 from ..base.missing_rules import no_rule
 from ..base.structures import leaves
 from ..memory.storages import is_scalar, wrapped
-from ..rules.inplace import WRITERS
 from ..tape import current
+from .inplace import WRITERS
 
 SEQUENCES: set[Callable] = {
     np.choose,

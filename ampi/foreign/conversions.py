@@ -6,16 +6,18 @@ from typing import Any
 
 import numpy as np
 
+from .. import numpy as ours
+from ..arrays.array import ndarray
+from ..arrays.callers import is_called_by_ampi
+from ..arrays.losses import warn_lost, would_be_lost
 from ..base.structures import leaves
 from ..errors import ActivityError
-from ..foreign import entry_points
-from ..foreign.entry_points import object_at
-from ..foreign.interception import arguments_at
-from ..foreign.outside import is_called_by_ampi, warn_lost, would_be_lost
-from ..foreign.trampolines import Place
+from ..interception import entry_points
+from ..interception.entry_points import object_at
+from ..interception.redirection import arguments_at
+from ..interception.trampolines import Place
 from ..memory.storages import carries_derivatives
 from ..tape import current
-from .array import ndarray
 
 NUMBERS = tuple(
     dict.fromkeys(
@@ -58,8 +60,6 @@ def _converted(kind: type, x: Any, active: ndarray) -> Any:
             f"{kind.__qualname__}, which is derived from NumPy's number {kind.__mro__[1].__name__}, was made of an "
             "active array, and keeps plain numbers; keep the array, or pass ampi.value(x) if a constant is meant"
         )
-    from .. import numpy as ours
-
     if kind is np.float64 and active.dtype.kind == "c":
         return None  # which raises
     found = ours.asarray(x).astype(kind)

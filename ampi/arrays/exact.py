@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.activity import plain_of
-from ..arrays.indexing import copied
 from ..base import checks
 from ..base.missing_rules import no_rule
 from ..base.structures import leaves, mapped
 from ..memory.storages import as_scalar, is_scalar, writable
+from .activity import plain_of
+from .indexing import copied
 
 
 def exactly(function: Callable) -> Callable:

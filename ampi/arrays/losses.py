@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import dis
-import opcode
 import sys
 import warnings
 from typing import Any
 
 import numpy as np
 
-from ..arrays.activity import is_active
 from ..base import checks
 from ..base.program_lines import calling_frame, warning_level
 from ..errors import ActivityError, ActivityWarning
 from ..memory import handouts
 from ..memory.storages import LENT, behind, storage_of
 from ..tape import BaseAdjoint, Bystander, current, keep_needed, where_called
+from .activity import is_active
+from .callers import SHOWING, is_formatting, is_of_program, package_of
 
 _warned: set[str] = set()
 
 KEEP = "keep the array (a 0-d ampi.ndarray computes like a number)"
 
-SHOWING = set(
-    "h5py matplotlib mpl_toolkits netCDF4 zarr unittest _pytest logging csv json pprint tqdm rich "
-    "tabulate warnings reprlib".split()
-)
-"""Packages that read arrays to show, to store or to compare them; others are added by ``ampi.run --shown``."""
 _DRAWING = {"matplotlib", "mpl_toolkits"}
-"""Those of which nothing is computed any more."""
+"""Packages that draw: nothing is computed of what they are given."""
 _FOR_DRAWING = {"ampi", "numpy", "PIL"}
-"""Packages that may be at work for one of these."""
+"""Packages that may be at work for one that draws."""
 
 
 def would_be_lost(array: Any) -> bool:
@@ -70,7 +64,7 @@ def _place() -> str:
     place = where_called()
     frame: Any = sys._getframe(1)
     while frame is not None:
-        if _is_of_program(frame):
+        if is_of_program(frame):
             own = f"{frame.f_code.co_filename}:{frame.f_lineno}"
             return place if own == place else f"{own} (in {place})"
         frame = frame.f_back
@@ -93,7 +87,7 @@ def _is_drawn() -> bool:
     """Whether it is a package that draws pictures which asks, by itself or through NumPy."""
     frame: Any = sys._getframe(2)
     while frame is not None:
-        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        package = package_of(frame)
         if package not in _FOR_DRAWING:
             return package in _DRAWING
         frame = frame.f_back
@@ -149,19 +143,7 @@ class _Lost(BaseAdjoint):
 def _is_shown(depth: int) -> bool:
     """Whether a number is asked for by the formatting of a text (``"%.3f" % x``), or by code that shows numbers."""
     frame = sys._getframe(depth)
-    if frame.f_globals.get("__name__", "").partition(".")[0] in SHOWING:
-        return True
-    return is_formatting(frame)
-
-
-def is_formatting(frame: Any) -> bool:
-    """Return whether a frame's instruction is a remainder, which may be that of a text (``"%.3f" % x``)."""
-    code, at = frame.f_code.co_code, frame.f_lasti
-    name = dis.opname[code[at]]
-    return name == "BINARY_MODULO" or (name == "BINARY_OP" and code[at + 1] in _MODULO)
-
-
-_MODULO = [k for k, (name, _) in enumerate(getattr(opcode, "_nb_ops", ())) if "REMAINDER" in name]
+    return package_of(frame) in SHOWING or is_formatting(frame)
 
 
 def lend(array: np.ndarray) -> None:
@@ -185,32 +167,3 @@ def _owner(array: np.ndarray) -> np.ndarray:
     while isinstance(base := behind(array.base), np.ndarray):
         array = base
     return array
-
-
-def is_called_by_program(depth: int) -> bool:
-    """Whether the caller is a module that has ampi's names in the place of NumPy's (`programs.modules`)."""
-    return _is_of_program(sys._getframe(depth))
-
-
-def _is_of_program(frame: Any) -> bool:
-    imports = frame.f_builtins.get("__import__")
-    return getattr(imports, "__module__", "") == "ampi.programs.modules"
-
-
-def is_called_by_ampi(depth: int) -> bool:
-    """Whether code of ampi, or of NumPy on its behalf, is what called NumPy or looks at an array to show it."""
-    frame: Any = sys._getframe(depth)
-    while frame is not None:
-        name = frame.f_globals.get("__name__", "")
-        package = name.partition(".")[0]
-        if package == "ampi" or package in SHOWING or name.startswith("numpy.testing"):
-            return True
-        if package != "numpy":
-            return False
-        frame = frame.f_back
-    return False
-
-
-def is_called_by_numpy(depth: int) -> bool:
-    """Whether NumPy's own Python source is what called a function: where it is differentiated, arrays stay ours."""
-    return sys._getframe(depth).f_globals.get("__name__", "").partition(".")[0] == "numpy"

@@ -1,0 +1,1 @@
+"""How calls of code outside ampi are intercepted: its functions, classes and entry points in C."""
