@@ -164,7 +164,7 @@ def test_what_follows_no_decomposition_is_refused():
         odd[ranks] = [
             {**rank, "rank": k, "rows": [[*rank["rows"][0][:4], k % 3 + 1, 8, 0, [0]]]} for k, rank in enumerate(found)
         ]
-    with pytest.raises(scaling.ScalingError, match="on 3, 7 ranks follows no decomposition"):
+    with pytest.raises(scaling.ScalingError, match="on 3, 7 ranks follow no known decomposition"):
         model.Model(odd, NETWORK, "weak")
     with pytest.raises(scaling.ScalingError, match="measure on more numbers of ranks"):
         model.Model({8: grid(2, 3)}, NETWORK, "weak")

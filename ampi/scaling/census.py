@@ -1,12 +1,10 @@
-"""What the tapes of one rank have communicated, by source line, operation and size of the communicator.
+"""A census of communication: calls and bytes of one rank's tapes, by source line, operation and communicator size.
 
 ``mpiexec -n 8 python -m ampi.scaling.census FOLDER program.py ARGUMENTS...`` runs a program as Python does (or as
-``-m ampi.run`` does, if that stands there) and leaves ``rank-0.json`` and so on in the folder.  Nothing is communicated
-for it.
+``-m ampi.run`` does, if that is given) and writes ``rank-0.json`` and so on to the folder, without any communication.
 
-A row of a sweep says what the adjoint of an operation is in the table of MPI operations; whether there was one is what
-the ranks have agreed upon.  What logs of tapes do not have is counted as it is called, or named as left out
-(`unlogged`).
+Rows of a sweep name the adjoint of an operation in the table of MPI operations, if the ranks have agreed on one.  Calls
+that are not in the logs of tapes are counted when they are made, or listed as left out (`unlogged`).
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ PRIMAL, SWEEP, RECORDING = "primal", "sweep", "recording"
 
 
 class Key(NamedTuple):
-    """What is counted together.
+    """The key of a row of the census.
 
     Attributes
     ----------
@@ -63,7 +61,7 @@ class Key(NamedTuple):
 
 @dataclasses.dataclass
 class Count:
-    """Calls, and bytes that go out and come in by them; of messages, the ranks on the other side as well."""
+    """Calls with their outgoing and incoming bytes; for messages also the ranks on the other side."""
 
     calls: int = 0
     sent: int = 0
@@ -71,7 +69,7 @@ class Count:
     partners: set[int] = dataclasses.field(default_factory=set)
 
     def add(self, other: Count, sign: int = 1) -> None:
-        """Add or take away what has been counted elsewhere; partners stay."""
+        """Add or subtract another count; partners do not change."""
         self.calls += sign * other.calls
         self.sent += sign * other.sent
         self.received += sign * other.received
@@ -91,7 +89,7 @@ _FORMS = {
 
 
 def plain(name: str) -> str:
-    """The blocking collective, with blocks of one length, of which this is a form.
+    """The blocking collective with equal blocks of which an operation is a form.
 
     Examples
     --------
@@ -116,7 +114,7 @@ def adjoint_of(name: str) -> str:
 
 
 def counted(tape: Tape, phase: str) -> Counts:
-    """What a tape has recorded, or what its latest sweep has sent and received."""
+    """Counts of a tape's recorded communication, or of that of its latest sweep."""
     found: Counts = {}
     communication = tape.sweep_starts.get("communication")
     if isinstance(communication, Communication):
@@ -131,7 +129,7 @@ def counted(tape: Tape, phase: str) -> Counts:
 
 
 def left_out(tape: Tape) -> set[tuple[str, str]]:
-    """What of a tape's communication is not counted, and its source line."""
+    """Communication of a tape that is not counted, with source lines."""
     communication = tape.sweep_starts.get("communication")
     found = shadows_of(tape)
     if isinstance(communication, Communication):
@@ -158,7 +156,7 @@ def _of_log(log: Log, phase: str) -> Iterator[tuple[Key, Count]]:
 
 
 def _length(message: LoggedMessage, phase: str) -> int:
-    """Bytes; of a receive whose length no sweep has asked for, those of its buffer."""
+    """Bytes of a message; for a receive of unknown length those of its buffer."""
     known = getattr(message, "nbytes", ALL)  # of a receive: not before the agreement
     if phase == PRIMAL and known != ALL:
         return known
@@ -191,7 +189,7 @@ def _of_collective(call: Performed, phase: str, log: Log) -> Iterator[tuple[Key,
 
 
 def _along_edges(call: Performed, phase: str, log: Log) -> Iterator[tuple[Key, Count]]:
-    """A neighborhood collective; its adjoint is messages along the edges."""
+    """Counts of a neighborhood collective; its adjoint consists of messages along the edges."""
     edges, sent, received = call.call.adjoint.args  # type: ignore[union-attr]
     size, line = log.reverse.partners, line_of(call.where)
     others = {rank for _, at in (*edges.leaving, *edges.arriving) for rank in log.reverse.in_world(at)}
@@ -206,7 +204,7 @@ def _along_edges(call: Performed, phase: str, log: Log) -> Iterator[tuple[Key, C
 
 
 def _chain(call: Performed, log: Log) -> Iterator[tuple[str, Count]]:
-    """The adjoint of a scan other than of SUM: the prefixes once more, and a carry from each rank to the one below."""
+    """The adjoint of a scan other than SUM: the prefixes again, and a carry from each rank to the one below."""
     rank, size, x = log.reverse.comm.Get_rank(), log.reverse.partners, call.call.reads[0]
     yield "Exscan", Count(1, x.nbytes, x.nbytes)
     nbytes = nbytes_of(x)
@@ -223,9 +221,9 @@ class Census:
     ----------
     counts : dict
     seconds : dict
-        Of each tape, from its opening to its closing (``"recording"``), and of each sweep, but for inner ones.
+        For each tape from opening to closing (``"recording"``), and for each sweep, apart from inner ones.
     left_out : set
-        What was called and is not counted, and its source line.
+        Calls that are not counted, with source lines.
     """
 
     def __init__(self) -> None:
@@ -297,7 +295,7 @@ class Census:
             self.counts.setdefault(key, Count()).add(count, sign)
 
     def described(self) -> dict[str, object]:
-        """What is written: JSON's types only."""
+        """The contents of the file, with JSON's types only."""
         rows = [
             [*key, count.calls, count.sent, count.received, sorted(count.partners)]
             for key, count in self.counts.items()
@@ -314,7 +312,7 @@ class Census:
 
 
 def main(arguments: list[str]) -> None:
-    """Run a program, and leave what its tapes have communicated in a folder."""
+    """Run a program, and write the census of its tapes to a folder."""
     folder, *program = arguments
     census = Census()
     path = pathlib.Path(folder) / f"rank-{mpi.COMM_WORLD.Get_rank()}.json"

@@ -1,8 +1,8 @@
-"""Classes of ranks (corners, edges, faces, the inside), and what each communicates on any number of ranks.
+"""Classes of ranks (corners, edges, faces, interior), and the communication of each on any number of ranks.
 
-Ranks of a class have as many partners and messages, and the same part in collectives with a root.  How many there are
-of each, and what one of them sends and receives at each line, follows exact forms (`forms`) which all measured rank
-counts agree with; together the classes are all ranks.
+Ranks of a class have equal numbers of partners and messages, and the same role in collectives with a root.  The number
+of ranks in each, and the communication of one of them at each line, are exact functions (`forms`) that agree with all
+measured numbers of ranks; together the classes are all ranks.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ampi.scaling.study import ScalingError
 QUANTITIES = ("calls", "sent", "received", "partners")
 ROOTED = ("Bcast", "Reduce", "Gather", "Scatter")
 Place = tuple[str, str, str, int]
-"""Phase, line, operation; and which of the communicators there, from the smallest on."""
+"""Phase, line, operation, and the index of the communicator there, from the smallest on."""
 
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Row:
-    """What one rank of a class does at a line: means over the class, exact fractions."""
+    """The communication of one rank of a class at a line: means over the class, as exact fractions."""
 
     size: Fraction
     calls: Fraction
@@ -36,7 +36,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Rank:
-    """A class of ranks: how many, how many partners each has, and what it does at each place."""
+    """A class of ranks: their number, partners of each, and a row for each place."""
 
     population: int
     partners: Fraction
@@ -51,7 +51,7 @@ Classes = dict[Any, Rank]
 
 
 def classes_of(ranks: Sequence[Mapping[str, Any]]) -> Classes:
-    """The classes of a run, from what its ranks have counted (`census.Census.described`)."""
+    """The classes of a run, from the census of its ranks (`census.Census.described`)."""
     groups: dict[Any, list[dict[Place, tuple]]] = collections.defaultdict(list)
     partners: dict[Any, list[int]] = collections.defaultdict(list)
     for rank in ranks:
@@ -75,7 +75,7 @@ def classes_of(ranks: Sequence[Mapping[str, Any]]) -> Classes:
 
 
 def _placed(rows: list[tuple]) -> dict[Place, tuple]:
-    """By place: size of the communicator, calls, bytes out and in, partners."""
+    """Size of the communicator, calls, bytes out and in, and partners, by place."""
     found: dict[Place, tuple] = {}
     order: collections.Counter[tuple] = collections.Counter()
     for key, calls, sent, received, partners in sorted(rows, key=lambda row: row[0]):
@@ -106,13 +106,13 @@ class Extrapolation:
     dimension : int
         Numbers of ranks are n^dimension.
     first : int
-        The smallest number of ranks that it holds for.
+        The smallest number of ranks for which it holds.
     populations, partners : dict
         By class: forms.
     rows : dict
         By class and place: forms of the row's fields.
     doubts : list of str
-        What no exact form has been found for: the value on most ranks is taken as it is.
+        Quantities without an exact form: the value on the most ranks is used.
     """
 
     dimension: int
@@ -123,7 +123,7 @@ class Extrapolation:
     doubts: list[str]
 
     def nearest(self, ranks: int) -> int:
-        """The largest number of ranks up to this one that the decomposition has."""
+        """The largest number of ranks up to this one for which there is a decomposition."""
         return max(root(ranks, self.dimension) ** self.dimension, self.first)
 
     def __call__(self, ranks: int) -> Classes:
@@ -150,13 +150,13 @@ class Extrapolation:
 
 
 def extrapolate(measured: Mapping[int, Classes]) -> Extrapolation:
-    """Find the forms that agree with all measured rank counts, but for small ones on which there is less than a whole
-    decomposition (one rank has no neighbours).
+    """Find forms that agree with all measured numbers of ranks, apart from small ones without a whole decomposition
+    (one rank has no neighbours).
 
     Raises
     ------
     ScalingError
-        There are no such forms, or not two rank counts to find them from.
+        There are no such forms, or fewer than two numbers of ranks.
     """
     counts = sorted(measured)
     for named in (_by_messages, _by_order):
@@ -170,7 +170,7 @@ def extrapolate(measured: Mapping[int, Classes]) -> Extrapolation:
                 if renamed is not None and populations is not None:
                     return _rows(renamed, dimension, populations)
     raise ScalingError(
-        f"what ranks have as partners on {', '.join(map(str, counts))} ranks follows no decomposition that is known "
+        f"the partners of ranks on {', '.join(map(str, counts))} ranks follow no known decomposition "
         "(a ring, a chain, squares, cubes, all to all, one to all): measure on more numbers of ranks, or others"
     )
 
@@ -180,7 +180,7 @@ def _by_messages(measured: Mapping[int, Classes]) -> dict[int, Classes] | None:
 
 
 def _by_order(measured: Mapping[int, Classes]) -> dict[int, Classes] | None:
-    """Where the number of partners or messages grows with that of ranks."""
+    """Classes by order, if the number of partners or messages grows with that of ranks."""
     if len({len(classes) for classes in measured.values()}) > 1:
         return None
     return {ranks: dict(enumerate(classes[label] for label in sorted(classes))) for ranks, classes in measured.items()}
@@ -218,7 +218,7 @@ def _rows(measured: Mapping[int, Classes], dimension: int, populations: dict[Any
 
 
 def _form(values: Mapping[int, Fraction], what: str, doubts: list[str]) -> Form:
-    """The plainest form that agrees; a communicator that has been seen once, and was of all ranks, is that always."""
+    """The simplest form that agrees; a communicator seen once with all ranks is assumed to have all ranks."""
     found = agreeing(values)
     if what.startswith("size") and values.keys() == set(values.values()):
         return Form(1, power=1)

@@ -15,12 +15,12 @@ from ampi.scaling.study import ScalingError, Study, read_study, words
 
 MANY = (64, 512, 4096, 32768, 100_000)
 NETWORK = "L=1.5e-6,o=4e-7,g=5e-7,G=8e-11 (100 Gbit/s)"
-"""`loggp.DEFAULT`, whose module wants MPI."""
+"""`loggp.DEFAULT`, repeated here since its module needs MPI."""
 DESCRIPTION = "Scaling studies of MPI programs and their gradients."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; the exit status is 1 if runs failed or a study is wrong."""
+    """Run the command; the exit status is 1 if runs failed or a study is wrong."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments and arguments[0].endswith(".toml"):
         arguments.insert(0, "run")
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """What the command line may be."""
+    """The parser of the command line."""
     parser = ArgumentParser(prog="python -m ampi.scaling", description=DESCRIPTION)
     add_version(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     run = add("run", _run, "measure what the study's results do not have yet (a .toml alone does so as well)")
     run.add_argument("--ranks", type=int, metavar="N", help="only on N ranks, into a file for these, as jobs do")
     run.add_argument("--keep-failed", action="store_true", help="do not try again what has failed before")
-    run.add_argument("--launcher", metavar="COMMAND", help="what starts ranks, in the place of the study's launcher")
+    run.add_argument("--launcher", metavar="COMMAND", help="the command that starts ranks, instead of the study's")
     send = add("submit", _submit, "write job scripts for what is missing, and submit them")
     send.add_argument("--write-only", action="store_true", help="write the scripts, and submit nothing")
     send.add_argument("--again", action="store_true", help="submit even where an earlier job may still wait or run")
@@ -60,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
     add("fit", _fit, "fit c0 + c p^a log2(p)^b to the times and to their ratio, and say where that would bend")
     text = "predict counts, bytes and times of primal and sweep on many ranks, from tapes recorded on a few"
     model = add("model", _model, text)
-    text = f"what netbench has written, or L=..,o=..,g=..,G=.. in seconds ([network] of the study; {NETWORK})"
+    text = f"a file of netbench, or L=..,o=..,g=..,G=.. in seconds ([network] of the study; {NETWORK})"
     model.add_argument("--network", metavar="FILE", help=text)
     model.add_argument("--ranks", type=int, nargs="+", metavar="N", help="record on these (those of the study)")
     text = f"predict for these ({' '.join(map(str, MANY))})"
@@ -74,8 +74,8 @@ def parser() -> argparse.ArgumentParser:
     )
     commands.add_parser("netbench", help=text, description=text).set_defaults(do=_netbench)
     export = add("export", _export, "write the results as CSV, or in the text format of Extra-P")
-    export.add_argument("--format", choices=("csv", "extrap"), default="csv", help="which of these (csv)")
-    export.add_argument("--output", type=pathlib.Path, metavar="FILE", help="where to (the terminal)")
+    export.add_argument("--format", choices=("csv", "extrap"), default="csv", help="the format (csv)")
+    export.add_argument("--output", type=pathlib.Path, metavar="FILE", help="the file (the terminal)")
     return parser
 
 
@@ -116,7 +116,7 @@ def _submit(options: argparse.Namespace) -> int:
 
 
 def _model(options: argparse.Namespace) -> int:
-    from ampi.scaling import model, validation  # these alone want MPI
+    from ampi.scaling import model, validation  # only these need MPI
     from ampi.scaling.loggp import network_of, read_network
 
     study = read_study(options.study)
@@ -144,7 +144,7 @@ def _template(options: argparse.Namespace) -> int:
 
 
 def _read(options: argparse.Namespace) -> tuple[Study, results.Results]:
-    """The study, and what was measured of it."""
+    """The study, and its results."""
     study = read_study(options.study)
     paths = results.files_of(study, options.results)
     if not paths:
@@ -188,7 +188,7 @@ def _fit(options: argparse.Namespace) -> int:
 
 
 def _fitted(values: dict[int, float], unit: str, bends: bool = False) -> str:
-    """The model of some values, in words; why there is none, where they are too few."""
+    """A description of the model of some values, or the reason why there is none."""
     try:
         model = fits.fit(list(values), list(values.values()))
     except ScalingError as error:

@@ -1,7 +1,7 @@
 """Results for other programs: CSV, and the text format of Extra-P.
 
-Extra-P's format (https://github.com/extra-p/extrap, ``docs/file-formats.md``): ``PARAMETER`` names what was varied,
-``POINTS`` lists its values, ``METRIC`` says what was measured; below each ``REGION`` stands a line ``DATA`` for each
+Extra-P's format (https://github.com/extra-p/extrap, ``docs/file-formats.md``): ``PARAMETER`` names a parameter,
+``POINTS`` lists its values, ``METRIC`` names the measured quantity; below each ``REGION`` is a line ``DATA`` for each
 point, with all repetitions.
 """
 
@@ -41,8 +41,8 @@ def to_csv(results: Results) -> str:
 def to_extrap(results: Results, name: str = "study") -> str:
     """The times of all configurations in Extra-P's text format.
 
-    The parameters are ``p`` (ranks) and, where it was varied, ``t`` (threads); regions are the modes. A configuration
-    that not all modes have been measured on is left out, which a comment says.
+    The parameters are ``p`` (ranks) and, where it was varied, ``t`` (threads); regions are the modes. Configurations
+    without all modes are left out, with a comment.
 
     Raises
     ------
@@ -55,7 +55,7 @@ def to_extrap(results: Results, name: str = "study") -> str:
     by_place = {(point.mode, point.ranks, point.threads): list(values.values()) for point, values in times.items()}
     whole = [place for place in places if all((mode, *place) in by_place for mode in modes)]
     if not whole:
-        raise ScalingError("there is no configuration that all modes have been measured on: nothing to export")
+        raise ScalingError("there is no configuration with measurements of all modes: nothing to export")
     several = len({threads for _, threads in whole}) > 1
     lines = [f"# {' '.join(name.split())}"]
     lines += [f"# not measured in all modes: {ranks} ranks, {threads} threads" for ranks, threads in places
@@ -70,5 +70,5 @@ def to_extrap(results: Results, name: str = "study") -> str:
 
 
 def _decimal(value: float) -> str:
-    """A number with all digits and without an exponent, which the format has none of."""
+    """A number with all digits and without an exponent, which the format does not allow."""
     return np.format_float_positional(value, trim="-")

@@ -1,9 +1,9 @@
-"""Models of times over ranks: c₀ + c₁ pᵃ log₂(p)ᵇ, with exponents out of a small set.
+"""Models of times over ranks: c₀ + c₁ pᵃ log₂(p)ᵇ, with exponents from a small set.
 
 This is the performance model normal form of Extra-P with one term (Calotoiu, Hoefler, Poke and Wolf, *Using automated
 performance modeling to find scalability bugs in complex codes*, SC13), with negative exponents for strong scaling. For
 each pair of exponents the coefficients are those of least squares of relative errors; between the pairs, leave-one-out
-cross-validation chooses. A term more is taken only where it lowers the error by more than its standard error (the rule
+cross-validation chooses. Another term is added only if it lowers the error by more than its standard error (the rule
 of Hastie, Tibshirani and Friedman, *The Elements of Statistical Learning*, section 7.10).
 """
 
@@ -22,7 +22,7 @@ POWERS = tuple(
 LOGARITHMS = (0, 1, 2)
 EXPONENTS = tuple((a, b) for a in (0.0, *POWERS) for b in LOGARITHMS if (a, b) != (0.0, 0))
 LEAST = 4  # points for a model with one exponent
-FARTHEST = 10**6  # ranks up to which a bend is looked for
+FARTHEST = 10**6  # ranks up to which a bend is searched
 FLAT = 1e-6  # a relative error below which two models are the same
 
 
@@ -35,7 +35,7 @@ class Model:
     error : float
         Root of the mean square of the relative error of leave-one-out predictions.
     points : tuple of float
-        The numbers of ranks it was fitted to.
+        The numbers of ranks to which it was fitted.
     """
 
     constant: float
@@ -59,9 +59,9 @@ class Model:
 
     @property
     def bend(self) -> float | None:
-        """The number of ranks at which constant and term are equal: there the curve turns from one to the other.
+        """The number of ranks at which constant and term are equal, where the curve bends.
 
-        None where it does not: there is one of them only, or they do not meet from 1 rank to `FARTHEST`.
+        None if there is only one of them, or if they are not equal anywhere from 1 rank to `FARTHEST`.
         """
         if not self.constant or not self.factor:
             return None
@@ -125,7 +125,7 @@ def _columns(p: np.ndarray, constant: bool, exponents: tuple[float, int] | None)
 def _coefficients(columns: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Least squares of relative errors, with coefficients that are not negative: all of them are costs.
 
-    A row of `weights` (0 or 1 for each point) is a problem of its own, and so is a row of the result.
+    Each row of `weights` (0 or 1 for each point) is a separate problem, with a row of the result.
     """
     relative = columns / y[:, None]
     scale = relative.max(axis=0)
@@ -160,7 +160,7 @@ def _candidate(
 
 
 def told(model: Model, what: str) -> str:
-    """What a model of a ratio says of its bend, for the terminal."""
+    """A description of a ratio's bend by its model, for the terminal."""
     if not model.factor:
         return f"{what} is {model.constant:.3g} on all numbers of ranks, and does not bend"
     if model.bend is None:

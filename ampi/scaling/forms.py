@@ -1,7 +1,7 @@
-"""Exact functions of the number of ranks: one term, an integer or a fraction times a power, found by exact agreement.
+"""Exact functions of the number of ranks, with one term, found by exact agreement with counts.
 
-In contrast to `fits`, which is for times, nothing is approximated here: counts and bytes of a program are what its
-decomposition makes of them, c (n - a)^k for n^d ranks (faces of a cube, ends of a chain), a power of P, or a logarithm.
+In contrast to `fits`, for times, nothing is approximated here: counts and bytes of a program follow from its
+decomposition, as c (n - a)^k for n^d ranks (faces of a cube, ends of a chain), a power of P, or a logarithm.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Form:
     logarithmic: bool = False
 
     def __call__(self, ranks: int) -> Fraction | None:
-        """The value on so many ranks; None where there is no such decomposition (no cube of ranks)."""
+        """The value on ``ranks`` ranks; None if there is no such decomposition (no cube of ranks)."""
         if self.logarithmic:
             return Fraction(self.factor) * (ranks - 1).bit_length()
         if not self.power:
@@ -71,7 +71,7 @@ def root(ranks: int, dimension: int) -> int:
 
 
 def _candidates() -> Iterator[Form]:
-    """All forms with the factor 1, the plainest first."""
+    """All forms with the factor 1, simplest first."""
     yield Form(1)
     yield Form(1, power=1)
     yield Form(1, logarithmic=True)
@@ -84,12 +84,12 @@ def _candidates() -> Iterator[Form]:
 
 
 MOST = 200_000
-"""So many combinations of forms are tried."""
+"""The number of combinations of forms to try."""
 CANDIDATES = tuple(_candidates())
 
 
 def agreeing(values: Mapping[int, Fraction | int]) -> list[Form]:
-    """The forms that agree exactly with all values, by number of ranks; the plainest first.
+    """The forms that agree exactly with all values, given by number of ranks; simplest first.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def _short(number: Fraction) -> Fraction | int:
 
 
 def summing(choices: Mapping[str, list[Form]], ranks: Iterable[int]) -> dict[str, Form] | None:
-    """One form for each class, so that together they are all ranks, on any number of these; None if there is none."""
+    """One form for each class, so that their sum is the number of ranks for all numbers; None if there is none."""
     ranks = list(ranks)
     for chosen in itertools.islice(itertools.product(*choices.values()), MOST):
         if all(sum(value or 0 for value in (form(p) for form in chosen)) == p for p in ranks):

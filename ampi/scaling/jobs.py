@@ -1,7 +1,7 @@
 """Job scripts for SLURM, PBS and LSF: one for each number of ranks that a study has not measured fully yet.
 
-A template is a script in which ``@name@`` stands for what the study says; a line with a name that is empty is left out.
-Each job measures into a file of its own (``study-results-8.jsonl``), so that jobs may run at the same time; all of
+A template is a script in which ``@name@`` stands for a setting of the study; lines with an empty setting are omitted.
+Each job writes a separate file of results (``study-results-8.jsonl``), so that jobs may run at the same time; all of
 these are read together.
 """
 
@@ -66,7 +66,7 @@ exec @python@ -m ampi.scaling run @study@ --ranks @ranks@ --launcher @launcher@
 
 @dataclasses.dataclass(frozen=True)
 class System:
-    """A batch system: its template, how a script is submitted, and what starts ranks within a job."""
+    """A batch system: its template, and the commands that submit a script and start ranks within a job."""
 
     template: str
     submit: str
@@ -82,12 +82,12 @@ SYSTEMS = {
 
 
 def script(study: Study, ranks: int, results_file: pathlib.Path | None = None) -> str:
-    """The job script for so many ranks.
+    """The job script for a number of ranks.
 
     Raises
     ------
     ScalingError
-        ``[job]`` does not say which batch system there is, or its template cannot be read or has other names.
+        ``[job]`` does not name the batch system, or its template cannot be read or has unknown names.
     """
     job = study.job
     if not job.system:
@@ -133,7 +133,7 @@ def _template(study: Study) -> str:
 
 
 def job_name(name: str, ranks: int) -> str:
-    """A name that all batch systems take: a letter first, 15 characters at most."""
+    """A name that all batch systems accept: a letter first, at most 15 characters."""
     end = f"-{ranks}"
     plain = re.sub(r"[^A-Za-z0-9_]", "_", name)
     plain = plain if plain[:1].isalpha() else f"s{plain}"
@@ -141,12 +141,12 @@ def job_name(name: str, ranks: int) -> str:
 
 
 def filled(template: str, values: dict[str, str | list[str]]) -> str:
-    """A template with what its names stand for; of a list, each item has a line.
+    """A template with its names replaced by values; a list is written as one line for each item.
 
     Raises
     ------
     ScalingError
-        A name that there is not.
+        The template has an unknown name.
     """
     lines = []
     for line in template.splitlines():
@@ -163,12 +163,12 @@ def filled(template: str, values: dict[str, str | list[str]]) -> str:
 
 
 def folder_of(study: Study) -> pathlib.Path:
-    """Where the job scripts of a study are: ``STUDY-jobs/`` beside it."""
+    """The folder of a study's job scripts: ``STUDY-jobs/`` beside it."""
     return study.path.with_name(f"{study.path.stem}-jobs")
 
 
 def write(study: Study, results_file: pathlib.Path | None = None) -> dict[int, pathlib.Path]:
-    """Write the job scripts for what is missing, into ``STUDY-jobs/`` beside the study; their paths, by ranks."""
+    """Write the job scripts for missing cases to ``STUDY-jobs/`` beside the study; their paths, by ranks."""
     done = results.read(results.files_of(study, results_file), study).done()
     missing = sorted({case.ranks for case in study.cases() if case not in done})
     texts = {ranks: script(study, ranks, results_file) for ranks in missing}
@@ -184,7 +184,7 @@ def write(study: Study, results_file: pathlib.Path | None = None) -> dict[int, p
 
 
 def submit(study: Study, path: pathlib.Path) -> str:
-    """Submit a job script; what the batch system said.
+    """Submit a job script; returns the message of the batch system.
 
     Raises
     ------

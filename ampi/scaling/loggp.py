@@ -1,8 +1,8 @@
-"""What messages and collectives take on a network with the parameters of LogGP.
+"""Times of messages and collectives in the LogGP model of a network.
 
-The model is LogP's (Culler et al., PPoPP 1993) with a gap for each byte (Alexandrov et al., SPAA 1995).
-Collectives are costed by the algorithms of Thakur, Rabenseifner and Gropp (*Optimization of collective communication
-operations in MPICH*, 2005), of which the quicker one is taken; Bruck's (1997) is that of short Alltoalls.
+The model is LogP (Culler et al., PPoPP 1993) with a gap for each byte (Alexandrov et al., SPAA 1995).  Costs of
+collectives are those of the algorithms of Thakur, Rabenseifner and Gropp (*Optimization of collective communication
+operations in MPICH*, 2005), of which the faster one is taken, with Bruck's (1997) for short Alltoalls.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WORDS = {"L": "latency", "o": "overhead of messages", "g": "gap between messages
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """How often each parameter of the network is paid."""
+    """The multiples of the network's parameters in a cost."""
 
     L: float = 0.0
     o: float = 0.0
@@ -51,24 +51,24 @@ class Network:
     G: float
 
     def seconds(self, cost: Cost) -> float:
-        """What is paid in all."""
+        """The total time of a cost."""
         return sum(self.shares(cost).values())
 
     def shares(self, cost: Cost) -> dict[str, float]:
-        """What is paid for each parameter."""
+        """The time for each parameter."""
         return {name: getattr(self, name) * getattr(cost, name) for name in PARAMETERS}
 
     def text(self) -> str:
-        """As a file has it that `read_network` reads."""
+        """The text of a file for `read_network`."""
         return "[network]\n" + "".join(f"{name} = {getattr(self, name):.4g}\n" for name in PARAMETERS)
 
 
 DEFAULT = Network(1.5e-6, 4e-7, 5e-7, 8e-11)
-"""If none is given: a network of 100 Gbit/s, with what messages take in MPI over one."""
+"""The default: a network of 100 Gbit/s, with typical times of MPI messages."""
 
 
 def network_of(given: Mapping[str, float] | str, folder: pathlib.Path) -> Network:
-    """The network that a study's table ``[network]`` says: parameters, or a file beside the study; else `DEFAULT`."""
+    """The network in a study's table ``[network]``: parameters, or a file beside the study; else `DEFAULT`."""
     if isinstance(given, str):
         return read_network(str(folder / given))
     return Network(**given) if given else DEFAULT
@@ -80,7 +80,7 @@ def read_network(text: str) -> Network:
     Raises
     ------
     ScalingError
-        A parameter is missing or no number of seconds.
+        A parameter is missing or not a number of seconds.
 
     Examples
     --------
@@ -106,7 +106,8 @@ def read_network(text: str) -> Network:
 
 
 def messages(sent: float, received: float, nbytes: float, rounds: float, network: Network) -> Cost:
-    """Messages of one rank: it pays for each, and latency once in a round, in which it waits for all partners."""
+    """The cost of one rank's messages: each counts, and the latency once per round, in which it waits for all
+    partners."""
     gap = network.g > network.o  # the processor is ready before the network is
     each = Cost(g=sent) if gap else Cost(o=sent)
     return each + Cost(L=rounds, o=received, G=max(nbytes - sent, 0.0))
@@ -162,11 +163,11 @@ COLLECTIVES: dict[str, Callable[[int, float], list[Cost]]] = {
     "Barrier": _prefixes,
     "Win.Fence": _prefixes,
 }
-"""By operation: what its algorithms cost for so many ranks and bytes, the larger of those that go out and come in."""
+"""The costs of an operation's algorithms, for a number of ranks and the larger of outgoing and incoming bytes."""
 
 
 def collective(operation: str, ranks: int, nbytes: float, network: Network) -> Cost:
-    """One call of a collective, by the quicker algorithm.
+    """The cost of one call of a collective, by the faster algorithm.
 
     Examples
     --------
@@ -182,7 +183,7 @@ def collective(operation: str, ranks: int, nbytes: float, network: Network) -> C
 
 @dataclasses.dataclass(frozen=True)
 class Sides:
-    """What an operation between a rank and its partners is, for each of them: messages out and in, and latencies."""
+    """An operation between a rank and its partners, for each of them: messages out and in, and latencies."""
 
     out: int = 0
     into: int = 0
@@ -210,12 +211,12 @@ AMONG_PARTNERS: dict[str, Sides] = {
 def cost_of(
     operation: str, ranks: int, partners: float, calls: float, sent: float, received: float, network: Network
 ) -> Cost | None:
-    """Calls of an operation, with so many bytes together; None of an operation that is not known here.
+    """The cost of calls of an operation, with so many bytes in all; None for an unknown operation.
 
     Parameters
     ----------
     ranks : int
-        Of the communicator.
+        The number of ranks in the communicator.
     partners : float
         Ranks on the other side of all calls together.
 
@@ -235,5 +236,5 @@ def cost_of(
         if sides is None:
             return None
         number, rounds = calls * partners, sides.waits * calls
-    nbytes = max(sent, received) if sides.out else 0.0  # what comes is the other side's
+    nbytes = max(sent, received) if sides.out else 0.0  # incoming bytes count for the other side
     return messages(sides.out * number, sides.into * number, nbytes, float(rounds), network)

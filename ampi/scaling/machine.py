@@ -1,4 +1,4 @@
-"""What is known of the machine that measures: its description, the versions of what counts, the commit of a study."""
+"""A description of the machine that measures, versions of software, and the git commit of a study."""
 
 import importlib.metadata
 import os

@@ -1,13 +1,12 @@
-"""Medians of repeated measurements, and how sure they are.
+"""Medians of repeated measurements, with confidence bands.
 
-A time's band is that of order statistics: between the j-th smallest and the j-th largest of n values lies the median
-with a probability that follows from the binomial distribution, whatever the values' distribution is (Hahn and Meeker,
+The band of a time follows from order statistics: the median lies between the j-th smallest and the j-th largest of n
+values with a probability from the binomial distribution, for any distribution of the values (Hahn and Meeker,
 *Statistical Intervals*, 1991, section 5.2; recommended for such measurements by Hoefler and Belli, *Scientific
-benchmarking of parallel computing systems*, SC15). Few values do not reach 95 %: then the band is all of
-them, and `Band.confidence` says what it is worth.
+benchmarking of parallel computing systems*, SC15). Few values do not reach 95 %: then the band covers all of them, and
+`Band.confidence` has its confidence.
 
-The band of a quotient of medians is that of Efron's percentile bootstrap; times that one run gave together are drawn
-together.
+The band of a quotient of medians is that of Efron's percentile bootstrap; times of the same run are drawn together.
 """
 
 import dataclasses
@@ -24,7 +23,7 @@ DRAWS = 2000
 
 @dataclasses.dataclass(frozen=True)
 class Band:
-    """A median, and between what the true one lies with this confidence."""
+    """A median, and the bounds of the true one with this confidence."""
 
     median: float
     low: float
@@ -81,7 +80,7 @@ def quotient(over: Mapping[tuple[str, int], float], under: Mapping[tuple[str, in
 
 
 def ratios(results: Results) -> dict[tuple[int, int], Band]:
-    """Gradient to primal, by threads and ranks, where both were measured."""
+    """Ratios of gradient to primal, by threads and ranks, where both were measured."""
     times = samples(results)
     return {
         (point.threads, point.ranks): quotient(values, times[primal])
@@ -109,7 +108,7 @@ def efficiencies(results: Results, scaling: str) -> dict[Point, Band]:
 
 
 def speed_ups(results: Results, scaling: str) -> dict[Point, Band]:
-    """Speed-up over the fewest workers, which ideally is w / w₀; in weak scaling it is the scaled one (Gustafson)."""
+    """Speed-up over the fewest workers, ideally w / w₀; in weak scaling the scaled speed-up (Gustafson)."""
     found = {}
     known = efficiencies(results, scaling)
     for point, value in known.items():

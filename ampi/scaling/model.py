@@ -1,8 +1,8 @@
-"""Beyond the machine: what a program and its gradient would communicate on many ranks, and what that would take.
+"""Predictions beyond the machine: communication of a program and its gradient on many ranks, and its time.
 
-``python -m ampi.scaling model study.toml --network network.toml`` runs the study's gradient on the ranks that it names
-(there may be many more of them than cores: no time of theirs counts but that on the fewest), has each rank write down
-what its tapes have sent and received, finds exact forms of that (`classes`), and costs them on a network (`loggp`).
+``python -m ampi.scaling model study.toml --network network.toml`` runs the study's gradient on the study's numbers of
+ranks (possibly many more than cores: only the time on the fewest counts), takes a census of communication on each rank,
+finds exact functions for it (`classes`), and computes their cost on a network (`loggp`).
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from ampi.scaling.study import Case, ScalingError, Study
 
 COMPUTATION = "computation"
 BEGUN_ELSEWHERE = ("receive", "Win.Start", "Win.Wait")
-"""What a rank waits for and does not begin."""
+"""Operations for which a rank waits, and which it does not start."""
 AGREEMENT = "agreement of the ranks before the sweep"
 
 
 def record(study: Study, ranks: Sequence[int], run: str = "", say: Any = print) -> dict[int, list[dict[str, Any]]]:
-    """Run the gradient of a study on some numbers of ranks, and read what their tapes have counted.
+    """Run the gradient of a study on some numbers of ranks, and read the census of their tapes.
 
-    What has been recorded by the same command stands in ``STUDY-traffic/``, and is not run again.
+    Earlier recordings by the same command are kept in ``STUDY-traffic/``, and are not repeated.
 
     Raises
     ------
     ScalingError
-        A run has failed, or its program has no tape that is closed.
+        A run has failed, or its program has not closed a tape.
     """
     run = run or next(
         (name for name, known in study.runs.items() if "gradient" in known.figures), next(iter(study.runs))
@@ -78,7 +78,7 @@ def _recorded(study: Study, case: Case, say: Any) -> list[dict[str, Any]]:
 
 
 def _read(path: pathlib.Path) -> Any:
-    """What JSON a file has; None if it is damaged."""
+    """The JSON contents of a file; None if it is damaged."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -95,7 +95,7 @@ def counting(command: list[str], study: Study, folder: pathlib.Path) -> list[str
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """What is predicted for a number of ranks.
+    """The prediction for a number of ranks.
 
     Attributes
     ----------
@@ -103,11 +103,11 @@ class Prediction:
     classes : dict
         Populations and rows of the classes of ranks: counts, bytes, partners.
     seconds : dict
-        By phase, ``"primal"`` and ``"sweep"``: of the class that takes longest.
+        By phase, ``"primal"`` and ``"sweep"``: the time of the slowest class.
     shares : dict
-        By phase: seconds by what they are for, `COMPUTATION` or (line, operation).
+        By phase: seconds for `COMPUTATION` and for each (line, operation).
     parameters : dict
-        By phase: seconds of communication by parameter of the network.
+        By phase: seconds of communication, by parameter of the network.
     """
 
     ranks: int
@@ -117,7 +117,7 @@ class Prediction:
     parameters: dict[str, dict[str, float]]
 
     def bottleneck(self) -> str:
-        """What takes longest, in words."""
+        """A description of what takes longest."""
         own = max((shares[COMPUTATION], phase) for phase, shares in self.shares.items())
         others = [
             (value, phase, name)
@@ -136,22 +136,22 @@ class Prediction:
 
 
 class Model:
-    """Predictions from what has been recorded on some numbers of ranks.
+    """Predictions from recordings on some numbers of ranks.
 
     Parameters
     ----------
     recorded : dict
-        By number of ranks: what each rank has counted.
+        The census of each rank, by number of ranks.
     network : Network
     scaling : str
-        ``"weak"``: each rank computes as long on any number of ranks; ``"strong"``: all together do.
+        ``"weak"``: the computation of each rank is constant; ``"strong"``: that of all ranks together is.
 
     Attributes
     ----------
     tapes : int
-        Of a rank, at most, on the fewest ranks.
+        The largest number of tapes of a rank, on the fewest ranks.
     left_out : list of str
-        What is in no count, or in no time.
+        Communication that is in no count, or in no time.
     """
 
     def __init__(self, recorded: Mapping[int, list[dict[str, Any]]], network: Network, scaling: str) -> None:
@@ -169,7 +169,7 @@ class Model:
             self.computation[phase] = max(took - talked, 0.0)
 
     def _spent(self, rank: Rank, phase: str) -> tuple[dict[str, Cost], float]:
-        """What one rank pays in a phase, by line and operation, and the seconds of all."""
+        """The costs of one rank in a phase, by line and operation, and the total seconds."""
         costs = _costs(rank, phase, self.network)
         return costs, sum(map(self.network.seconds, costs.values()))
 
@@ -205,7 +205,7 @@ def _cost(place: Place, row: Any, network: Network) -> Cost | None:
 
 
 def _left_out(recorded: Mapping[int, list[dict[str, Any]]], measured: Mapping[int, Classes]) -> list[str]:
-    """What was called and is not counted, and what is counted and has no cost."""
+    """Calls that are not counted, and counted operations without a cost."""
     named = {
         f"{what} at {pathlib.PurePath(line).name}"
         for found in recorded.values()
@@ -219,7 +219,7 @@ def _left_out(recorded: Mapping[int, list[dict[str, Any]]], measured: Mapping[in
 
 
 def told(model: Model, targets: Sequence[int]) -> Iterator[str]:
-    """A model for the terminal: forms, then a line for each number of ranks, and what becomes the bottleneck."""
+    """A model for the terminal: forms, a line for each number of ranks, and the bottlenecks."""
     found = model.extrapolation
     yield f"Exact on {found.first} ranks and more:"
     kinds: dict[str, list[str]] = {}
@@ -255,7 +255,7 @@ def _line(prediction: Prediction) -> str:
 
 
 def _sends(classes: Classes, phase: str) -> float:
-    """Messages and collectives that a rank begins, at most."""
+    """The largest number of messages and collectives that a rank starts."""
     return max(
         sum(
             float(row.calls)
@@ -267,7 +267,7 @@ def _sends(classes: Classes, phase: str) -> float:
 
 
 def as_json(model: Model, targets: Sequence[int]) -> dict[str, Any]:
-    """The same for other programs."""
+    """The predictions as JSON, for other programs."""
     return {
         str(ranks): {
             "seconds": (found := model(ranks)).seconds,

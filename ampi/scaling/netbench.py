@@ -1,7 +1,7 @@
-"""Measures the parameters of LogGP between two ranks: ``mpiexec -n 2 python -m ampi.scaling.netbench > network.toml``.
+"""Measurement of LogGP parameters between two ranks: ``mpiexec -n 2 python -m ampi.scaling.netbench > network.toml``.
 
-Half a round trip of n bytes is L + 2 o + (n - 1) G (a ping-pong); o is what a send takes until it returns; g is what a
-message takes in a long row of them (saturation).  Medians over rounds; G is the slope of the Theil-Sen line through the
+Half a round trip of n bytes is L + 2 o + (n - 1) G (a ping-pong); o is the time until a send returns; g is the time per
+message in a long row of them (saturation).  Medians over rounds; G is the slope of the Theil-Sen line through the
 larger sizes.  Cf. Culler et al., *Assessing fast network interfaces* (1996), and Hoefler et al., *Netgauge* (2007).
 """
 
@@ -26,7 +26,7 @@ ROW = 200
 
 
 def ping_pong(comm: Any, nbytes: int, rounds: int) -> float:
-    """Half the median round trip between ranks 0 and 1, in seconds; elsewhere nothing of meaning."""
+    """Half the median round trip between ranks 0 and 1, in seconds; undefined on other ranks."""
     data, took = np.zeros(nbytes, np.uint8), []
     for _ in range(rounds + 2):
         begun = time.perf_counter()
@@ -81,12 +81,12 @@ def fitted(times: dict[int, float], overhead: float, gap: float) -> Network:
     large = [nbytes for nbytes in times if nbytes >= LONG]
     slope = float(stats.theilslopes([times[nbytes] for nbytes in large], large)[0])
     least = min(times.values())
-    overhead = min(overhead, least / 2)  # what is sent while nobody listens costs more
+    overhead = min(overhead, least / 2)  # sends without a posted receive cost more
     return Network(max(least - 2 * overhead, 0.0), overhead, max(gap, overhead), max(slope, 0.0))
 
 
 def main() -> int:
-    """Print the network between the first two ranks as a file that ``model`` reads."""
+    """Print the network between the first two ranks as a file for ``model``."""
     comm = MPI.Intracomm(MPI.COMM_WORLD)
     if comm.Get_size() < 2:
         print(

@@ -26,16 +26,16 @@ def plot(
     scaling : str
         ``"strong"`` or ``"weak"``.
     path : path
-        The picture; its ending says of which kind it is (``.png``, ``.svg``, ``.pdf``).
+        The picture; its suffix sets the format (``.png``, ``.svg``, ``.pdf``).
     title : str, optional
-        Stands above.
+        A title.
     beside : sequence of str, optional
-        Names in `ampi.scaling.published.OVERHEADS` that are drawn beside the ratio, with their source.
+        Names in `ampi.scaling.published.OVERHEADS` to draw beside the ratio, with their source.
 
     Raises
     ------
     ScalingError
-        Nothing was measured, or there is no such ending, or no Matplotlib.
+        Nothing was measured, the suffix is unknown, or Matplotlib is missing.
     """
     if not results.good:
         raise ScalingError("there is nothing to draw: no run has succeeded yet")

@@ -1,8 +1,8 @@
-"""What others have published of gradients' overheads, to be drawn beside one's own.
+"""Published overheads of gradients, to draw beside measured ones.
 
 The figures are those of W. S. Moses, S. H. K. Narayanan, L. Paehler, V. Churavy, M. Schanen, J. Hückelheim, J. Doerfert
 and P. Hovland, *Scalable automatic differentiation of multiple parallel paradigms through compiler augmentation*, SC22:
-time of the gradient over that of the primal, on machines and with sizes of their own.
+time of the gradient over that of the primal, on their machines and with their sizes.
 """
 
 CITATION = "Moses et al., SC22"

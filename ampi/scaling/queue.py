@@ -1,6 +1,6 @@
-"""Which jobs of a study wait or run: those that were submitted are written down, and the batch system is asked.
+"""Jobs of a study that wait or run, from a list of submitted jobs and queries to the batch system.
 
-Without it a study that is submitted twice would measure everything twice: what jobs will measure is still missing.
+Without it, a study that is submitted twice would measure everything twice, since results of queued jobs are missing.
 """
 
 import dataclasses
@@ -15,18 +15,18 @@ from ampi.scaling.study import ScalingError, Study
 
 @dataclasses.dataclass(frozen=True)
 class Asking:
-    """How a batch system is asked for a job.
+    """A query for a job's state in a batch system.
 
     Attributes
     ----------
     identity : str
-        Where the job's identity is in what was said at its submission: a regular expression with one group.
+        A regular expression with one group that finds the job's identity in the message at its submission.
     command : tuple of str
-        Prints the job's state; the identity follows.
+        The command that prints the job's state; the identity is appended.
     ended : str
         States of jobs that have ended.
     gone : str
-        What the batch system says of jobs that it has forgotten.
+        The message for jobs that the batch system has forgotten.
     """
 
     identity: str
@@ -48,7 +48,7 @@ ASKING = {
 
 
 def note(study: Study, ranks: int, said: str) -> None:
-    """Write down a job that was submitted."""
+    """Note a submitted job."""
     found = re.search(ASKING[study.job.system].identity, said)
     line = {"ranks": ranks, "system": study.job.system, "job": found[1] if found else "", "submitted": runner.now()}
     path = _path(study)
@@ -63,12 +63,12 @@ def note(study: Study, ranks: int, said: str) -> None:
 
 
 def waiting(study: Study, ranks: int) -> str:
-    """The latest job for so many ranks, and its state, if it has not ended; empty if there is none.
+    """The last job for a number of ranks, and its state, if it has not ended; empty if there is none.
 
     Raises
     ------
     ScalingError
-        There is one, and the batch system does not say what has become of it.
+        There is one, but the batch system does not report its state.
     """
     try:
         lines = [json.loads(line) for line in _path(study).read_text(encoding="utf-8").splitlines()]
@@ -105,7 +105,7 @@ def _state(line: dict[str, str]) -> str:
         return ""
     if done.returncode:
         raise ScalingError(f"{what}: it may still run, {asking.command[0]} says: {said}; {how}")
-    state = done.stdout.strip().splitlines()[-1:]  # qstat has a line for each job below its heads
+    state = done.stdout.strip().splitlines()[-1:]  # qstat has a line for each job below its headings
     if not state or re.search(asking.ended, state[0]):
         return ""
     word = state[0] if line["system"] != "pbs" else "in the queue"

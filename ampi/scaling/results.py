@@ -1,8 +1,8 @@
-"""Results of a study: JSON Lines, to which lines are only added.
+"""Results of a study, as JSON Lines to which lines are only appended.
 
-A line is an object with a ``kind``: ``"session"`` says on what machine, with which versions and settings what follows
-was measured; ``"run"`` is a measurement, ``"warmup"`` a run that does not count. A session that was killed may leave
-the beginning of a line: it is passed over, and the next session begins on a line of its own.
+A line is an object with a ``kind``: ``"session"`` has the machine, versions and settings of the following measurements;
+``"run"`` is a measurement, ``"warmup"`` a run that does not count. A session that was killed may leave an incomplete
+line, which is skipped; the next session begins on a new line.
 """
 
 import contextlib
@@ -20,14 +20,14 @@ from ampi.scaling.study import Case, ScalingError, Study
 
 @dataclasses.dataclass
 class Results:
-    """What files of results say.
+    """The contents of files of results.
 
     Attributes
     ----------
     sessions : list of dict
-        Their machine, versions, git commit, and settings of the study.
+        Machine, versions, git commit, and settings of the study.
     runs : list of dict
-        The measurements that count: of each case the first that succeeded, else the last that failed.
+        The measurements that count: for each case the first success, else the last failure.
 
     Examples
     --------
@@ -46,21 +46,21 @@ class Results:
 
     @property
     def seed(self) -> int | None:
-        """The seed of the order, as the first session stored it."""
+        """The seed of the order, from the first session."""
         return self.sessions[0]["seed"] if self.sessions else None
 
     def done(self, failed: bool = False) -> set[Case]:
-        """The cases that need not be measured; with `failed`, those that failed among them."""
+        """The cases that need not be measured; with `failed`, including those that failed."""
         return {case_of(run) for run in (self.runs if failed else self.good)}
 
 
 def case_of(run: dict[str, Any]) -> Case:
-    """What was measured."""
+    """The case of a measurement."""
     return Case(run["repetition"], run["run"], run["ranks"], run["threads"], run["size"])
 
 
 def files_of(study: Study, results: pathlib.Path | None = None) -> list[pathlib.Path]:
-    """The files of results of a study that there are: its own, and those of its jobs beside it."""
+    """The existing files of results of a study: its own, and those of its jobs beside it."""
     path = results or study.results
     pattern = re.compile(re.escape(path.stem) + r"(-\d+)?" + re.escape(path.suffix))
     try:
@@ -75,7 +75,7 @@ def read(paths: Iterable[pathlib.Path], study: Study | None = None) -> Results:
     Raises
     ------
     ScalingError
-        A line is no result, or belongs to a study with other settings.
+        A line is not a result, or belongs to a study with other settings.
 
     Examples
     --------
@@ -101,7 +101,7 @@ def read(paths: Iterable[pathlib.Path], study: Study | None = None) -> Results:
 
 
 def _lines(path: pathlib.Path) -> Iterable[dict[str, Any]]:
-    """The whole lines of a file: what a killed session has left comes before a session, or at the end."""
+    """The complete lines of a file; incomplete ones of killed sessions come before a session, or at the end."""
     try:
         text = path.read_bytes().decode("utf-8", "replace")
     except OSError as error:
@@ -114,7 +114,7 @@ def _lines(path: pathlib.Path) -> Iterable[dict[str, Any]]:
             if not isinstance(line, dict) or line.get("kind") not in ("session", "run", "warmup"):
                 raise ValueError
         except ValueError:
-            broken = broken or number  # sessions may have been killed one after the other
+            broken = broken or number  # several sessions may have been killed
             continue
         if broken and line["kind"] != "session":
             raise _no_result(path, broken)
@@ -143,7 +143,7 @@ def _compare(before: dict[str, Any], study: Study, path: pathlib.Path) -> None:
 
 
 class Writer:
-    """Adds lines to a file of results; each is on disk when `add` returns."""
+    """Appends lines to a file of results; each is on disk when `add` returns."""
 
     def __init__(self, path: pathlib.Path):
         self.path = path
@@ -170,7 +170,7 @@ class Writer:
         Raises
         ------
         ScalingError
-            There is no room for it; the lines before are as they were.
+            There is no room for it; earlier lines are unchanged.
         """
         self._write(json.dumps(line).encode() + b"\n")
 

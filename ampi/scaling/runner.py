@@ -1,7 +1,7 @@
-"""Measures the cases of a study that its results do not have yet, in an order drawn by chance.
+"""The runner: measures the missing cases of a study in random order.
 
-Repetitions are blocks: each goes through all configurations, in an order of its own, so that what drifts on the machine
-meets all of them alike (randomised complete blocks), and a study that was stopped has measured all about equally often.
+Repetitions are blocks: each runs all configurations, in a new order, so that drifts of the machine affect all of them
+equally (randomised complete blocks), and an interrupted study has measured all about equally often.
 """
 
 import contextlib
@@ -25,8 +25,8 @@ from typing import Any
 from ampi.scaling import machine, results
 from ampi.scaling.study import Case, Figure, Run, ScalingError, Study
 
-SHOWN = 2000  # characters of what a failed run has printed that are kept
-GRACE = 5.0  # seconds between asking a run to end and ending it
+SHOWN = 2000  # characters of a failed run's output that are kept
+GRACE = 5.0  # seconds between asking a run to end and killing it
 INHERITED = re.compile(r"(PMI|PMIX|OMPI_COMM_WORLD)_\w+")  # of a launcher above this process
 
 
@@ -37,30 +37,30 @@ def measure(
     retry: bool = True,
     say: Callable[[str], None] = print,
 ) -> int:
-    """Measure what is missing.
+    """Measure the missing cases of a study.
 
     Parameters
     ----------
     study : Study
         From `ampi.scaling.read_study`.
     path : path, optional
-        The file of results (``study.results``); what the files beside it have is not measured again.
+        The file of results (``study.results``); cases in the files beside it are not measured again.
     ranks : int, optional
-        Only on so many ranks, into the file for these (``study-results-8.jsonl``): what a job does.
+        Only on this number of ranks, with results in the file for it (``study-results-8.jsonl``), as jobs do.
     retry : bool
-        Whether what has failed before is tried again.
+        Whether to repeat runs that failed before.
     say : callable
-        Is given a line for each run.
+        Called with a line for each run.
 
     Returns
     -------
     int
-        How many runs failed.
+        The number of failed runs.
 
     Raises
     ------
     ScalingError
-        The results are of another study, somebody else adds to them now, or there is no launcher.
+        The results are of another study, another process is adding to them, or there is no launcher.
 
     Examples
     --------
@@ -99,7 +99,7 @@ def measure(
 
 
 def order(study: Study, seed: int) -> list[Case]:
-    """All cases, repetition by repetition, each in an order drawn from `seed`."""
+    """All cases, repetition by repetition, each in a random order from `seed`."""
     found = []
     for repetition in range(study.repetitions):
         block = sorted(case for case in study.cases() if case.repetition == repetition)
@@ -109,7 +109,7 @@ def order(study: Study, seed: int) -> list[Case]:
 
 
 def header(study: Study, session: str, seed: int) -> dict[str, Any]:
-    """The line with which a session begins."""
+    """The first line of a session."""
     return {
         "kind": "session",
         "session": session,
@@ -148,12 +148,12 @@ def command(study: Study, case: Case) -> list[str]:
 
 
 def placeholders(case: Case) -> dict[str, int]:
-    """What the placeholders of a study stand for."""
+    """The values of a study's placeholders."""
     return {"size": case.size, "ranks": case.ranks, "threads": case.threads, "repetition": case.repetition}
 
 
 def launcher(ranks: int) -> list[str]:
-    """``mpiexec -n RANKS``, that of Python's own environment where there is one."""
+    """``mpiexec -n RANKS``, from Python's environment if it has one."""
     beside = pathlib.Path(sys.executable).with_name("mpiexec")
     program = str(beside) if beside.exists() else shutil.which("mpiexec")
     if program is None:
@@ -164,7 +164,7 @@ def launcher(ranks: int) -> list[str]:
 
 
 def environment(study: Study, case: Case) -> dict[str, str]:
-    """The environment of a case: this one, as many threads as the case has, and what the study sets."""
+    """The environment of a case: this one, with the case's number of threads and the study's variables."""
     found = {name: value for name, value in os.environ.items() if not INHERITED.fullmatch(name)}
     found.update(OMP_NUM_THREADS=str(case.threads), NUMBA_NUM_THREADS=str(case.threads))
     found.update({name: value.format(**placeholders(case)) for name, value in study.environment.items()})
@@ -172,7 +172,7 @@ def environment(study: Study, case: Case) -> dict[str, str]:
 
 
 def execute(study: Study, case: Case) -> dict[str, Any]:
-    """Run a case once; what is said of it in the results."""
+    """Run a case once; its line in the results."""
     run = study.runs[case.run]
     line: dict[str, Any] = {
         "run": case.run, "ranks": case.ranks, "threads": case.threads, "size": case.size,
@@ -206,7 +206,7 @@ def seconds(figure: Figure, folder: pathlib.Path, wall: float, output: str) -> f
     Raises
     ------
     ScalingError
-        The program has not printed or written it, or it is no positive number.
+        The program has not printed or written it, or it is not a positive number.
     """
     if figure.source == "wall":
         return wall
@@ -243,7 +243,7 @@ def _json_value(figure: Figure, folder: pathlib.Path, output: str) -> Any:
 def start(
     arguments: list[str], folder: pathlib.Path, variables: dict[str, str], timeout: float
 ) -> tuple[int | None, float, str, str]:
-    """Run a command: exit status (None: it took too long and was ended), seconds, what it printed, and its errors."""
+    """Run a command: exit status (None: killed after the time limit), seconds, output, and errors."""
     with (
         tempfile.TemporaryFile("w+", errors="replace") as output,
         tempfile.TemporaryFile("w+", errors="replace") as errors,
@@ -258,7 +258,7 @@ def start(
             raise ScalingError(f"{arguments[0]}: {error.strerror}; launcher says what starts the ranks") from None
         late = threading.Event()
         with _ended(process, timeout, late):
-            status = process.wait()  # without a limit of its own, which would look at the process every 50 ms only
+            status = process.wait()  # without a timeout, which would poll the process every 50 ms only
             wall = time.perf_counter() - begun
         output.seek(0)
         errors.seek(0)
@@ -267,7 +267,7 @@ def start(
 
 @contextlib.contextmanager
 def _ended(process: subprocess.Popen[bytes], timeout: float, late: threading.Event) -> Iterator[None]:
-    """Whatever happens, the process and those that it has started are gone afterwards; `late` if it took too long."""
+    """End a process and those that it has started, whatever happens; sets `late` if it took too long."""
 
     def end() -> None:
         late.set()
@@ -291,7 +291,7 @@ def _ended(process: subprocess.Popen[bytes], timeout: float, late: threading.Eve
 
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:
-    """To a process that has not ended, and to those that it has started."""
+    """Send a signal to a running process, and to those that it has started."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)

@@ -1,4 +1,4 @@
-"""The study file: which program is run, on how many ranks and threads, and which times count.
+"""The study file: the program, the numbers of ranks and threads, and the times to measure.
 
 A study is a TOML file::
 
@@ -57,7 +57,7 @@ class ScalingError(AmpiError):
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """How a time is taken from one run.
+    """The source of a time in a run's output.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class Figure:
     pattern : str
         For ``"print"``: a regular expression with one group; of several matches the last counts.
     key, file : str
-        For ``"json"``. Without a file, what is printed is looked at.
+        For ``"json"``. Without a file, the printed output is searched.
     scale : float
         Seconds in the unit of the figure.
     """
@@ -81,7 +81,7 @@ class Figure:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One way to start the program, and the modes whose times it gives."""
+    """One way to start the program, and the modes whose times it measures."""
 
     name: str
     python: tuple[str, ...]
@@ -91,7 +91,7 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What a batch system is told; empty where nothing is to be said."""
+    """Settings for a batch system; empty where not set."""
 
     system: str = ""
     partition: str = ""
@@ -107,7 +107,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Case:
-    """One measurement that a study asks for."""
+    """One measurement of a study."""
 
     repetition: int
     run: str
@@ -125,9 +125,9 @@ class Study:
     path : pathlib.Path
         The file; programs run in its folder.
     contents : dict
-        What stands in the file.
+        The contents of the file.
     network : dict or str
-        Of ``model``: its parameters, or the file that has them; empty if the study does not say.
+        For ``model``: the parameters of the network, or a file with them; empty if not given.
 
     Examples
     --------
@@ -159,12 +159,12 @@ class Study:
 
     @property
     def folder(self) -> pathlib.Path:
-        """Where the programs run."""
+        """The folder in which programs run."""
         return self.path.parent
 
     @property
     def results(self) -> pathlib.Path:
-        """The file of results that is written if no other is named."""
+        """The default file of results."""
         return self.path.with_name(f"{self.path.stem}-results.jsonl")
 
     @property
@@ -173,12 +173,12 @@ class Study:
         return tuple(mode for mode in MODES if any(mode in run.figures for run in self.runs.values()))
 
     def size_on(self, ranks: int, threads: int) -> int:
-        """What ``{size}`` stands for on so many ranks and threads.
+        """The value of ``{size}`` on so many ranks and threads.
 
         Raises
         ------
         ScalingError
-            In strong scaling, a size for each rank that is no whole number.
+            In strong scaling, the size per rank is not a whole number.
         """
         if self.sizes:
             return self.sizes[ranks]
@@ -202,7 +202,7 @@ class Study:
         ]
 
     def identity(self) -> dict[str, Any]:
-        """What must be the same in all results of one study: all but how often and on how many ranks it is measured."""
+        """The settings that must be equal in all results of a study: all except repetitions and numbers of ranks."""
         study = {key: value for key, value in self.contents["study"].items() if key not in _MAY_CHANGE}
         return {"study": study, "runs": self.contents["runs"], "environment": self.contents.get("environment", {})}
 
@@ -221,7 +221,7 @@ def read_study(path: str | pathlib.Path) -> Study:
     Raises
     ------
     ScalingError
-        There is no such file, it is no TOML, or a key or value is wrong; all that is wrong is named.
+        The file does not exist, is not TOML, or has wrong keys or values, all of which are named.
 
     Examples
     --------
@@ -241,7 +241,7 @@ def read_study(path: str | pathlib.Path) -> Study:
 
 
 def study_of(contents: Mapping[str, Any], path: pathlib.Path) -> Study:
-    """The study that the contents of a file say."""
+    """The study described by the contents of a file."""
     problems = Problems(path)
     problems.names("", contents, ("study", "runs", "environment", "job", "network"))
     values = problems.table("study", contents.get("study"), KEYS, ("script", "ranks"))
@@ -269,22 +269,22 @@ def study_of(contents: Mapping[str, Any], path: pathlib.Path) -> Study:
 
 
 class Problems:
-    """What is wrong with a file; everything is found before anything is raised."""
+    """The problems of a file, which are all collected before an error is raised."""
 
     def __init__(self, path: pathlib.Path):
         self.path = path
         self.found: list[str] = []
 
     def add(self, where: str, what: str) -> None:
-        """Note that something is wrong."""
+        """Note a problem."""
         self.found.append(f"{where}: {what}")
 
     def error(self) -> ScalingError:
-        """All that was found."""
+        """An error with all problems."""
         return ScalingError("\n".join(f"{self.path}: {problem}" for problem in self.found))
 
     def names(self, where: str, table: Mapping[str, Any], known: Sequence[str]) -> None:
-        """Keys that there are not."""
+        """Note unknown keys."""
         for name in table:
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
@@ -325,7 +325,7 @@ def _check_sizes(values: dict[str, Any], problems: Problems) -> None:
 
 
 def _runs(table: Any, problems: Problems) -> dict[str, Run]:
-    """The runs, of which each mode is measured by one."""
+    """The runs; each mode is measured by one of them."""
     if not isinstance(table, Mapping) or not table:
         problems.add("[runs]", 'is missing: [runs.primal] with primal = {from = "wall"} measures the program as it is')
         return {}
@@ -350,7 +350,7 @@ def _runs(table: Any, problems: Problems) -> dict[str, Run]:
 
 
 def _network(table: Any, problems: Problems) -> dict[str, float] | str:
-    """The network's parameters, or the file that has them; empty if the study says nothing of it."""
+    """The network's parameters, or a file with them; empty if not given."""
     found = problems.table("network", table, NETWORK_KEYS)
     if found is None:
         return {}
@@ -374,7 +374,7 @@ def _figure(where: str, values: dict[str, Any], problems: Problems) -> Figure:
     return Figure(source, values["pattern"], values["key"], values["file"], UNITS[values["unit"]])
 
 
-# What values may be: each of these gives what the study keeps, or a ValueError with what is allowed.
+# Types of values: each function returns the value to store, or raises a ValueError that says what is allowed.
 
 
 def text(value: Any) -> str:
@@ -432,7 +432,7 @@ def one_of(*allowed: str) -> Callable[[Any], str]:
 
 
 def whole(least: int) -> Callable[[Any], int]:
-    """A whole number that is not less."""
+    """A whole number with a lower bound."""
 
     def parse(value: Any) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -489,7 +489,7 @@ def expression(value: Any) -> str:
 
 
 def figure(value: Any) -> Any:
-    """How a time is taken; its keys are looked at later."""
+    """The source of a time; its keys are checked later."""
     if not isinstance(value, Mapping):
         raise ValueError('a table, as {from = "wall"}')
     return value

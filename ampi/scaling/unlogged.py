@@ -1,7 +1,7 @@
-"""What programs say to MPI that logs of tapes do not have: one-sided calls, barriers, files, pickled objects.
+"""Communication outside the logs of tapes: one-sided calls, barriers, files, pickled objects.
 
-One-sided calls and barriers are counted as they are called, and the adjoints of one-sided operations from a tape's
-records.  Of the others, and of what nobody knows how to cost, operation and line are named.
+One-sided calls and barriers are counted when they are called, and adjoints of one-sided operations from a tape's
+records.  Other operations, and those without a cost, are listed with their lines.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Numbers = tuple[int, int, int, set[int]]
 
 
 def plain(name: str) -> str:
-    """The one-sided operation of which this is a form.
+    """The basic one-sided operation of which an operation is a form.
 
     Examples
     --------
@@ -49,14 +49,14 @@ def plain(name: str) -> str:
 
 
 class Watch:
-    """Sees calls while a tape records, from `start` to `stop`.
+    """Observes calls while a tape records, from `start` to `stop`.
 
     Parameters
     ----------
     count : callable
-        Is given a row and its numbers.
+        Called with a row and its numbers.
     leave_out : callable
-        Is given what is not counted, and its line.
+        Called with operations that are not counted, and their lines.
     """
 
     def __init__(self, count: Callable[[Row, Numbers], None], leave_out: Callable[[str, str], object]) -> None:
@@ -86,7 +86,7 @@ class Watch:
                 self._put(cls, name, functools.partial(self._is_left_out, what))
 
     def stop(self) -> None:
-        """End: everything is as it was."""
+        """End, and restore everything."""
         while self._replaced:
             owner, name, value = self._replaced.pop()
             if value is None:
@@ -167,8 +167,8 @@ class Watch:
 def of_windows(tape: Tape) -> Iterator[tuple[Row, Numbers]]:
     """The adjoints of a tape's one-sided operations and epochs, in its latest sweep.
 
-    The origin alone does the adjoint of an operation, on the target's shadow.  What is added to the target at the end
-    of a mirrored epoch is an Accumulate, though it goes in a message.
+    The origin performs the adjoint of an operation, on the target's shadow.  Additions to the target at the end of a
+    mirrored epoch count as Accumulate, although they are sent in a message.
     """
     for window, _ in _happening(tape):
         size = window.reverse.partners
@@ -192,7 +192,7 @@ def of_windows(tape: Tape) -> Iterator[tuple[Row, Numbers]]:
 
 
 def _of_access(access: Access, in_lock_epoch: bool) -> list[tuple[str, int, int]]:
-    """Operation, bytes out and in, as `Access.exchange` does it."""
+    """Operation, and bytes out and in, of `Access.exchange`."""
     nbytes = access.target.count * access.target.dtype.itemsize
     both = "Win.Get_accumulate", nbytes, nbytes
     if access.op is None:
@@ -205,7 +205,7 @@ def _of_access(access: Access, in_lock_epoch: bool) -> list[tuple[str, int, int]
 
 
 def shadows_of(tape: Tape) -> set[tuple[str, str]]:
-    """What a sweep does for windows besides, in words, and where the windows were first seen."""
+    """Descriptions of a sweep's further work for windows, and the lines where the windows were first used."""
     found = set()
     for _, trace in _happening(tape):
         what = "what a sweep sets up for a window"

@@ -1,4 +1,4 @@
-"""How far a model is to be trusted: each measured number of ranks, predicted from the others alone."""
+"""Validation of a model: each measured number of ranks is predicted from the others."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def told(recorded: Mapping[int, list[dict[str, Any]]], network: Network, scaling
     Parameters
     ----------
     recorded : dict
-        By number of ranks: what each rank has counted.
+        The census of each rank, by number of ranks.
     network : Network
     scaling : str
-        Of the study.
+        The study's kind of scaling.
     """
     yield "Each number of ranks, predicted from the others:"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -52,7 +52,7 @@ def told(recorded: Mapping[int, list[dict[str, Any]]], network: Network, scaling
 
 
 def _of_itself(recorded: Mapping[int, list[dict[str, Any]]], network: Network, scaling: str, ranks: int) -> Any:
-    """What is predicted of a number of ranks from all that was recorded, that number included; None if nothing is."""
+    """The prediction for a number of ranks from all recordings, including that number; None if there is none."""
     try:
         return Model(recorded, network, scaling)(ranks)
     except ScalingError:
@@ -65,7 +65,7 @@ def _compared(phase: str, predicted: float, measured: float) -> str:
 
 
 def _differing(predicted: Classes, measured: Classes) -> list[str]:
-    """What differs: quantities of places, each summed over all ranks, and over the squares, lest errors cancel."""
+    """The quantities that differ, summed over all ranks, and also their squares so that errors do not cancel."""
     there, here = _sums(predicted), _sums(measured)
     return [
         f"{name} of {' '.join(place[:3])}"
