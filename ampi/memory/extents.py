@@ -136,18 +136,6 @@ def repeats_elements(array: np.ndarray) -> bool:
     return bool((np.diff(np.sort(places, axis=None)) < array.itemsize).any())
 
 
-def behind(base: Any) -> Any:
-    """The array behind what NumPy puts between a view and it: a memoryview, or the dummy of `as_strided`."""
-    if isinstance(base, memoryview):
-        return base.obj
-    if type(base) is _STRIDED:
-        return base.base
-    return base
-
-
-_STRIDED = type(np.lib.stride_tricks.as_strided(np.zeros(1)).base)
-
-
 def memory_at(address: int, nbytes: int) -> np.ndarray:
     """Bytes of memory of anybody's, which has to be kept alive by others."""
     return np.frombuffer(_bytes_type(nbytes).from_address(address), np.uint8)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..base import checks
-from .extents import address_of, behind, bounds_of, is_power_of_two, memory_at
+from .extents import address_of, bounds_of, is_power_of_two, memory_at
 from .layouts import alike, require_plain_class
 from .regions import Region
 
@@ -234,6 +234,18 @@ def _find(array: np.ndarray, create: bool) -> Storage | None:
         return _find_owned(owner, create)
     with _lock:
         return _find_foreign(array, owner, create)
+
+
+def behind(base: Any) -> Any:
+    """The array behind what NumPy puts between a view and it: a memoryview, or the dummy of `as_strided`."""
+    if isinstance(base, memoryview):
+        return base.obj
+    if type(base) is _STRIDED:
+        return base.base
+    return base
+
+
+_STRIDED = type(np.lib.stride_tricks.as_strided(np.zeros(1)).base)
 
 
 def _find_owned(owner: np.ndarray, create: bool) -> Storage | None:
@@ -521,6 +533,28 @@ def wrapped(result: Any) -> Any:
         items = [wrapped(item) for item in result]
         return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
     return result
+
+
+Memory = tuple[np.ndarray, Storage | None, np.dtype | None]
+"""Memory that has been found: an array on it, its storage, and the dtype of floating-point elements that it has."""
+
+
+def memory_of(array: np.ndarray, storage: Storage | None) -> Memory:
+    """Describe the memory of an array whose storage has been found."""
+    if storage is None:
+        return array, None, None
+    dtype = array.dtype
+    return array, storage, dtype if dtype.kind in "fc" else dtype_of_memory(array)
+
+
+def dtype_of_memory(array: np.ndarray) -> np.dtype | None:
+    """The dtype of the floating-point memory that an array looks at, as itself or as bytes; None for other memory."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        if carries_derivatives(base.dtype):
+            return base.dtype
+        base = base.base.obj if isinstance(base.base, memoryview) else base.base
+    return None
 
 
 def carries_derivatives(dtype: np.dtype) -> bool:

@@ -18,7 +18,7 @@ from ampi.mpi.memory.bundles import Bundle
 from ampi.mpi.memory.datatypes import made_of, typemap_of
 from ampi.mpi.memory.message_memory import AdjointMemory, MessageMemory
 from ampi.mpi.memory.packed_adjoints import PackedAdjoints
-from ampi.mpi.memory.pieces import Layout, Piece, reach
+from ampi.mpi.memory.typemaps import Layout, Piece, reach
 from ampi.mpi.windows.target import target_of
 from ampi.tape import Sweep
 

@@ -26,6 +26,7 @@ from ..waiting.notices import across, neighbours, notice_of, stranded, tell
 from ..waiting.waiting import outbox_of, running
 from .agreement import agree
 from .messages import (
+    ALL,
     Collective,
     Completion,
     LateCompletion,
@@ -33,8 +34,6 @@ from .messages import (
     Received,
     Route,
     Sent,
-    new_received,
-    new_sent,
 )
 from .ownership import claim, release, require_alone
 from .reverse import Reverse, reverse_of
@@ -385,7 +384,7 @@ def log_sent(
         What is sent carries derivatives: the message has an adjoint.
     """
     log = log_for(tape, name, comm, active, buffer)
-    sent = new_sent(kind, buffer, active, Route(name, log.place, dest, tag, False, call_site(3)))
+    sent = _new_sent(kind, buffer, active, Route(name, log.place, dest, tag, False, call_site(3)))
     log.messages.append(sent)
     return sent
 
@@ -409,10 +408,40 @@ def log_received(
     """
     # On a communicator without a reverse side, no active values can have been sent.
     log = log_for(tape, name, comm, False, buffer)
-    receive = new_received(
+    receive = _new_received(
         kind, buffer, tracked, Route(name, log.place, source, tag, source == mpi.ANY_SOURCE, call_site(3))
     )
     log.messages.append(receive)
+    return receive
+
+
+def _new_sent(kind: type[Sent], buffer: AdjointMemory, active: bool, route: Route) -> Any:
+    """A message of a buffer that is sent."""
+    sent = kind()
+    sent.route = route
+    sent.buffer = buffer if active else None
+    sent.nbytes = buffer.nbytes
+    sent.request = None
+    sent.wild = False
+    sent.void = False
+    sent.back = None
+    sent.flight = None
+    return sent
+
+
+def _new_received(kind: type[Received], buffer: AdjointMemory, active: bool, route: Route) -> Any:
+    """A receive into a buffer."""
+    receive = kind()
+    receive.route = route
+    receive.buffer = buffer if active else None
+    receive.nbytes = ALL
+    receive.request = None
+    receive.undo = ()
+    receive.wild = route.wild
+    receive.void = False
+    receive.dropped = False
+    receive.back = None
+    receive.flight = None
     return receive
 
 

@@ -11,7 +11,6 @@ from mpi4py import MPI as mpi
 from ...tape import AdjointRecord, BaseAdjoint, Push, Sweep, Undo, lanes_of
 from ..base.call_sites import call_site, line_of
 from ..memory.buffers import Buffer, arrive
-from ..memory.message_memory import AdjointMemory
 from ..memory.tangents import set_tangent, tangent_in
 from ..waiting.arrivals_seen import has_arrived
 from ..waiting.waiting import outbox_of, wait
@@ -307,36 +306,6 @@ class Lost(Received):
 
     def arrive(self, push: Push) -> None:
         """Nothing."""
-
-
-def new_sent(kind: type[Sent], buffer: AdjointMemory, active: bool, route: Route) -> Any:
-    """A message of a buffer that is sent."""
-    sent = kind()
-    sent.route = route
-    sent.buffer = buffer if active else None
-    sent.nbytes = buffer.nbytes
-    sent.request = None
-    sent.wild = False
-    sent.void = False
-    sent.back = None
-    sent.flight = None
-    return sent
-
-
-def new_received(kind: type[Received], buffer: AdjointMemory, active: bool, route: Route) -> Any:
-    """A receive into a buffer."""
-    receive = kind()
-    receive.route = route
-    receive.buffer = buffer if active else None
-    receive.nbytes = ALL
-    receive.request = None
-    receive.undo = ()
-    receive.wild = route.wild
-    receive.void = False
-    receive.dropped = False
-    receive.back = None
-    receive.flight = None
-    return receive
 
 
 class Completion(AdjointRecord, list):

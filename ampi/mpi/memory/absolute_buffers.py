@@ -9,13 +9,11 @@ import numpy as np
 
 from ...errors import ActivityError
 from ...memory.live_arrays import tracked_arrays
-from ...memory.storages import Region, Storage, arrays_of_blocks, memory_at, storage_of
+from ...memory.storages import Memory, Region, Storage, arrays_of_blocks, memory_at, memory_of, storage_of
 from ...tape import Sweep, Tape, Undo
 from .argument_forms import per_rank, typemap_for
-from .buffers import NOTHING, Buffer
-from .derived_buffers import buffer_at, opaque_buffer
-from .pieces import Piece, reach
-from .typemaps import Typemap, typemap_at
+from .buffers import NOTHING, Buffer, buffer_at
+from .typemaps import Piece, Typemap, reach, typemap_at
 
 _Blocks = list[tuple[Storage, np.ndarray]]
 
@@ -38,7 +36,7 @@ class Composite(Buffer):
     def __init__(
         self, dtype: np.dtype, count: int, parts: list[tuple[np.ndarray, Buffer]], ends: np.ndarray | None = None
     ) -> None:
-        super().__init__(None, dtype, count)
+        super().__init__(None, None, dtype, count)
         self.parts = parts
         self.asides: list[Buffer] = []
         self.ends = ends
@@ -103,7 +101,8 @@ class Composite(Buffer):
     def detach(self) -> Composite:
         """As `Buffer.detach`."""
         for part in self._all():
-            part.detach()
+            if part.storage is not None:  # other memory is not kept alive by its array
+                part.detach()
         return self
 
     def places(self) -> np.ndarray:
@@ -176,10 +175,10 @@ def vector_at_addresses(datatype: Any, counts: Any, displs: Any, blocks: int) ->
         [0] * blocks if displs is None else per_rank(displs, blocks, lambda value: [value * r for r in range(blocks)])
     )
     if not any(counts) or datatype is None:
-        nothing = Buffer(None, None, 0)
+        nothing = Buffer(None, None, None, 0)
         nothing.counts = [0] * blocks
         return nothing
-    typemap = typemap_for(None, datatype)
+    typemap = typemap_for(datatype)
     items = [displ + np.arange(count) for count, displ in zip(counts, displs)]
     buffer = _at_items(typemap, np.concatenate(items) * typemap.extent, tracked_blocks())
     length = buffer.count // sum(counts)
@@ -198,13 +197,13 @@ def at_addresses(datatype: Any, count: int, displ: int, start: int = 0, tracked:
     """
     if count == 0 or datatype is None:
         return NOTHING
-    typemap = typemap_for(None, datatype)
+    typemap = typemap_for(datatype)
     address = start + displ * typemap.extent
     low, high = bounds(typemap, count, address)
     tracked = _blocks_between(tracked_blocks() if tracked is None else tracked, low, high)
     for storage, array in tracked:
         if storage.address <= low and high <= storage.address + storage.nbytes:
-            return buffer_at(array, typemap, count, address)
+            return buffer_at(memory_of(array, storage), typemap, count, address)
     return _at_items(typemap, address + np.arange(count, dtype=np.int64) * typemap.extent, tracked)
 
 
@@ -223,17 +222,19 @@ def _at_items(typemap: Typemap, items: np.ndarray, tracked: _Blocks) -> Buffer:
         return NOTHING
     if touched != {_PLAIN} and (typemap.dtype is None or typemap.dtype.itemsize == 1):
         raise _not_composed()
-    arrays = [array for _, array in blocks] + [memory_at(low, high - low)]  # the last one is that at _PLAIN
     if typemap.dtype is None:
-        return opaque_buffer(arrays[_PLAIN], typemap, len(items), 0)
-    parts = [(where, _scattered(arrays[k], typemap.dtype, elements[0][1][where])) for k, where in _by_owner(owners[0])]
+        return buffer_at((memory_at(low, high - low), None, None), typemap, len(items), 0)
+    memories = [*blocks, (None, memory_at(low, high - low))]  # the last one is that at _PLAIN
+    parts = [
+        (where, _scattered(*memories[k], typemap.dtype, elements[0][1][where])) for k, where in _by_owner(owners[0])
+    ]
     ends = None
     if typemap.mixed:
         ends = (typemap.size * np.arange(len(items))[:, None] + typemap.places).ravel()
     buffer = Composite(typemap.dtype, len(elements[0][1]), parts, ends)
     buffer.nbytes = len(items) * typemap.size
     buffer.asides = [
-        _scattered(arrays[k], dtype, addresses[where])
+        _scattered(*memories[k], dtype, addresses[where])
         for (dtype, addresses), owner in zip(elements[1:], owners[1:])
         for k, where in _by_owner(owner)
         if k != _PLAIN
@@ -248,13 +249,28 @@ def _by_owner(owner: np.ndarray) -> list[tuple[int, np.ndarray]]:
     return [(int(k), np.flatnonzero(owner == k)) for k in np.unique(owner)]
 
 
-def _scattered(array: np.ndarray, dtype: np.dtype, addresses: np.ndarray) -> Buffer:
+def _scattered(storage: Storage | None, array: np.ndarray, dtype: np.dtype, addresses: np.ndarray) -> Buffer:
     """The buffer of elements at these addresses in one memory."""
     low = int(addresses.min())
-    buffer = buffer_at(array, typemap_at(dtype, addresses - low), 1, low)
+    typemap = typemap_at(dtype, addresses - low)
+    if storage is None:  # which elements these are is for warnings
+        memory: Memory = _regular(typemap.pieces(1), dtype, low), None, None
+    else:
+        memory = memory_of(array, storage)
+    buffer = buffer_at(memory, typemap, 1, low)
     if buffer.dtype != dtype or buffer.raw or (buffer.storage is not None and buffer.storage.packed):
         raise _not_composed()
     return buffer
+
+
+def _regular(pieces: list[Piece], dtype: np.dtype, address: int) -> np.ndarray:
+    """Return an array on elements in memory that is not tracked: of exactly these if they are regular."""
+    low, high = reach(pieces, dtype.itemsize)
+    memory = memory_at(address + low, high - low)
+    if len(pieces) != 1:
+        return memory.view(dtype) if memory.nbytes % dtype.itemsize == 0 else memory
+    ((offset, shape, strides),) = pieces
+    return np.ndarray(shape, dtype, memory, offset - low, strides)
 
 
 def tracked_blocks() -> _Blocks:

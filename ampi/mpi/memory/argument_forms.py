@@ -61,7 +61,7 @@ def _form(spec: Any, pairs: type | tuple[type, ...]) -> tuple[Any, Any, Any, Any
 
 
 def simple_form(spec: Any) -> tuple[Any, Any, Any, Any]:
-    """Memory, count, displacement and datatype of a message with one count."""
+    """Return memory, count, displacement and datatype of a message with one count."""
     return _form(spec, (list, tuple))
 
 
@@ -82,20 +82,6 @@ def per_rank(values: Any, blocks: int, spread: Callable[[int], list[int]]) -> li
     return values
 
 
-def inferred_count(nbytes: int, extent: int) -> int:
-    """Number of items of a datatype in so many bytes, where the argument does not say it."""
-    if nbytes <= 0:
-        return 0
-    if extent <= 0:
-        raise ValueError(f"message: cannot infer count, datatype extent {extent}")
-    count, rest = divmod(nbytes, extent)
-    if rest:
-        raise ValueError(
-            f"message: cannot infer count, buffer length {nbytes} is not a multiple of datatype extent {extent}"
-        )
-    return count
-
-
 def as_array(memory: Any) -> np.ndarray:
     """A NumPy array of any memory that mpi4py takes, without a copy.
 
@@ -113,12 +99,12 @@ def as_array(memory: Any) -> np.ndarray:
     return array
 
 
-def typemap_for(array: np.ndarray | None, datatype: Any) -> Typemap:
-    """The typemap of a datatype argument; without one, that of the array's elements."""
+def typemap_for(datatype: Any, dtype: np.dtype | None = None) -> Typemap:
+    """Return the typemap of a datatype argument; without one, of elements of an array's dtype."""
     if isinstance(datatype, Typemap):
         return datatype
     if datatype is None:
-        datatype = datatype_named(array.dtype.char)
+        datatype = datatype_named(dtype.char)  # type: ignore[union-attr]
     elif isinstance(datatype, str):
         datatype = datatype_named(datatype)
     if datatype == MPI.DATATYPE_NULL:

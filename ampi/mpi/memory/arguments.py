@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ...memory.storages import address_of, storage_of
+from ...memory.storages import address_of, memory_of, storage_of
 from .absolute_buffers import at_addresses, tracked_blocks, vector_at_addresses
 from .argument_forms import (
     as_array,
-    inferred_count,
     is_bottom,
     is_nothing,
     per_rank,
@@ -19,8 +18,7 @@ from .argument_forms import (
     typemap_for,
     vector_form,
 )
-from .buffers import FLOATING, NOTHING, Buffer, as_packed
-from .derived_buffers import buffer_at, buffer_of, vector_buffer
+from .buffers import FLOATING, NOTHING, Buffer, as_packed, buffer_at, vector_buffer
 from .packed_adjoints import PackedAdjoints
 
 # Dtypes that mpi4py sends without being told a datatype.
@@ -45,40 +43,45 @@ def parse(spec: Any, blocks: int = 0) -> Buffer:
     TypeError, ValueError, KeyError, BufferError
         As mpi4py would.
     """
-    if isinstance(spec, np.ndarray) and spec.flags.forc and _is_plain_sequence(spec):
-        if blocks > 1 and spec.size % blocks:
-            raise ValueError(f"message: number of entries {spec.size} is not a multiple of {blocks} blocks")
-        return Buffer(spec, spec.dtype, spec.size)
-    memory, count, displ, datatype = simple_form(spec)
-    if is_nothing(count, displ, datatype):
-        return NOTHING
-    if is_bottom(memory):
-        return at_addresses(datatype, (count or 0) * max(blocks, 1), displ or 0)
-    array = as_array(memory)
-    typemap = typemap_for(array, datatype)
-    displ = 0 if displ is None else operator.index(displ)
-    if displ < 0:
-        raise ValueError(f"message: negative displacement {displ}")
-    blocks = max(blocks, 1)
-    if count is None:
-        count = inferred_count(array.nbytes - displ * typemap.extent, typemap.extent)
-        if count % blocks:
-            raise ValueError(f"message: number of entries {count} is not a multiple of {blocks} blocks")
+    count = displ = datatype = None
+    if isinstance(spec, np.ndarray):
+        array = spec if spec.flags.forc else as_array(spec)
     else:
-        count = operator.index(count) * blocks
-        if count < 0:
-            raise ValueError(f"message: negative count {count}")
-    return buffer_of(array, typemap, count, displ)
+        memory, count, displ, datatype = simple_form(spec)
+        if count == 0 and is_nothing(count, displ, datatype):
+            return NOTHING
+        if not isinstance(memory, np.ndarray) and is_bottom(memory):
+            return at_addresses(datatype, (count or 0) * max(blocks, 1), displ or 0)
+        array = as_array(memory)
+    storage, dtype = storage_of(array), array.dtype
+    if array is not spec or (dtype not in FLOATING and (storage is not None or dtype not in _AUTOMATIC)):
+        found = memory_of(array, storage)
+        typemap = typemap_for(datatype, dtype)
+        displ = 0 if displ is None else operator.index(displ)
+        if displ < 0:
+            raise ValueError(f"message: negative displacement {displ}")
+        if count is None:
+            count = typemap.fitting(array.nbytes - displ * typemap.extent)
+            _require_blocks(count, blocks)
+        else:
+            count = operator.index(count) * max(blocks, 1)
+            if count < 0:
+                raise ValueError(f"message: negative count {count}")
+        return buffer_at(found, typemap, count, address_of(array) + displ * typemap.extent)
+    if blocks > 1:
+        _require_blocks(array.size, blocks)
+    return Buffer(array, storage, dtype, array.size)
 
 
-def _is_plain_sequence(array: np.ndarray) -> bool:
-    dtype = array.dtype
-    return dtype in FLOATING or (dtype in _AUTOMATIC and storage_of(array) is None)
+def _require_blocks(count: int, blocks: int) -> None:
+    if blocks > 1 and count % blocks:
+        raise ValueError(f"message: number of entries {count} is not a multiple of {blocks} blocks")
 
 
 def parse_bytes(spec: Any) -> Buffer:
     """The same for an operation that moves data and does not look at it: messages of bytes may hold packed elements."""
-    return as_packed(parse(spec))
+    buffer = parse(spec)
+    return as_packed(buffer)
 
 
 def parse_moved(spec: Any, blocks: int = 0) -> Buffer:
@@ -126,9 +129,9 @@ def parse_vector(spec: Any, blocks: int) -> Buffer:
     if is_bottom(memory):
         return vector_at_addresses(datatype, counts, displs, blocks)
     array = as_array(memory)
-    typemap = typemap_for(array, datatype)
+    typemap = typemap_for(datatype, array.dtype)
     if counts is None:
-        whole, rest = divmod(inferred_count(array.nbytes, typemap.extent), blocks)
+        whole, rest = divmod(typemap.fitting(array.nbytes), blocks)
         counts = [whole + (r < rest) for r in range(blocks)]
     else:
         counts = per_rank(counts, blocks, lambda value: [value] * blocks)
@@ -138,7 +141,7 @@ def parse_vector(spec: Any, blocks: int) -> Buffer:
             displs[r] = displs[r - 1] + counts[r - 1]
     else:
         displs = per_rank(displs, blocks, lambda value: [value * r for r in range(blocks)])
-    return vector_buffer(array, typemap, counts, displs)
+    return vector_buffer(memory_of(array, storage_of(array)), typemap, counts, displs)
 
 
 def parse_types(spec: Any, blocks: int) -> list[Buffer]:
@@ -174,7 +177,8 @@ def parse_types(spec: Any, blocks: int) -> list[Buffer]:
             for count, displ, datatype in zip(counts, displs, types, strict=True)
         ]
     array = as_array(memory)
+    memory, start = memory_of(array, storage_of(array)), address_of(array)
     return [
-        buffer_at(array, typemap_for(array, datatype), count, address_of(array) + displ)
+        buffer_at(memory, typemap_for(datatype, array.dtype), count, start + displ)
         for count, displ, datatype in zip(counts, displs, types, strict=True)
     ]

@@ -9,6 +9,7 @@ A buffer keeps no handle of MPI: the user may free the datatype.  After `Buffer.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,12 +17,11 @@ import numpy as np
 
 from ...arrays.byte_views import bits_in
 from ...errors import ActivityError
-from ...memory.storages import RECEIVED, Region, Storage, TrackedArray, address_of, plain, set_message, storage_of
+from ...memory.storages import RECEIVED, Memory, Region, Storage, TrackedArray, address_of, plain, set_message
 from ...tape import Sweep, Tape, Undo, overwrite
 from ...tape.recording import current, open_tapes, recording
 from .packed_adjoints import SLOT_DTYPE
-from .pieces import Layout, Piece
-from .typemaps import Typemap
+from .typemaps import Layout, Piece, Typemap
 
 FLOATING = frozenset(np.dtype(c) for c in "efdgFDG")
 _BYTE = np.dtype(np.uint8)
@@ -92,6 +92,7 @@ class Buffer:
     def __init__(
         self,
         array: np.ndarray | None,
+        storage: Storage | None,
         dtype: np.dtype | None,
         count: int,
         address: int | None = None,
@@ -101,8 +102,8 @@ class Buffer:
         self.dtype = dtype
         self.count = count
         self.counts: list[int] | None = None
-        self.storage: Storage | None = None if array is None else storage_of(array)
-        self.tracked = self.storage is not None and dtype in FLOATING
+        self.storage = storage
+        self.tracked = storage is not None and dtype in FLOATING
         self.raw = False
         self.mixed = False
         self.bytewise = False
@@ -275,8 +276,7 @@ class Buffer:
     def part(self, start: int, stop: int) -> Buffer:
         """The buffer of elements ``start`` to ``stop``."""
         itemsize = self._item().itemsize if self.dtype is not None else 1
-        part = Buffer(self.array, self.dtype, stop - start)
-        part.storage = self.storage
+        part = Buffer(self.array, self.storage, self.dtype, stop - start)
         part.tracked = self.tracked
         part.raw, part.mixed = self.raw, self.mixed
         part.bytewise, part.packed = self.bytewise, self.packed
@@ -471,7 +471,62 @@ def _fill(views: Sequence[np.ndarray], values: np.ndarray) -> None:
         start += view.size
 
 
-NOTHING = Buffer(None, None, 0)
+def buffer_at(memory: Memory, typemap: Typemap, count: int, address: int) -> Buffer:
+    """Return the buffer of ``count`` items of a typemap from an address on."""
+    array, storage, dtype = memory
+    if dtype is None or typemap.dtype is None or typemap.dtype in FLOATING:
+        dtype, start = None, 0
+        if typemap.contiguous:
+            buffer = Buffer(array, storage, typemap.dtype, count * typemap.length, address)
+            buffer.bytewise = typemap.dtype.itemsize == 1
+            return buffer
+    else:
+        start = address - storage.address  # type: ignore[union-attr]
+    chosen = typemap.selection(count, dtype, start)
+    buffer = Buffer(array, storage, chosen.dtype, chosen.count, address, chosen.layout)
+    buffer.extra = chosen.extra
+    if chosen.dtype is None:
+        buffer.mixed = True
+        buffer.nbytes = count * typemap.size
+        return buffer
+    buffer.raw = dtype is not None
+    buffer.bytewise = typemap.dtype.itemsize == 1
+    if typemap.mixed and dtype is None:
+        buffer.mixed = True
+        buffer.typemap = typemap
+        buffer.nbytes = count * typemap.size
+    return buffer
+
+
+def vector_buffer(memory: Memory, typemap: Typemap, counts: list[int], displs: list[int]) -> Buffer:
+    """Return the buffer of one block for each rank: counts and displacements in items."""
+    array, storage, _ = memory
+    start, extent = address_of(array), typemap.extent
+    filled = [r for r in range(len(counts)) if counts[r]]
+    if all(displs[r] + counts[r] == displs[s] for r, s in itertools.pairwise(filled)):
+        first = displs[filled[0]] if filled else 0
+        buffer = buffer_at(memory, typemap, sum(counts), start + first * extent)
+        length = buffer.count // sum(counts) if filled and typemap.dtype == buffer.dtype else 0
+        buffer.counts = [n * length for n in counts]
+        if length or not filled:
+            return buffer
+    blocks = [buffer_at(memory, typemap, n, start + displ * extent) for n, displ in zip(counts, displs)]
+    if any(block.dtype is None for block in blocks):
+        buffer = Buffer(array, storage, None, 0, start)
+        buffer.mixed = True
+    else:
+        pieces = [piece.moved(block.address - start) for block in blocks for piece in block.pieces()]
+        dtype = blocks[0].dtype
+        layout = Layout(pieces, dtype.itemsize)
+        buffer = Buffer(array, storage, dtype, layout.count, start, layout)
+        buffer.raw, buffer.mixed, buffer.bytewise = blocks[0].raw, typemap.mixed, blocks[0].bytewise
+    buffer.extra = [(d, p.moved(block.address - start)) for block in blocks for d, p in block.extra]
+    buffer.counts = [block.count for block in blocks]
+    buffer.nbytes = sum(block.nbytes for block in blocks)
+    return buffer
+
+
+NOTHING = Buffer(None, None, None, 0)
 """What ``PROC_NULL`` sends, and what stands for a buffer that is not significant on this rank."""
 
 

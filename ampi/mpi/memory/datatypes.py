@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from mpi4py import MPI
 
-from .pieces import MOST_PIECES, Piece, compress, concatenated, simplified
-from .typemaps import Group, Typemap
+from .typemaps import MOST_PIECES, Group, Piece, Typemap, compress, concatenated, simplified
 
 _FEW_ELEMENTS = 4096  # of which all offsets are looked at
 
@@ -78,7 +77,8 @@ def datatype_named(name: str) -> MPI.Datatype:
 
 
 def _decoded(datatype: MPI.Datatype) -> Typemap:
-    return Typemap(_elements(datatype).groups(), datatype.size, datatype.extent)
+    groups = _elements(datatype).groups()
+    return Typemap(groups, datatype.size, datatype.extent)
 
 
 # Basic dtypes met so far; in a list of elements each names its dtype by the position in this list.

@@ -16,12 +16,11 @@ from ...base import checks
 from ...base.program_lines import LIBRARIES
 from ...errors import ActivityError, ActivityWarning
 from ...memory.extents import bounds_of
-from ...memory.storages import carries_derivatives, memory_at, storage_of
+from ...memory.storages import carries_derivatives, storage_of
 from ...tape import Tape, where_called
 from ...tape.recording import recording
 from ..base.call_sites import call_site, name_of
 from .buffers import FLOATING, Buffer
-from .pieces import reach
 
 _warned: set[str] = set()
 _sites: set[int] = set()  # of calls on these lines: what `call_site` gives lives as long as the process
@@ -48,25 +47,37 @@ def mind(name: str, buffer: Any, verb: str, preposition: str, partner: Any) -> N
     if checks.level == checks.OFF or not buffer.nbytes:
         return
     if type(buffer) is Buffer:
-        if buffer.storage is None and buffer.array is not None and _has_floats(buffer):
-            _mind(f"{name} {verb}", buffer.array, f" {preposition} ", partner, id(call_site(2)))
+        if buffer.storage is None and buffer.array is not None:
+            _mind(buffer.array, name, verb, preposition, partner, buffer, True)
         return
     for _, part in getattr(buffer, "parts", ()):
-        if part.storage is None and _has_floats(part):
-            _mind(f"{name} {verb}", _elements(part), f" {preposition} ", partner, 0)
+        if part.storage is None:
+            _mind(part.array, name, verb, preposition, partner, part)
 
 
 def mind_objects(obj: Any) -> None:
     """The same for plain arrays of floating-point numbers in an object that is sent."""
     if type(obj) not in _ATOMS and checks.level != checks.OFF and recording() is not None:
         for array in plain_within(obj):
-            _mind("an object is sent that holds", array, "", "", 0)
+            _mind(array, "an object", "is sent that holds")
 
 
-def _mind(what: str, array: np.ndarray, to: str, partner: Any, site: int) -> None:
+def _mind(
+    array: np.ndarray,
+    name: str,
+    verb: str,
+    preposition: str = "",
+    partner: Any = "",
+    part: Buffer | None = None,
+    is_whole: bool = False,
+) -> None:
+    """Warn of one array, once per line; ``is_whole`` if it is all that the call of the program sends."""
+    if part is not None and not _has_floats(part):
+        return
     tape = recording()
     if tape is None or is_constant(array) or not _has_active(tape):
         return
+    site = id(call_site(3)) if is_whole else 0
     if site in _sites and not checks.strict:
         return
     place = where_called()
@@ -78,8 +89,9 @@ def _mind(what: str, array: np.ndarray, to: str, partner: Any, site: int) -> Non
     if holds(low, high):
         return
     whom = name_of(partner) if isinstance(partner, mpi.Comm) else partner
+    to = f" {preposition} {whom}" if preposition else ""
     text = (
-        f"{place}: {what} a plain numpy array{_described(array)}{to}{whom} while a tape records: it "
+        f"{place}: {name} {verb} a plain numpy array{_described(array)}{to} while a tape records: it "
         "carries no derivatives, whatever it was computed from; make it with ampi.numpy, or write ampi.constant(...) "
         "around it if it is meant to be constant"
     )
@@ -95,17 +107,6 @@ def _has_floats(buffer: Buffer) -> bool:
         or buffer.dtype in FLOATING
         or any(dtype in FLOATING for dtype, _ in buffer.extra)
     )
-
-
-def _elements(part: Buffer) -> np.ndarray:
-    """Elements of one dtype in memory that a message names by addresses, as an array if they are regular."""
-    pieces, dtype = part.pieces(), part.dtype
-    low, high = reach(pieces, dtype.itemsize)  # type: ignore[union-attr]
-    memory = memory_at(part.address + low, high - low)  # type: ignore[operator]
-    if len(pieces) > 1:
-        return memory.view(dtype) if memory.nbytes % dtype.itemsize == 0 else memory  # type: ignore[union-attr]
-    ((offset, shape, strides),) = pieces
-    return np.ndarray(shape, dtype, memory, offset - low, strides)
 
 
 def _is_floating(dtype: np.dtype) -> bool:

@@ -191,11 +191,13 @@ def record_first_send(name: str, comm: Any, buf: Any, dest: int, tag: int) -> Se
         refuse_others(buffer)
         return None
     active = buffer.active(tape) and recording() is not None
+    if active:
+        detached = buffer.detach()
+        keep_message(buf, detached)
     if not active or type(buffer) is not Buffer:
         mind(name, buffer, "sends", "to rank", dest)
     sent = log_sent(tape, name, comm, buffer, active, dest, tag)
     if active:
-        keep_message(buf, buffer.detach())
         tape.append_record(sent)
     return sent
 

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI as mpi
 
-from ...memory.storages import Storage, address_of, plain, storage_of, track_block
+from ...memory.storages import Storage, address_of, dtype_of_memory, plain, storage_of, track_block
 from ...tape import overwrite, require_seen
 from ...tape.recording import opened, recording
 from ..log.reverse import reverse_of_window
 from ..memory.argument_forms import as_array
-from ..memory.derived_buffers import memory_dtype
 from .forward_windows import forward_trace, open_shadow, push_of
 from .trace import activate, require_innermost, trace_of
 from .window import Window, alive, tape_of, window_of, windows
@@ -84,7 +83,7 @@ def register(win: Any, comm: Any, unit: int, memory: Any = None, shared: bool = 
         window.storage = track_block(storage, lambda: alive(reference))
     else:
         array = None if isinstance(memory, mpi.BottomType) else as_array(memory)
-        known = None if array is None or memory_dtype(array) is None else storage_of(array)
+        known = None if array is None or dtype_of_memory(array) is None else storage_of(array)
         address, nbytes = (0, 0) if array is None else (address_of(array), array.nbytes)
         window = Window(reverse, known, address, nbytes, unit)
     window.shared = shared
@@ -115,7 +114,7 @@ def require_innermost_memory(memory: Any) -> None:
     if tape is None or memory is None or isinstance(memory, mpi.BottomType):
         return
     array = as_array(memory)
-    if memory_dtype(array) is not None:
+    if storage_of(array) is not None and dtype_of_memory(array) is not None:
         require_seen(tape, array)
 
 
@@ -142,7 +141,7 @@ def attach(win: Any, memory: Any) -> None:
     """Memory is attached to a dynamic window."""
     window = window_of(win)
     array = as_array(memory)
-    storage = storage_of(array) if memory_dtype(array) is not None else None
+    storage = storage_of(array) if dtype_of_memory(array) is not None else None
     if window is None or window.attached is None or storage is None:
         return
     _expose(storage, array)

@@ -65,27 +65,40 @@ def record(
     access = None
     if trace is not None:
         access = _access(trace, tape, name, rank, spec, (reads, writes), source, sink, op)
-    if trace is not None and tape.forward is not None:  # forward mode
-        return _go_forward(trace, tape, name, rank, spec, (reads, writes), source, sink, access, undo)
+    is_forward = trace is not None and tape.forward is not None
+    if is_forward and sink is not None and recording() is not None:
+        check_lost(trace, access, name, rank, spec, reads if writes is None else writes, sink)  # type: ignore[arg-type]
     if access is None:
-        cut = sink is not None and sink.tracked and window is not None
-        if cut or undo:
-            tape.append(Cut(sink.detach()) if cut else None, undo)  # type: ignore[union-attr]
+        _cut(tape, window, sink, undo, is_forward)
         return None
-    assert trace is not None and window is not None and (source is not None or sink is not None)
+    assert trace is not None and window is not None
     if trace.pushes:
         trace.note(access, source)
-    if _waits(trace, access, rank, source, sink):
-        tape.append(Begun(access), undo)
-    else:
+    waits = _waits(trace, access, rank, source, sink)
+    if trace.pushes and not waits:
+        window.to_push = partial(trace.push, access)
+    if is_forward:
+        if undo:
+            tape.append(None, undo)
+        return trace, access
+    if not waits:
         trace.accesses.append(access)
-        tape.append(access, undo)
-        if trace.pushes:
-            window.to_push = partial(trace.push, access)
+    tape.append(Begun(access) if waits else access, undo)
     for buffer in (access.origin, access.result):
         if buffer is not None and not access.holds(buffer):
             buffer.detach()
     return trace, access
+
+
+def _cut(tape: Tape, window: Window | None, sink: Buffer | None, undo: Any, is_forward: bool) -> None:
+    """Note that what is received carries no derivatives."""
+    cut = sink is not None and sink.tracked and window is not None
+    if cut and is_forward:
+        window.to_push = partial(set_tangent, tape.forward, sink, None)  # type: ignore[union-attr]
+    elif cut:
+        return tape.append(Cut(sink.detach()), undo)  # type: ignore[union-attr]
+    if undo:
+        tape.append(None, undo)
 
 
 def carried_out(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -151,33 +164,6 @@ class Cut(BaseAdjoint):
         self.sink.zero(sweep)
 
     tangent = __call__
-
-
-def _go_forward(
-    trace: Any,
-    tape: Tape,
-    name: str,
-    rank: int,
-    spec: Any,
-    given: tuple[Any, Any],
-    source: Buffer | None,
-    sink: Buffer | None,
-    access: Access | None,
-    undo: Any,
-) -> tuple[Trace, Access] | None:
-    """The same in forward mode: tangents are moved now, or when the operation has completed."""
-    if undo:
-        tape.append(None, undo)
-    if sink is not None and recording() is not None:
-        check_lost(trace, access, name, rank, spec, given[0] if given[1] is None else given[1], sink)
-    if access is None:
-        if sink is not None and sink.tracked:
-            trace.window.to_push = partial(set_tangent, tape.forward, sink, None)
-        return None
-    trace.note(access, source)
-    if not _waits(trace, access, rank, source, sink):
-        trace.window.to_push = partial(trace.push, access)
-    return trace, access
 
 
 def _waits(trace: Any, access: Access, rank: int, source: Buffer | None, sink: Buffer | None) -> bool:

@@ -10,10 +10,9 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from ...errors import ActivityError
-from ..memory.argument_forms import as_array, inferred_count, simple_form, typemap_for
+from ..memory.argument_forms import as_array, simple_form, typemap_for
 from ..memory.datatypes import datatype_named, made_of, typemap_of
-from ..memory.pieces import Piece, reach
-from ..memory.typemaps import Typemap, regrouped
+from ..memory.typemaps import Piece, Typemap, reach, regrouped
 
 
 class Target:
@@ -77,24 +76,23 @@ def target_of(rank: int, unit: int, spec: Any, origin: Any, dtype: np.dtype) -> 
     own_count, own_typemap = _items(origin)
     typemap = own_typemap if datatype is None else typemap_of(_datatype(datatype))
     count = own_count if count is None else count
-    start = displacement * unit
-    if not (typemap.length or typemap.extra):
-        return Target(rank, start, 0, dtype, None)
+    pieces: Sequence[Piece] | None = None
     is_own = typemap.dtype is not None and typemap.dtype == dtype  # None means float64
-    if is_own and typemap.contiguous:
-        return Target(rank, start, count * typemap.length, dtype, None)
-    pieces = list(typemap.layout(count).pieces) if is_own else _regrouped(typemap, count, dtype)
-    return Target(rank, start, sum(piece.count for piece in pieces), dtype, pieces)
-
-
-def _regrouped(typemap: Typemap, count: int, dtype: np.dtype) -> list[Piece]:
-    pieces = None if typemap.dtype is None else regrouped(typemap, count, dtype.itemsize)
-    if pieces is None:
-        raise ActivityError(
-            f"the target's datatype in one-sided communication is not made of whole elements of {dtype}; "
-            "use the datatype of the elements"
-        )
-    return pieces
+    if not (typemap.length or typemap.extra):
+        count = 0
+    elif is_own and typemap.contiguous:
+        count *= typemap.length
+    else:
+        pieces = typemap.layout(count).pieces if is_own else None
+        if pieces is None and typemap.dtype is not None:
+            pieces = regrouped(typemap, count, dtype.itemsize)
+        if pieces is None:
+            raise ActivityError(
+                f"the target's datatype in one-sided communication is not made of whole elements of {dtype}; "
+                "use the datatype of the elements"
+            )
+        count = sum(piece.count for piece in pieces)
+    return Target(rank, displacement * unit, count, dtype, pieces)
 
 
 def _datatype(datatype: Any) -> mpi.Datatype:
@@ -105,7 +103,7 @@ def _items(spec: Any) -> tuple[int, Typemap]:
     """Number of items of an origin argument and their typemap."""
     memory, count, displ, datatype = simple_form(spec)
     array = as_array(memory)
-    typemap = typemap_for(array, datatype)
+    typemap = typemap_for(datatype, array.dtype)
     if count is None:
-        count = inferred_count(array.nbytes - (displ or 0) * typemap.extent, typemap.extent)
+        count = typemap.fitting(array.nbytes - (displ or 0) * typemap.extent)
     return count, typemap

@@ -36,6 +36,13 @@ from .trace import window_freed
 from .window import ALL, require_own, tape_of, window_of, windows
 
 _Win = mpi.Win  # mpi4py's own: its names may be rebound
+_Accumulate, _Attach, _Compare_and_swap, _Complete = _Win.Accumulate, _Win.Attach, _Win.Compare_and_swap, _Win.Complete
+_Detach, _Fence, _Fetch_and_op, _Flush = _Win.Detach, _Win.Fence, _Win.Fetch_and_op, _Win.Flush
+_Flush_all, _Flush_local, _Flush_local_all, _Free = _Win.Flush_all, _Win.Flush_local, _Win.Flush_local_all, _Win.Free
+_Get, _Get_accumulate, _Lock, _Lock_all = _Win.Get, _Win.Get_accumulate, _Win.Lock, _Win.Lock_all
+_Post, _Put, _Raccumulate, _Rget = _Win.Post, _Win.Put, _Win.Raccumulate, _Win.Rget
+_Rget_accumulate, _Rput, _Shared_query, _Start = _Win.Rget_accumulate, _Win.Rput, _Win.Shared_query, _Win.Start
+_Test, _Unlock, _Unlock_all, _Wait = _Win.Test, _Win.Unlock, _Win.Unlock_all, _Win.Wait
 
 
 class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
@@ -88,12 +95,12 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
     def Attach(self, memory: Any) -> None:
         """Attach a local memory region."""
         require_innermost_memory(memory)
-        _Win.Attach(self, memory)
+        _Attach(self, memory)
         attach(self, memory)
 
     def Detach(self, memory: Any) -> None:
         """Detach a local memory region.  A tape that recorded with it keeps the memory alive."""
-        _Win.Detach(self, memory)
+        _Detach(self, memory)
         detach(self, memory)
 
     def Shared_query(self, rank: int) -> tuple[mpi.buffer, int]:
@@ -102,7 +109,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         An `ampi.ndarray` on it is differentiated, whosever memory it is.  What loads from another rank's memory or
         stores to it while a tape records must be ordered with what others do there, as MPI demands.
         """
-        buffer, unit = _Win.Shared_query(self, rank)
+        buffer, unit = _Shared_query(self, rank)
         track_segment(self, rank, buffer)
         return buffer, unit
 
@@ -110,7 +117,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         """Free a window; collective.  A tape that recorded with it can still be swept."""
         window = windows.pop(self.handle, None)
         let_go(self)
-        _Win.Free(self)
+        _Free(self)
         if window is not None:
             window_freed(window)
             window.freed = True
@@ -124,7 +131,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         """Put data into a memory window on a remote process."""
         if living:
             record(self, "Put", target_rank, target, reads=origin, op=mpi.REPLACE)
-        _Win.Put(self, origin, target_rank, target)
+        _Put(self, origin, target_rank, target)
         hold(self, target_rank, origin)
 
     @carried_out
@@ -132,14 +139,14 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         """Get data from a memory window on a remote process."""
         if living:
             record(self, "Get", target_rank, target, writes=origin)
-        _Win.Get(self, origin, target_rank, target)
+        _Get(self, origin, target_rank, target)
         hold(self, target_rank, origin)
 
     @carried_out
     def Accumulate(self, origin: Any, target_rank: int, target: Any = None, op: mpi.Op = mpi.SUM) -> None:
         """Accumulate data into the target process."""
         if not living:
-            _Win.Accumulate(self, origin, target_rank, target, op)
+            _Accumulate(self, origin, target_rank, target, op)
             return hold(self, target_rank, origin)
         access = record(self, "Accumulate", target_rank, target, reads=origin, op=op)
         if was_put_off(access):
@@ -147,9 +154,9 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         hold(self, target_rank, origin)
         with in_order(self, access):
             if wants_old(access):
-                _Win.Get_accumulate(self, origin, old_argument(access), target_rank, target, op)
+                _Get_accumulate(self, origin, old_argument(access), target_rank, target, op)
             else:
-                _Win.Accumulate(self, origin, target_rank, target, op)
+                _Accumulate(self, origin, target_rank, target, op)
 
     @carried_out
     def Get_accumulate(
@@ -163,7 +170,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
             return
         hold(self, target_rank, origin, result)
         with in_order(self, access):
-            _Win.Get_accumulate(self, origin, result, target_rank, target, op)
+            _Get_accumulate(self, origin, result, target_rank, target, op)
 
     @carried_out
     def Fetch_and_op(
@@ -177,7 +184,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
             return
         hold(self, target_rank, origin, result)
         with in_order(self, access):
-            _Win.Fetch_and_op(self, origin, result, target_rank, target_disp, op)
+            _Fetch_and_op(self, origin, result, target_rank, target_disp, op)
 
     def Compare_and_swap(self, origin: Any, compare: Any, result: Any, target_rank: int, target_disp: int = 0) -> None:
         """Perform one-sided atomic compare-and-swap."""
@@ -189,7 +196,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
             undo = overwrite(*parse(result).overwritten())
             if undo and opened() is not None:
                 opened().append(None, undo)
-        _Win.Compare_and_swap(self, origin, compare, result, target_rank, target_disp)
+        _Compare_and_swap(self, origin, compare, result, target_rank, target_disp)
         hold(self, target_rank, origin, compare, result)
 
     @carried_out
@@ -197,13 +204,13 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         """Put data into a memory window on a remote process, with a request."""
         if living:
             record(self, "Rput", target_rank, target, reads=origin, op=mpi.REPLACE)
-        return _Win.Rput(self, origin, target_rank, target)
+        return _Rput(self, origin, target_rank, target)
 
     @carried_out
     def Rget(self, origin: Any, target_rank: int, target: Any = None) -> mpi.Request:
         """Get data from a memory window on a remote process, with a request."""
         access = record(self, "Rget", target_rank, target, writes=origin) if living else None
-        return requested(self, access, _Win.Rget(self, origin, target_rank, target))
+        return requested(self, access, _Rget(self, origin, target_rank, target))
 
     @carried_out
     def Raccumulate(self, origin: Any, target_rank: int, target: Any = None, op: mpi.Op = mpi.SUM) -> mpi.Request:
@@ -211,9 +218,9 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         access = record(self, "Raccumulate", target_rank, target, reads=origin, op=op) if living else None
         with in_order(self, access):
             if wants_old(access):
-                request = _Win.Rget_accumulate(self, origin, old_argument(access), target_rank, target, op)
+                request = _Rget_accumulate(self, origin, old_argument(access), target_rank, target, op)
             else:
-                request = _Win.Raccumulate(self, origin, target_rank, target, op)
+                request = _Raccumulate(self, origin, target_rank, target, op)
         return request
 
     @carried_out
@@ -225,7 +232,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         if living:
             access = record(self, "Rget_accumulate", target_rank, target, read_argument(origin, op), result, op)
         with in_order(self, access):
-            request = _Win.Rget_accumulate(self, origin, result, target_rank, target, op)
+            request = _Rget_accumulate(self, origin, result, target_rank, target, op)
         return requested(self, access, request)
 
     # -------------------------------------------------------------------------------------------------- epochs
@@ -234,7 +241,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         """Perform an MPI fence synchronization; collective."""
         window = window_of(self)
         if window is None:
-            _Win.Fence(self, assertion)
+            _Fence(self, assertion)
             return let_go(self)
         window.fences += 1
         tape = tape_of(window)
@@ -244,7 +251,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
             note_fence(tape, window)
         if window.put_off:
             window.order.call(window.fences)
-        _Win.Fence(self, assertion)
+        _Fence(self, assertion)
         if tape is not None and push_of(tape) is not None:
             fenced(tape, window, assertion)
         if window.order.called(window.fences):
@@ -259,7 +266,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         if window is not None:
             window.posted = ranks_of(self, group)
             handshake(self, "Post", window.posted)
-        _Win.Post(self, group, assertion)
+        _Post(self, group, assertion)
         if window is not None:
             window.order.post(window.posted)
 
@@ -271,7 +278,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
             for rank in window.started:
                 window.starts[rank] += 1
             handshake(self, "Start", window.started)
-        _Win.Start(self, group, assertion)
+        _Start(self, group, assertion)
 
     def Complete(self) -> None:
         """Complete an RMA operation begun after a Start."""
@@ -279,7 +286,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         if window is not None and window.put_off:
             one_by_one(self, window)
         else:
-            _Win.Complete(self)
+            _Complete(self)
         let_go(self)
         if window is not None:
             handshake(self, "Complete", window.started)
@@ -287,7 +294,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
 
     def Lock(self, rank: int, lock_type: int = mpi.LOCK_EXCLUSIVE, assertion: int = 0) -> None:
         """Begin an RMA access epoch at the target process."""
-        _Win.Lock(self, rank, lock_type, assertion)
+        _Lock(self, rank, lock_type, assertion)
         window = window_of(self)
         if window is not None:
             window.locked[rank] = lock_type
@@ -296,15 +303,15 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         """Complete an RMA access epoch at the target process."""
         window = window_of(self)
         if window is None:
-            _Win.Unlock(self, rank)
+            _Unlock(self, rank)
         else:
-            complete(window, rank, lambda: _Win.Unlock(self, rank))
+            complete(window, rank, lambda: _Unlock(self, rank))
             window.locked.pop(rank, None)
         let_go_of(self, rank)
 
     def Lock_all(self, assertion: int = 0) -> None:
         """Begin an RMA access epoch at all processes."""
-        _Win.Lock_all(self, assertion)
+        _Lock_all(self, assertion)
         window = window_of(self)
         if window is not None:
             window.locked[ALL] = mpi.LOCK_SHARED
@@ -313,27 +320,27 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         """Complete an RMA access epoch at all processes."""
         window = window_of(self)
         if window is None:
-            _Win.Unlock_all(self)
+            _Unlock_all(self)
         else:
-            complete(window, ALL, lambda: _Win.Unlock_all(self))
+            complete(window, ALL, lambda: _Unlock_all(self))
             window.locked.pop(ALL, None)
         let_go(self)
 
     def Flush(self, rank: int) -> None:
         """Complete all outstanding RMA operations at a target."""
-        self._flush(rank, lambda: _Win.Flush(self, rank))
+        self._flush(rank, lambda: _Flush(self, rank))
 
     def Flush_all(self) -> None:
         """Complete all outstanding RMA operations at all targets."""
-        self._flush(ALL, lambda: _Win.Flush_all(self))
+        self._flush(ALL, lambda: _Flush_all(self))
 
     def Flush_local(self, rank: int) -> None:
         """Complete locally all outstanding RMA operations to a target."""
-        self._flush(rank, lambda: _Win.Flush_local(self, rank))
+        self._flush(rank, lambda: _Flush_local(self, rank))
 
     def Flush_local_all(self) -> None:
         """Complete locally all outstanding RMA operations to all targets."""
-        self._flush(ALL, lambda: _Win.Flush_local_all(self))
+        self._flush(ALL, lambda: _Flush_local_all(self))
 
     def _flush(self, rank: int, primal: Callable[[], None]) -> None:
         window = window_of(self)
@@ -348,13 +355,13 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
 
     def Wait(self) -> Any:
         """Complete an RMA exposure epoch begun with Post."""
-        done = _Win.Wait(self)
+        done = _Wait(self)
         end_exposure(self)
         return done
 
     def Test(self) -> bool:
         """Test whether an RMA exposure epoch has completed."""
-        done = _Win.Test(self)
+        done = _Test(self)
         if done:
             end_exposure(self)
         return done
