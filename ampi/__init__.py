@@ -169,6 +169,7 @@ def _complete() -> None:
     _import(_ARRAYS)
     if _complete in at_first_opening:
         at_first_opening.remove(_complete)
+        arrivals.when_imported("concurrent.futures.thread", lambda: importlib.import_module(f"{__name__}.futures"))
 
 
 def __getattr__(name: str) -> Any:

@@ -30,6 +30,7 @@ ROOMS = {
         "kernel": FOUNDATIONS | {"arrays", "numpy", "derivatives"},
         "foreign": FOUNDATIONS | ARRAYS | {"kernel"},
         "mpi": FOUNDATIONS | ARRAYS | {"kernel"},
+        "futures": FOUNDATIONS | {"interception"},
         "checkpoint": FOUNDATIONS | ARRAYS | {"kernel", "mpi"},
         "testing": FOUNDATIONS | {"derivatives"},
         "reports": FOUNDATIONS | {"kernel", "mpi", "checkpoint"},

@@ -14,6 +14,7 @@ from ..errors import ActivityError
 from ..memory.handouts import settle
 from ..memory.storages import PACKED, Region, carries_derivatives, plain, region_of, storage_of
 from ..tape import BaseAdjoint, Push, Sweep, Undo, Zero, current, overwrite
+from ..tape.recording import tasks
 from .activity import holds_same_bytes, is_active, plain_of, require_tracked
 from .byte_views import movable
 from .elementwise import unbroadcast
@@ -29,7 +30,7 @@ def concerns_tapes(target: np.ndarray) -> bool:
 def must_announce(target: np.ndarray) -> bool:
     """Whether a write into the array has to be announced: it concerns a tape, or the memory is watched for others."""
     storage = storage_of(target)
-    return storage is not None and (bool(storage.needs) or storage.tape is not None or bool(storage.guard))
+    return storage is not None and bool(storage.needs or storage.tape is not None or storage.guard or tasks)
 
 
 def write(

@@ -130,7 +130,21 @@ def all_hooks() -> list[Hook]:
     return list(_hooks.values())
 
 
-def hook(function: Any, handle: Callable | None, name: str = "") -> Hook:
+class AlwaysHook(Hook):
+    """A hook that is called in every thread while any tape is open, inside of `ampi.passive` as well.
+
+    Its ``handle(hook, arguments, keywords)`` gets no tape.
+    """
+
+    __slots__ = ()
+
+    def __call__(self, /, *arguments: Any, **keywords: Any) -> Any:
+        if open_tapes and self.handle is not None:
+            return self.handle(self, arguments, keywords)
+        return self.original(*arguments, **keywords)
+
+
+def hook(function: Any, handle: Callable | None, name: str = "", kind: type[Hook] = Hook) -> Hook:
     """See the calls of a function while tapes record.
 
     Parameters
@@ -141,6 +155,8 @@ def hook(function: Any, handle: Callable | None, name: str = "") -> Hook:
         What is done: see `Hook`.  Whoever comes last decides.
     name : str
         What the program calls it.
+    kind : type
+        Of the hook, if the function has none yet.
     """
     function = getattr(function, "__func__", function)
     with _lock:
@@ -149,7 +165,7 @@ def hook(function: Any, handle: Callable | None, name: str = "") -> Hook:
             own = getattr(function, "__qualname__", None) or getattr(function, "__name__", str(function))
             module = public_name(f"{getattr(function, '__module__', '')}.") if not name else ""
             name = name or f"{module}{own.removeprefix('function ')}".lstrip(".")
-            found = Hook(function, name, handle)
+            found = kind(function, name, handle)
             if isinstance(function, types.FunctionType):
                 _change_code(function, found)
             else:

@@ -44,6 +44,9 @@ class Scope:
 open_tapes: list[Any] = []
 """All tapes that are open, in any thread: while it is empty, nothing records and nothing can be lost."""
 
+tasks: list[Any] = []
+"""The tapes of which tasks run now in other threads: writes are noted even where no record needs the old values."""
+
 _nowhere = Scope(None, None, None, None)
 _scope: ContextVar[Scope] = ContextVar("ampi_recording", default=_nowhere)
 _lock = threading.RLock()  # a garbage collection inside may close the tape of a generator
@@ -58,6 +61,7 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         self.token = object()
+        self.sweeping_for = get_ident()
 
 
 _thread = _Thread()
@@ -66,6 +70,24 @@ _thread = _Thread()
 def this_thread() -> object:
     """Stands for this thread, and for no other before or after it."""
     return _thread.token
+
+
+def sweeping_for() -> int:
+    """The thread whose sweep this thread takes part in; else its own identifier."""
+    return _thread.sweeping_for
+
+
+@contextlib.contextmanager
+def sweeps_for(thread: int) -> Iterator[None]:
+    """Inside this block, this thread does a part of another thread's sweep, and records nothing."""
+    before = _thread.sweeping_for
+    _thread.sweeping_for = thread
+    scope = passively()
+    try:
+        yield
+    finally:
+        actively(scope)
+        _thread.sweeping_for = before
 
 
 def set_bystander(bystander: Any) -> None:

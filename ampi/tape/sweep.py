@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from _thread import get_ident
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,14 +15,14 @@ from ..memory.blocks import zeroed
 from ..memory.extents import Extent, may_repeat
 from ..memory.regions import SLOT
 from ..memory.storages import Region, Storage, address_of, carries_derivatives, plain, storage_of
-from .recording import actively, is_around, passively
+from .recording import actively, is_around, passively, sweeping_for
 from .records import Watch
 from .undo import Undo, needs_lock
 
 if TYPE_CHECKING:
     from .tape import Tape
 
-_swap_lock = threading.RLock()  # of what sweeps do to memory
+swap_lock = threading.RLock()  # of what sweeps do to memory
 MOST_PENDING = 16  # undos of one storage that a sweep puts off
 
 
@@ -69,7 +68,7 @@ class Sweep:
     def __init__(self, tape: Tape, around: Sweep | None = None) -> None:
         self.tape = tape
         self.around = around
-        self.thread = get_ident()
+        self.thread = sweeping_for()
         self.state: dict[Any, Any] = {}
         self.guards: dict[Storage, Callable[[], None]] = {}
         self.left: Collection[Storage] = ()
@@ -258,9 +257,8 @@ class Sweep:
 
     def _undo(self, storage: Storage) -> None:
         """Put a storage's memory back to what it was when the operation of the present record ran."""
-        with _swap_lock:
-            if storage.swapped_by != (self,):
-                self._claim(storage)
+        with swap_lock:
+            self.claim(storage, [undo.extent for undo in self._pending[storage]])
             for undo in self._pending.pop(storage):
                 if undo.in_file:
                     self._put_back(undo)
@@ -279,9 +277,10 @@ class Sweep:
             self._swapped.append(Undo(undo.storage, undo.view, undo.extent))
         undo.put_back()
 
-    def _claim(self, storage: Storage) -> None:
+    def claim(self, storage: Storage, extents: Sequence[Extent]) -> None:
         """This sweep is about to put earlier values into memory: no other one may have done so."""
-        extents = [undo.extent for undo in self._pending[storage]]
+        if storage.swapped_by == (self,):
+            return
         for other in storage.swapped_by:
             if other.thread != self.thread and other.has_swapped(storage, extents):
                 raise _at_once()
@@ -305,7 +304,7 @@ class Sweep:
 
     def _begin(self) -> None:
         """From here on no sweep of another thread may put earlier values into what this one reads."""
-        with _swap_lock:
+        with swap_lock:
             for other in _sweeping:
                 for undo in other._swapped if other.thread != self.thread else ():
                     if self.wants(undo.storage, (undo.extent,)):
@@ -321,7 +320,7 @@ class Sweep:
             if undo.storage not in self.left:
                 undo.swap()
         self._patterns.clear()
-        with _swap_lock:
+        with swap_lock:
             while self._claimed:
                 storage = self._claimed.pop()
                 storage.swapped_by = tuple(other for other in storage.swapped_by if other is not self)
@@ -429,17 +428,19 @@ class Sweep:
     def run(self) -> None:
         """Walk back over the tape, then restore the memory."""
         tape = self.tape
-        records = tape.records
         results: dict[int, np.ndarray] = {}
         self.state["watch results"] = results
         self._kept = {region.storage for region in self.wanted}
         if self.around is None:
             self._given_away = self._last_of_all()
-        single = self.lanes is None
-        position = len(records)
-        notes = tape.notes
         if not tape.closed and not is_around(tape):
             error = TapeError(f"tape.gradient: the tape is still open in thread '{tape.thread_name}'; close it first")
+            tape.refuse(error)
+            raise error
+        if tape.accesses is not None:
+            error = TapeError(
+                "tape.gradient: tasks that record on this tape have not ended; wait for their results first"
+            )
             tape.refuse(error)
             raise error
         if not tape.sweep_lock.acquire(blocking=False):
@@ -450,28 +451,10 @@ class Sweep:
             tape.begin_reading()
             for callback in tape.sweep_starts.values():
                 callback(self)
-            while position:
-                position -= 1
-                record = records[position]
-                adjoint = record.adjoint
-                after = () if adjoint is None else adjoint.arrays_after
-                if after:
-                    self.after = self._values_after(after, record.undo)
-                if record.undo:
-                    self._defer(record.undo)
-                if notes:
-                    self._verify(notes.get(id(record), ()), after)
-                if adjoint is not None:
-                    if self._pending and adjoint.reads_memory:
-                        for storage in list(self._pending):
-                            self._undo(storage)
-                    if single:
-                        adjoint(self)
-                    else:
-                        self.apply(adjoint)
-                for storage in record.created:
-                    if storage not in self._kept:
-                        self.forget(storage)
+            if tape.tasks is None or self.lanes is not None:
+                self.walk(tape.records, len(tape.records))
+            else:
+                tape.tasks.sweep(self)
             for callback in reversed(self._ends):
                 callback(None)
         except BaseException as error:
@@ -490,6 +473,32 @@ class Sweep:
         self.results = [results[id(region)] for region in self.wanted]
         if self.around is None:
             self.clear()
+
+    def walk(self, records: Sequence[Any], position: int, begin: int = 0) -> None:
+        """Walk back over some of the records, from before a position to the one at which they begin."""
+        notes, single = self.tape.notes, self.lanes is None
+        while position > begin:
+            position -= 1
+            record = records[position]
+            adjoint = record.adjoint
+            after = () if adjoint is None else adjoint.arrays_after
+            if after:
+                self.after = self._values_after(after, record.undo)
+            if record.undo:
+                self._defer(record.undo)
+            if notes:
+                self._verify(notes.get(id(record), ()), after)
+            if adjoint is not None:
+                if self._pending and adjoint.reads_memory:
+                    for storage in list(self._pending):
+                        self._undo(storage)
+                if single:
+                    adjoint(self)
+                else:
+                    self.apply(adjoint)
+            for storage in record.created:
+                if storage not in self._kept:
+                    self.forget(storage)
 
     def apply(self, adjoint: Callable[[Any], None]) -> None:
         """Apply the adjoint of a record."""

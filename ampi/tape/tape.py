@@ -145,6 +145,8 @@ class Tape(metaclass=_WithHelp):
     #     What `at_sweep_start` was given.
     # notes : dict
     #     With ``AMPI_CHECK``: what records need of memory that others may write, by their ids.
+    # tasks, accesses : object or None
+    #     Of tasks in other threads: has ``sweep(sweep)``; while some run, has ``write(storage, array)``.
     # sweep_lock : threading.Lock
     #     Held by the sweep of the tape.
     # latest_shadows : int
@@ -157,6 +159,8 @@ class Tape(metaclass=_WithHelp):
     walks = False
     of_step = False
     latest_shadows = 0
+    tasks: Any = None
+    accesses: Any = None
 
     def __init__(
         self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from _thread import get_ident
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from ..memory.blocks import copied
 from ..memory.extents import Extent, bounds_of
 from ..memory.needs import Needs
 from ..memory.storages import Region, Storage, address_of, is_power_of_two, memory_at, plain, region_of, storage_of
-from .recording import is_passive, open_tapes, opened, recording
+from .recording import is_passive, open_tapes, opened, recording, sweeping_for
 from .records import Record, Zero
 
 if TYPE_CHECKING:
@@ -117,6 +116,8 @@ def overwrite(*arrays: np.ndarray, key: Any = None) -> list[Undo]:
         storage = storage_of(array)
         if storage is None:
             continue
+        if tape is not None and tape.accesses is not None:
+            tape.accesses.write(storage, array)
         if storage.swapped_by:
             refuse_swapped(storage, array)
         if storage.guard:
@@ -141,16 +142,17 @@ def require_seen(tape: Tape, array: np.ndarray) -> None:
 def _passive_overwrite(arrays: Sequence[np.ndarray], key: Any, undo: list[Undo]) -> None:
     """Inside `passive`: whatever tape the arrays carry derivatives on, they do not any more."""
     inner = opened()
-    lost: dict[Tape | None, list[Region]] = {}
+    own = None if inner is None else inner.reference
+    lost: dict[Any, list[Region]] = {}
     for array in arrays:
         storage = storage_of(array)
         tape = None if storage is None or storage.tape is None else storage.tape()
         if tape is not None and not tape.closed:
-            lost.setdefault(tape, []).append(region_of(array))
-    for tape, regions in lost.items():
-        if tape is not inner:
-            tape.records.append(Record(Zero(regions, key), (), ()))  # type: ignore[union-attr]
-    zeroed = lost.get(inner)
+            lost.setdefault(storage.tape, []).append(region_of(array))  # type: ignore[union-attr]
+    for reference, regions in lost.items():
+        if reference is not own:
+            reference().records.append(Record(Zero(regions, key), (), ()))
+    zeroed = None if own is None else lost.get(own)
     if inner is not None and (undo or zeroed):
         if inner.before_append is not None:
             inner.before_append()
@@ -177,7 +179,7 @@ def _save(storage: Storage, array: np.ndarray, key: Any, undo: list[Undo]) -> No
             needs.drop(extent)
             if not needs and needs.is_empty():
                 del storage.needs[reference]
-        if tape is inner:
+        if inner is not None and reference is inner.reference:
             undo.append(saved)
         else:
             tape.records.append(Record(None, [saved], ()))
@@ -208,7 +210,7 @@ def refuse_swapped(storage: Storage, array: np.ndarray) -> None:
     """Raise if a sweep of another thread has put earlier values into an array."""
     extent = Extent(array)
     for sweep in storage.swapped_by:
-        if sweep.thread != get_ident() and sweep.has_swapped(storage, (extent,)):
+        if sweep.thread != sweeping_for() and sweep.has_swapped(storage, (extent,)):
             raise TapeError(
                 f"{where_called()}: an array of shape {array.shape} is used by thread "
                 f"'{threading.current_thread().name}', while a sweep of another thread has put it back to earlier "

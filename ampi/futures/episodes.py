@@ -1,0 +1,259 @@
+"""Episodes: the parts of a tape during which tasks run in other threads.
+
+An episode begins with the first submit and ends when the tape's own thread has learned that all tasks have ended.  It
+then has a place among the tape's records, where those of all its strands stand in an order that agrees with what
+happened before what, and `races` looks for accesses that nothing orders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+import weakref
+from _thread import get_ident
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from ..base.program_lines import where_called
+from ..errors import ActivityError
+from ..interception.hooks import hook_of
+from ..memory.storages import region_of, storage_of
+from ..tape import Need, Sweep, Tape, at_closing, living
+from ..tape.recording import tasks as running
+from ..tape.recording import this_thread
+from . import races, sweeps
+from .strands import Path, Strand, in_order
+
+OWN = "the thread of the tape"
+
+
+class TaskTape(Tape):
+    """What records in the thread of a task: arrays are active on it that are so on the tape of the program."""
+
+    def __init__(self, root: Tape, strand: Strand) -> None:
+        super().__init__()
+        living.discard(self.reference)
+        self.reference = root.reference
+        self.root = root
+        self.strand = self.accesses = strand
+        self.pen = None
+        self.walks, self.notes, self.outputs = root.walks, root.notes, root.outputs
+        if self.append_record == self.records.append:
+            self.records = strand.records
+            self.append_record = self.records.append
+        else:
+            self.records = strand.records
+            self.append_record = self._noting(self.records.append)
+        self.thread, self.owner = get_ident(), this_thread()
+        self.thread_name = threading.current_thread().name
+
+    def need(self, array: np.ndarray) -> np.ndarray:
+        """`Tape.need`, noted for races."""
+        return need_noted(self, self.strand, array, super().need)
+
+    def need_again(self, need: Need) -> None:
+        """`Tape.need_again`, noted for races."""
+        self.strand.read(need.storage, need.extent)
+        super().need_again(need)
+
+    def activate(self, array: np.ndarray) -> None:
+        """`Tape.activate`, noted for races."""
+        super().activate(array)
+        note_activated(self.strand, array)
+
+    def at_sweep_start(self, key: Any, callback: Callable[[Sweep], None]) -> None:
+        """What needs this is communication, which tasks do not do."""
+        raise ActivityError(
+            f"{where_called()}: MPI is called in a task, with values that carry derivatives or that others may have; "
+            "communicate in the thread of the tape, before the submit or after the result, or inside of "
+            "`with ampi.passive():` if what is sent is a constant"
+        )
+
+
+def need_noted(tape: Any, strand: Strand, array: np.ndarray, need: Callable) -> np.ndarray:
+    storage = storage_of(array)
+    found = need(array)
+    if storage is not None and found.size:
+        strand.read(storage, races.extent_of(region_of(array)))
+    return found
+
+
+def note_activated(strand: Strand, array: np.ndarray) -> None:
+    storage = storage_of(array)
+    if storage is not None:
+        strand.write(storage, array)
+
+
+def plain_submit() -> Callable:
+    """What `ThreadPoolExecutor.submit` is without ampi."""
+    found = hook_of(ThreadPoolExecutor.submit)
+    return ThreadPoolExecutor.submit if found is None else found.original
+
+
+class Episode:
+    """One of them.
+
+    Attributes
+    ----------
+    strands : dict of Strand
+    begin, end : int
+        Its records on the tape, once it has ended.
+    workers : int
+        The most threads that ran its tasks.
+    pool : weakref.ref or None
+        To the executor of its first task.
+    """
+
+    def __init__(self, tape: Tape) -> None:
+        self.own = Strand((), OWN, tape.records, {})
+        self.strands: dict[Path, Strand] = {(): self.own}
+        self.begin = self.end = len(tape.records)
+        self.unfinished: dict[Path, Any] = {}  # what waits for the task, and says whether it was cancelled
+        self.workers = 1
+        self.pool: Any = None
+        self.closed = False
+        self._pen = tape.pen
+        tape.pen = None
+        tape.accesses = self.own
+        _note_reads(tape, self.own)
+        running.append(self)
+
+    def fork(self, strand: Strand) -> Strand:
+        """A strand submits a task."""
+        child = strand.fork(where_called())
+        self.strands[child.path] = child
+        return child
+
+    @contextlib.contextmanager
+    def lend_threads(self) -> Iterator[Callable]:
+        """Gives a function to submit to the executor of the tasks, or to one like it if that is shut down."""
+        pool = None if self.pool is None else self.pool()
+        submit = plain_submit()
+        if pool is not None and not (pool._shutdown or pool._broken):
+            yield functools.partial(submit, pool)
+            return
+        with ThreadPoolExecutor(self.workers, "ampi") as made:
+            yield functools.partial(submit, made)
+
+    def is_over(self) -> bool:
+        """Whether the tape's own thread knows of all that tasks did."""
+        own = self.own
+        return all(s is own or (s.ended and own.knows(s)) or self._is_cancelled(s) for s in list(self.strands.values()))
+
+    def _is_cancelled(self, strand: Strand) -> bool:
+        task = self.unfinished.get(strand.path)
+        return task is not None and task.is_cancelled()
+
+    def close(self, tape: Tape) -> None:
+        """Give the tape the records of all strands."""
+        self.closed = True
+        running.remove(self)
+        tape.accesses = None
+        tape.pen = self._pen
+        for name in _NOTED:
+            vars(tape).pop(name, None)
+        records = tape.records
+        self.own.records = list(records)
+        found: list[Any] = []
+        for strand, k in in_order(self.strands):
+            begin, end = strand.bounds(k)
+            found += strand.records[begin:end]
+        records[self.begin :] = found
+        self.end = len(records)
+        self.unfinished.clear()
+
+
+_NOTED = ("need", "need_again", "activate")
+
+
+def _note_reads(tape: Tape, strand: Strand) -> None:
+    """Have a tape note what its own thread reads and writes while tasks run."""
+    reference = weakref.ref(tape)  # what the tape holds is not to hold the tape
+    kind = type(tape)
+
+    def need(array: np.ndarray) -> np.ndarray:
+        own = reference()
+        return need_noted(own, strand, array, lambda array: kind.need(own, array))  # type: ignore[arg-type]
+
+    def need_again(need: Need) -> None:
+        strand.read(need.storage, need.extent)
+        kind.need_again(reference(), need)  # type: ignore[arg-type]
+
+    def activate(array: np.ndarray) -> None:
+        kind.activate(reference(), array)  # type: ignore[arg-type]
+        note_activated(strand, array)
+
+    vars(tape).update(need=need, need_again=need_again, activate=activate)
+
+
+class Episodes:
+    """Those of a tape.
+
+    Attributes
+    ----------
+    present : Episode or None
+    past : list of Episode
+    """
+
+    def __init__(self) -> None:
+        self.present: Episode | None = None
+        self.past: list[Episode] = []
+
+    def begin(self, tape: Tape) -> Episode:
+        """The present one, or a new one."""
+        if self.present is None:
+            if tape.before_append is not None:
+                tape.before_append()
+            self.present = Episode(tape)
+        return self.present
+
+    def look(self, tape: Tape, check: bool = True) -> None:
+        """End the present one if it is over; raises an error if tasks were in a race."""
+        episode = self.present
+        if episode is None or not episode.is_over():
+            return
+        error = races.found_in(episode.strands, tape) if check else None
+        episode.close(tape)
+        self.present = None
+        self.past.append(episode)
+        if error is not None:
+            raise error
+
+    def sweep(self, sweep: Sweep) -> None:
+        """Walk back over the tape: over episodes by as many threads as ran them."""
+        records = sweep.tape.records
+        position = len(records)
+        for episode in reversed(self.past):
+            sweep.walk(records, position, episode.end)
+            sweeps.Reversal(episode, sweep).run()
+            position = episode.begin
+        sweep.walk(records, position)
+
+
+def _end(tape: Tape) -> None:
+    """A tape ends to record: what its tasks did belongs to it, so they are waited for."""
+    episodes = tape.tasks
+    if episodes is None or episodes.present is None:
+        return
+    episode = episodes.present
+    while True:
+        waiting = [task for path, task in list(episode.unfinished.items()) if not episode.own.knows(task.strand)]
+        waiting = [task for task in waiting if not task.is_cancelled()]
+        if not waiting:
+            break
+        for task in waiting:
+            task.wait()
+        if tape.before_append is not None:
+            tape.before_append()
+        for task in waiting:
+            if task.strand.ended:
+                episode.own.join(task.strand)
+    episodes.look(tape, check=sys.exc_info()[0] is None)
+
+
+at_closing.insert(0, _end)

@@ -1,0 +1,195 @@
+"""Races: accesses of two strands to the same memory, one of which writes, that nothing orders."""
+
+from __future__ import annotations
+
+import types
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..errors import ActivityError
+from ..memory.extents import Extent
+from ..memory.handouts import describe
+from ..memory.regions import Region
+from ..memory.storages import Storage
+from ..tape import Tape
+from .strands import Path, Strand
+
+_OPAQUE = (np.ndarray, np.dtype, Storage, type, types.ModuleType, str, bytes, int, float, complex, type(None))
+
+
+def extent_of(region: Region) -> Extent:
+    """The bytes that a region names, in its storage."""
+    storage = region.storage
+    low = storage.address + region.offset
+    extent = Extent.__new__(Extent)
+    extent.listed = None
+    extent.pattern = (low, region.shape, region.strides, region.dtype.itemsize)
+    high = low
+    expected = region.dtype.itemsize
+    extent.dense = True
+    for n, stride in zip(reversed(region.shape), reversed(region.strides)):
+        if n > 1 and stride != expected:
+            extent.dense = False
+        expected *= n
+        if stride < 0:
+            low += (n - 1) * stride
+        else:
+            high += (n - 1) * stride
+    extent.low, extent.high = (0, 0) if 0 in region.shape else (low, high + region.dtype.itemsize)
+    return extent
+
+
+def regions_of(adjoint: Any) -> list[Region]:
+    """The regions with whose adjoints the adjoint of a record computes: those that it holds, however deep."""
+    found: list[Region] = []
+    seen: set[int] = set()
+    wanted = [adjoint]
+    while wanted:
+        x = wanted.pop()
+        if isinstance(x, Region):
+            found.append(x)
+            continue
+        if isinstance(x, _OPAQUE) or id(x) in seen:
+            continue
+        seen.add(id(x))
+        wanted += _parts_of(x)
+    return found
+
+
+def _parts_of(x: Any) -> Iterator[Any]:
+    if isinstance(x, (tuple, list, set, frozenset)):
+        yield from x
+    elif isinstance(x, dict):
+        yield from x.values()
+    elif isinstance(x, types.FunctionType):
+        for cell in x.__closure__ or ():
+            try:
+                yield cell.cell_contents
+            except ValueError:  # empty
+                continue
+        yield from x.__defaults__ or ()
+    elif isinstance(x, types.MethodType):
+        yield x.__self__
+    elif type(x).__module__.startswith("ampi.") and type(x).__name__ not in _APART:
+        for name in _slots_of(type(x)):
+            part = getattr(x, name, None)
+            if part is not x:
+                yield part
+        yield from getattr(x, "__dict__", {}).values()
+    elif hasattr(x, "func") and hasattr(x, "keywords"):
+        yield from (x.func, x.args, x.keywords)
+
+
+_APART = {"Contract", "Kernel", "TaskTape", "Tape", "Undo", "Rule", "Need"}
+_known_slots: dict[type, tuple[str, ...]] = {}
+
+
+def _slots_of(kind: type) -> tuple[str, ...]:
+    found = _known_slots.get(kind)
+    if found is None:
+        names = [name for base in kind.__mro__ for name in (vars(base).get("__slots__") or ())]
+        found = _known_slots[kind] = tuple(name for name in names if name not in ("__weakref__", "__dict__", "undo"))
+    return found
+
+
+class Access:
+    """Of a segment to an extent."""
+
+    __slots__ = ("extent", "region", "segment", "strand", "writes")
+
+    def __init__(self, strand: Strand, segment: int, extent: Extent, writes: bool, region: Any) -> None:
+        self.strand, self.segment, self.extent, self.writes, self.region = strand, segment, extent, writes, region
+
+    def precedes(self, other: Access) -> bool:
+        """Whether it happened before the other one."""
+        return other.strand.segments[other.segment].clock.get(self.strand.path, 0) > self.segment
+
+
+def accesses_of(strand: Strand) -> Iterator[tuple[Storage, Access]]:
+    """What a strand did, each thing once for each segment."""
+    for k, segment in enumerate(strand.segments):
+        seen: set[Any] = set()
+        begin, end = strand.bounds(k)
+        for region in segment.writes:
+            extent = extent_of(region)
+            key = region.storage, extent.pattern, True
+            if key not in seen and extent.low < extent.high:
+                seen.add(key)
+                yield region.storage, Access(strand, k, extent, True, region)
+        touched = [(r.storage, extent_of(r), r) for record in strand.records[begin:end] for r in _touched(record, seen)]
+        for storage, extent, region in (*((s, e, None) for s, e in segment.reads), *touched):
+            key = storage, extent.pattern, False
+            if key not in seen and (storage, extent.pattern, True) not in seen and extent.low < extent.high:
+                seen.add(key)
+                yield storage, Access(strand, k, extent, False, region)
+
+
+def _touched(record: Any, seen: set[Any]) -> list[Region]:
+    adjoint = record.adjoint
+    if adjoint is None:
+        return []
+    found = []
+    for region in regions_of(adjoint):
+        if id(region) not in seen:  # records keep them
+            seen.add(id(region))
+            found.append(region)
+    return found
+
+
+def found_in(strands: dict[Path, Strand], tape: Tape) -> ActivityError | None:
+    """The error for a race of strands; None if there is none."""
+    by_storage: dict[Storage, list[Access]] = defaultdict(list)
+    for strand in strands.values():
+        for storage, access in accesses_of(strand):
+            by_storage[storage].append(access)
+    found = []
+    for storage, accesses in by_storage.items():
+        writers = {access.strand for access in accesses if access.writes}
+        if not writers or len({access.strand for access in accesses}) == 1:
+            continue
+        if storage.tape is not tape.reference and all(access.writes for access in accesses):
+            continue  # no derivative depends on it
+        pair = _race_among(accesses)
+        if pair is not None:
+            found.append((sorted([pair[0].strand.path, pair[1].strand.path]), storage, pair))
+    if not found:
+        return None
+    _, storage, pair = min(found, key=lambda item: item[0])
+    return _error(storage, *pair)
+
+
+def _race_among(accesses: list[Access]) -> tuple[Access, Access] | None:
+    accesses.sort(key=lambda access: (access.extent.low, access.strand.path, access.segment))
+    present: list[Access] = []
+    for access in accesses:
+        present = [other for other in present if other.extent.high > access.extent.low]
+        for other in present:
+            if not (access.writes or other.writes) or access.strand is other.strand:
+                continue
+            if access.precedes(other) or other.precedes(access):
+                continue
+            if access.extent.overlaps(other.extent):
+                return other, access
+        present.append(access)
+    return None
+
+
+def _error(storage: Storage, first: Access, second: Access) -> ActivityError:
+    first, second = sorted((first, second), key=lambda access: access.strand.path)
+    region = first.region or second.region
+    array = None
+    if region is not None:
+        array = np.lib.stride_tricks.as_strided(np.empty(1, region.dtype), region.shape, [0] * len(region.shape))
+    parts = [f"{_name(access.strand)} {'writes to' if access.writes else 'reads'} it" for access in (first, second)]
+    return ActivityError(
+        f"{describe(storage, array)} is used at the same time by two tasks, and nothing says which one comes first: "
+        f"{parts[0]}, and {parts[1]}; ask for the result of one before the other is submitted, or give each a part of "
+        "the array that no other one overlaps (a slice: an array of indices or a mask counts as all of it), or a copy"
+    )
+
+
+def _name(strand: Strand) -> str:
+    return strand.where if not strand.path else f"the task submitted at {strand.where}"

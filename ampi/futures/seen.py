@@ -1,0 +1,124 @@
+"""What of `concurrent.futures` is seen while a tape is open: submits, and what tells that a task has ended."""
+
+from __future__ import annotations
+
+import concurrent.futures._base as base
+import concurrent.futures.thread as thread
+from _thread import get_ident
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ..interception.hooks import AlwaysHook, Hook, hook, when_imported
+from ..tape.recording import is_passive
+from .tasks import Task, joined, passively, submitted, tasks_of
+
+
+def _submit(found: Hook, arguments: tuple, keywords: dict[str, Any]) -> Any:
+    executor, function, *rest = arguments
+    if is_passive():
+        return found.original(executor, passively(function), *rest, **keywords)
+    task = submitted(executor, getattr(executor, "_max_workers", 1))
+    if task is None:
+        return found.original(*arguments, **keywords)
+    try:
+        future = found.original(executor, task.run, function, tuple(rest), keywords)
+    except BaseException:
+        task.drop()
+        joined([task])
+        raise
+    task.future = future
+    future._ampi_task = task
+    return future
+
+
+def _task_of(future: Any) -> Task | None:
+    return getattr(future, "_ampi_task", None)
+
+
+def _asked(found: Hook, arguments: tuple, keywords: dict[str, Any]) -> Any:
+    """``future.result``, ``future.exception``: whoever has the answer comes after the task."""
+    task = _task_of(arguments[0]) if arguments else None
+    if task is None:
+        return found.original(*arguments, **keywords)
+    try:
+        return found.original(*arguments, **keywords)
+    finally:
+        if arguments[0]._state in _DONE:
+            joined([task])
+
+
+_DONE = (base.FINISHED, base.CANCELLED, base.CANCELLED_AND_NOTIFIED)
+
+
+def _done(found: Hook, arguments: tuple, keywords: dict[str, Any]) -> Any:
+    done = found.original(*arguments, **keywords)
+    task = _task_of(arguments[0]) if arguments else None
+    if done and task is not None:
+        joined([task])
+    return done
+
+
+def _wait(found: Hook, arguments: tuple, keywords: dict[str, Any]) -> Any:
+    result = found.original(*arguments, **keywords)
+    tasks = [task for future in result.done if (task := _task_of(future)) is not None]
+    joined(sorted(tasks, key=lambda task: task.strand.path))
+    return result
+
+
+def _as_completed(found: Hook, arguments: tuple, keywords: dict[str, Any]) -> Iterator[Any]:
+    for future in found.original(*arguments, **keywords):
+        task = _task_of(future)
+        if task is not None:
+            joined([task])
+        yield future
+
+
+def _add_done_callback(found: Hook, arguments: tuple, keywords: dict[str, Any]) -> Any:
+    future, function = _bind_callback(*arguments, **keywords)
+    task = _task_of(future)
+    executor = None if task is None else task.executor()
+    own = None if executor is None else submitted(executor, 1)
+    if own is None:
+        return found.original(*arguments, **keywords)
+
+    def call(future: Any) -> Any:
+        return own.run(_after, (task, function, future), {})
+
+    result = found.original(future, call)
+    if own.thread == get_ident() and own.strand.ended:  # the task had ended before
+        joined([own])
+    return result
+
+
+def _bind_callback(self: Any, fn: Callable) -> tuple[Any, Callable]:
+    return self, fn
+
+
+def _after(task: Task, function: Callable, future: Any) -> Any:
+    joined([task])
+    return function(future)
+
+
+def _shutdown(found: Hook, arguments: tuple, keywords: dict[str, Any]) -> Any:
+    result = found.original(*arguments, **keywords)
+    waits = keywords.get("wait", arguments[1] if len(arguments) > 1 else True)
+    if waits:
+        joined(tasks_of(arguments[0]))
+    return result
+
+
+def _see() -> None:
+    for function, handle in (
+        (thread.ThreadPoolExecutor.submit, _submit),
+        (thread.ThreadPoolExecutor.shutdown, _shutdown),
+        (base.Future.result, _asked),
+        (base.Future.exception, _asked),
+        (base.Future.done, _done),
+        (base.Future.add_done_callback, _add_done_callback),
+        (base.wait, _wait),
+        (base.as_completed, _as_completed),
+    ):
+        hook(function, handle, f"concurrent.futures.{function.__qualname__}", AlwaysHook)
+
+
+when_imported("concurrent.futures.thread", _see)

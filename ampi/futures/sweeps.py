@@ -1,0 +1,328 @@
+"""The sweep over tasks: the graph of their strands backwards, by as many threads as ran it.
+
+Every strand has shadows of its own.  The adjoint of what learns that a task has ended hands the adjoints of what the
+task wrote on to the task's strand, whose sweep begins when all have done so; the adjoint of the submit waits for that
+sweep, and adds what is left in the task's shadows, the adjoints of what the task read.  So no two threads touch the
+same shadow, sums are formed in the order of the program, and results are the same bits with any number of threads.
+
+A worker never waits: a strand that needs another one is put aside, and goes on when that is through.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import TapeError
+from ..memory.extents import may_repeat
+from ..memory.storages import Region, Storage
+from ..tape import Sweep
+from ..tape.recording import sweeps_for
+from ..tape.sweep import swap_lock
+from .strands import Forked, Joined, Path, Strand
+
+if TYPE_CHECKING:
+    from .episodes import Episode
+
+Mail = tuple[Storage, np.ndarray, list[Region]]
+"""Adjoints for another strand: of a storage as a whole, or in the region that is given alone."""
+
+
+class StrandSweep(Sweep):
+    """The sweep of a task's strand: shadows of its own, and what is undone put back with all else by the tape's sweep.
+
+    Attributes
+    ----------
+    root : Sweep
+        That of the tape.
+    noted : dict of list of Region
+        By storages: what of their shadows is not zero, at most.
+    """
+
+    def __init__(self, root: Sweep, strand: Strand) -> None:
+        super().__init__(root.tape)
+        self.root, self.strand = root, strand
+        self.thread, self.state, self.guards = root.thread, root.state, root.guards
+        self.left, self.wanted = root.left, root.wanted
+        self._kept, self._swapped, self._ends = root._kept, root._swapped, root._ends
+        self.noted: dict[Storage, list[Region]] = defaultdict(list)
+
+    def shadow(self, region: Region) -> np.ndarray:
+        """`Sweep.shadow`, noted."""
+        self.noted[region.storage].append(region)
+        return super().shadow(region)
+
+    def begin_anew(self, region: Region, together: Sequence[Region]) -> np.ndarray | None:
+        """`Sweep.begin_anew`, noted."""
+        self.noted[region.storage].append(region)
+        return super().begin_anew(region, together)
+
+    def add_once(self, region: Region, value: np.ndarray, kept: np.ndarray) -> None:
+        """`Sweep.add_once`, noted."""
+        self.noted[region.storage].append(region)
+        super().add_once(region, value, kept)
+
+    def begin(self, region: Region, value: np.ndarray) -> None:
+        """`Sweep.begin`, noted."""
+        self.noted[region.storage].append(region)
+        super().begin(region, value)
+
+    def forget(self, storage: Storage) -> None:
+        """`Sweep.forget`."""
+        super().forget(storage)
+        self.noted.pop(storage, None)
+
+    def _undo(self, storage: Storage) -> None:
+        with swap_lock:
+            pending = self._pending.pop(storage)
+            self.root.claim(storage, [undo.extent for undo in pending])
+            for undo in pending:
+                undo.swap()
+                self._swapped.append(undo)
+
+    def steps(self, reversal: Reversal) -> Iterator[Path]:
+        """Walk back over the strand; gives the tasks whose sweeps have to end first."""
+        strand = self.strand
+        for mail in reversal.mail_for(strand.path):
+            receive(self, mail)
+        for k in reversed(range(len(strand.segments))):
+            begin, end = strand.bounds(k)
+            self.walk(strand.records, end, begin)
+            if k:
+                event = strand.events[k - 1]
+                if isinstance(event, Forked):
+                    while not reversal.is_through(event.child):
+                        yield event.child
+                reversal.pass_event(self, strand.path, k - 1, event)
+        self.put_back(list(self._pending))
+
+
+def merge(into: Sweep, shadows: Sweep) -> None:
+    """Add the shadows of a strand that is through to those of the strand that submitted it."""
+    for storage, block in list(shadows._shadows.items()):
+        _add_block(into, storage, block, shadows.noted.get(storage, []))  # type: ignore[attr-defined]
+    shadows.clear()
+
+
+def receive(sweep: Sweep, mail: Iterable[Mail]) -> None:
+    """Add what another strand has handed on."""
+    for storage, values, regions in mail:
+        if values.dtype == np.uint8 and values.nbytes >= storage.nbytes and values.ndim == 1:
+            _add_block(sweep, storage, values, regions)
+        else:
+            sweep.add(regions[0], values)
+
+
+def _add_block(sweep: Sweep, storage: Storage, block: np.ndarray, regions: list[Region]) -> None:
+    ordinary = not (storage.packed or storage.volatile or storage.elsewhere)
+    if ordinary and not sweep.has_block(storage):
+        sweep.adopt(storage, block)
+        if isinstance(sweep, StrandSweep):
+            sweep.noted[storage] += regions
+        return
+    if isinstance(sweep, StrandSweep):
+        sweep.noted[storage] += regions
+    target = sweep.block(storage)
+    if storage.packed:
+        np.add(target.view(np.float64), block.view(np.float64), out=target.view(np.float64))
+        return
+    flat = _flat(regions)
+    if flat is not None:
+        dtype, low, high = flat
+        count = (high - low) // dtype.itemsize
+        there = np.ndarray((count,), dtype, target, low)
+        there += np.ndarray((count,), dtype, block, low)
+        return
+    for region in regions:
+        if may_repeat(region.shape, region.strides, region.dtype.itemsize):
+            raise TapeError(
+                "an array with repeated elements, of memory that holds numbers of several kinds, is used in a task; "
+                "give the task a copy of it"
+            )
+        there = region.view(block)
+        sweep.add(region, there)
+        there[...] = 0
+
+
+def _flat(regions: list[Region]) -> tuple[np.dtype, int, int] | None:
+    """The kind of real numbers of which all regions are, and the bytes among which they lie; None if there are
+    several."""
+    dtypes = {region.dtype for region in regions}
+    if any(dtype.names is not None for dtype in dtypes):
+        return None
+    reals = {np.empty(0, dtype).real.dtype for dtype in dtypes}
+    if len(reals) != 1:
+        return None
+    (dtype,) = reals
+    low, high, size = None, 0, dtype.itemsize
+    for region in regions:
+        if 0 in region.shape:
+            continue
+        first = last = region.offset
+        for n, stride in zip(region.shape, region.strides):
+            if stride % size:
+                return None
+            if stride < 0:
+                first += (n - 1) * stride
+            else:
+                last += (n - 1) * stride
+        if low is not None and (first - low) % size:
+            return None
+        low = first if low is None else min(low, first)
+        high = max(high, last + region.dtype.itemsize)
+    return (dtype, 0, 0) if low is None else (dtype, low, high)
+
+
+class Reversal:
+    """One sweep over an episode.
+
+    Attributes
+    ----------
+    through : set of Path
+        The tasks whose sweeps have ended.
+    """
+
+    def __init__(self, episode: Episode, root: Sweep) -> None:
+        self.episode, self.root = episode, root
+        self.strands = episode.strands
+        self.through: set[Path] = set()
+        self._sweeps: dict[Path, StrandSweep] = {}
+        self._mail: dict[Path, dict[tuple[Path, int], list[Mail]]] = defaultdict(dict)
+        self._joins: dict[Path, int] = defaultdict(int)  # that have not been passed, by the strand that was joined
+        for strand in self.strands.values():
+            for event in strand.events:
+                if isinstance(event, Joined):
+                    self._joins[event.path] += 1
+        self._ready: deque[tuple[Path, Iterator[Path]]] = deque()
+        self._aside: dict[Path, list[tuple[Path, Iterator[Path]]]] = defaultdict(list)
+        self._changed = threading.Condition()
+        self._error: BaseException | None = None
+        self._active = 0  # workers on their way
+        self._submit: Any = None
+
+    def run(self) -> None:
+        """Walk back over all strands; that of the tape in this thread."""
+        strand, root = self.episode.own, self.root
+        with self.episode.lend_threads() as self._submit:
+            try:
+                for k in reversed(range(len(strand.segments))):
+                    begin, end = strand.bounds(k)
+                    root.walk(strand.records, end, begin)
+                    if k:
+                        event = strand.events[k - 1]
+                        if isinstance(event, Forked):
+                            self._wait_for(event.child)
+                        self.pass_event(root, strand.path, k - 1, event)
+            except BaseException as error:
+                with self._changed:
+                    self._error = self._error or error
+                    self._ready.clear()
+                    self._changed.wait_for(lambda: not self._active)  # who use the memory that is put back then
+                raise
+
+    def pass_event(self, sweep: Sweep, path: Path, number: int, event: Forked | Joined) -> None:
+        """The adjoint of a submit whose task is through, or of what learned that a task had ended."""
+        if isinstance(event, Forked):
+            found = self._sweeps.pop(event.child, None)
+            if found is not None:
+                merge(sweep, found)
+            return
+        sweep.put_back(list(sweep._pending))
+        mail = self._adjoints_of(sweep, event)
+        with self._changed:
+            self._mail[event.path][path, number] = mail
+            self._joins[event.path] -= 1
+            if not self._joins[event.path]:
+                strand = self._sweeps[event.path] = StrandSweep(self.root, self.strands[event.path])
+                self._make_ready([(event.path, strand.steps(self))])
+
+    def is_through(self, path: Path) -> bool:
+        """Whether the sweep of a task has ended, or there is nothing to sweep: it was cancelled."""
+        return path in self.through or not self.strands[path].ended
+
+    def mail_for(self, path: Path) -> list[list[Mail]]:
+        """What a strand has been given, in the order of the program."""
+        found = self._mail.pop(path)
+        return [found[key] for key in sorted(found)]
+
+    def _adjoints_of(self, sweep: Sweep, event: Joined) -> list[Mail]:
+        """Take the adjoints of what was written in the segments that were new."""
+        mail: list[Mail] = []
+        seen = set()
+        for path, first, last in event.new:
+            for segment in self.strands[path].segments[first:last]:
+                for region in segment.writes:
+                    if region.place not in seen and sweep.has_block(region.storage):
+                        seen.add(region.place)
+                        mail += self._taken(sweep, region)
+        return mail
+
+    @staticmethod
+    def _taken(sweep: Sweep, region: Region) -> Iterator[Mail]:
+        storage = region.storage
+        if region.is_all_ordinary():
+            regions = sweep.noted.get(storage, []) if isinstance(sweep, StrandSweep) else [region]
+            block = sweep.block(storage)
+            sweep.forget(storage)
+            yield storage, block, regions
+            return
+        if may_repeat(region.shape, region.strides, region.dtype.itemsize):
+            raise TapeError("a task overwrites an array some elements of which share memory; let it write to a copy")
+        taken = sweep.take(region)
+        if taken is not None:
+            yield storage, taken, [region]
+
+    # --------------------------------------------------------------------------------------------------- threads
+
+    def _make_ready(self, strands: Iterable[tuple[Path, Iterator[Path]]]) -> None:
+        for strand in strands:
+            self._ready.append(strand)
+            with contextlib.suppress(RuntimeError):  # the executor is shut down: the sweep's own thread does it
+                self._submit(self._work)
+        self._changed.notify_all()
+
+    def _work(self) -> None:
+        """Of a worker: walk back over a strand as far as that goes."""
+        with self._changed:
+            if not self._ready or self._error is not None:
+                return
+            path, steps = self._ready.popleft()
+            self._active += 1
+        try:
+            with sweeps_for(self.root.thread), np.errstate(all="ignore"):
+                missing = next(steps, None)
+        except BaseException as error:
+            with self._changed:
+                self._active -= 1
+                self._error = self._error or error
+                self._changed.notify_all()
+            return
+        with self._changed:
+            self._active -= 1
+            if missing is None:
+                self.through.add(path)
+                self._make_ready(self._aside.pop(path, ()))
+            elif self.is_through(missing):
+                self._make_ready([(path, steps)])
+            else:
+                self._aside[missing].append((path, steps))
+
+    def _wait_for(self, child: Path) -> None:
+        """In the thread of the sweep, which lends a hand where the workers have other things to do."""
+        while True:
+            with self._changed:
+                if self._error is not None:
+                    raise self._error
+                if self.is_through(child):
+                    return
+                idle = not self._changed.wait(PATIENCE)
+            if idle:
+                self._work()
+
+
+PATIENCE = 0.05  # seconds

@@ -1,0 +1,147 @@
+"""Tasks: calls that another thread makes, and what a strand learns when they have ended."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from _thread import get_ident
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ..errors import TapeError
+from ..tape import Tape
+from ..tape.recording import around, is_passive, passive, recording, resumed
+from .episodes import Episode, Episodes, TaskTape
+from .strands import Strand
+
+_lock = threading.RLock()  # of the strands of an episode
+
+
+class Task:
+    """A call in another thread, on a strand of its own.
+
+    Attributes
+    ----------
+    strand : Strand
+    episode : Episode
+    executor : weakref.ref
+    thread : int or None
+        Who has made the call.
+    future : object or None
+        Has ``cancelled()``, once it is there.
+    """
+
+    def __init__(self, episode: Episode, strand: Strand, root: Tape, executor: Any) -> None:
+        self.episode, self.strand = episode, strand
+        self.executor = weakref.ref(executor)
+        self.thread: int | None = None
+        self.future: Any = None
+        self._root = root
+        self._over = threading.Event()
+        self._dropped = False
+
+    def run(self, function: Callable, arguments: tuple, keywords: dict[str, Any]) -> Any:
+        """Make the call, in whatever thread this is."""
+        root, self.thread = self._root, get_ident()
+        if self.episode.closed or root.closed:
+            raise TapeError("a task began to run when the tape of its program had been closed")
+        tape = TaskTape(root, self.strand)
+        try:
+            with resumed(tape):
+                return function(*arguments, **keywords)
+        finally:
+            with _lock:
+                tape.closed = True
+                root.saved_bytes += tape.saved_bytes
+                root.kept_bytes += tape.kept_bytes
+                self.strand.end()
+            self._root = None  # type: ignore[assignment]
+            self._over.set()
+
+    def drop(self) -> None:
+        """It never runs: its submit failed."""
+        self._dropped = True
+
+    def is_cancelled(self) -> bool:
+        """Whether it never runs."""
+        return self._dropped or (self.future is not None and self.future.cancelled())
+
+    def wait(self) -> None:
+        """Until it has ended, or is cancelled."""
+        while not self._over.wait(0.05):
+            if self.is_cancelled():
+                return
+
+
+def root_of(tape: Tape) -> Tape:
+    """The tape of the program of which a task's tape is a part."""
+    return tape.root if isinstance(tape, TaskTape) else tape
+
+
+def takes_tasks(tape: Tape) -> bool:
+    """Whether tasks can record on a tape."""
+    root = root_of(tape)
+    plain = root.forward is None and root.tangents is None and root.budget is None
+    return plain and root.observer is None and type(root.records) is list
+
+
+def submitted(executor: Any, number: int) -> Task | None:
+    """A task is submitted by what this thread records; None if nothing records, or tasks have no part in that."""
+    tape = recording()
+    if tape is None or not takes_tasks(tape):
+        return None
+    root = root_of(tape)
+    with _lock:
+        if isinstance(tape, TaskTape):
+            episode = tape.root.tasks.present
+            parent = tape.strand
+        else:
+            if tape.tasks is None:
+                tape.tasks = Episodes()
+            episode = tape.tasks.begin(tape)
+            parent = episode.own
+            if tape.before_append is not None:
+                tape.before_append()
+        task = Task(episode, episode.fork(parent), root, executor)
+        episode.unfinished[task.strand.path] = task
+        episode.workers = max(episode.workers, number)
+        episode.pool = episode.pool or task.executor
+        executor.__dict__.setdefault("_ampi_tasks", weakref.WeakSet()).add(task)
+    return task
+
+
+def tasks_of(executor: Any) -> list[Task]:
+    """What was submitted to an executor, and is remembered, in the order of the program."""
+    found = list(executor.__dict__.get("_ampi_tasks", ()))
+    return sorted(found, key=lambda task: task.strand.path)
+
+
+def joined(tasks: Iterable[Task]) -> None:
+    """This thread has learned that tasks have ended: what they did happened before what it does next."""
+    if is_passive():
+        return
+    for task in tasks:
+        for tape in around():
+            root = root_of(tape)
+            episodes = root.tasks
+            if episodes is None or episodes.present is not task.episode:
+                continue
+            with _lock:
+                own = tape.strand if tape is not root else task.episode.own
+                if task.strand.ended and own is not task.strand:
+                    if tape is root and tape.before_append is not None:
+                        tape.before_append()
+                    own.join(task.strand)
+                if tape is root:
+                    episodes.look(tape)
+            break
+
+
+def passively(function: Callable) -> Callable:
+    """A function for another thread, in which it is as in this one: inside of `ampi.passive`."""
+
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        with passive():
+            return function(*arguments, **keywords)
+
+    return call

@@ -1,0 +1,322 @@
+"""Drawn programs with tasks: graphs of submits and results, over views of a few arrays, with and without races.
+
+A program is drawn in the order in which it runs serially, each task at its submit.  What each strand of it has learned
+of others is known by then as a set of operations, so that an operation that shares memory with one it has not learned
+of is left out, or, in a program with a planted race, put in once.
+"""
+
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
+
+import numpy
+
+import ampi
+
+SHAPES = {"a": (14,), "b": (4, 6), "c": (3, 8), "x": (12,)}
+MANY = 48
+"""Workers of programs whose tasks wait for tasks that they have submitted themselves."""
+
+
+@ampi.kernel
+def blend(u, v, out):
+    for i in range(len(out)):
+        out[i] = 0.5 * out[i] + u[i] * v[len(out) - 1 - i] * 0.3
+
+
+def blend_plain(u, v, out):
+    out[...] = 0.5 * out + u * v[::-1] * 0.3
+
+
+class Stop(Exception):
+    """What tasks raise."""
+
+
+def drawn_key(draw, name):
+    """A view of four elements."""
+    shape = SHAPES[name]
+    if len(shape) == 1:
+        step = draw.choice((1, 1, 2, 3, -1))
+        reach = 3 * abs(step)
+        first = draw.randrange(shape[0] - reach)
+        return slice(first, first + reach + 1, step) if step > 0 else slice(first, first + reach + 1)
+    if shape[0] == 4 and draw.random() < 0.5:
+        return (slice(None), draw.randrange(shape[1]))
+    first = draw.randrange(shape[1] - 3)
+    return (draw.randrange(shape[0]), slice(first, first + 4))
+
+
+NUMBERS = {name: numpy.arange(int(numpy.prod(shape))).reshape(shape) for name, shape in SHAPES.items()}
+
+
+class Program:
+    """One of them: ``body`` is a list of operations, ``workers`` what it may be run with."""
+
+    def __init__(self, seed, planted=False):
+        self.draw = random.Random(seed)
+        self.deep = self.draw.random() < 0.3
+        self.wanted = planted
+        self.planted = False
+        self.count = 0
+        self.accesses = {}  # by array and element: reads and writes, as (operation, whether it writes)
+        self.tasks = []  # (number, operations that its end makes known, its submit, whether it gives a value)
+        self.size = self.draw.randrange(8, 30)
+        self.body = self.drawn_body(set(), 0, self.size, frozenset())
+        self.workers = (MANY, MANY // 2) if self.deep else (1, 2, 4)
+
+    def number(self):
+        self.count += 1
+        return self.count
+
+    def conflicts(self, places, known):
+        """Operations that share an element with these accesses, one of them writing, and are not known."""
+        return {
+            other
+            for place, writes in places.items()
+            for other, wrote in self.accesses.get(place, ())
+            if (writes or wrote) and other not in known
+        }
+
+    def enter(self, places, known):
+        """Whether an operation with these accesses is to be there."""
+        found = self.conflicts(places, known)
+        if found and (self.planted or not self.wanted):
+            return False
+        number = self.number()
+        for place, writes in places.items():
+            self.accesses.setdefault(place, []).append((number, writes))
+        known.add(number)
+        if found:
+            self.planted = True
+        return True
+
+    def places(self, reads, write=None):
+        found = {(name, k): False for name, key in reads for k in NUMBERS[name][key].ravel().tolist()}
+        if write is not None:
+            found.update(((write[0], k), True) for k in NUMBERS[write[0]][write[1]].ravel().tolist())
+        return found
+
+    def view(self, names="abcx"):
+        name = self.draw.choice(names)
+        return name, drawn_key(self.draw, name)
+
+    def drawn_body(self, known, depth, size, at_start):
+        draw, body = self.draw, []
+        for _ in range(size):
+            kind = draw.random()
+            if kind < 0.45:
+                reads, write = [self.view() for _ in range(2)], self.view("abc")
+                what = draw.choice(("product", "sine", "in place", "constant", "kernel", "read"))
+                if what == "kernel" and set(self.places(reads)) & set(self.places([write])):
+                    what = "product"
+                used = {"sine": reads[:1], "in place": [], "constant": []}.get(what, reads)
+                overwritten = None if what == "read" else write
+                if what == "in place" or what == "kernel":
+                    used = [*used, write]
+                if self.enter(self.places(used, overwritten), known):
+                    body.append((what, write, *reads))
+            elif kind < 0.75 and depth < 3:
+                body.append(self.drawn_task(known, depth))
+            else:
+                started = known if self.deep or depth == 0 else known & at_start
+                usable = [t for t in self.tasks if t and t[2] in started]
+                if not usable:
+                    continue
+                number, ends, _, gives = draw.choice(usable)
+                if draw.random() < 0.3 and depth == 0:
+                    several = [draw.choice(usable) for _ in range(2)]
+                    body.append((draw.choice(("wait", "as completed")), tuple(t[0] for t in several)))
+                    for t in several:
+                        known |= t[1]
+                else:
+                    body.append((draw.choice(("result", "result", "exception")), number))
+                    known |= ends
+                if gives and ends <= known and draw.random() < 0.8:
+                    write = self.view("abc")
+                    if self.enter(self.places([write], write), known):
+                        body.append(("use", write, number))
+        return body
+
+    def drawn_task(self, known, depth):
+        draw = self.draw
+        submit = self.number()
+        known.add(submit)
+        inside = set(known)
+        number = len(self.tasks)
+        self.tasks.append(None)
+        fate = draw.random()
+        if fate < 0.08 and depth == 0:
+            self.tasks[number] = (number, set(), submit, False)
+            return ("cancelled", number, [("constant", self.view("abc"))])
+        body = self.drawn_body(inside, depth + 1, draw.randrange(1, 6), frozenset(known))
+        gives = None
+        if fate < 0.16:
+            body.append(("raise",))
+        elif fate < 0.7:
+            reads, how = [self.view(), self.view()], draw.choice(("sum", "product", "sine"))
+            if self.enter(self.places(reads[:1] if how == "sine" else reads), inside):
+                gives = (how, *reads)
+        self.tasks[number] = (number, inside, submit, gives is not None)
+        called = draw.random() < 0.1
+        return ("submit", number, body, gives, called)
+
+
+class Run:
+    """One run of a program: ``workers`` threads, or None for all of it in this one, in the order of submission."""
+
+    def __init__(self, program, workers, kernel, zeros):
+        self.program, self.workers, self.kernel, self.zeros = program, workers, kernel, zeros
+        self.futures = {}
+
+    def __call__(self, x):
+        self.arrays = {"x": x}
+        for k, name in enumerate("abc"):
+            self.arrays[name] = self.zeros(SHAPES[name])
+            flat = self.arrays[name].reshape(-1)
+            flat[:12] = x * (0.5 + 0.2 * k)
+            flat[12:] = x[: flat.size - 12] * 0.7
+        numpy_ = self.numpy = ampi.numpy if isinstance(x, ampi.ndarray) else numpy
+        if self.workers is None:
+            self.body(self.program.body)
+        else:
+            with ThreadPoolExecutor(self.workers) as self.pool:
+                self.body(self.program.body)
+                while any(f._state in ("PENDING", "RUNNING") for f in list(self.futures.values())):
+                    time.sleep(1e-4)  # tasks may submit others, and nobody has asked for all of them
+            for future in self.futures.values():
+                if not future.cancelled() and not isinstance(future.exception(), (Stop, type(None))):
+                    raise future.exception()
+        total = 0.0
+        for k, name in enumerate("abc"):
+            total = total + (k + 1.0) * numpy_.sum(self.arrays[name] ** 2)
+        return total
+
+    def view(self, where):
+        name, key = where
+        return self.arrays[name][key]
+
+    def body(self, operations):
+        for what, *rest in operations:
+            if what in ("submit", "cancelled"):
+                self.submit(what, *rest)
+            elif what == "raise":
+                raise Stop
+            elif what in ("result", "exception"):
+                self.ask(what, rest[0])
+            elif what in ("wait", "as completed"):
+                self.ask_all(what, rest[0])
+            elif what == "use":
+                self.view(rest[0])[...] = 0.4 * self.view(rest[0]) + 0.3 * self.value(rest[1])
+            else:
+                self.compute(what, *rest)
+
+    def compute(self, what, write, *reads):
+        target = self.view(write)
+        numpy_ = self.numpy
+        if what == "product":
+            target[...] = self.view(reads[0]) * self.view(reads[1]) * 0.5
+        elif what == "sine":
+            target[:] = numpy_.sin(self.view(reads[0]))
+        elif what == "in place":
+            target *= 0.8
+            target += target * target * 0.1
+        elif what == "constant":
+            target[...] = 0.25
+        elif what == "kernel":
+            self.kernel(self.view(reads[0]), self.view(reads[1]), target)
+        else:
+            numpy_.sum(self.view(reads[0]) * self.view(reads[1]))
+
+    def task(self, body, gives):
+        self.body(body)
+        if gives is None:
+            return None
+        how, first, second = gives
+        first, second = self.view(first), self.view(second)
+        if how == "sum":
+            return self.numpy.sum(first * second)
+        return first * second if how == "product" else self.numpy.sin(first)
+
+    def submit(self, what, number, body, gives=None, called=False):
+        if what == "cancelled":
+            self.futures[number] = None if self.workers is None else self.cancelled(body)
+        elif self.workers is None:
+            try:
+                self.futures[number] = self.task(body, gives)
+            except Stop as error:
+                self.futures[number] = error
+        else:
+            self.futures[number] = future = self.pool.submit(self.task, body, gives)
+            if called:
+                future.add_done_callback(lambda future: future.exception() or future.result())
+
+    def cancelled(self, body):
+        """The future of a task that is cancelled while another one has the only worker."""
+        gate = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(gate.wait)
+            future = pool.submit(self.body, body)
+            assert future.cancel()
+            gate.set()
+        return future
+
+    def ask(self, what, number):
+        if self.workers is not None and not self.futures[number].cancelled():
+            try:
+                getattr(self.futures[number], what)()
+            except Stop:
+                pass
+
+    def ask_all(self, what, numbers):
+        if self.workers is not None:
+            futures = [self.futures[number] for number in numbers]
+            for future in as_completed(futures) if what == "as completed" else wait(futures).done:
+                assert future.done()
+
+    def value(self, number):
+        return self.futures[number] if self.workers is None else self.futures[number].result()
+
+
+X0 = numpy.linspace(0.3, 1.4, 12)
+
+
+def differentiated(program, workers):
+    """Value and gradient."""
+    run = Run(program, workers, blend, lambda shape: ampi.numpy.zeros(shape))
+    return ampi.value_and_grad(run)(X0)
+
+
+def slope(program, direction):
+    """The derivative in a direction by a complex step, without ampi."""
+    run = Run(program, None, blend_plain, lambda shape: numpy.zeros(shape, complex))
+    return run(X0 + 1e-30j * direction).imag / 1e-30
+
+
+def check(seed):
+    """Raise unless a drawn program has its gradient, the same bits with any number of workers."""
+    program = Program(seed)
+    value, gradient = differentiated(program, None)
+    direction = numpy.random.default_rng(seed).uniform(-1.0, 1.0, 12)
+    expected = slope(program, direction)
+    numpy.testing.assert_allclose(gradient @ direction, expected, rtol=1e-9, atol=1e-12)
+    found = [differentiated(program, workers) for workers in program.workers]
+    for one, bar in found:
+        assert one == value
+        numpy.testing.assert_allclose(bar, gradient, rtol=1e-12, atol=1e-12)
+        assert bar.tobytes() == found[0][1].tobytes(), "another number of workers gives other bits"
+
+
+def check_race(seed):
+    """Raise unless the race that is planted in a drawn program is found; None if none was."""
+    program = Program(seed, planted=True)
+    if not program.planted:
+        return None
+    for workers in program.workers[:2]:
+        try:
+            differentiated(program, workers)
+        except ampi.ActivityError as error:
+            assert "at the same time" in str(error), error
+        else:
+            raise AssertionError("a race was not found")
+    return True
