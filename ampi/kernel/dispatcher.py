@@ -33,7 +33,9 @@ _OPTIONS = frozenset(
 )
 
 
-def kernel(function: Any = None, *, without: Any = None, locals: Any = None, **options: Any) -> Any:
+def kernel(
+    function: Any = None, *, target: str = "cpu", without: Any = None, locals: Any = None, **options: Any
+) -> Any:
     """Compile a function with Numba, and differentiate it where a tape records.
 
     Use it as ``@ampi.kernel``, ``@ampi.kernel(parallel=True, fastmath=True)`` or ``@ampi.kernel("f8(f8[:], f8)")``.
@@ -44,12 +46,18 @@ def kernel(function: Any = None, *, without: Any = None, locals: Any = None, **o
         Python in Numba's subset: scalars, arrays, (named) tuples of these, loops, conditions, calls of other kernels.
         Alternatively a Numba signature, or a list of signatures: numbers among the arguments, and the result, are
         converted to these types; arguments that do not fit are a TypeError.  A function that ``numba.njit`` has
-        compiled keeps its declared options, signatures and types of variables. without : str or iterable of str,
-        optional Analyses to switch off, to find out which one is at fault or too expensive; none changes a result.
-        Names from `ampi.kernel.ANALYSES`, separated by commas.  By default ``$AMPI_WITHOUT``. locals : dict, optional
-        Numba types for variables, by their names; values assigned to them are converted. **options Those of
-        ``numba.njit``; code is always cached on disk.  ``error_model`` is ``"numpy"`` by default: division by zero
-        results in infinity or nan, as in IEEE arithmetic.  With ``"python"`` it raises an exception in the kernel, but
+        compiled keeps its declared options, signatures and types of variables.
+    target : str, optional
+        ``"cuda"`` for a function that is written for ``numba.cuda.jit``: ``kernel[grid, block](...)`` launches it (see
+        `ampi.cuda`).  With NumPy arrays it runs on the processor, as loops over blocks and threads.
+    without : str or iterable of str, optional
+        Analyses to switch off, to find out which one is at fault or too expensive; none changes a result.  Names from
+        `ampi.kernel.ANALYSES`, separated by commas.  By default ``$AMPI_WITHOUT``.
+    locals : dict, optional
+        Numba types for variables, by their names; values assigned to them are converted.
+    **options
+        Those of ``numba.njit``; code is always cached on disk.  ``error_model`` is ``"numpy"`` by default: division by
+        zero results in infinity or nan, as in IEEE arithmetic.  With ``"python"`` it raises an exception in the kernel, but
         never in its derivatives.
 
         With ``boundscheck=True`` (or ``NUMBA_BOUNDSCHECK=1``, or ``AMPI_CHECK=full``) an index beyond the end of an
@@ -90,9 +98,22 @@ def kernel(function: Any = None, *, without: Any = None, locals: Any = None, **o
     >>> ampi.grad(norm)(numpy.array([1.0, 2.0]))
     array([2., 4.])
     """
+    make = _make if target == "cpu" else functools.partial(_make_for, target)
     if function is None or is_signature(function):
-        return lambda f: _make(f, function, without, locals, options)
-    return _make(function, None, without, locals, options)
+        return lambda f: make(f, function, without, locals, options)
+    return make(function, None, without, locals, options)
+
+
+def _make_for(target: str, function: Any, signature: Any, without: Any, locals: Any, given: dict[str, Any]) -> Any:
+    """A kernel for another target than the processor."""
+    if target != "cuda":
+        raise KernelError(f"@ampi.kernel: target {target!r}; it can be 'cpu' or 'cuda'")
+    from ampi.kernel.cuda.launch import CudaKernel
+
+    function = getattr(function, "py_func", function)
+    make = lambda f, options: _make(f, None, without, locals, options)
+    make(function, given)  # which says what it does not take
+    return CudaKernel(function, given, make)
 
 
 def _make(function: Any, signature: Any, without: Any, locals: Any, given: dict[str, Any]) -> Kernel:

@@ -42,6 +42,7 @@ from ampi.kernel.frontend.arrays import values as array_values
 from ampi.kernel.frontend.arrays.sequences import OF_ARRAYS, OF_TUPLES, is_list
 from ampi.kernel.frontend.arrays.structured_arrays import Records
 from ampi.kernel.frontend.arrays.values import Lazy
+from ampi.kernel.frontend.cuda import language as cuda_language  # noqa: F401 (enters its calls)
 from ampi.kernel.frontend.language import (
     custom_calls,  # noqa: F401 (enters its rules)
     expressions,
@@ -116,6 +117,9 @@ def parse(function: Any, argument_types: Iterable[types.Type], single: Single = 
     Calls of other kernels are inlined.  ``break``, ``continue`` and early ``return`` are still there: see ``lower``.
     Raises ``KernelError`` for what is outside the language.
     """
+    known = getattr(function, "__ampi_ir__", None)  # of a generated function that is made of it
+    if known is not None:
+        return known
     return with_arguments(_parse(function, tuple(argument_types), (), single))
 
 

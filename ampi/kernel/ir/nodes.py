@@ -116,18 +116,20 @@ class Assign(Stmt):
 
 @dataclass(frozen=True)
 class Store(Stmt):
-    """``array[index] = value`` for one element."""
+    """``array[index] = value`` for one element.  ``atomic``: ``value`` is made of that element, and no other thread may
+    come between (in the threads' form of a CUDA kernel alone)."""
 
     array: Var
     index: tuple[Expr, ...]
     value: Expr
+    atomic: bool = False
 
 
 @dataclass(frozen=True)
 class Accumulate(Stmt):
     """``array[index] += value`` for one element (``op`` is ``add``; ``a[i] -= v`` is parsed as ``add`` of ``neg v``;
     other augmented assignments are parsed as a ``Store`` of an ``Op`` on a ``Load``).  ``atomic``: other threads may
-    add to the same element at the same time; only derivative passes make these."""
+    add to the same element at the same time; derivative passes make these, and CUDA kernels."""
 
     array: Var
     index: tuple[Expr, ...]
@@ -139,12 +141,14 @@ class Accumulate(Stmt):
 class Alloc(Stmt):
     """``target = np.empty/zeros/ones/full(shape, dtype)``; ``fill`` is None (empty), a scalar expression, or an array
     of the same shape (a ``Var``) whose elements are copied.  ``scratch``: a buffer of a loop, made by passes only:
-    small, of one dimension and constant size, filled with zeros, and not returned."""
+    small, of one dimension and constant size, filled with zeros, and not returned.
+    ``shared``: one array for all threads of a block (in the threads' form of a CUDA kernel alone)."""
 
     target: Var
     shape: tuple[Expr, ...]
     fill: Expr | None
     scratch: bool = False
+    shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -268,6 +272,19 @@ class Custom(Stmt):
     outputs: tuple[Var, ...]
     residuals: tuple[Expr, ...]
     rule: Any
+
+
+@dataclass(frozen=True)
+class Barrier(Stmt):
+    """Threads of a CUDA kernel wait for one another: all of a block (``sync``), or those of a warp (``warp``).
+
+    In the threads' form of a CUDA kernel alone (see ``ampi.kernel.cuda``).  With a ``target``, that becomes the number of
+    threads whose ``value`` is true (``count``), or True if it is for all of them (``and``) or for one (``or``).
+    """
+
+    kind: str = "sync"
+    value: Expr | None = None
+    target: Var | None = None
 
 
 @dataclass(frozen=True)

@@ -134,6 +134,13 @@ def statement(s: Stmt) -> Parts:
 
 
 @statement.register
+def _(s: ir.Barrier) -> Parts:
+    value = "" if s.value is None else f"{expression(s.value)}"
+    target = "" if s.target is None else f"{s.target.name} = "
+    yield f"{target}barrier {s.kind} {value}".rstrip(), ()
+
+
+@statement.register
 def _(s: ir.Assign) -> Parts:
     yield f"{_typed(s.target)} = {expression(s.value)}", ()
 

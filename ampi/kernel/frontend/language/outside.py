@@ -10,10 +10,12 @@ from typing import Any
 
 import numba
 import numpy as np
+from numba import types
 from numba.core.errors import NumbaError
 
 from ampi.arrays.losses import would_be_lost
 from ampi.kernel import ir
+from ampi.kernel.frontend.cuda.names import Place, stand_in
 from ampi.kernel.frontend.language.values import Group, Static, Value
 from ampi.kernel.ir import inference
 from ampi.kernel.runtime.frozen import became_active
@@ -53,7 +55,7 @@ def is_prange(node: ast.expr, known: dict[str, Any], local_names: Collection[str
 def value_of(builder: Any, node: ast.AST, name: str, value: Any) -> Value:
     """A global or closure variable: its value now, for good."""
     # What ampi.numpy puts around a function of NumPy means that function here.
-    value = getattr(value, "numpy_function", value)
+    value = stand_in(getattr(value, "numpy_function", value))
     if isinstance(value, ModuleType):
         value = vars(value).get("stands_for", value)
     if isinstance(value, TrackedArray):
@@ -84,6 +86,8 @@ def constant(builder: Any, value: Any, node: Any) -> Value:
         except (NumbaError, ValueError):
             builder.fail(node, f"the constant {value!r} has no Numba type")
         return ir.Const(value.item() if isinstance(value, np.generic) else value, type_)
+    if isinstance(value, Place):
+        return ir.Op(value.name, (), types.int64)
     if isinstance(value, tuple):
         cls = type(value) if hasattr(value, "_fields") else None
         return Group(tuple(constant(builder, v, node) for v in value), cls)

@@ -1,0 +1,549 @@
+"""Loop fission at barriers (MCUDA): a kernel for one thread becomes phases that all threads of a block go through.
+
+Between two barriers threads may run in any order, so a phase is a loop over them.  Loops and branches around barriers,
+on which all threads agree (`uniformity`), stand around the phases.  A scalar that a thread carries from one phase to
+another gets an array over threads, a local array one more dimension; what is computed of constants and of the thread's
+place alone is computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+from numba import types
+
+from ampi.kernel import ir
+from ampi.kernel.cuda.guards import FALSE, TRUE, Guard, has_barrier
+from ampi.kernel.cuda.uniformity import Uniformity, assigned
+from ampi.kernel.frontend.cuda.language import INT, place
+from ampi.kernel.ir import inference
+from ampi.kernel.ir.names import Names
+from ampi.kernel.ir.rewrite import substitute
+
+Fail = Callable[[int, str, str], NoReturn]
+ADVICE = (
+    "let all threads of the block come to it: put cuda.syncthreads() behind the branch or the loop, and conditions around "
+    "what is between barriers"
+)
+
+
+@dataclass(frozen=True)
+class Phase(ir.Stmt):
+    """What each thread of a block does between two barriers."""
+
+    body: tuple[ir.Stmt, ...]
+
+
+def split(
+    body: tuple[ir.Stmt, ...], known: Uniformity, names: Names, fail: Fail, arguments: frozenset[str]
+) -> tuple[ir.Stmt, ...]:
+    """The statements of a block: allocations, phases, and what all threads of the block do together."""
+    of_block = _agreed(body, known, fail)
+    splitting = _Splitting(of_block, known, names)
+    phased = splitting.block(body)
+    return _Registers(phased, frozenset(splitting.of_block), arguments, known, names, fail).run()
+
+
+# --------------------------------------------------------------------------------------------- what a block decides
+
+
+def _agreed(body: tuple[ir.Stmt, ...], known: Uniformity, fail: Fail) -> set[str]:
+    """The scalars on which loops and branches around barriers depend: they are computed once for a block."""
+    wanted: set[str] = set()
+    while True:
+        before = set(wanted)
+        for s in ir.walk(body):
+            if isinstance(s, (ir.If, ir.For, ir.While)) and is_of_block(s, wanted):
+                controls = () if isinstance(s, Guard) else _controls(s)
+                if any(map(known.differs, controls)):
+                    _refuse(s, wanted, fail)
+                wanted |= {n.name for e in controls for n in ir.walk(e) if _is_scalar(n)}
+                if isinstance(s, ir.For):
+                    wanted.add(s.var.name)
+            elif isinstance(s, ir.Assign) and s.target.name in wanted:
+                wanted |= {n.name for n in ir.walk(s.value) if _is_scalar(n)}
+        if wanted == before:
+            break
+    for s in ir.walk(body):
+        if isinstance(s, ir.Barrier) and s.target is not None:
+            wanted.add(s.target.name)
+    return wanted
+
+
+def _controls(s: ir.Stmt) -> tuple[ir.Expr, ...]:
+    return (s.start, s.stop, s.step) if isinstance(s, ir.For) else (s.condition,)  # type: ignore[attr-defined]
+
+
+def _is_scalar(n: Any) -> bool:
+    return isinstance(n, ir.Var) and inference.is_scalar(n.type)
+
+
+def is_of_block(s: ir.Stmt, wanted: set[str]) -> bool:
+    """Whether a block does something together in a statement."""
+    return has_barrier(s) or any(v.name in wanted for v in assigned((s,)))
+
+
+def _refuse(s: ir.Stmt, wanted: set[str], fail: Fail) -> NoReturn:
+    barriers = [n for n in ir.walk(s) if isinstance(n, ir.Barrier)]
+    what = "branch" if isinstance(s, ir.If) else "loop"
+    if barriers and all(b.kind == "warp" for b in barriers):
+        text = f"threads of a block go through this {what} differently, and exchange values of a warp in it"
+        fail(s.line, text, "let all threads of the block take it, or write the exchange behind it")
+    at = barriers[0].line if barriers else s.line
+    text = f"not all threads of a block come to this barrier: they differ in the {what} of line {s.line}"
+    fail(at, text, ADVICE)
+
+
+# --------------------------------------------------------------------------------------------- phases
+
+
+@dataclass
+class _Open:
+    """Statements under a guard in the phase that is being written."""
+
+    guard: Guard
+    inside: list[Any] = field(default_factory=list)
+
+
+class _Splitting:
+    def __init__(self, of_block: set[str], known: Uniformity, names: Names) -> None:
+        self.of_block = of_block
+        self.known = known
+        self.names = names
+        self.out: list[ir.Stmt] = []
+        self.phase: list[Any] = []
+        self.guards: tuple[Guard, ...] = ()
+
+    def block(self, body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+        around, self.out = self.out, []
+        self.statements(body)
+        self.flush()
+        found, self.out = tuple(self.out), around
+        return found
+
+    def statements(self, body: tuple[ir.Stmt, ...]) -> None:
+        for number, s in enumerate(body):
+            together = self.is_together(s)
+            if together and self.guards and not isinstance(s, Guard):
+                guards = self.guards
+                there = self.some_are_there()
+                self.guards = ()
+                self.out.append(ir.If(there, self.with_guards(guards, body[number:]), line=s.line))
+                self.guards = guards
+                return
+            self.statement(s, together)
+
+    def with_guards(self, guards: tuple[Guard, ...], body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+        """Statements of a block whose phases are for some of the threads alone."""
+        inner = _Splitting(self.of_block, self.known, self.names)
+        inner.checked(guards, body)
+        inner.flush()
+        return tuple(inner.out)
+
+    def checked(self, guards: tuple[Guard, ...], body: tuple[ir.Stmt, ...]) -> None:
+        """Statements for which it is known that threads are there."""
+        for s in body:
+            if isinstance(s, Guard):
+                self.guards = guards
+                self.statement(s, self.is_together(s))
+            elif self.is_together(s):
+                self.flush()
+                match s:
+                    case ir.For() | ir.While():
+                        self.out.append(replace(s, body=self.with_guards(guards, s.body)))
+                    case ir.If():
+                        then, orelse = (self.with_guards(guards, b) for b in (s.then, s.orelse))
+                        self.out.append(replace(s, then=then, orelse=orelse))
+                    case _:
+                        self.guards = guards
+                        self.statement(s, True)
+            else:
+                self.guards = guards
+                self.statement(s, False)
+
+    def is_together(self, s: ir.Stmt) -> bool:
+        """Whether a statement is no part of a phase, but for a barrier."""
+        if isinstance(s, ir.Barrier):
+            return False
+        return is_of_block(s, self.of_block)
+
+    def statement(self, s: ir.Stmt, together: bool) -> None:
+        match s:
+            case ir.Barrier(target=None):
+                self.flush()
+            case ir.Barrier():
+                self.votes(s)
+            case Guard() if together:
+                around, self.guards = self.guards, (*self.guards, s)
+                self.statements(s.then)
+                self.guards = around
+            case ir.For() | ir.While() if together:
+                self.flush()
+                self.out.append(replace(s, body=self.block(s.body)))
+            case ir.If() if together:
+                self.flush()
+                self.out.append(replace(s, then=self.block(s.then), orelse=self.block(s.orelse)))
+            case ir.Assign() if together:
+                self.flush()
+                self.out.append(s)
+            case ir.Alloc(shared=True):
+                self.out.append(s)
+            case _:
+                self.add(s)
+
+    def add(self, s: ir.Stmt) -> None:
+        """Put a statement into the phase, under the guards that are around it."""
+        block = self.phase
+        for guard in self.guards:
+            if not (block and isinstance(block[-1], _Open) and block[-1].guard is guard):
+                block.append(_Open(guard))
+            block = block[-1].inside
+        block.append(s)
+
+    def flush(self) -> None:
+        if self.phase:
+            self.out.append(Phase(tuple(_closed(self.phase)), line=_first(self.phase).line))
+            self.phase = []
+
+    def votes(self, s: ir.Barrier) -> None:
+        """The sum of what threads say at a barrier."""
+        assert s.target is not None and s.value is not None
+        self.flush()
+        count = ir.Var(self.names.fresh("count"), INT)
+        self.of_block.add(count.name)
+        total = ir.Const(1 if s.kind == "and" else 0, INT)
+        said = ir.Op("cast", (s.value,), INT)
+        name = {"count": "add", "and": "min", "or": "max"}[s.kind]
+        self.out.append(ir.Assign(count, total, line=s.line))
+        self.add(ir.Assign(count, ir.Op(name, (count, said), INT), line=s.line))
+        self.flush()
+        self.out.append(ir.Assign(s.target, ir.Op("cast", (count,), s.target.type), line=s.line))
+
+    def some_are_there(self) -> ir.Var:
+        """Whether a thread of the block is under the guards."""
+        self.flush()
+        there = ir.Var(self.names.fresh("some"), types.boolean)
+        self.of_block.add(there.name)
+        self.out.append(ir.Assign(there, FALSE))
+        self.add(ir.Assign(there, TRUE))
+        self.flush()
+        return there
+
+
+def _closed(statements: list[Any]) -> Iterator[ir.Stmt]:
+    for s in statements:
+        if isinstance(s, _Open):
+            yield ir.If(s.guard.condition, tuple(_closed(s.inside)), line=s.guard.line)
+        else:
+            yield s
+
+
+def _first(statements: list[Any]) -> ir.Stmt:
+    first = statements[0]
+    return _first(first.inside) if isinstance(first, _Open) else first
+
+
+# --------------------------------------------------------------------------------------------- what lives on
+
+
+@dataclass
+class _Use:
+    """The scalars of a phase: read before they are assigned, perhaps assigned, certainly assigned."""
+
+    exposed: dict[str, ir.Var] = field(default_factory=dict)
+    perhaps: dict[str, ir.Var] = field(default_factory=dict)
+
+
+class _Registers:
+    """Gives a place in an array to what a thread carries from one phase to another."""
+
+    def __init__(
+        self,
+        body: tuple[ir.Stmt, ...],
+        of_block: frozenset[str],
+        arguments: frozenset[str],
+        known: Uniformity,
+        names: Names,
+        fail: Fail,
+    ) -> None:
+        self.body, self.names, self.fail = body, names, fail
+        outside = {v.name for s in _around(body) for v in assigned_here(s)}
+        self.fixed = of_block | arguments | outside
+        self.known = known
+        self.phases = [s for s in ir.walk(body) if isinstance(s, Phase)]
+        self.count: dict[str, int] = {}
+        self.value: dict[str, ir.Assign] = {}
+        for s in ir.walk(body):
+            for v in assigned_here(s):
+                self.count[v.name] = self.count.get(v.name, 0) + 1
+            if isinstance(s, ir.Assign):
+                self.value[s.target.name] = s
+        self.constant = arguments
+        self.again: dict[str, bool] = {}
+        self.views, self.moved = self.arrays()
+        uses = [self.use(p.body) for p in self.phases]
+        self.uses = {id(p): u for p, u in zip(self.phases, uses)}
+        crossing = {name: v for u, _ in uses for name, v in u.exposed.items() if not self.is_again(name)}
+        self.register = {
+            name: ir.Var(names.fresh(f"{name}_of_threads"), types.Array(v.type, 1, "C")) for name, v in crossing.items()
+        }
+        self.scalar = crossing
+        self.begins = dict(self.first_phases())  # of registers: the phase before which they have no value
+
+    def run(self) -> tuple[ir.Stmt, ...]:
+        shared = [s for s in ir.walk(self.body) if isinstance(s, ir.Alloc) and s.shared]
+        threads = place("threads")
+        registers = [
+            ir.Alloc(v, (threads,), None if name in self.begins else ir.Const(_zero(v.type.dtype), v.type.dtype))
+            for name, v in self.register.items()
+        ]
+        moved = [ir.Alloc(big, (threads, *s.shape), None, line=s.line) for s, big in self.moved.values()]
+        return (*(replace(s, shared=False) for s in shared), *registers, *moved, *self.block(self.body))
+
+    def block(self, body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+        out: list[ir.Stmt] = []
+        for s in body:
+            match s:
+                case Phase():
+                    s = self.phase(s)
+                case ir.Alloc(shared=True):
+                    continue
+                case ir.For() | ir.While():
+                    s = replace(s, body=self.block(s.body))
+                case ir.If():
+                    s = replace(s, then=self.block(s.then), orelse=self.block(s.orelse))
+            out.append(s)
+        return tuple(out)
+
+    def first_phases(self) -> Iterator[tuple[str, int]]:
+        """The phases, in no loop of the block, that assign registers before any other mentions them."""
+        outer = {id(s) for s in self.body}
+        met: set[str] = set()
+        for p in self.phases:
+            use, _ = self.uses[id(p)]
+            for name in self.register:
+                if name not in met and (name in use.exposed or name in use.perhaps):
+                    met.add(name)
+                    if id(p) in outer and name not in use.exposed:
+                        yield name, id(p)
+
+    # ------------------------------------------------------------------------------------------- a phase
+
+    def phase(self, p: Phase) -> Phase:
+        use, certain = self.uses[id(p)]
+        before: dict[str, ir.Stmt] = {}
+        names: dict[str, ir.Expr] = {}
+        for name in use.exposed:
+            self.ready(name, before)
+        for name, v in use.perhaps.items():
+            if name in self.register and name not in certain:
+                if self.begins.get(name) == id(p):
+                    before[name] = ir.Assign(v, ir.Const(_zero(v.type), v.type))
+                else:
+                    self.ready(name, before)
+        own = {s.target.name for s in ir.walk(p.body) if isinstance(s, (ir.Alloc, ir.Alias, ir.View))}
+        arrays = {n.name for n in ir.walk(p.body) if isinstance(n, ir.Var) and not _is_scalar(n)}
+        for name in sorted(arrays):
+            self.array(name, own, before, names)
+        body = tuple(s for s in p.body if not (isinstance(s, ir.Alloc) and s.target.name in self.moved))
+        body = tuple(map(self.without_moved, body))
+        after = [
+            ir.Store(self.register[name], (place("rank"),), v)
+            for name, v in use.perhaps.items()
+            if name in self.register
+        ]
+        line = {"line": p.line}
+        statements = (*(replace(s, **line) for s in before.values()), *body, *(replace(s, **line) for s in after))
+        return replace(p, body=tuple(substitute(s, names) for s in statements))
+
+    def without_moved(self, s: ir.Stmt) -> ir.Stmt:
+        """A statement without allocations of local arrays that are made for all threads before."""
+        keep = lambda block: tuple(
+            self.without_moved(t) for t in block if not (isinstance(t, ir.Alloc) and t.target.name in self.moved)
+        )
+        match s:
+            case ir.For() | ir.While():
+                return replace(s, body=keep(s.body))
+            case ir.If():
+                return replace(s, then=keep(s.then), orelse=keep(s.orelse))
+        return s
+
+    def ready(self, name: str, before: dict[str, ir.Stmt]) -> None:
+        """See to it that a scalar has its value when a phase begins."""
+        if name in before or name in self.fixed:
+            return
+        if self.is_again(name):
+            s = self.value[name]
+            for n in ir.walk(s.value):
+                if _is_scalar(n):
+                    self.ready(n.name, before)
+            before[name] = s
+        elif name in self.register:
+            v = self.scalar[name]
+            before[name] = ir.Assign(v, ir.Load(self.register[name], (place("rank"),), v.type))
+
+    def array(self, name: str, own: set[str], before: dict[str, ir.Stmt], names: dict[str, ir.Expr]) -> None:
+        """See to it that a name stands for its array in a phase."""
+        if name in names:
+            return
+        if name in self.moved:
+            s, big = self.moved[name]
+            view = inference.element_view(big.type, 1)
+            names[name] = ir.Var(self.names.fresh(name), view)
+            before[f"array {name}"] = ir.Alias(names[name], big, (place("rank"),))  # type: ignore[arg-type]
+        elif name in self.views and name not in own:
+            s = self.views[name]
+            self.array(s.array.name, own, before, names)
+            for n in ir.walk((s.index, getattr(s, "shape", ()))):
+                if _is_scalar(n):
+                    self.ready(n.name, before)
+            names[name] = ir.Var(self.names.fresh(name), s.target.type)
+            before[f"array {name}"] = s
+
+    # ------------------------------------------------------------------------------------------- what is known
+
+    def arrays(self) -> tuple[dict[str, Any], dict[str, tuple[ir.Alloc, ir.Var]]]:
+        """The names for parts of arrays, and the local arrays, that several phases use; with the former, of all."""
+        views, moved = {}, {}
+        where: dict[str, set[int]] = {}
+        home: dict[str, int] = {}
+        for p in self.phases:
+            for n in ir.walk(p.body):
+                if isinstance(n, ir.Var) and not _is_scalar(n):
+                    where.setdefault(n.name, set()).add(id(p))
+            for s in ir.walk(p.body):
+                if isinstance(s, (ir.Alias, ir.View)):
+                    if s.target.name in home:
+                        self.fail(s.line, f"'{s.target.name}' stands for different arrays", "use two names")
+                    views[s.target.name], home[s.target.name] = s, id(p)
+        for name, s in views.items():
+            root = s
+            while root.array.name in views:
+                root = views[root.array.name]
+            where.setdefault(root.array.name, set()).update(where[name])
+            if where[name] != {home[name]}:
+                self.check_view(s)
+        for p in self.phases:
+            for s in ir.walk(p.body):
+                if isinstance(s, ir.Alloc) and not s.shared and where[s.target.name] != {id(p)}:
+                    if s.fill is not None:
+                        self.fail(s.line, f"the array '{s.target.name}' lives on behind a barrier",
+                                  "make it by cuda.local.array, and fill it in a loop")  # fmt: skip
+                    ndim = s.target.type.ndim + 1
+                    big = ir.Var(self.names.fresh(s.target.name), types.Array(s.target.type.dtype, ndim, "C"))
+                    moved[s.target.name] = s, big
+        return views, moved
+
+    def check_view(self, s: Any) -> None:
+        """Refuse a part of an array in several phases whose index does not last, or is an element."""
+        for n in ir.walk((s.index, getattr(s, "shape", ()))):
+            lasts = _is_scalar(n) and (self.count.get(n.name, 0) <= 1 or n in getattr(s, "axes", ()))
+            if isinstance(n, ir.Load) or (_is_scalar(n) and not lasts):
+                self.fail(s.line, f"the part '{s.target.name}' of an array lives on behind a barrier",
+                          "take the part again behind it, or index the array itself")  # fmt: skip
+
+    def is_again(self, name: str) -> bool:
+        """Whether a scalar is computed again in each phase: of constants and places alone, and without cost."""
+        known = self.again.get(name)
+        if known is None:
+            self.again[name] = False  # of one that depends on itself
+            known = self.again[name] = self._is_again(name)
+        return known
+
+    def _is_again(self, name: str) -> bool:
+        s = self.value.get(name)
+        if s is None or name in self.fixed or self.count.get(name) != 1:
+            return False
+        if not isinstance(s.target.type, (types.Integer, types.Boolean)):
+            return False
+        for n in ir.walk(s.value):
+            if isinstance(n, ir.Load) or (isinstance(n, ir.Op) and n.name in ("old", "truediv", "pow")):
+                return False
+            if _is_scalar(n) and n.name not in self.constant and not self.is_again(n.name):
+                return False
+        return True
+
+    def use(self, body: tuple[ir.Stmt, ...]) -> tuple[_Use, set[str]]:
+        """The scalars of a phase, and those that it certainly assigns."""
+        found = _Use()
+        # names of parts of arrays are made where they are used, of the scalars in their indices
+        for name in {n.name for n in ir.walk(body) if isinstance(n, ir.Var)} & set(self.views):
+            s = self.views[name]
+            own = any(t is s for t in ir.walk(body))
+            while not own:
+                self.read((s.index, getattr(s, "shape", ())), set(), found, getattr(s, "axes", ()))
+                if s.array.name not in self.views:
+                    break
+                s = self.views[s.array.name]
+        return found, self.flow(body, set(), found)
+
+    def read(self, expressions: Any, certain: set[str], found: _Use, axes: tuple[ir.Var, ...] = ()) -> None:
+        for n in ir.walk(expressions):
+            if _is_scalar(n) and n.name not in certain and n.name not in self.fixed and n not in axes:
+                found.exposed[n.name] = n
+
+    def flow(self, body: tuple[ir.Stmt, ...], certain: set[str], found: _Use) -> set[str]:
+        """What is certainly assigned after statements; what they read and assign is noted."""
+
+        def assign(v: ir.Var) -> None:
+            if v.name not in self.fixed:
+                found.perhaps[v.name] = v
+                certain.add(v.name)
+
+        for s in body:
+            match s:
+                case ir.Assign():
+                    self.read(s.value, certain, found)
+                    assign(s.target)
+                case ir.If():
+                    self.read(s.condition, certain, found)
+                    sides = [self.flow(b, set(certain), found) for b in (s.then, s.orelse)]
+                    certain |= sides[0] & sides[1]
+                case ir.For():
+                    self.read((s.start, s.stop, s.step), certain, found)
+                    self.flow(s.body, certain | {s.var.name}, found)
+                case ir.While():
+                    self.read(s.condition, certain, found)
+                    self.flow(s.body, set(certain), found)
+                case ir.Custom():
+                    self.read(s.arguments, certain, found)
+                    inner = self.flow(s.body, set(certain), found)
+                    self.read(s.results, inner, found)
+                    for v in s.outputs:
+                        assign(v)
+                case ir.View() | ir.Elementwise():
+                    axes = {v.name for v in s.axes}
+                    self.read((s.shape,), certain, found)
+                    self.read((s.index, getattr(s, "value", ())), certain | axes, found)
+                case _:
+                    for child in ir.children(s):
+                        self.read(child, certain, found)
+        return certain
+
+
+def assigned_here(s: Any) -> tuple[ir.Var, ...]:
+    """The scalars that a statement itself assigns."""
+    match s:
+        case ir.Assign(target=target) | ir.Barrier(target=ir.Var() as target):
+            return (target,)
+        case ir.For(var=var):
+            return (var,)
+        case ir.Custom(outputs=outputs):
+            return outputs
+    return ()
+
+
+def _around(body: tuple[ir.Stmt, ...]) -> Iterator[ir.Stmt]:
+    """The statements of a block that are in no phase."""
+    for s in body:
+        if isinstance(s, Phase):
+            continue
+        yield s
+        for block in (getattr(s, "body", ()), getattr(s, "then", ()), getattr(s, "orelse", ())):
+            yield from _around(block)
+
+
+def _zero(ty: Any) -> Any:
+    return False if isinstance(ty, types.Boolean) else 0j if isinstance(ty, types.Complex) else 0.0 if isinstance(ty, types.Float) else 0

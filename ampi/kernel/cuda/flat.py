@@ -1,0 +1,284 @@
+"""Kernels without barriers as loops over the grid: which thread is in which block makes no difference to them.
+
+A condition around all of a kernel that says where the grid ends (``if i < n``) becomes the end of the loop, and a
+grid-stride loop whose iterations are independent a loop over all that the threads share.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from numba import types
+
+from ampi.kernel import ir
+from ampi.kernel.cuda.loops import ONE, ZERO, Geometry, Launched, Places
+from ampi.kernel.cuda.uniformity import assigned
+from ampi.kernel.frontend.cuda.language import AXES, INT, place
+from ampi.kernel.ir import index_algebra, inference
+from ampi.kernel.ir.names import Names
+from ampi.kernel.ir.rewrite import mapped
+
+GRID = tuple(place(f"grid.{a}") for a in AXES)
+OF_BLOCKS = frozenset((*(f"{n}.{a}" for n in ("threadIdx", "blockIdx") for a in AXES), "rank", "laneid"))
+
+
+def with_plain_places(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+    """Statements in which ``threadIdx.x + blockIdx.x * blockDim.x`` is ``grid.x``, whatever names are between, and
+    integers that are computed once, of such places and constants, are written where they are used."""
+    counts = Counter(v.name for v in assigned(body))
+    values: dict[str, ir.Expr] = {}
+
+    def expanded(e: ir.Expr) -> ir.Expr:
+        return values.get(e.name, e) if isinstance(e, ir.Var) else _plain(e)
+
+    def visit(block: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+        out: list[ir.Stmt] = []
+        for s in block:
+            match s:
+                case ir.Assign(target=target) if counts[target.name] == 1 and isinstance(target.type, types.Integer):
+                    value = mapped(s.value, expanded)
+                    if is_pure(value) and value.type == target.type:
+                        values[target.name] = value
+                        continue
+                    s = replace(s, value=value)
+                case ir.For():
+                    bounds = {n: mapped(getattr(s, n), expanded) for n in ("start", "stop", "step")}
+                    s = replace(s, **bounds, body=visit(s.body))
+                case ir.While():
+                    s = replace(s, condition=mapped(s.condition, expanded), body=visit(s.body))
+                case ir.If():
+                    s = replace(s, condition=mapped(s.condition, expanded), then=visit(s.then), orelse=visit(s.orelse))
+                case ir.Assign():
+                    s = replace(s, value=mapped(s.value, expanded))
+                case _:
+                    s = mapped(s, expanded)
+            out.append(s)
+        return tuple(out)
+
+    return visit(body)
+
+
+def _mentions_places(e: ir.Expr) -> bool:
+    return any(isinstance(n, ir.Op) and not n.args for n in ir.walk(e))
+
+
+def is_pure(e: ir.Expr) -> bool:
+    """Whether an expression is made of arguments' sizes, constants and places alone (names are those of arrays)."""
+    for n in ir.walk(e):
+        if isinstance(n, ir.Load) or (isinstance(n, ir.Var) and inference.is_scalar(n.type)):
+            return False
+        if isinstance(n, ir.Op) and n.name not in ("add", "sub", "mul", "neg", "cast") and n.args:
+            return False
+    return True
+
+
+def _plain(e: ir.Expr) -> ir.Expr:
+    """An integer expression with places in the grid for those in a block."""
+    if not (isinstance(e, ir.Op) and e.name in ("add", "sub") and e.type == INT and _mentions_places(e)):
+        return e
+    total = index_algebra.as_sum(e)
+    for axis in AXES:
+        thread = place(f"threadIdx.{axis}")
+        block, size = place(f"blockIdx.{axis}"), place(f"blockDim.{axis}")
+        products = [ir.Op("mul", pair, INT) for pair in ((block, size), (size, block))]
+        c = total.terms.get(thread)
+        start = next((p for p in products if total.terms.get(p) == c), None)
+        if c is not None and start is not None:
+            total = total.without(thread).without(start).plus(index_algebra.Sum(0, {place(f"grid.{axis}"): c}))
+    return index_algebra.as_expression(total)
+
+
+def is_flat(body: tuple[ir.Stmt, ...]) -> bool:
+    """Whether nothing depends on where a thread is in its block."""
+    for n in ir.walk(body):
+        if isinstance(n, ir.Barrier) or (isinstance(n, ir.Alloc) and n.shared):
+            return False
+        if isinstance(n, ir.Op) and n.name in OF_BLOCKS:
+            return False
+    return True
+
+
+def over_grid(
+    body: tuple[ir.Stmt, ...], geometry: Geometry, launched: Launched, names: Names, parallel: bool
+) -> tuple[ir.Stmt, ...]:
+    """Loops over all threads of a launch around the statements of one."""
+    places = Places(geometry, launched)
+    line = next((s.line for s in body if s.line), 0)
+    extents = [places.known[f"gridsize.{a}"] for a in AXES]
+    axes = [k for k in range(3) if geometry.grid[k] or geometry.block[k] > 1]
+    strided = _shared_loop(body) if axes == [0] else None
+    if strided is not None and parallel:
+        loop = replace(strided[1], start=ZERO, step=ONE, parallel=True)
+        return (*map(places.put_into, strided[0]), places.put_into(loop))
+    threads = [ir.Var(names.fresh(f"i{a}"), INT) if k in axes else ZERO for k, a in enumerate(AXES)]
+    places.known.update({g.name: t for g, t in zip(GRID, threads)})
+    starts: list[ir.Expr] = [ZERO] * 3
+    for k in axes:
+        body, starts[k], extents[k] = _within(body, GRID[k], extents[k])
+    body = tuple(map(places.put_into, body))
+    innermost = _fastest(body, threads, axes)
+    order = [k for k in axes if k == innermost] + [k for k in axes if k != innermost]
+    for k in order:
+        start, stop = places.put_into(starts[k]), places.put_into(extents[k])
+        is_outer = parallel and k == order[-1]
+        body = (ir.For(threads[k], start, stop, ONE, body, is_outer, line=line),)  # type: ignore[arg-type]
+    return body
+
+
+# --------------------------------------------------------------------------------------------- where a grid ends
+
+
+def _within(
+    body: tuple[ir.Stmt, ...], own: ir.Expr, extent: ir.Expr
+) -> tuple[tuple[ir.Stmt, ...], ir.Expr, ir.Expr]:
+    """Statements without a condition around them on the place of a thread, and the range that it leaves."""
+    match body:
+        case (ir.If(orelse=()) as s,):
+            pass
+        case _:
+            return body, ZERO, extent
+    start: ir.Expr = ZERO
+    left: list[ir.Expr] = []
+    for term in conjuncts(s.condition):
+        low, high = _bounds(term, own)
+        if low is None and high is None:
+            left.append(term)
+        if low is not None:
+            start = low if start == ZERO else ir.Op("max", (start, low), INT)
+        if high is not None:
+            extent = ir.Op("min", (extent, high), INT)
+    if len(left) == len(list(conjuncts(s.condition))):
+        return body, ZERO, extent
+    if not left:
+        return s.then, start, extent
+    condition = left[0]
+    for term in left[1:]:
+        condition = ir.Op("and", (condition, term), types.boolean)
+    return (replace(s, condition=condition),), start, extent
+
+
+NEGATED = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
+SWAPPED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
+
+
+def conjuncts(e: ir.Expr, negated: bool = False) -> Iterator[ir.Expr]:
+    """The conditions that are all true where one is (or where it is not)."""
+    match e:
+        case ir.Op(name="not", args=(inner,)):
+            yield from conjuncts(inner, not negated)
+        case ir.Op(name="and" | "or" as name, args=args) if (name == "and") != negated:
+            for a in args:
+                yield from conjuncts(a, negated)
+        case ir.Op(name=name, args=(a, b)) if negated and name in NEGATED and _are_integers(a, b):
+            yield ir.Op(NEGATED[name], (a, b), e.type)
+        case _:
+            yield ir.Op("not", (e,), types.boolean) if negated else e
+
+
+def _are_integers(*expressions: ir.Expr) -> bool:
+    return all(isinstance(e.type, types.Integer) for e in expressions)
+
+
+def _bounds(e: ir.Expr, own: ir.Expr) -> tuple[ir.Expr | None, ir.Expr | None]:
+    """The first place and the one behind the last at which a comparison with a place is true; None for no bound."""
+    match e:
+        case ir.Op(name="lt" | "le" | "gt" | "ge" as name, args=(a, b)) if _are_integers(a, b):
+            pass
+        case _:
+            return None, None
+    if b == own:
+        a, b, name = b, a, SWAPPED[name]
+    if a != own or not _is_fixed(b):
+        return None, None
+    match name:
+        case "lt":
+            return None, b
+        case "le":
+            return None, index_algebra.add(b, ONE)
+        case "ge" if isinstance(b, ir.Const):
+            return ir.Const(max(b.value, 0), INT), None
+        case "gt" if isinstance(b, ir.Const):
+            return ir.Const(max(b.value + 1, 0), INT), None
+    return None, None
+
+
+def _is_fixed(e: ir.Expr) -> bool:
+    """Whether an integer expression is the same in all threads: of sizes, arguments and constants."""
+    return not any(isinstance(n, ir.Load) or (isinstance(n, ir.Op) and not n.args and n.name not in _OF_LAUNCH) for n in ir.walk(e))  # fmt: skip
+
+
+_OF_LAUNCH = frozenset(f"{n}.{a}" for n in ("blockDim", "gridDim", "gridsize") for a in AXES)
+
+
+def _fastest(body: tuple[ir.Stmt, ...], threads: list[ir.Expr], axes: list[int]) -> int:
+    """The axis of the grid that most often is the last index of an array."""
+    if len(axes) == 1:
+        return axes[0]
+    count: Counter[int] = Counter()
+    for n in ir.walk(body):
+        if isinstance(n, (ir.Load, ir.Store, ir.Accumulate)) and n.index:
+            inside = {v.name for v in ir.walk(n.index[-1]) if isinstance(v, ir.Var)}
+            count.update(k for k in axes if threads[k].name in inside)  # type: ignore[attr-defined]
+    return max(axes, key=lambda k: (count[k], -k))
+
+
+# --------------------------------------------------------------------------------------------- grid-stride loops
+
+
+def _shared_loop(body: tuple[ir.Stmt, ...]) -> tuple[tuple[ir.Stmt, ...], ir.For] | None:
+    """The loop that all of a kernel is, if its threads share its iterations and these are independent; and what is
+    computed before it, which is the same in all threads."""
+    *before, loop = body or (None,)
+    if not (isinstance(loop, ir.For) and loop.start == GRID[0] and loop.step == place("gridsize.x")):
+        return None
+    if not all(isinstance(s, ir.Assign) and _is_fixed(s.value) for s in before) or not _is_fixed(loop.stop):
+        return None
+    mine = {v.name for v in assigned(loop.body)}
+    if any(isinstance(n, ir.Op) and not n.args and n.name not in _OF_LAUNCH for n in ir.walk(loop.body)):
+        return None
+    if mine & {v.name for v in assigned(tuple(before))} or not _sets_first(loop.body, set(), mine):
+        return None
+    written = {n.array.name for n in ir.walk(loop.body) if isinstance(n, (ir.Store, ir.Accumulate)) and not n.atomic}
+    if any(isinstance(n, (ir.Alias, ir.View, ir.Elementwise, ir.Custom)) for n in ir.walk(loop.body)):
+        return None
+    local = {n.target.name for n in ir.walk(loop.body) if isinstance(n, ir.Alloc)}
+    axis: dict[str, set[int]] = {}
+    for n in ir.walk(loop.body):
+        if isinstance(n, (ir.Load, ir.Store, ir.Accumulate)) and n.array.name in written - local:
+            own = {k for k, i in enumerate(n.index) if i == loop.var}
+            axis[n.array.name] = axis.get(n.array.name, own) & own
+    return (tuple(before), loop) if all(axis.values()) else None
+
+
+def _sets_first(body: tuple[ir.Stmt, ...], known: set[str], mine: set[str]) -> bool:
+    """Whether statements read none of some scalars before they set it."""
+
+    def reads(node: Any) -> bool:
+        return any(isinstance(n, ir.Var) and n.name in mine - known for n in ir.walk(node))
+
+    for s in body:
+        match s:
+            case ir.Assign():
+                if reads(s.value):
+                    return False
+                known.add(s.target.name)
+            case ir.If():
+                sides = [set(known), set(known)]
+                if reads(s.condition) or not all(_sets_first(b, k, mine) for b, k in zip((s.then, s.orelse), sides)):
+                    return False
+                known |= sides[0] & sides[1]
+            case ir.For():
+                if reads((s.start, s.stop, s.step)) or not _sets_first(s.body, known | {s.var.name}, mine):
+                    return False
+            case ir.While():
+                if reads(s.condition) or not _sets_first(s.body, set(known), mine):
+                    return False
+            case _:
+                if reads(tuple(ir.children(s))):
+                    return False
+    return True
+
+

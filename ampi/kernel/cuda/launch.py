@@ -1,0 +1,195 @@
+"""``kernel[grid, block](...)``: launches of CUDA kernels with NumPy arrays."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from ampi.base.checks import is_full
+from ampi.errors import KernelError
+
+MOST_THREADS = 1024
+MOST_ALONG = (1024, 1024, 64)
+HOW = "write kernel[blocks, threads](...): integers, or tuples of one to three of them"
+
+
+class CudaKernel:
+    """A function that is written for one thread of a CUDA grid; made by ``ampi.kernel(target="cuda")``.
+
+    ``kernel[grid, block](*arguments)`` launches it: it is lowered to the processor, compiled by Numba, and
+    differentiated where a tape records.  It returns None; what it computes it writes into arrays.
+
+    Attributes
+    ----------
+    py_func : function
+        The Python function.
+    options : dict
+        Options of ``numba.njit`` for the lowered kernel.
+    """
+
+    def __init__(self, function: FunctionType, options: dict[str, Any], make: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+        self.py_func = function
+        self.options = options
+        self.make = make
+        self._signature = inspect.signature(function)
+        self._lowered: dict[Any, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"<ampi CUDA kernel {self.__qualname__}>"
+
+    def __getitem__(self, configuration: Any) -> Launch:
+        given = configuration if isinstance(configuration, tuple) else (configuration,)
+        if not 2 <= len(given) <= 4:
+            raise KernelError(f"{self.__name__}[...]: {len(given)} numbers configure a launch\n  {HOW}")
+        return self.configure(*given)
+
+    def configure(self, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> Launch:
+        """A launch of so many blocks of so many threads, with that many bytes of dynamic shared memory."""
+        grid = dimensions(self.__name__, "blocks", griddim)
+        block = dimensions(self.__name__, "threads", blockdim)
+        total = block[0] * block[1] * block[2]
+        if total > MOST_THREADS or any(map(operator.gt, block, MOST_ALONG)):
+            raise KernelError(
+                f"{self.__name__}[...]: a block of {' x '.join(map(str, block))} threads; CUDA allows {MOST_THREADS}, and "
+                f"{' x '.join(map(str, MOST_ALONG))} along x, y and z\n  make the blocks smaller, and the grid larger"
+            )
+        if not isinstance(sharedmem, (int, np.integer)) or sharedmem < 0:
+            raise KernelError(f"{self.__name__}[...]: {sharedmem!r} bytes of dynamic shared memory")
+        return Launch(self, grid, block, int(sharedmem))
+
+    def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Launch:
+        """A launch of at least ``ntasks`` threads in one dimension, in blocks of ``tpb``."""
+        threads = int(tpb) or 128
+        return self.configure(max(-(-int(ntasks) // threads), 1), threads, stream, sharedmem)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise KernelError(
+            f"{self.__name__}() is a CUDA kernel, and is launched with a grid and a block\n  {HOW}, or forall(n)(...)"
+        )
+
+    @functools.cached_property
+    def frozen_func(self) -> Any:
+        """The Python function with the globals of its first launch."""
+        from ampi.kernel.runtime.frozen import frozen
+
+        return frozen(self.py_func)
+
+    def lowered(self, launch: Launch, args: tuple[Any, ...]) -> Any:
+        """The ordinary kernel for a launch with arguments like these (all of them by position)."""
+        from ampi.kernel.cuda.loops import Geometry
+
+        grid = launch.grid
+        outermost = max(range(3), key=lambda k: (grid[k], k))
+        geometry = Geometry(launch.block, tuple(n > 1 for n in grid), outermost, launch.shared > 0)  # type: ignore[arg-type]
+        key = geometry, tuple(map(kind, args))
+        found = self._lowered.get(key)
+        if found is None:
+            found = self._lowered[key] = self._lower(geometry, args)
+        return found
+
+    def _lower(self, geometry: Any, args: tuple[Any, ...]) -> Any:
+        from ampi.kernel import arguments
+        from ampi.kernel.cuda.lowering import as_function, has_parallel_loop, lowered
+
+        for name, value in zip(self._signature.parameters, args):
+            if isinstance(value, (tuple, list, str)) or value is None:
+                raise KernelError(
+                    f"{self.__name__}(): argument '{name}' is a {type(value).__name__}, which CUDA kernels do not take here\n"
+                    "  pass numbers and arrays"
+                )
+            if hasattr(value, "__cuda_array_interface__") and not isinstance(value, np.ndarray):
+                raise KernelError(
+                    f"{self.__name__}(): argument '{name}' is an array on a device; this version runs CUDA kernels on the "
+                    "processor\n  pass NumPy arrays"
+                )
+        plain = self.make(self.py_func, {})
+        types_ = plain.types_of(tuple(map(arguments.plain, args)))
+        made = lowered(self.frozen_func, types_, geometry)
+        return self.make(as_function(made, self.py_func), {"parallel": has_parallel_loop(made), **self.options})
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as problem:
+            raise KernelError(f"{self.__name__}(): {problem}") from None
+        bound.apply_defaults()
+        return tuple(bound.arguments.values())
+
+    # ------------------------------------------------------------------------------------------- as other kernels
+
+    def explain(self, launch: Launch, *args: Any, **kwargs: Any) -> str:
+        """`Kernel.explain` of the lowered kernel of a launch: ``kernel.explain(kernel[grid, block], *arguments)``."""
+        kernel, given = launch.prepared(args)
+        return kernel.explain(*given, **kwargs)
+
+    def adjoint_source(self, launch: Launch, *args: Any, active: Any = None) -> str:
+        """`Kernel.adjoint_source` of the lowered kernel of a launch."""
+        kernel, given = launch.prepared(args)
+        return kernel.adjoint_source(*given, active=active)
+
+    def source(self, launch: Launch, *args: Any) -> str:
+        """The lowered kernel of a launch as Python source."""
+        kernel, _ = launch.prepared(args)
+        return kernel.py_func.__ampi_text__
+
+
+class Launch:
+    """A CUDA kernel with a grid and a block: call it with the kernel's arguments."""
+
+    def __init__(self, kernel: CudaKernel, grid: tuple[int, int, int], block: tuple[int, int, int], shared: int) -> None:
+        self.kernel, self.grid, self.block, self.shared = kernel, grid, block, shared
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        kernel, given = self.prepared(args, kwargs)
+        if is_full():
+            self.check(given[: -len(self.grid) - 1])
+        kernel(*given)
+
+    def check(self, args: tuple[Any, ...]) -> None:
+        """Go through the launch thread by thread, with copies of arrays: races and the like are a KernelError."""
+        from ampi.kernel import arguments
+        from ampi.kernel.cuda.interpreter import interpret
+
+        copies: dict[int, np.ndarray] = {}
+        plain = [arguments.plain(a) for a in args]
+        given = [
+            copies.setdefault(original.__array_interface__["data"][0], original.copy())
+            if isinstance(original, np.ndarray)
+            else original
+            for original in plain
+        ]
+        interpret(self.kernel.frozen_func, self.grid, self.block, self.shared, tuple(given))
+
+    def prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> tuple[Any, tuple[Any, ...]]:
+        """The lowered kernel, and all that it is called with."""
+        args = self.kernel.bind(args, kwargs or {})
+        return self.kernel.lowered(self, args), (*args, *self.grid, self.shared)
+
+
+def dimensions(name: str, what: str, given: Any) -> tuple[int, int, int]:
+    """Three positive integers."""
+    items = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+    try:
+        numbers = tuple(map(operator.index, items))
+    except TypeError:
+        numbers = ()
+    if not 1 <= len(numbers) <= 3 or min(numbers) < 1:
+        raise KernelError(f"{name}[...]: {given!r} {what}; they are positive integers, one to three\n  {HOW}")
+    x, y, z = (*numbers, 1, 1)[:3]
+    return x, y, z
+
+
+def kind(value: Any) -> Any:
+    """What a kernel is lowered for, of an argument."""
+    if isinstance(value, np.ndarray) or hasattr(value, "dtype"):
+        flags = getattr(value, "flags", None)
+        order = (flags.c_contiguous, flags.f_contiguous, flags.writeable, flags.aligned) if flags is not None else ()
+        return value.dtype, value.ndim, order
+    return type(value)

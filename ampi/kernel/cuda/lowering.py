@@ -1,0 +1,190 @@
+"""A CUDA kernel as an ordinary kernel: parsed for one thread, split at barriers, with loops over threads and blocks."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import replace
+from types import FunctionType
+from typing import Any, NoReturn
+
+from ampi.errors import KernelError
+from ampi.kernel import ir, pipeline
+from ampi.kernel.codegen import emit
+from ampi.kernel.cuda import fission, flat
+from ampi.kernel.cuda.guards import has_barrier, with_guards
+from ampi.kernel.cuda.loops import Geometry, Launched, over_blocks
+from ampi.kernel.cuda.uniformity import analyse, with_warp_guards
+from ampi.kernel.frontend.language.reductions import find_reductions
+from ampi.kernel.frontend.language.source import Source, read_source
+from ampi.kernel.frontend.parse import parse
+from ampi.kernel.ir.names import Names
+from ampi.kernel.ir.rewrite import mapped
+from ampi.kernel.normalise.lower import lower
+
+_LINE = re.compile(r"# line (\d+)$")
+
+
+def lowered(function: Any, argument_types: tuple[Any, ...], geometry: Geometry) -> ir.Function:
+    """The IR of a launch of a CUDA kernel: it takes the kernel's arguments and those of `Launched`."""
+    source = read_source(function)
+
+    def fail(line: int, problem: str, advice: str) -> NoReturn:
+        raise source.error(line, problem, advice) from None
+
+    threads = parse(function, argument_types)
+    refuse_result(threads, source)
+    names = Names.of(threads)
+    arguments = frozenset(a.name for a in threads.arguments)
+    body = threads.body
+    if has_barrier(body):
+        body = with_guards(body, names)
+    body = tuple(s for s in lower(replace(threads, body=body)).body if not isinstance(s, ir.Return))
+    body = without_unread_old_values(body)
+    launched = Launched.of(names)
+    plain = flat.with_plain_places(body)
+    is_parallel = not waits_for_blocks(body)
+    if flat.is_flat(plain):
+        body = flat.over_grid(plain, geometry, launched, names, is_parallel)
+    else:
+        shared = tuple(s for s in ir.walk(body) if isinstance(s, ir.Alloc) and s.shared)
+        body = without_shared(body)
+        known = analyse(body)
+        body = with_warp_guards(body, known, names)
+        split = fission.split((*shared, *body), analyse(body), names, fail, arguments)
+        body = over_blocks(split, geometry, launched, names, is_parallel)
+    body = with_plain_atomics(body)
+    made = replace(threads, arguments=(*threads.arguments, *launched.arguments()), body=body, result=None)
+    return find_reductions(made, source.fail)
+
+
+def refuse_result(threads: ir.Function, source: Source) -> None:
+    returned = next((n for n in ir.walk(threads.body) if isinstance(n, ir.Return) and n.values), None)
+    if returned is not None:
+        raise source.error(
+            returned.line, "a CUDA kernel returns nothing", "write results into an array among its arguments"
+        )
+
+
+def without_unread_old_values(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+    """Statements without the old values of atomic operations that nothing reads; those that only the operation itself
+    reads are plain loads."""
+    outside: set[str] = set()
+    inside: set[str] = set()
+    for s in ir.walk(body):
+        if isinstance(s, ir.Stmt):
+            target = s.target if isinstance(s, ir.Assign) else None
+            found = inside if isinstance(s, ir.Store) and s.atomic else outside
+            read = (c for c in ir.children(s) if isinstance(c, ir.Expr) and c is not target)
+            found |= {n.name for e in read for n in ir.walk(e) if isinstance(n, ir.Var)}
+
+    def visit(block: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+        out: list[ir.Stmt] = []
+        for s in block:
+            match s:
+                case ir.Assign(value=ir.Op(name="old", args=(load,))) if s.target.name not in outside:
+                    if s.target.name not in inside:
+                        continue
+                    s = replace(s, value=load)
+                case ir.For() | ir.While():
+                    s = replace(s, body=visit(s.body))
+                case ir.If():
+                    s = replace(s, then=visit(s.then), orelse=visit(s.orelse))
+            out.append(s)
+        return tuple(out)
+
+    return visit(body)
+
+
+def without_shared(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+    """Statements without allocations of shared arrays, which are made once for a block."""
+    out: list[ir.Stmt] = []
+    for s in body:
+        match s:
+            case ir.Alloc(shared=True):
+                continue
+            case ir.For() | ir.While():
+                s = replace(s, body=without_shared(s.body))
+            case ir.If():
+                s = replace(s, then=without_shared(s.then), orelse=without_shared(s.orelse))
+        out.append(s)
+    return tuple(out)
+
+
+def of_block(body: tuple[ir.Stmt, ...]) -> set[str]:
+    """The arrays that a launch makes, and parts of them."""
+    local: set[str] = set()
+    for s in ir.walk(body):
+        if isinstance(s, ir.Alloc) or (isinstance(s, (ir.Alias, ir.View)) and s.array.name in local):
+            local.add(s.target.name)
+    return local
+
+
+def waits_for_blocks(body: tuple[ir.Stmt, ...]) -> bool:
+    """Whether what an atomic operation on a global array gives depends on those before: blocks run one by one then."""
+    local = of_block(body)
+    for s in ir.walk(body):
+        if isinstance(s, ir.Store) and s.atomic and s.array.name not in local:
+            return True
+        if isinstance(s, ir.Assign) and isinstance(s.value, ir.Op) and s.value.name == "old":
+            if s.value.args[0].array.name not in local:  # type: ignore[attr-defined]
+                return True
+    return False
+
+
+def has_parallel_loop(node: Any) -> bool:
+    """Whether blocks, or threads, run in parallel."""
+    body = node.body if isinstance(node, ir.Function) else node
+    return any(isinstance(s, ir.For) and s.parallel for s in ir.walk(body))
+
+
+def with_plain_atomics(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+    """Statements in which what other threads cannot come between is atomic no more."""
+    local, parallel = of_block(body), has_parallel_loop(body)
+
+    def plain(s: ir.Stmt) -> ir.Stmt:
+        match s:
+            case ir.Accumulate(atomic=True):
+                return replace(s, atomic=parallel and s.array.name not in local)
+            case ir.Store(atomic=True):
+                return replace(s, atomic=False)
+        return s
+
+    return tuple(mapped(s, lambda e: e, plain) for s in body)
+
+
+# --------------------------------------------------------------------------------------------- as a function
+
+
+def as_function(made: ir.Function, function: Any) -> FunctionType:
+    """The Python function of a lowered kernel, which Numba compiles and `parse` knows."""
+    way = pipeline.Way()
+    (written,) = emit.spelled(way.run("simplify", way.run("normalise", made)))
+    written = replace(written, body=tuple(s for s in written.body if not isinstance(s, ir.Return)))
+    text = emit.source(written)
+    space: dict[str, Any] = {"__name__": function.__module__}
+    exec(emit.header(text), space)
+    space.update(written.constants)
+    exec(compile(with_lines(text, made.first_line), made.filename, "exec"), space)
+    result = space[written.name]
+    result.__module__, result.__qualname__ = function.__module__, function.__qualname__
+    result.__doc__ = function.__doc__
+    arguments = tuple(replace(a, name=a.name, path=a.path) for a in made.arguments)
+    result.__ampi_ir__ = replace(made, arguments=arguments)
+    result.__ampi_text__ = text
+    return result
+
+
+def with_lines(text: str, first_line: int) -> ast.Module:
+    """A program whose statements have the lines of those that they come from."""
+    tree = ast.parse(text)
+    found = [_LINE.search(line) for line in text.splitlines()]
+    lines = [first_line if m is None else int(m.group(1)) for m in found]
+    for n in range(1, len(lines)):
+        if found[n] is None:
+            lines[n] = lines[n - 1]
+    for node in ast.walk(tree):
+        if hasattr(node, "lineno"):
+            node.lineno = node.end_lineno = lines[node.lineno - 1]  # type: ignore[attr-defined]
+            node.col_offset = node.end_col_offset = 0  # type: ignore[attr-defined]
+    return tree

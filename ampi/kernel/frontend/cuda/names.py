@@ -1,0 +1,96 @@
+"""The names of ``numba.cuda`` that CUDA kernels use, without CUDA: marks that the parser recognises."""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType, SimpleNamespace
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ampi.errors import KernelError
+
+WARP = 32
+"""Threads of a warp."""
+
+
+class Mark:
+    """A name of ``cuda`` that means something inside of a kernel only."""
+
+    def __init__(self, name: str) -> None:
+        self.name = self.__name__ = name
+
+    def __repr__(self) -> str:
+        return f"cuda.{self.name}"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise KernelError(f"cuda.{self.name} is known inside of CUDA kernels only: launch one, kernel[grid, block](...)")
+
+
+class Place(Mark):
+    """An integer that says where a thread is (``threadIdx.x``), or how large the launch is (``gridDim.x``)."""
+
+
+class Axes(Mark):
+    """``threadIdx`` and its relatives: three integers."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.x, self.y, self.z = (Place(f"{name}.{axis}") for axis in "xyz")
+
+
+class Intrinsic(Mark):
+    """A function of ``cuda``."""
+
+
+def _intrinsics(*names: str) -> dict[str, Intrinsic]:
+    return {name: Intrinsic(name) for name in names}
+
+
+def _space(name: str, *functions: str) -> SimpleNamespace:
+    return SimpleNamespace(**{f: Intrinsic(f"{name}.{f}") for f in functions})
+
+
+ATOMICS = ("add", "sub", "max", "min", "nanmax", "nanmin", "and_", "or_", "xor", "exch", "inc", "dec", "cas", "compare_and_swap")
+MATHEMATICS = {"cbrt": np.cbrt, "rsqrt": None, "fma": None, "selp": None, "sqrt": math.sqrt}
+
+NAMES: dict[str, Any] = {
+    **{name: Axes(name) for name in ("threadIdx", "blockIdx", "blockDim", "gridDim")},
+    "laneid": Place("laneid"),
+    "warpsize": WARP,
+    **_intrinsics("grid", "gridsize"),
+    **_intrinsics("syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or", "syncwarp"),
+    **_intrinsics("threadfence", "threadfence_block", "threadfence_system"),
+    **_intrinsics("shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync"),
+    **_intrinsics("all_sync", "any_sync", "eq_sync", "ballot_sync", "activemask", "lanemask_lt", "match_any_sync", "match_all_sync"),
+    **_intrinsics("fma", "selp", "rsqrt", "popc", "brev", "clz", "ffs", "nanosleep"),
+    "cbrt": np.cbrt,
+    "shared": _space("shared", "array"),
+    "local": _space("local", "array"),
+    "const": _space("const", "array_like"),
+    "atomic": _space("atomic", *ATOMICS),
+    "cg": _space("cg", "this_grid", "this_block"),
+}
+
+
+def stand_in(value: Any) -> Any:
+    """The mark that stands for a name of numba-cuda's (its module as well); anything else as it is."""
+    if isinstance(value, ModuleType):
+        return MODULE if value.__name__ in ("numba.cuda", "ampi.cuda") else value
+    if (getattr(value, "__module__", None) or "").startswith("numba.cuda."):
+        name = (getattr(value, "__qualname__", None) or getattr(value, "__name__", "")).partition(".")
+        owner = NAMES.get(name[0])
+        return owner if not name[2] or owner is None else getattr(owner, name[2], value)
+    return value
+
+
+class _Module:
+    """What stands for the module while a kernel is parsed."""
+
+    __name__ = "cuda"
+
+    def __init__(self) -> None:
+        vars(self).update(NAMES)
+
+
+MODULE = _Module()

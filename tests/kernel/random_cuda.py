@@ -1,0 +1,316 @@
+"""Random CUDA kernels: shared memory, barriers in loops and branches on which threads agree, registers and local arrays
+that live across them, atomics, warp operations, in-place updates, early returns; and how they are checked.
+
+They have no races by construction: between two barriers a shared array is either read anywhere, or each thread reads
+and writes its own element.
+"""
+
+import linecache
+import random
+
+import numba
+import numpy as np
+
+import ampi
+from ampi.kernel.cuda.interpreter import interpret
+
+HEADER = """import math
+import numpy as np
+import ampi.cuda as cuda
+from numba import float32, float64, int64
+
+TABLE = np.array([0.5, -0.25, 0.75, 1.25, -0.5])
+
+@cuda.jit(device=True)
+def curve(x, c):
+    if c > 0.75:
+        return math.sin(x) * c
+    return 0.5 * x + c * x * x
+
+@cuda.jit(device=True)
+def neighbour(s, t, size):
+    cuda.syncthreads()
+    x = s[(t + 1) % size]
+    cuda.syncthreads()
+    return x
+"""
+BLOCKS = [(8,), (7,), (1,), (33,), (64,), (4, 2), (3, 5), (2, 2, 2)]
+GRIDS = [(1,), (3,), (5,), (2, 3), (1, 2, 2)]
+
+
+class Kernel:
+    """One kernel, its launch, and its arguments."""
+
+    def __init__(self, seed):
+        self.draw = random.Random(seed)
+        self.block = self.draw.choice(BLOCKS)
+        self.grid = self.draw.choice(GRIDS)
+        self.threads = int(np.prod(self.block))
+        self.total = self.threads * int(np.prod(self.grid))
+        self.n = max(1, self.total - self.draw.choice([0, 0, 1, 2, self.threads + 1]))
+        self.lines = []
+        self.depth = 1
+        self.registers = ["r0", "r1"]
+        self.counters = 0
+        self.shared = {}  # name -> "own" or "read"
+        self.local = False
+        self.alone = True  # whether all threads of the block are there
+        self.source = self.write()
+
+    # ------------------------------------------------------------------------------------------- text
+
+    def line(self, text):
+        self.lines.append("    " * self.depth + text)
+
+    def write(self):
+        self.line(self.draw.choice(self.ranks()))
+        self.line(f"i = t + {self.threads} * ({self.block_number()})")
+        self.line("r0 = a[i % n]")
+        self.line("r1 = 0.5")
+        for k in range(self.draw.randint(1, 2)):
+            name = f"s{k}"
+            dynamic = k == 0 and self.draw.random() < 0.2
+            self.dynamic = getattr(self, "dynamic", 0) or (8 * self.threads if dynamic else 0)
+            self.line(f"{name} = cuda.shared.array({0 if dynamic else self.threads}, float64)")
+            self.line(f"{name}[t] = {self.value()}")
+            self.shared[name] = "own"
+        if self.draw.random() < 0.4:
+            self.local = True
+            self.line("l = cuda.local.array(3, float64)")
+            self.line("for j in range(3):")
+            self.line(f"    l[j] = r0 * (j + 1)")
+        if self.draw.random() < 0.4:
+            kind = self.draw.randrange(3)
+            self.alone = False
+            if kind == 0:
+                self.line("if i >= n:")
+                self.line("    return")
+            elif kind == 1:
+                self.line("if i < n:")
+                self.line(f"    r1 += {self.value()}")
+                self.line("else:")
+                self.line("    if t % 2 == 0:")
+                self.line("        return")
+            else:
+                self.line("if a[i % n] < -1.5 or i >= n:")
+                self.line("    out[0] = out[0]" if False else "    return")
+        for _ in range(self.draw.randint(2, 5)):
+            self.statement(2)
+        self.line("if i < n:")
+        self.line(f"    b[i] = {self.value()}")
+        self.line(f"    u[i] = u[i] * {self.value()}")
+        body = "\n".join(self.lines)
+        return f"{HEADER}\n@cuda.jit\ndef kernel(a, b, u, out, top, n, k):\n{body}\n"
+
+    def ranks(self):
+        x, y, z = (*self.block, 1, 1)[:3]
+        if len(self.block) == 1:
+            return ["t = cuda.threadIdx.x", "t = cuda.grid(1) - cuda.blockIdx.x * cuda.blockDim.x"]
+        if len(self.block) == 2:
+            return ["t = cuda.threadIdx.x + cuda.blockDim.x * cuda.threadIdx.y", f"t = cuda.threadIdx.y + {y} * cuda.threadIdx.x"]
+        return ["t = cuda.threadIdx.x + cuda.blockDim.x * (cuda.threadIdx.y + cuda.blockDim.y * cuda.threadIdx.z)"]
+
+    def block_number(self):
+        if len(self.grid) == 1:
+            return "cuda.blockIdx.x"
+        if len(self.grid) == 2:
+            return "cuda.blockIdx.x + cuda.gridDim.x * cuda.blockIdx.y"
+        return "cuda.blockIdx.x + cuda.gridDim.x * (cuda.blockIdx.y + cuda.gridDim.y * cuda.blockIdx.z)"
+
+    def value(self, depth=2):
+        draw = self.draw
+        if depth == 0 or draw.random() < 0.2:
+            kinds = [draw.choice(self.registers), f"{draw.uniform(-1, 1):.2f}", f"a[(i * {draw.randint(1, 5)} + {draw.randint(0, 3)}) % n]"]
+            for name, mode in self.shared.items():
+                kinds.append(f"{name}[t]")
+                if mode == "read":
+                    kinds += [f"{name}[{self.other()}]"] * 3
+            if self.local:
+                kinds.append(f"l[{draw.choice(['0', '1', '2', 't % 3'])}]")
+            kinds.append(f"TABLE[t % {draw.randint(2, 5)}]")
+            return draw.choice(kinds)
+        x, y = self.value(depth - 1), self.value(depth - 1)
+        return draw.choice([f"(0.5 * {x} + {y})", f"({x} - 0.25 * {y})", f"(0.5 * {x} * {y})", f"math.sin({x})",
+                            f"curve({x}, {draw.choice(['0.5', '0.9', y])})", f"math.exp(-0.1 * ({x}) ** 2)"])  # fmt: skip
+
+    def other(self):
+        """The element of another thread."""
+        size = self.threads
+        return self.draw.choice([f"{size} - 1 - t", f"(t + 1) % {size}", f"(t * 3 + k) % {size}", "0", f"t // 2"])
+
+    def agreed(self):
+        """A condition on which the threads of a block agree."""
+        return self.draw.choice(["k > 1", "k % 2 == 0", "cuda.blockIdx.x % 2 == 0", "m > 0" if self.counters else "k > 0",
+                                 "n > 5 and k < 4"])  # fmt: skip
+
+    def differing(self):
+        return self.draw.choice(["t % 2 == 0", "t < 3", "i < n - 1", f"t == {self.threads // 2}", "t > k"])
+
+    def barrier(self):
+        self.line("cuda.syncthreads()")
+        for name in self.shared:
+            self.shared[name] = self.draw.choice(["own", "read"])
+
+    def settle(self):
+        """A barrier after which each thread has its own elements."""
+        self.line("cuda.syncthreads()")
+        for name in self.shared:
+            self.shared[name] = "own"
+
+    def statement(self, depth):
+        draw = self.draw
+        own = [name for name, mode in self.shared.items() if mode == "own"]
+        kinds = ["assign", "assign", "increment", "branch", "loop", "atomic", "barrier", "barrier", "barrier"]
+        kinds += ["element", "element", "update"] if own else []
+        kinds += ["rounds", "rounds", "agreed", "while", "tree"] if depth else []
+        kinds += ["local"] if self.local else []
+        kinds += ["count"]
+        kinds += ["shuffle", "vote", "device", "first warp"] if self.alone else []
+        kind = draw.choice(kinds)
+        match kind:
+            case "assign":
+                self.line(f"{draw.choice(self.registers)} = {self.value()}")
+            case "increment":
+                self.line(f"{draw.choice(self.registers)} += {self.value()}")
+            case "branch":
+                self.line(f"if {self.differing()}:")
+                self.line(f"    {draw.choice(self.registers)} = {self.value()}")
+                if own and draw.random() < 0.5:
+                    self.line("else:")
+                    self.line(f"    {draw.choice(own)}[t] = {self.value()}")
+            case "loop":
+                self.line(f"for j in range({draw.choice(['k', 't % 3', '2'])}):")
+                self.line(f"    r1 = 0.5 * r1 + {self.value(1)}")
+                if draw.random() < 0.3:
+                    self.line("    if j > t:")
+                    self.line("        break")
+            case "atomic":
+                what = draw.choice([f"cuda.atomic.add(out, {draw.choice(['t % 4', '0', 'i % 3'])}, {self.value()})",
+                                    f"cuda.atomic.sub(out, i % 4, {self.value()})",
+                                    f"cuda.atomic.{draw.choice(['max', 'min'])}(top, i % 2, {self.value()})"])  # fmt: skip
+                if draw.random() < 0.5:
+                    self.line(f"if {self.differing()}:")
+                    what = "    " + what
+                self.line(what)
+            case "barrier":
+                self.barrier()
+            case "element":
+                self.line(f"{draw.choice(own)}[t] = {self.value()}")
+            case "update":
+                self.line(f"{draw.choice(own)}[t] {draw.choice(['+=', '*=', '-='])} {self.value(1)}")
+            case "local":
+                self.line(f"l[{draw.choice(['0', 't % 3', 'k % 3'])}] = {self.value()}")
+            case "rounds":
+                self.counters += 1
+                self.settle()
+                self.line(f"for m in range({draw.choice(['k', '2', 'k + 1'])}):")
+                self.inside(depth, jumps=True)
+            case "agreed":
+                condition = self.agreed() if "m" not in self.lines[-1] else "k > 1"
+                condition = "k > 1" if "m >" in condition else condition
+                self.settle()
+                self.line(f"if {condition}:")
+                self.inside(depth)
+                if draw.random() < 0.4:
+                    self.line("else:")
+                    self.inside(depth)
+            case "while":
+                self.settle()
+                name = f"w{len(self.lines)}"
+                self.line(f"{name} = {draw.choice(['k', '3'])}")
+                self.line(f"while {name} > 0:")
+                self.inside(depth)
+                self.line(f"    {name} -= 1")
+            case "tree":
+                self.settle()
+                name, half = draw.choice(list(self.shared)), f"h{len(self.lines)}"
+                self.line(f"{half} = {max(self.threads // 2, 0)}")
+                self.line(f"while {half} > 0:")
+                self.line(f"    if t < {half}:")
+                self.line(f"        {name}[t] += 0.5 * {name}[t + {half}]")
+                self.line("    cuda.syncthreads()")
+                self.line(f"    {half} //= 2")
+            case "count":
+                function = draw.choice(["count", "and", "or"])
+                self.line(f"r1 += 0.1 * cuda.syncthreads_{function}({self.differing()}) * r0")
+                for name in self.shared:
+                    self.shared[name] = "own"
+            case "device":
+                self.line(f"{draw.choice(self.registers)} = neighbour({draw.choice(list(self.shared))}, t, {self.threads})")
+                for name in self.shared:
+                    self.shared[name] = "own"
+            case "shuffle":
+                name, lane = draw.choice([("shfl_sync", "t % 5"), ("shfl_down_sync", "1"), ("shfl_up_sync", "2"), ("shfl_xor_sync", "1")])
+                self.line(f"r1 = 0.5 * cuda.{name}(0xffffffff, {self.value(1)}, {lane}) + r0")
+            case "vote":
+                name = draw.choice(["any_sync", "all_sync", "ballot_sync", "eq_sync"])
+                self.line(f"if cuda.{name}(0xffffffff, {self.differing()}):")
+                self.line(f"    r1 = {self.value(1)}")
+            case "first warp":
+                self.line("if t < 32:")
+                self.line("    d = 2")
+                self.line("    while d > 0:")
+                self.line("        r0 += 0.5 * cuda.shfl_down_sync(0xffffffff, r0, d)")
+                self.line("        d //= 2")
+
+    def inside(self, depth, jumps=False):
+        """The body of a loop or branch on which threads agree: it begins and ends with elements of their own."""
+        self.depth += 1
+        if jumps and self.draw.random() < 0.3:
+            self.line("if m == 2:")
+            self.line(f"    {self.draw.choice(['break', 'continue'])}")
+        for _ in range(self.draw.randint(1, 3)):
+            self.statement(depth - 1)
+        self.settle()
+        self.depth -= 1
+
+    # ------------------------------------------------------------------------------------------- running
+
+    def load(self, name):
+        linecache.cache[name] = (len(self.source), None, self.source.splitlines(True), name)
+        space = {"__name__": "random_cuda_kernel"}
+        exec(compile(self.source, name, "exec"), space)
+        return space["kernel"]
+
+    def arguments(self):
+        values = np.random.default_rng(7)
+        n = self.n
+        arrays = [values.normal(size=n), np.zeros(n), values.normal(size=n), values.normal(size=4), np.zeros(2)]
+        return (*arrays, n, self.draw.choice([0, 1, 2, 3]))
+
+
+def examine(seed, threads=None):
+    """Compare the lowered kernel with the interpreted one, its gradient with its tangent and with differences."""
+    kernel = Kernel(seed)
+    run = kernel.load(f"<cuda kernel {seed}>")
+    launch = run[kernel.grid, kernel.block, 0, kernel.dynamic]
+    given = kernel.arguments()
+    expected = [np.copy(a) for a in given[:5]]
+    interpret(run.py_func, launch.grid, launch.block, launch.shared, (*expected, *given[5:]), seed)
+    if threads is not None:
+        numba.set_num_threads(threads)
+    lowered = [np.copy(a) for a in given[:5]]
+    launch(*lowered, *given[5:])
+    for name, x, y in zip(("a", "b", "u", "out", "top"), lowered, expected):
+        np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-11, err_msg=f"{name} of seed {seed}\n{kernel.source}")
+    weights = [np.random.default_rng(k).normal(size=a.size) for k, a in enumerate(lowered)]
+
+    def objective(a, u, out):
+        a, b, u, out, top = a + 0, ampi.numpy.zeros(given[1].size), u + 0, out + 0, ampi.numpy.zeros(2)
+        launch(a, b, u, out, top, *given[5:])
+        return sum(ampi.numpy.sum(w * x) for w, x in zip(weights[1:], (b, u, out, top)))
+
+    x = given[0], given[2], given[3]
+    directions = [np.random.default_rng(10 + k).normal(size=v.size) for k, v in enumerate(x)]
+    _, tangent = ampi.jvp(objective, x, tuple(directions))
+    gradient = ampi.grad(objective, argnums=(0, 1, 2))(*x)
+    slope = sum(float(np.sum(g * d)) for g, d in zip(gradient, directions))
+    tangent = float(tangent)
+    scale = max(1.0, abs(tangent), sum(float(np.sum(abs(np.asarray(g) * d))) for g, d in zip(gradient, directions)))
+    assert abs(slope - tangent) <= 1e-9 * scale, (seed, slope, tangent, kernel.source)
+    quotients = []
+    for h in (1e-4, 1e-5, 1e-6):
+        up, down = (float(objective(*(v + s * h * d for v, d in zip(x, directions)))) for s in (1, -1))
+        quotients.append((up - down) / (2 * h))
+    error = min(abs(q - tangent) for q in quotients)
+    assert error <= 1e-5 * scale, (seed, quotients, tangent, kernel.source)
