@@ -25,7 +25,7 @@ def jit(function: Any = None, *, device: bool = False, **options: Any) -> Any:
     device : bool, optional
         Whether it is a function that kernels call.
     **options
-        ``fastmath`` counts; ``opt``, ``lineinfo``, ``debug``, ``max_registers``, ``cache`` and ``inline`` are for cards.
+        ``fastmath``; ``opt``, ``lineinfo``, ``debug``, ``max_registers``, ``cache`` and ``inline`` have no effect.
     """
     if not callable(function) or isinstance(function, (str, list)) or not hasattr(function, "__code__"):
         return lambda f: jit(f, device=device, **options)
@@ -58,6 +58,6 @@ class MissingName(KernelError, AttributeError):
 
 def __getattr__(name: str) -> Any:
     raise MissingName(
-        f"ampi.cuda has no '{name}': it has what CUDA kernels use, and kernels take NumPy arrays (there is nothing to copy "
-        "to a device)"
+        f"ampi.cuda has no '{name}': it has the names that CUDA kernels use, and kernels take NumPy arrays, which need "
+        "no copies on a device"
     )

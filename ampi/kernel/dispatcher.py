@@ -57,8 +57,8 @@ def kernel(
         Numba types for variables, by their names; values assigned to them are converted.
     **options
         Those of ``numba.njit``; code is always cached on disk.  ``error_model`` is ``"numpy"`` by default: division by
-        zero results in infinity or nan, as in IEEE arithmetic.  With ``"python"`` it raises an exception in the kernel, but
-        never in its derivatives.
+        zero results in infinity or nan, as in IEEE arithmetic.  With ``"python"`` it raises an exception in the kernel,
+        but never in its derivatives.
 
         With ``boundscheck=True`` (or ``NUMBA_BOUNDSCHECK=1``, or ``AMPI_CHECK=full``) an index beyond the end of an
         array is an IndexError that names both, in the kernel and in its derivatives, which then run on one thread.

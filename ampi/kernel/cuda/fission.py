@@ -24,8 +24,8 @@ from ampi.kernel.ir.rewrite import substitute
 
 Fail = Callable[[int, str, str], NoReturn]
 ADVICE = (
-    "let all threads of the block come to it: put cuda.syncthreads() behind the branch or the loop, and conditions around "
-    "what is between barriers"
+    "let all threads of the block come to it: put cuda.syncthreads() behind the branch or the loop, and conditions "
+    "around what is between barriers"
 )
 
 
@@ -546,4 +546,12 @@ def _around(body: tuple[ir.Stmt, ...]) -> Iterator[ir.Stmt]:
 
 
 def _zero(ty: Any) -> Any:
-    return False if isinstance(ty, types.Boolean) else 0j if isinstance(ty, types.Complex) else 0.0 if isinstance(ty, types.Float) else 0
+    return (
+        False
+        if isinstance(ty, types.Boolean)
+        else 0j
+        if isinstance(ty, types.Complex)
+        else 0.0
+        if isinstance(ty, types.Float)
+        else 0
+    )

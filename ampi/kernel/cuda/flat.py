@@ -119,7 +119,7 @@ def over_grid(
     for k in axes:
         body, starts[k], extents[k] = _within(body, GRID[k], extents[k])
     body = tuple(map(places.put_into, body))
-    innermost = _fastest(body, threads, axes)
+    innermost = _fastest(body, threads, axes) if axes else -1
     order = [k for k in axes if k == innermost] + [k for k in axes if k != innermost]
     for k in order:
         start, stop = places.put_into(starts[k]), places.put_into(extents[k])
@@ -131,9 +131,7 @@ def over_grid(
 # --------------------------------------------------------------------------------------------- where a grid ends
 
 
-def _within(
-    body: tuple[ir.Stmt, ...], own: ir.Expr, extent: ir.Expr
-) -> tuple[tuple[ir.Stmt, ...], ir.Expr, ir.Expr]:
+def _within(body: tuple[ir.Stmt, ...], own: ir.Expr, extent: ir.Expr) -> tuple[tuple[ir.Stmt, ...], ir.Expr, ir.Expr]:
     """Statements without a condition around them on the place of a thread, and the range that it leaves."""
     match body:
         case (ir.If(orelse=()) as s,):
@@ -207,7 +205,8 @@ def _bounds(e: ir.Expr, own: ir.Expr) -> tuple[ir.Expr | None, ir.Expr | None]:
 
 def _is_fixed(e: ir.Expr) -> bool:
     """Whether an integer expression is the same in all threads: of sizes, arguments and constants."""
-    return not any(isinstance(n, ir.Load) or (isinstance(n, ir.Op) and not n.args and n.name not in _OF_LAUNCH) for n in ir.walk(e))  # fmt: skip
+    differs = lambda n: isinstance(n, ir.Op) and not n.args and n.name not in _OF_LAUNCH
+    return not any(isinstance(n, ir.Load) or differs(n) for n in ir.walk(e))
 
 
 _OF_LAUNCH = frozenset(f"{n}.{a}" for n in ("blockDim", "gridDim", "gridsize") for a in AXES)
@@ -280,5 +279,3 @@ def _sets_first(body: tuple[ir.Stmt, ...], known: set[str], mine: set[str]) -> b
                 if reads(tuple(ir.children(s))):
                     return False
     return True
-
-

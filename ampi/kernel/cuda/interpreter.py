@@ -1,8 +1,8 @@
-"""Interpretation of CUDA kernels thread by thread, in plain Python: the reference that the lowered form is compared with.
+"""Interpretation of CUDA kernels thread by thread, in plain Python: the reference for the lowered form.
 
-It finds what a card would leave to chance: races between two barriers, barriers that not all threads of a block come to,
-and elements of shared arrays that are read before they have a value.  Each thread is a generator of its function, with
-barriers and warp operations as ``yield``.
+It finds what a card would leave to chance: races between two barriers, barriers that not all threads of a block come
+to, and elements of shared arrays that are read before they have a value.  Each thread is a generator of its function,
+with barriers and warp operations as ``yield``.
 """
 
 from __future__ import annotations
@@ -157,7 +157,8 @@ class _Launch:
                 other = f"thread {shown(t.place)} has come to the end of the kernel"
             else:
                 continue
-            text = f"not all threads of block {shown(self.here)} come to this barrier: thread {shown(first.place)} waits, {other}"
+            text = f"not all threads of block {shown(self.here)} come to this barrier: "
+            text += f"thread {shown(first.place)} waits, {other}"
             raise self.source.error(line, text, "let all threads of the block come to it")
         said = [bool(t.waits[2]) for t in waiting] if name != "syncthreads" else []  # type: ignore[index]
         answer = {"syncthreads_count": sum(said), "syncthreads_and": int(all(said)), "syncthreads_or": int(any(said))}
@@ -189,7 +190,9 @@ class _Launch:
         name = definition.name
         shell: Any = lambda *args: (yield from space[name](*args))
         self.converted[function.__code__] = shell
-        change = _Conversion(self, known, space, function is not None and not self.converted.keys() - {function.__code__})
+        change = _Conversion(
+            self, known, space, function is not None and not self.converted.keys() - {function.__code__}
+        )
         definition.body = [change.visit(s) for s in definition.body]
         definition.body.insert(0, ast.parse("if False: yield").body[0])
         module = ast.Module([definition], [])

@@ -57,8 +57,8 @@ class CudaKernel:
         total = block[0] * block[1] * block[2]
         if total > MOST_THREADS or any(map(operator.gt, block, MOST_ALONG)):
             raise KernelError(
-                f"{self.__name__}[...]: a block of {' x '.join(map(str, block))} threads; CUDA allows {MOST_THREADS}, and "
-                f"{' x '.join(map(str, MOST_ALONG))} along x, y and z\n  make the blocks smaller, and the grid larger"
+                f"{self.__name__}[...]: a block of {' x '.join(map(str, block))} threads; CUDA allows {MOST_THREADS}, "
+                f"and {' x '.join(map(str, MOST_ALONG))} along x, y and z\n  take smaller blocks and a larger grid"
             )
         if not isinstance(sharedmem, (int, np.integer)) or sharedmem < 0:
             raise KernelError(f"{self.__name__}[...]: {sharedmem!r} bytes of dynamic shared memory")
@@ -101,13 +101,13 @@ class CudaKernel:
         for name, value in zip(self._signature.parameters, args):
             if isinstance(value, (tuple, list, str)) or value is None:
                 raise KernelError(
-                    f"{self.__name__}(): argument '{name}' is a {type(value).__name__}, which CUDA kernels do not take here\n"
-                    "  pass numbers and arrays"
+                    f"{self.__name__}(): argument '{name}' is a {type(value).__name__}, which CUDA kernels do "
+                    "not take\n  pass numbers and arrays"
                 )
             if hasattr(value, "__cuda_array_interface__") and not isinstance(value, np.ndarray):
                 raise KernelError(
-                    f"{self.__name__}(): argument '{name}' is an array on a device; this version runs CUDA kernels on the "
-                    "processor\n  pass NumPy arrays"
+                    f"{self.__name__}(): argument '{name}' is an array on a device; CUDA kernels run on the "
+                    "processor here\n  pass NumPy arrays"
                 )
         plain = self.make(self.py_func, {})
         types_ = plain.types_of(tuple(map(arguments.plain, args)))
@@ -143,7 +143,9 @@ class CudaKernel:
 class Launch:
     """A CUDA kernel with a grid and a block: call it with the kernel's arguments."""
 
-    def __init__(self, kernel: CudaKernel, grid: tuple[int, int, int], block: tuple[int, int, int], shared: int) -> None:
+    def __init__(
+        self, kernel: CudaKernel, grid: tuple[int, int, int], block: tuple[int, int, int], shared: int
+    ) -> None:
         self.kernel, self.grid, self.block, self.shared = kernel, grid, block, shared
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:

@@ -119,9 +119,7 @@ def over_blocks(
     return inner
 
 
-def over_threads(
-    body: tuple[ir.Stmt, ...], geometry: Geometry, places: Places, names: Names
-) -> tuple[ir.Stmt, ...]:
+def over_threads(body: tuple[ir.Stmt, ...], geometry: Geometry, places: Places, names: Names) -> tuple[ir.Stmt, ...]:
     """Statements of a block with loops over its threads for phases."""
     out: list[ir.Stmt] = []
     for s in body:

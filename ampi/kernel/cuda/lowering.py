@@ -8,7 +8,6 @@ from dataclasses import replace
 from types import FunctionType
 from typing import Any, NoReturn
 
-from ampi.errors import KernelError
 from ampi.kernel import ir, pipeline
 from ampi.kernel.codegen import emit
 from ampi.kernel.cuda import fission, flat

@@ -77,8 +77,8 @@ class Memory:
     def race(self, position: int, now: Access, does: str, last: Access, did: str) -> NoReturn:
         own = "" if now.block == last.block else f" of block {shown(last.block)}"
         text = (
-            f"a race: thread {shown(now.thread)} of block {shown(now.block)} {does} {self.element(position)}, which thread "
-            f"{shown(last.thread)}{own} {did} in line {last.line}, and no barrier is between them"
+            f"a race: thread {shown(now.thread)} of block {shown(now.block)} {does} {self.element(position)}, which "
+            f"thread {shown(last.thread)}{own} {did} in line {last.line}, and no barrier is between them"
         )
         advice = "put cuda.syncthreads() between the two, or use cuda.atomic"
         if own:
@@ -129,7 +129,9 @@ class Watched:
             return self.positions[index]
         except IndexError as problem:
             owner = self.memory.owner
-            return owner.report(owner.access(line), f"{self.memory.name}[{index}]: {problem}", "guard the access by a condition")
+            return owner.report(
+                owner.access(line), f"{self.memory.name}[{index}]: {problem}", "guard the access by a condition"
+            )
 
     def update(self, index: Any, change: Callable[[Any], Any], line: int) -> Any:
         """Change an element atomically; the result is its old value."""

@@ -278,8 +278,8 @@ class Custom(Stmt):
 class Barrier(Stmt):
     """Threads of a CUDA kernel wait for one another: all of a block (``sync``), or those of a warp (``warp``).
 
-    In the threads' form of a CUDA kernel alone (see ``ampi.kernel.cuda``).  With a ``target``, that becomes the number of
-    threads whose ``value`` is true (``count``), or True if it is for all of them (``and``) or for one (``or``).
+    In the threads' form of a CUDA kernel alone (see ``ampi.kernel.cuda``).  With a ``target``, that becomes the number
+    of threads whose ``value`` is true (``count``), or True if it is for all of them (``and``) or for one (``or``).
     """
 
     kind: str = "sync"

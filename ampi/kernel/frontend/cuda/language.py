@@ -25,7 +25,9 @@ from ampi.kernel.ir.intrinsics import cast
 
 INT = types.int64
 AXES = "xyz"
-PLACES = frozenset(f"{n}.{a}" for n in ("threadIdx", "blockIdx", "blockDim", "gridDim", "grid", "gridsize") for a in AXES)
+PLACES = frozenset(
+    f"{n}.{a}" for n in ("threadIdx", "blockIdx", "blockDim", "gridDim", "grid", "gridsize") for a in AXES
+)
 """Operations that say where a thread is, besides ``laneid``, ``rank`` (in the block), ``threads`` (of the block) and
 ``shared`` (bytes of dynamic shared memory)."""
 
@@ -156,7 +158,9 @@ def element(builder: Any, node: ast.Call, array: Any, index: Any) -> tuple[ir.Va
     items = [number(builder, node, i, "an index must be an integer") for i in items]
     found = builder.index(node, array, items)
     if len(found) != array.type.ndim:
-        builder.fail(node, f"{len(found)} indices for an array of {array.type.ndim} dimensions", "write a tuple: (i, j)")
+        builder.fail(
+            node, f"{len(found)} indices for an array of {array.type.ndim} dimensions", "write a tuple: (i, j)"
+        )
     return array, found
 
 
@@ -235,8 +239,8 @@ def refuse_floats(builder: Any, node: ast.Call, name: str, array: ir.Var) -> Non
     if not isinstance(array.type.dtype, (types.Integer, types.Boolean)):
         builder.fail(
             node,
-            f"cuda.{name} on '{array.name}', an array of {array.type.dtype}: which thread comes first decides its value, "
-            "which has no derivative",
+            f"cuda.{name} on '{array.name}', an array of {array.type.dtype}: which thread comes first decides its "
+            "value, which has no derivative",
             "use it on arrays of integers (counters, locks), and cuda.atomic.add, max or min on numbers",
         )
 
@@ -262,7 +266,7 @@ def received(builder: Any, value: ir.Expr) -> ir.Var:
 
 
 def shuffle(builder: Any, node: ast.Call, name: str, hint: str | None) -> Value:
-    mask, value, lane = positional(builder, node, "mask value src_lane" if name == "shfl_sync" else "mask value delta")
+    _, value, lane = positional(builder, node, "mask value src_lane" if name == "shfl_sync" else "mask value delta")
     value, lane = number(builder, node, value), cast(number(builder, node, lane), INT)
     value = value if isinstance(value, (ir.Var, ir.Const)) else builder.temporary("value", value)
     array = sent(builder, value)
@@ -280,7 +284,8 @@ def shuffle(builder: Any, node: ast.Call, name: str, hint: str | None) -> Value:
     first = ir.Op("sub", (place("rank"), own), INT)
     there = builder.temporary("thread", ir.Op("add", (first, source), INT))
     zero = ir.Const(0, INT)
-    inside = ir.Op("and", (ir.Op("ge", (source, zero), types.boolean), ir.Op("lt", (source, width), types.boolean)), types.boolean)  # fmt: skip
+    low, high = (ir.Op(n, (source, bound), types.boolean) for n, bound in (("ge", zero), ("lt", width)))
+    inside = ir.Op("and", (low, high), types.boolean)
     inside = ir.Op("and", (inside, ir.Op("lt", (there, place("threads")), types.boolean)), types.boolean)
     there = builder.temporary("thread", ir.Op("select", (inside, there, place("rank")), INT))
     return received(builder, ir.Load(array, (there,), value.type))

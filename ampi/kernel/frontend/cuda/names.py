@@ -24,7 +24,9 @@ class Mark:
         return f"cuda.{self.name}"
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise KernelError(f"cuda.{self.name} is known inside of CUDA kernels only: launch one, kernel[grid, block](...)")
+        raise KernelError(
+            f"cuda.{self.name} is known inside of CUDA kernels only: launch one, kernel[grid, block](...)"
+        )
 
 
 class Place(Mark):
@@ -51,7 +53,22 @@ def _space(name: str, *functions: str) -> SimpleNamespace:
     return SimpleNamespace(**{f: Intrinsic(f"{name}.{f}") for f in functions})
 
 
-ATOMICS = ("add", "sub", "max", "min", "nanmax", "nanmin", "and_", "or_", "xor", "exch", "inc", "dec", "cas", "compare_and_swap")
+ATOMICS = (
+    "add",
+    "sub",
+    "max",
+    "min",
+    "nanmax",
+    "nanmin",
+    "and_",
+    "or_",
+    "xor",
+    "exch",
+    "inc",
+    "dec",
+    "cas",
+    "compare_and_swap",
+)
 MATHEMATICS = {"cbrt": np.cbrt, "rsqrt": None, "fma": None, "selp": None, "sqrt": math.sqrt}
 
 NAMES: dict[str, Any] = {
@@ -62,7 +79,16 @@ NAMES: dict[str, Any] = {
     **_intrinsics("syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or", "syncwarp"),
     **_intrinsics("threadfence", "threadfence_block", "threadfence_system"),
     **_intrinsics("shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync"),
-    **_intrinsics("all_sync", "any_sync", "eq_sync", "ballot_sync", "activemask", "lanemask_lt", "match_any_sync", "match_all_sync"),
+    **_intrinsics(
+        "all_sync",
+        "any_sync",
+        "eq_sync",
+        "ballot_sync",
+        "activemask",
+        "lanemask_lt",
+        "match_any_sync",
+        "match_all_sync",
+    ),
     **_intrinsics("fma", "selp", "rsqrt", "popc", "brev", "clz", "ffs", "nanosleep"),
     "cbrt": np.cbrt,
     "shared": _space("shared", "array"),

@@ -1,0 +1,385 @@
+"""CUDA kernels on the processor: lowered kernels against the interpreter, gradients, races, and what is refused."""
+
+import math
+
+import numba
+import numpy as np
+import pytest
+import random_cuda
+from numba import float32, float64, int32
+from random_cuda import compare
+
+import ampi
+import ampi.cuda as cuda
+from ampi import KernelError
+from ampi.kernel.cuda import launch as launches
+from ampi.kernel.cuda.interpreter import interpret
+from ampi.kernel.ir import inference
+
+RANDOM = np.random.default_rng(5)
+SIZE = 24
+
+
+@pytest.fixture
+def in_python(monkeypatch):
+    """Nothing is compiled: for what is compared anyway."""
+    inference.result_type(min, (numba.int64, numba.int64))  # Numba compiles to answer this
+    monkeypatch.setattr(numba.core.config, "DISABLE_JIT", True)
+
+
+@cuda.jit(device=True)
+def square(x):
+    return x * x
+
+
+@cuda.jit
+def elements(a, b):
+    i = cuda.threadIdx.x + cuda.blockIdx.x * cuda.blockDim.x
+    if i < a.shape[0]:
+        b[i] = square(a[i])
+
+
+@cuda.jit
+def strided(a, b):
+    start, step = cuda.grid(1), cuda.gridsize(1)
+    for i in range(start, a.size, step):
+        b[i] = a[i] * a[i - 1]
+
+
+@cuda.jit
+def carried(a, b):
+    total = 0.0
+    for i in range(cuda.grid(1), a.size, cuda.gridsize(1)):
+        total += a[i] * a[i]
+    cuda.atomic.add(b, 0, total)
+
+
+@cuda.jit
+def planar(a, b):
+    x, y = cuda.grid(2)
+    if x < 1 or y < 1 or x >= 5 or y >= 3:
+        return
+    b[6 * y + x] = a[6 * y + x] * (a[6 * y + x - 1] + a[6 * y + x + 1] - a[6 * (y - 1) + x])
+
+
+@cuda.jit
+def tile(a, b):
+    shared = cuda.shared.array(shape=(4, 3), dtype=float32)
+    x, y = cuda.threadIdx.x, cuda.threadIdx.y
+    i = 3 * (4 * cuda.blockIdx.x + x) + y
+    shared[x, y] = a[i % a.size]
+    cuda.syncthreads()
+    if i < a.size:
+        b[i] = shared[3 - x, 2 - y] * shared[x, y]
+
+
+@cuda.jit
+def dynamic(a, b):
+    memory = cuda.shared.array(0, float64)
+    n = cuda.blockDim.x
+    low, high = memory[:n], memory[n:]
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    low[t] = a[i]
+    high[n - 1 - t] = a[i] * a[i]
+    cuda.syncthreads()
+    b[i] = low[(t + 1) % n] * high[t]
+
+
+@cuda.jit
+def tree(a, b):
+    shared = cuda.shared.array(8, float64)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    shared[t] = a[i] * a[i] if i < a.size else 0.0
+    cuda.syncthreads()
+    half = cuda.blockDim.x // 2
+    while half > 0:
+        if t < half:
+            shared[t] += shared[t + half]
+        cuda.syncthreads()
+        half //= 2
+    if t == 0:
+        cuda.atomic.add(b, 0, shared[0])
+
+
+@cuda.jit
+def registers(a, b):
+    shared = cuda.shared.array(8, float64)
+    own = cuda.local.array(2, float64)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    if i >= a.size - 3:
+        return
+    r = math.sin(a[i])
+    own[0], own[1] = r, 2.0
+    shared[t] = r * a[i]
+    for k in range(3):
+        cuda.syncthreads()
+        other = shared[(t + 1) % min(8, a.size - 3 - 8 * cuda.blockIdx.x)]
+        cuda.syncthreads()
+        shared[t] += 0.1 * other * r * own[k % 2]
+        own[1] *= 0.5 * r
+    b[i] = shared[t] * own[1]
+
+
+@cuda.jit
+def warps(a, b):
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    x = a[i]
+    step = 4
+    while step > 0:
+        x += 0.5 * cuda.shfl_down_sync(0xFFFFFFFF, x, step)
+        step //= 2
+    votes = cuda.ballot_sync(0xFFFFFFFF, t % 3 == 0)
+    if cuda.laneid == 0:
+        b[i] = x * votes
+    else:
+        b[i] = cuda.fma(x, x, 1.0)
+
+
+@cuda.jit
+def largest(a, b):
+    i = cuda.grid(1)
+    cuda.atomic.max(b, 0, a[i])
+    cuda.atomic.min(b, 1, a[i] * a[i])
+
+
+@cuda.jit
+def counted(a, b):
+    count = cuda.shared.array(1, int32)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    if t == 0:
+        count[0] = 0
+    cuda.syncthreads()
+    if t % 3 == 0:
+        cuda.atomic.add(count, 0, 1)
+    cuda.syncthreads()
+    if cuda.syncthreads_or(a[i] > 1e9):
+        return
+    b[i] = a[i] * count[0] + cuda.syncthreads_count(t < 5)
+
+
+@cuda.jit
+def in_place(a, b):
+    i = cuda.grid(1)
+    a[i] = a[i] * a[i]
+    a[i] *= a[i]
+    b[i] = a[i]
+
+
+LAUNCHES = {
+    elements: (5, 7),
+    strided: (2, 4),
+    carried: (2, 3),
+    planar: ((2, 2), (4, 2)),
+    tile: (2, (4, 3)),
+    dynamic: (3, 8, 0, 128),
+    tree: (4, 8),
+    registers: (3, 8),
+    warps: (3, 8),
+    largest: (3, 8),
+    counted: (3, 8),
+    in_place: (3, 8),
+}
+
+
+@pytest.mark.parametrize("kernel", LAUNCHES, ids=lambda kernel: kernel.__name__)
+def test_kernels(kernel, in_python):
+    tolerance = 1e-4 if kernel is tile else 1e-9
+    compare(kernel[LAUNCHES[kernel]], (RANDOM.normal(size=SIZE), np.zeros(SIZE)), (0,), tolerance)
+
+
+@pytest.mark.parametrize("kernel", [planar, registers], ids=lambda kernel: kernel.__name__)
+def test_compiled(kernel):
+    compare(kernel[LAUNCHES[kernel]], (RANDOM.normal(size=SIZE), np.zeros(SIZE)), (0,))
+
+
+def test_forall(in_python):
+    a, b = RANDOM.normal(size=300), np.zeros(300)
+    elements.forall(a.size)(a, b)
+    np.testing.assert_array_equal(b, a * a)
+    elements[1, 1](a, b[::-1])
+    assert b[-1] == a[0] ** 2
+
+
+def test_second_order(in_python):
+    def objective(a):
+        b = ampi.numpy.zeros(SIZE)
+        dynamic[3, 8, 0, 128](a, b)
+        return ampi.numpy.sum(b * b)
+
+    a, v = RANDOM.normal(size=SIZE), RANDOM.normal(size=SIZE)
+    product = ampi.hvp(objective, a, v)
+    up, down = (ampi.grad(objective)(a + h * v) for h in (1e-5, -1e-5))
+    np.testing.assert_allclose(product, (up - down) / 2e-5, rtol=1e-6, atol=1e-6)
+
+
+def test_loops_over_the_grid_stop_where_a_condition_does():
+    text = elements.source(elements[5, 7], np.zeros(SIZE), np.zeros(SIZE))
+    assert "prange(min(7 * blocks_x, a.shape[0]))" in text and "if" not in text
+    assert "prange(a.size)" in strided.source(strided[2, 4], np.zeros(3), np.zeros(3)).replace("a.shape[0]", "a.size")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_names_of_numba_itself(in_python):
+    of_numba = pytest.importorskip("numba.cuda")
+
+    @of_numba.jit(device=True)
+    def double(x):
+        return 2.0 * x
+
+    threadIdx = of_numba.threadIdx
+
+    @ampi.kernel(target="cuda")
+    def kernel(a, b):
+        shared = of_numba.shared.array(8, numba.float64)
+        i = of_numba.grid(1)
+        shared[threadIdx.x] = double(a[i])
+        of_numba.syncthreads()
+        b[i] = shared[7 - threadIdx.x] * a[i]
+
+    compare(kernel[3, 8], (RANDOM.normal(size=SIZE), np.zeros(SIZE)), (0,))
+
+
+# --------------------------------------------------------------------------------------------- what is found
+
+
+@cuda.jit
+def racing(a, b):
+    shared = cuda.shared.array(8, float64)
+    t = cuda.threadIdx.x
+    shared[t] = a[t]
+    b[t] = shared[7 - t]
+
+
+@cuda.jit
+def racing_blocks(a, b):
+    b[cuda.threadIdx.x] = a[cuda.grid(1)]
+
+
+@cuda.jit
+def without_value(a, b):
+    shared = cuda.shared.array(8, float64)
+    t = cuda.threadIdx.x
+    if t < 7:
+        shared[t] = a[t]
+    cuda.syncthreads()
+    b[t] = shared[t]
+
+
+@cuda.jit
+def outside(a, b):
+    b[cuda.grid(1) + 20] = a[0]
+
+
+FOUND = {
+    racing: r"a race: thread \d of block 0 \w+ shared\[\d\], which thread \d \w+ in line \d+, and no barrier",
+    racing_blocks: r"a race: thread 0 of block 1 writes b\[0\], which thread 0 of block 0 writes in line",
+    without_value: r"thread 7 reads shared\[7\], which has no value yet\n +b\[t\] = shared\[t\]",
+    outside: r"b\[24\]: index 24 is out of bounds",
+}
+
+
+@pytest.mark.parametrize("kernel", FOUND, ids=lambda kernel: kernel.__name__)
+def test_full_checks(kernel, monkeypatch, in_python):
+    monkeypatch.setattr(launches, "is_full", lambda: True)
+    with pytest.raises(KernelError, match=FOUND[kernel]):
+        kernel[2, 8](np.ones(SIZE), np.zeros(SIZE))
+
+
+def diverging(a, b):
+    if cuda.threadIdx.x < 3:
+        cuda.syncthreads()
+    b[cuda.threadIdx.x] = a[0]
+
+
+def test_divergent_barriers_are_found():
+    with pytest.raises(KernelError, match="not all threads of block 0 come to this barrier: thread 0 waits, thread 3"):
+        interpret(diverging, (1, 1, 1), (8, 1, 1), 0, (np.ones(8), np.ones(8)))
+
+
+# --------------------------------------------------------------------------------------------- what is refused
+
+
+def loop_of_threads(a, b):
+    for _ in range(cuda.threadIdx.x):
+        cuda.syncthreads()
+
+
+def swapped(a, b):
+    b[0] = cuda.atomic.exch(a, 0, 1.0)
+
+
+def compared(a, b):
+    cuda.atomic.cas(a, 0, 1.0, 2.0)
+
+
+def unknown(a, b):
+    b[0] = cuda.brev(3)
+
+
+def unheard_of(a, b):
+    b[0] = cuda.foo(3)
+
+
+def whole_grid(a, b):
+    cuda.cg.this_grid()
+
+
+def of_four(a, b):
+    b[0] = cuda.grid(4)
+
+
+def no_constant(a, b):
+    s = cuda.shared.array(a.size, float64)
+    s[0] = 1
+
+
+def returning(a, b):
+    return a[0]
+
+
+REFUSED = {
+    diverging: "not all threads of a block come to this barrier: they differ in the branch of line",
+    loop_of_threads: "they differ in the loop of line",
+    swapped: "cuda.atomic.exch on 'a', an array of float64: which thread comes first",
+    compared: "cuda.atomic.cas on 'a'",
+    unknown: "cuda.brev is not known to the differentiator",
+    unheard_of: "has no attribute 'foo'",
+    whole_grid: "make two launches of it",
+    of_four: "cuda.grid takes 1, 2 or 3",
+    no_constant: "the shape of cuda.shared.array is no constant",
+    returning: "a CUDA kernel returns nothing",
+}
+
+
+@pytest.mark.parametrize("function", REFUSED, ids=lambda function: function.__name__)
+def test_refusals(function):
+    with pytest.raises(KernelError, match=REFUSED[function]) as caught:
+        cuda.jit(function)[1, 8](np.ones(8), np.ones(8))
+    assert f"in kernel '{function.__name__}'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("launch", "problem"),
+    [
+        (lambda a: elements(a, a), "is launched with a grid and a block"),
+        (lambda a: elements[3], "1 numbers configure a launch"),
+        (lambda a: elements[0, 8], "0 blocks; they are positive integers"),
+        (lambda a: elements[1.5, 8], "1.5 blocks"),
+        (lambda a: elements[1, (8, 8, 8, 8)], "threads; they are positive"),
+        (lambda a: elements[1, 2048], "a block of 2048 x 1 x 1 threads"),
+        (lambda a: elements[1, 8, 0, -3], "-3 bytes"),
+        (lambda a: elements[1, 8](a), "missing a required argument: 'b'"),
+        (lambda a: elements[1, 8](a, (a, a)), "argument 'b' is a tuple"),
+        (lambda a: cuda.grid(1), "known inside of CUDA kernels only"),
+        (lambda a: cuda.to_device(a), "ampi.cuda has no 'to_device'"),
+        (lambda a: ampi.kernel(target="tpu")(square.py_func), "target 'tpu'"),
+    ],
+)
+def test_launches_that_do_not_fit(launch, problem):
+    with pytest.raises(KernelError, match=problem):
+        launch(np.ones(8))
+
+
+@pytest.mark.parametrize("seed", [pytest.param(s, marks=[pytest.mark.slow] if s > 2 else []) for s in range(60)])
+def test_random(seed, in_python):
+    random_cuda.examine(seed)
