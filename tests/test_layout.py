@@ -75,9 +75,7 @@ ROOMS = {
         "": {"arrays", "cuda", "language", "lists", "random", "recursion"},
     },
 }
-CIRCLES = {
-    ("mpi.collectives.collective_calls", "mpi.collectives.second"),
-}
+CIRCLES: set[tuple[str, str]] = set()
 """Imports that close a circle of files, which are to be cut; no other may."""
 TEXTS = {".py", ".rst", ".cfg", ".toml", ".sh", ".in", ".md", ".txt", ""}
 IGNORED = {".git", ".hypothesis", "build", "__pycache__"}

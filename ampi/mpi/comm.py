@@ -20,6 +20,9 @@ from .log.reverse import forgetting, register, register_duplicate, reverse_of, s
 from .messages import (
     forward_partitioned as forward_partitioned,  # which enters itself into `forward`, and that into the log
 )
+from .messages import (
+    second as second,  # which enters itself into the log
+)
 from .messages.point_to_point import PointToPoint
 from .objects import Objects
 from .waiting.meetings import attend_all, forget

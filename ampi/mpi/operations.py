@@ -16,7 +16,7 @@ from .base.handles import AcceptsBase, Constant, Handles
 from .base.rules import Operation, Treatment, enter
 from .collectives.reduction_plans import refusal, values_of
 from .collectives.reductions import PREDEFINED, Reduction, forget, known, learn
-from .collectives.reductions_forward import combination, elements_with_tangents
+from .collectives.reductions_forward import combination, elements_with_tangents, filled
 from .collectives.reductions_second import is_curved, rules_in_lanes
 from .memory.arguments import parse
 from .memory.buffers import Buffer
@@ -121,14 +121,8 @@ class _Local(BaseAdjoint):
         if self.rule.partials is None:
             set_tangent(push, self.b, a_dot + b_dot)
             return
-        made = []
-        for value, dot in zip(self.values, (a_dot, b_dot)):
-            x = value()
-            elements = np.empty(len(x), elements_with_tangents(dot.dtype, self.rule.located))
-            elements["value"], elements["tangent"] = x["value"] if self.rule.located else x, dot
-            if self.rule.located:
-                elements["location"] = x["location"]
-            made.append(elements)
+        elements = elements_with_tangents(b_dot.dtype, self.rule.located)
+        made = [filled(elements, dot, value()) for value, dot in zip(self.values, (a_dot, b_dot))]
         combination(self.handle, self.rule)(*made)
         set_tangent(push, self.b, made[1]["tangent"].copy())
 

@@ -26,7 +26,7 @@ from mpi4py import MPI as mpi
 from ..base import whole_files
 from ..mpi.base.call_sites import line_of
 from ..mpi.collectives.collective_calls import Performed
-from ..mpi.collectives.data_movement import nbytes_of
+from ..mpi.collectives.movements import AlongEdges, nbytes_of
 from ..mpi.collectives.neighborhoods import NEIGHBORHOODS
 from ..mpi.collectives.reductions import SUFFIX
 from ..mpi.collectives.table import COLLECTIVES, SCANS
@@ -176,7 +176,7 @@ def _of_collective(call: Performed, phase: str, log: Log) -> Iterator[tuple[Key,
         return
     reads = sum(map(nbytes_of, call.call.reads))  # of pairs of a value and a location, the values alone
     writes = sum(map(nbytes_of, call.call.writes))
-    rule = next(iter(getattr(call.call.adjoint, "args", ())), None)  # of a reduction
+    rule = getattr(call.call.part, "rule", None)  # of a reduction
     if name in _SCANS and rule is not None and rule.partials is not None:
         yield from ((Key(phase, line, operation, size), count) for operation, count in _chain(call, log))
         return
@@ -190,16 +190,18 @@ def _of_collective(call: Performed, phase: str, log: Log) -> Iterator[tuple[Key,
 
 def _along_edges(call: Performed, phase: str, log: Log) -> Iterator[tuple[Key, Count]]:
     """Counts of a neighborhood collective; its adjoint consists of messages along the edges."""
-    edges, sent, received = call.call.adjoint.args  # type: ignore[union-attr]
+    movement = call.call.part
+    assert isinstance(movement, AlongEdges)
+    sent, received = movement.sent.parts, movement.received.parts
     size, line = log.reverse.partners, line_of(call.where)
-    others = {rank for _, at in (*edges.leaving, *edges.arriving) for rank in log.reverse.in_world(at)}
+    others = {rank for at in (*movement.dests, *movement.sources) for rank in log.reverse.in_world(at)}
     if phase == PRIMAL:
         there, here = (sum(block.nbytes for block in blocks) for blocks in (sent, received))
         yield Key(phase, line, plain(call.name), size), Count(1, there, here, others)
         return
-    for (_, at), block in zip(edges.arriving, received):
+    for at, block in zip(movement.sources, received):
         yield Key(phase, line, "send", size), Count(1, nbytes_of(block), 0, set(log.reverse.in_world(at)))
-    for (_, at), block in zip(edges.leaving, sent):
+    for at, block in zip(movement.dests, sent):
         yield Key(phase, line, "receive", size), Count(1, 0, nbytes_of(block), set(log.reverse.in_world(at)))
 
 

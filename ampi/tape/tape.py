@@ -83,8 +83,8 @@ class Tape(metaclass=_WithHelp):
         A folder on a disk of this node (True: ``$TMPDIR``), to which the oldest values go when the budget is passed.
         They come back in sweeps, read ahead.  The file has no name and is gone with the tape, or the process.
     tangents : bool, optional
-        Keep what `tangent` takes besides: for kernels that would keep values for the adjoint alone, neighborhood
-        collectives, and all steps of `ampi.timeloop`.  Sweeps over such kernels run them forward once more.
+        Keep what `tangent` takes besides: for kernels that would keep values for the adjoint alone, and all steps of
+        `ampi.timeloop`.  Sweeps over such kernels run them forward once more.
 
     Attributes
     ----------

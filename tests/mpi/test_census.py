@@ -41,7 +41,7 @@ def _counted(name, plain):
 
 NAMES = {
     "Isend": "send", "Irecv": "receive", "Ireduce": "Reduce", "Ibcast": "Bcast", "Iallreduce": "Allreduce",
-    "Iscatterv": "Scatter", "Igatherv": "Gather", "Ireduce_scatter": "Reduce_scatter", "Iallgather": "Allgather",
+    "Iscatterv": "Scatter", "Igatherv": "Gather", "Ireduce_scatter": "Reduce_scatter", "Iallgatherv": "Allgather",
     "Ialltoallv": "Alltoall", "Iexscan": "Exscan",
 }  # fmt: skip
 for _name, _plain in NAMES.items():

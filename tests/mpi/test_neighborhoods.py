@@ -13,6 +13,7 @@ import ampi.numpy
 from ampi.mpi import COMM_WORLD
 from ampi.mpi.base.rules import TABLE, Treatment
 from ampi.mpi.collectives import forward_collectives
+from ampi.mpi.log.reverse import reverse_of
 
 pytestmark = pytest.mark.mpi
 
@@ -201,19 +202,25 @@ def test_has_a_case(name):
 @pytest.mark.parametrize("directions", [0, 3])
 @pytest.mark.parametrize("case", CASES)
 def test_tangents_are_under_way_with_the_values(case, directions, monkeypatch):
-    """Forward mode begins theirs before it waits for the values, and does not wait for a second latency."""
-    comm, asked = ring(COMM_WORLD), set()
-    original = forward_collectives._Topocomm
+    """Forward mode sends theirs before it waits for the values, and does not wait for a second latency."""
+    comm, order = ring(COMM_WORLD), []
+    reverse, begin = reverse_of(comm), forward_collectives.begin
 
-    class Spy:
-        def __getattr__(self, name):
-            asked.add(name)
-            return getattr(original, name)
+    class Spy(type(reverse.comm)):
+        def Isend(self, *arguments):
+            order.append("tangents")
+            return super().Isend(*arguments)
 
-    monkeypatch.setattr(forward_collectives, "_Topocomm", Spy())
+    def before_the_values(*arguments):
+        finish = begin(*arguments)
+        order.append("values")
+        return finish
+
+    monkeypatch.setattr(reverse, "comm", Spy(reverse.comm))
+    monkeypatch.setattr(forward_collectives, "begin", before_the_values)
     u, u_dot = numpy.arange(1.0, 7.0), numpy.ones((directions, 6) if directions else 6)
     ampi.jvp(lambda u: case(ampi.numpy, comm, u), (u,), (u_dot,), vectorised=bool(directions))
-    assert asked == {f"I{case.__name__}"}
+    assert order == ["tangents"] * (directions or 1) * comm.outdegree + ["values"]
     comm.Free()
 
 

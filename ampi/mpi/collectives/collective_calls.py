@@ -1,34 +1,52 @@
 """Collective calls: this rank's part in one, and its record on the tape.
 
-An operation's *plan* is a function of the call's arguments that gives a `Call`, this rank's part in it.  The adjoint is
-a generator which takes the adjoints of what was written, sends them on their way on the reverse communicator, yields
-the requests, and returns what adds that which came to the adjoints of what was read.  The blocking form runs it through
-at once; a form with a request begins it at the mirror of the wait and ends it at the mirror of the start.
+An operation's *plan* is a function of the call's arguments that gives a `Call`: which memory is read and written on
+this rank, and the `Part` that moves derivatives between the two.  Its adjoint takes the adjoints of what was written,
+sends them on the reverse communicator, and adds what arrives to the adjoints of what was read; its tangent goes the
+other way.  The blocking form runs these through at once; for a form with a request the adjoint begins at the mirror of
+the wait and ends at the mirror of the start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from ...errors import ActivityError, CommunicationError
 from ...memory.storages import Storage, plain
-from ...tape import AdjointRecord, Push, Sweep, Tape, Undo, lanes_of, not_kept, where_called
+from ...tape import AdjointRecord, Push, Sweep, Tape, Undo, lanes_of, where_called
 from ..base.call_sites import line_of, name_of
 from ..log.log import log_collective
 from ..log.messages import Collective
+from ..log.reverse import Reverse
 from ..log.sizes import Sizes
 from ..memory.buffers import Buffer
 from ..memory.plain_buffers import mind
 from .reductions import Steps
+from .reductions_second import WithTangents, steps_in_lanes
 from .replicated import look_for_replicated
 from .reverse_schedule import in_step, run_reversed
+from .tangents import begin_tangent
+
+
+class Part(Protocol):
+    """How this rank's part in a collective moves derivatives: `movements.Movement`, `reduction_plans.Reducing`.
+
+    Both methods are generators that yield lists of MPI requests on the reverse communicator, and return a function to
+    be called at the end, or None.
+    """
+
+    def adjoint(self, sweep: Sweep, reverse: Reverse, x: Any) -> Steps:
+        """Carry adjoints back; x are the values needed, flat."""
+
+    def tangent(self, push: Push, reverse: Reverse, name: str, values: Any = None) -> Steps:
+        """Carry tangents in one direction; ``values()`` gives the values needed, where they are not in memory."""
 
 
 class Call:
-    """This rank's part in one collective operation, as its arguments say; calls with the same arguments share it.
+    """This rank's part in one collective operation, by its arguments; calls with the same arguments share it.
 
     Attributes
     ----------
@@ -36,13 +54,11 @@ class Call:
         mpi4py's, of the form that has been called.
     reads, writes : sequence of Buffer
         Memory whose values go to other ranks, and memory that is overwritten.
-    adjoint : callable
-        ``adjoint(sweep, comm, x)``, a generator, on the reverse communicator; x are the values needed, flat.  It
-        returns a function to be called at the end, or None.
+    part : Part
     needed : Buffer or None
-        Memory whose values the adjoint wants.
+        Memory whose values the adjoint needs.
     refused : str
-        If not empty: why the operation has no adjoint.
+        If not empty: why the operation has no derivative.
     spoils : sequence of Buffer
         What is to be saved before the primal: the writes, or more where MPI may use more as its workspace.
     overlaps : bool
@@ -51,49 +67,25 @@ class Call:
         The one rank that all others exchange data with, as the arguments name it.
     sizes : callable or None
         Gives the lengths that must fit those of other ranks.
-    given : tuple or None
-        For walks: the communicator if it has a topology, the operation, arguments by name, whether it has a request,
-        and what is known of the operation of a reduction.  None: a walk cannot go through it.
     """
 
     __slots__ = (
-        *(
-            "_known_sizes",
-            "adjoint",
-            "given",
-            "name",
-            "needed",
-            "overlaps",
-            "reads",
-            "refused",
-            "root",
-            "sizes",
-            "spoils",
-        ),
+        *("_known_sizes", "name", "needed", "overlaps", "part", "reads", "refused", "root", "sizes", "spoils"),
         "writes",
     )
 
-    def __init__(
-        self,
-        reads: Sequence[Buffer],
-        writes: Sequence[Buffer],
-        adjoint: Callable[[Sweep, Any, Any], Steps] | None,
-        needed: Buffer | None = None,
-        refused: str = "",
-        root: int | None = None,
-    ) -> None:
+    def __init__(self, reads: Sequence[Buffer], writes: Sequence[Buffer], part: Part, root: int | None = None) -> None:
         self.name = ""
         self.root = root
         self.reads = reads
         self.writes = writes
-        self.adjoint = adjoint
-        self.needed = needed
-        self.refused = refused
+        self.part = part
+        self.needed: Any = None
+        self.refused = ""
         self.spoils = writes
         self.overlaps = True
         self.sizes: Callable[[], Sizes] | None = None
         self._known_sizes: Sizes | None = None
-        self.given: tuple[Any, ...] | None = None
 
     def known_sizes(self) -> Sizes | None:
         """The lengths that must fit those of other ranks; None if there are none."""
@@ -162,10 +154,6 @@ class Call:
             buffer.detach()
 
 
-tangent_of_call: list[Callable[..., Any]] = []
-"""What begins the tangent's part in a call: `forward_collectives` enters it."""
-
-
 class Performed(Collective, AdjointRecord):
     """One call of a collective operation: in the log of the tape, and its record.
 
@@ -215,38 +203,22 @@ class Performed(Collective, AdjointRecord):
         else:
             self.zero(sweep)
 
-    @property
-    def tangent(self) -> Callable[[Push], None]:
+    def tangent(self, push: Push) -> None:
         """In a walk: the tangent of the blocking form."""
-        self.check_walk()
-        return self._tangent
-
-    def check_walk(self) -> None:
-        """Raise if a walk cannot go through the call."""
-        if self.call.given is None:
-            raise not_kept(self.call.name)
-        topology = self.call.given[0]
-        if topology is not None and not topology:
-            raise ActivityError(
-                f"{self.describe()}: its communicator has been freed; free a communicator with a topology when "
-                "tape.tangent has been called for the last time"
-            )
-
-    def _tangent(self, push: Push) -> None:
-        tangent = self.begin_tangent(push)
+        tangent = self.begin_tangent(push, False)
         if tangent is not None:
-            tangent.finish()
+            tangent()
 
-    def begin_tangent(self, push: Push) -> Any:
-        """In a walk: begin what the tangent does; None if there is nothing to be done."""
+    def begin_tangent(self, push: Push, started: bool) -> Callable[[], None] | None:
+        """In a walk: begin the tangent's part, and give what ends it; None if there is nothing to do."""
         if not self.happening:
-            self.zero(push)  # type: ignore[arg-type]
+            self.zero(push)
             return None
-        comm, operation, given, started, rule = self.call.given  # type: ignore[misc]
-        comm = self.reverse.comm if comm is None else comm
-        return tangent_of_call[0](comm, operation, self.call, given, push, self.reverse, started, rule, self.values)
+        if self.call.refused:
+            raise ActivityError(f"{self.describe()}: {self.call.refused}")
+        return begin_tangent(self.call.part, push, self.reverse, self.call.name, started, self.values)
 
-    def zero(self, sweep: Sweep) -> None:
+    def zero(self, sweep: Sweep | Push) -> None:
         """The adjoint if nothing travels back: what was written has been overwritten by constants."""
         for lane in lanes_of(sweep):
             for buffer in self.call.writes:
@@ -262,13 +234,11 @@ class Performed(Collective, AdjointRecord):
             sweep.put_back(call.needed.storages)  # type: ignore[union-attr]
             x = self.values()
         if sweep.lanes is None:
-            return call.adjoint(sweep, self.reverse.comm, x)  # type: ignore[misc]
-        if sweep.pairs and not isinstance(x, np.ndarray) and x is not None:
-            from .second import steps_of_pairs
-
-            return steps_of_pairs(self, sweep, x)
+            return call.part.adjoint(sweep, self.reverse, x)
+        if isinstance(x, WithTangents):
+            return in_step(steps_in_lanes(call.part, sweep, self.reverse, x))
         x = plain(x) if isinstance(x, np.ndarray) else x
-        return in_step([call.adjoint(lane, self.reverse.comm, x) for lane in sweep.lanes])  # type: ignore[misc]
+        return in_step([call.part.adjoint(lane, self.reverse, x) for lane in sweep.lanes])
 
     def waiting(self) -> str:
         """For the message of a wait that lasts too long."""

@@ -23,7 +23,6 @@ from ..messages.requests import persistent, recorded
 from ..waiting.meetings import attended, begin, forget, is_of_all, meeting
 from . import forward_collectives, second
 from .collective_calls import Call, Performed
-from .forward_arguments import seen
 from .reductions import PREDEFINED
 from .reverse_schedule import Started
 
@@ -40,8 +39,8 @@ class CollectiveOperation:
         mpi4py's, of the blocking form.
     adjoint : str
         In words.
-    plan, plan_between : callable
-        ``plan(comm, ...)`` gives this rank's `Call`, on intracommunicators and on intercommunicators; its positional
+    plan, plan_started : callable
+        ``plan(comm, ...)`` gives this rank's `Call`, of the blocking form and of those with a request; its positional
         parameters are the method's.
     form : callable or None
         The plan's keyword argument ``form``: how block arguments are parsed.
@@ -54,7 +53,7 @@ class CollectiveOperation:
     """
 
     __slots__ = (
-        *("adjoint", "buffers", "defaults", "name", "parameters", "plan", "plan_between", "plan_started"),
+        *("adjoint", "buffers", "defaults", "name", "parameters", "plan", "plan_started"),
         "remembers",
     )
 
@@ -63,7 +62,6 @@ class CollectiveOperation:
         name: str,
         adjoint: str,
         plan: Callable[..., Call],
-        plan_between: Callable[..., Call] | None = None,
         *,
         form: Callable[..., Buffer] | None = None,
         buffers: tuple[str, str] = ("sendbuf", "recvbuf"),
@@ -78,18 +76,12 @@ class CollectiveOperation:
         self.remembers = not of_edges
         self.plan = plan if form is None else partial(plan, form=form)
         self.plan_started = partial(self.plan, started=True) if of_edges else self.plan
-        self.plan_between = plan_between if form is None or plan_between is None else partial(plan_between, form=form)
-
-    def given(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of a call, defaults included, by their names."""
-        defaults = dict(zip(self.parameters[len(self.parameters) - len(self.defaults or ()) :], self.defaults or ()))
-        return {**defaults, **dict(zip(self.parameters, arguments)), **keywords}
 
     def call(
         self, comm: Any, arguments: Sequence[Any], keywords: Mapping[str, Any] = NO_KEYWORDS, started: bool = False
     ) -> Call:
         """This rank's part in a call with these arguments; ``started``: of a form with a request."""
-        plan: Any = self.plan_between if comm.Is_inter() else self.plan_started if started else self.plan
+        plan: Any = self.plan_started if started else self.plan
         call = plan(comm, *arguments, **keywords)
         call.name = self.name
         if comm.Is_inter():
@@ -98,8 +90,6 @@ class CollectiveOperation:
 
     def give(self, cls: type, base: Any) -> None:
         """Give a class the methods of all forms in the place of mpi4py's, and enter them into `rules.TABLE`."""
-        if base is mpi.Comm and self.plan_between is None:
-            raise TypeError(f"{self.name} is of intercommunicators as well, and has no plan between two groups")
         nonblocking, init = f"I{self.name[0].lower()}{self.name[1:]}", f"{self.name}_init"
         setattr(cls, self.name, _blocking(self, getattr(base, self.name)))
         setattr(cls, nonblocking, _nonblocking(nonblocking, self, getattr(base, nonblocking)))
@@ -275,8 +265,6 @@ def perform(comm: Any, operation: CollectiveOperation, primal: Callable, *argume
     try:
         performed = call.log(tape, comm)
         performed.keep_values(tape, False)
-        if call.given is None:
-            call.given = _given(tape, comm, operation, call, arguments, NO_KEYWORDS, False)
         performed.undo = call.overwrite()
         primal(comm, *arguments)
         call.activate(tape, comm, performed.reads_active)
@@ -321,34 +309,12 @@ def _start(
         tape.before_append()
     performed = call.log(tape, comm)
     performed.keep_values(tape, True)
-    call.given = _given(tape, comm, operation, call, arguments, keywords, True)
     undo = call.overwrite()
     call.activate(tape, comm, performed.reads_active)
     call.detach()
     started = Started(performed)
     tape.append_start(started, undo)
     return started
-
-
-def _given(
-    tape: Tape,
-    comm: Any,
-    operation: CollectiveOperation,
-    call: Call,
-    arguments: Sequence[Any],
-    keywords: Mapping[str, Any],
-    started: bool,
-) -> tuple[Any, ...] | None:
-    """What a walk has to know of a call: `Call.given`.
-
-    Calls on a topology keep the communicator, on tapes that are made for walks.
-    """
-    if not operation.remembers and not tape.walks:
-        return None
-    given = operation.given(arguments, keywords)
-    rule = forward_collectives.rule_of(given["op"]) if "op" in given else None
-    topology = None if operation.remembers else comm
-    return topology, operation, seen(comm, operation, call, given), started, rule
 
 
 _BLOCKING = """

@@ -9,20 +9,18 @@ and nothing is overwritten.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI as mpi
 
-from ...tape import Sweep
-from ..log.reverse import COLLECTIVE_TAG, reverse_of
+from ..log.reverse import reverse_of
 from ..memory.arguments import parse_moved, parse_types_moved, parse_vector_moved
 from ..memory.buffers import Buffer
+from ..memory.message_memory import AdjointMemory
 from .collective_calls import Call
 from .collective_recording import CollectiveOperation
-from .data_movement import add_bytes, counts_of, nbytes_of
-from .reductions import Steps
+from .movements import AlongEdges, Movement, counts_of, in_parts
 
 
 class Edges(NamedTuple):
@@ -48,33 +46,20 @@ def edges_of(comm: Any, started: bool = False) -> Edges:
     return Edges(arriving, leaving, slots is not None)
 
 
-def go_back(comm: Any, edges: Edges, going: Sequence[np.ndarray], coming: Sequence[np.ndarray]) -> list[mpi.Request]:
-    """Send arrays of bytes back along the edges that arrive, and receive them along those that leave."""
-    return [
-        *(comm.Irecv(array, dest, COLLECTIVE_TAG) for (_, dest), array in zip(edges.leaving, coming, strict=True)),
-        *(comm.Isend(array, source, COLLECTIVE_TAG) for (_, source), array in zip(edges.arriving, going, strict=True)),
-    ]
+def along(edges: Edges, sent: Sequence[AdjointMemory], received: Sequence[AdjointMemory]) -> Movement:
+    """A block along each edge."""
+    sources, dests = [source for _, source in edges.arriving], [dest for _, dest in edges.leaving]
+    return AlongEdges(sources, dests, in_parts(sent), in_parts(received))
 
 
 def _plan(edges: Edges, sent: Sequence[Buffer], received: Sequence[Buffer], reads: Sequence[Buffer]) -> Call:
     """A neighborhood collective with a block for each edge."""
-    refused = "" if edges.known else "which edge is which in an asymmetric graph is not known; send ampi.value(...)"
-    return Call(reads, received, partial(_back_along, edges, sent, received), refused=refused)
+    call = Call(reads, received, along(edges, sent, received))
+    call.refused = "" if edges.known else NOT_KNOWN
+    return call
 
 
-def _back_along(
-    edges: Edges, sent: Sequence[Buffer], received: Sequence[Buffer], sweep: Sweep, comm: Any, x: None
-) -> Steps:
-    """The adjoint: of each block back along its edge."""
-    going = [block.take(sweep).view(np.uint8) for block in received]
-    coming = [np.zeros(nbytes_of(block), np.uint8) for block in sent]
-    yield go_back(comm, edges, going, coming)
-    return partial(_add_each, sweep, sent, coming)
-
-
-def _add_each(sweep: Sweep, blocks: Sequence[Buffer], came: Sequence[np.ndarray]) -> None:
-    for block, array in zip(blocks, came, strict=True):
-        add_bytes(sweep, block, array)
+NOT_KNOWN = "which edge is which in an asymmetric graph is not known; send ampi.value(...)"
 
 
 def _blocks(buffer: Buffer, slots: int, edges: Sequence[tuple[int, int]]) -> list[Buffer]:
@@ -84,8 +69,7 @@ def _blocks(buffer: Buffer, slots: int, edges: Sequence[tuple[int, int]]) -> lis
 
 
 def _allgather(comm: Any, sendbuf: Any, recvbuf: Any, *, form: Callable = parse_moved, started: bool = False) -> Call:
-    edges = edges_of(comm, started)
-    slots = comm.indegree
+    edges, slots = edges_of(comm, started), comm.indegree
     sent = parse_moved(sendbuf)
     received = _blocks(form(recvbuf, slots), slots, edges.arriving)
     return _plan(edges, [sent] * len(edges.leaving), received, (sent,))
@@ -101,11 +85,9 @@ def _alltoall(comm: Any, sendbuf: Any, recvbuf: Any, *, form: Callable = parse_m
 
 def _alltoallw(comm: Any, sendbuf: Any, recvbuf: Any, *, started: bool = False) -> Call:
     edges = edges_of(comm, started)
-    sent = parse_types_moved(sendbuf, comm.outdegree)
-    received = parse_types_moved(recvbuf, comm.indegree)
-    sent = [sent[slot] for slot, _ in edges.leaving]
-    received = [received[slot] for slot, _ in edges.arriving]
-    return _plan(edges, sent, received, sent)
+    sent, received = parse_types_moved(sendbuf, comm.outdegree), parse_types_moved(recvbuf, comm.indegree)
+    going, coming = [sent[slot] for slot, _ in edges.leaving], [received[slot] for slot, _ in edges.arriving]
+    return _plan(edges, going, coming, going)
 
 
 _ALONG_EDGES = "ȳ of each block back along its edge"

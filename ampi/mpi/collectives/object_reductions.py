@@ -20,7 +20,8 @@ from ..log.reverse import reverse_of, set_reverse
 from ..memory.bundles import Bundle, pack, unpack
 from ..memory.tangents import set_tangent, tangent_in
 from ..messages.object_messages import posted, received, send_object
-from .object_collectives import OF_ROOTS_GROUP, broadcast, tape_or_passive
+from .movements import OF_ROOTS_GROUP
+from .object_collectives import broadcast, tape_or_passive
 
 _Comm, _Intracomm = mpi.Comm, mpi.Intracomm  # mpi4py's own: its names may be rebound
 

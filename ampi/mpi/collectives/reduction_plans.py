@@ -1,4 +1,8 @@
-"""Plans of reductions: Reduce, Allreduce, Reduce_scatter, Scan and Exscan; `reductions` has the mathematics."""
+"""Plans of reductions: Reduce, Allreduce, Reduce_scatter, Scan and Exscan; `reductions` has the mathematics.
+
+A mover carries the adjoint of the result back to all ranks that have contributed, where the rule of the operation says
+how much of it each contribution gets.  A tangent takes the way of the values.
+"""
 
 from __future__ import annotations
 
@@ -11,47 +15,182 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from ...memory.storages import Storage
-from ...tape import Sweep, Tape
+from ...tape import Push, Sweep, Tape, no_tangent
+from ..log.reverse import Reverse
 from ..log.sizes import Sizes
 from ..memory.argument_forms import is_in_place
 from ..memory.arguments import parse
 from ..memory.buffers import NOTHING, Buffer
+from ..memory.tangents import tangent_in, tangent_in_place
+from ..waiting.waiting import wait
 from .collective_calls import Call
+from .movements import (
+    OF_ROOTS_GROUP,
+    Message,
+    Mover,
+    group_of,
+    is_root,
+    receive_tangent,
+    shared,
+    shared_unevenly,
+    spread,
+    summed,
+)
 from .reductions import Reduction, Steps, known, pair_of, unscan
+from .reductions_forward import Elements
+
+Combine = Callable[[Any, Any, Any, Any, Any], mpi.Request]
+"""``combine(comm, going, coming, op, counts)`` starts the operation on other messages, with so many elements each."""
 
 
-def plan_reduction(
-    op: Any,
-    x: Buffer,
-    y: Buffer,
-    adjoint: Callable[[Reduction, Sweep, Any, Any], Steps],
-    in_steps: bool = False,
-    root: int | None = None,
-) -> Call:
-    """A reduction of contributions x with its result in y; ``in_steps``: even for sums its adjoint goes in several."""
-    rule = known(op)
-    refused = refusal(op, rule, x)
-    needed: Any = None
-    if not refused and rule.needs_values:
-        needed = values_of(rule, x)
-    call = Call((x,), (y,), partial(adjoint, rule), needed, refused, root)
+def _iallreduce(comm: Any, going: Any, coming: Any, op: Any, counts: None) -> mpi.Request:
+    return comm.Iallreduce(going, coming, op)
+
+
+def _ireduce_scatter_block(comm: Any, going: Any, coming: Any, op: Any, counts: None) -> mpi.Request:
+    return comm.Ireduce_scatter_block(going, coming, op)
+
+
+def _ireduce_scatter(comm: Any, going: Any, coming: Any, op: Any, counts: list[int]) -> mpi.Request:
+    return comm.Ireduce_scatter(going, coming, counts, op)
+
+
+def _iscan(comm: Any, going: Any, coming: Any, op: Any, counts: None) -> mpi.Request:
+    return comm.Iscan(going, coming, op)
+
+
+def _iexscan(comm: Any, going: Any, coming: Any, op: Any, counts: None) -> mpi.Request:
+    return comm.Iexscan(going, coming, op)
+
+
+class Reducing:
+    """This rank's part in a reduction of contributions x with its result in y.
+
+    Attributes
+    ----------
+    handle : int
+        Of MPI's operation.
+    rule : Reduction or None
+        What is known of it.
+    combine : callable
+        Starts the operation.
+    back : Mover or None
+        Carries the adjoint of the result to all ranks that contribute.
+    root : int or None
+    counts : sequence of int or None
+        Elements of the result of each rank, where the call says so.
+    shares : bool
+        x is memory of y (``MPI.IN_PLACE``).
+    """
+
+    __slots__ = ("back", "combine", "counts", "handle", "root", "rule", "shares", "x", "y")
+
+    def __init__(self, op: Any, x: Buffer, y: Buffer, combine: Combine, back: Mover | None) -> None:
+        self.handle = op.handle
+        self.rule = known(op)
+        self.x = x
+        self.y = y
+        self.combine = combine
+        self.back = back
+        self.root: int | None = None
+        self.counts: Sequence[int] | None = None
+        self.shares = False
+
+    def adjoint(self, sweep: Sweep, reverse: Reverse, x: Any, rule: Reduction | None = None) -> Steps:
+        """Carry the adjoint of the result back; ``rule`` may be another one than the operation's."""
+        own, y, back = self.x, self.y, self.back
+        counts = [own.count // reverse.partners] * reverse.partners if back is shared else [own.count]
+        coming = Message([], counts, own.dtype)
+        yield from back(reverse, Message([y.take(sweep)], [y.count]), coming, self.root)  # type: ignore[misc]
+        if own is NOTHING:
+            return None
+        share = (rule or self.rule).share  # type: ignore[union-attr]
+        return partial(own.add, sweep, (yield from share(group_of(reverse), x, coming.whole())))
+
+    def is_of_integers(self) -> bool:
+        """Return whether no tangents belong to the numbers, which all ranks see alike."""
+        buffers = [buffer for buffer in (self.x, self.y) if buffer is not NOTHING]
+        return bool(buffers) and all(b.raw or b.dtype is None or b.dtype.kind in "iub" for b in buffers)
+
+    def tangent(self, push: Push, reverse: Reverse, name: str, values: Callable[[], np.ndarray] | None = None) -> Steps:
+        """Combine tangents, or pairs of values and tangents; ``values()`` gives the values if memory does not."""
+        x, y, rule = self.x, self.y, self.rule
+        if self.is_of_integers():
+            return None
+        here = x if y is NOTHING else y
+        count, dtype = (x if y is NOTHING else y).count, np.dtype(np.float64) if here is NOTHING else here.dtype
+        place: np.ndarray | None = None
+        going: Any
+        coming: Any
+        if rule.partials is None:  # type: ignore[union-attr]
+            place, op = tangent_in_place(push, y, True), mpi.SUM
+            mine = None if self.shares else tangent_in_place(push, x)
+            going = tangent_in(push, x) if mine is None else mine
+            coming = found = np.zeros(count, dtype) if place is None else place
+        else:
+            located = rule.located  # type: ignore[union-attr]
+            if (x is not NOTHING and x.mixed != located) or dtype.kind not in "fc":
+                raise no_tangent(f"{name} of another datatype than the memory's own")
+            elements = Elements(push, self.handle, rule, dtype)  # type: ignore[arg-type]
+            op, pairs = elements.operation, np.zeros(count, elements.dtype)
+            going, coming = [elements.of(push, x, values), elements.datatype], [pairs, elements.datatype]
+            found = pairs["tangent"]
+        counts = self.counts
+        if counts is None and self.back is shared_unevenly:
+            counts = _all_counts(reverse, y.count, name)
+        yield [self.combine(reverse.comm, going, coming, op, counts)]
+        if y is NOTHING or place is not None:
+            return None
+        return lambda: receive_tangent(push, y, np.ascontiguousarray(found), name)
+
+
+def _all_counts(reverse: Reverse, count: int, name: str) -> list[int]:
+    inside = group_of(reverse)
+    counts = np.empty(inside.Get_size(), np.int64)
+    wait(inside.Iallgather(np.array([count], np.int64), counts), lambda: f"the counts of {name}", reverse)
+    return counts.tolist()
+
+
+class Scanning(Reducing):
+    """This rank's part in a scan, whose result grows with the rank."""
+
+    __slots__ = ("exclusive",)
+
+    def __init__(self, op: Any, x: Buffer, y: Buffer, combine: Combine, exclusive: bool) -> None:
+        super().__init__(op, x, y, combine, None)
+        self.exclusive = exclusive
+
+    def adjoint(self, sweep: Sweep, reverse: Reverse, x: Any, rule: Reduction | None = None) -> Steps:
+        """Carry the adjoints of the results back."""
+        g = np.zeros(self.x.count, self.x.dtype) if self.y is NOTHING else self.y.take(sweep)
+        back = unscan(reverse.comm, rule or self.rule, x, g, self.exclusive)  # type: ignore[arg-type]
+        return partial(self.x.add, sweep, (yield from back))
+
+
+def _plan(op: Any, part: Reducing, in_steps: bool = False) -> Call:
+    """The call of which this is this rank's part; ``in_steps``: even for sums its adjoint goes in several."""
+    rule, x = part.rule, part.x
+    call = Call((x,), (part.y,), part, root=part.root)
+    call.refused = "" if x is NOTHING else refusal(op, rule, x)
+    if rule is not None and rule.needs_values and not call.refused and x is not NOTHING:
+        call.needed = values_of(rule, x)
     call.overlaps = rule is not None and not rule.needs_values and not in_steps
     call.sizes = lambda: Sizes(x, x.nbytes)
     return call
 
 
 def refusal(op: Any, rule: Reduction | None, x: Buffer) -> str:
-    """Why a reduction of active values in a buffer has no adjoint; empty if it has one."""
+    """Why a reduction of active values in a buffer has no derivative; empty if it has one."""
     if rule is None:
         refused = f"there is no derivative rule for {_name_of(op)} on floating-point data; send ampi.value(...)"
-        return refused + (", or make the operation of a kernel: ampi.Op.Create(kernel)" if _is_own(op) else "")
+        return refused + ("" if op.is_predefined else ", or make the operation of a kernel: ampi.Op.Create(kernel)")
     if x.raw or x.mixed != rule.located or x.dtype is None or x.dtype.kind not in "fc":
         return "an active array is reduced as another datatype than its own; send ampi.value(...)"
     return ""
 
 
 def values_of(rule: Reduction, x: Buffer) -> Any:
-    """What has the values that a rule wants: with ``need(tape)``."""
+    """What has the values that a rule needs: with ``need(tape)``."""
     return _Pairs(x) if rule.located else x
 
 
@@ -84,21 +223,20 @@ def _name_of(op: Any) -> str:
     return "a user-defined MPI.Op"
 
 
-def _is_own(op: Any) -> bool:
-    return not op.is_predefined
-
-
 def reduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM, root: int = 0) -> Call:
     """Reduce."""
-    y = parse(recvbuf) if comm.Get_rank() == root else NOTHING
-    x = y if y is not NOTHING and is_in_place(sendbuf) else parse(sendbuf)
+    between = comm.Is_inter()
+    y = parse(recvbuf) if is_root(comm, root) else NOTHING
+    in_place = y is not NOTHING and not between and is_in_place(sendbuf)
+    x = NOTHING if between and root in OF_ROOTS_GROUP else y if in_place else parse(sendbuf)
 
-    def adjoint(rule: Reduction, sweep: Sweep, comm: Any, values: Any) -> Steps:
-        g = np.empty(x.count, x.dtype) if y is NOTHING else y.take(sweep)
-        yield [comm.Ibcast(g, root)]
-        return partial(x.add, sweep, (yield from rule.share(comm, values, g)))
+    def combine(comm: Any, going: Any, coming: Any, op: Any, counts: None) -> mpi.Request:
+        sends = not (between and root in OF_ROOTS_GROUP)
+        return comm.Ireduce(going if sends else None, coming if is_root(comm, root) else None, op, root)
 
-    call = plan_reduction(op, x, y, adjoint, root=root)
+    part = Reducing(op, x, y, combine, spread)
+    part.root, part.shares = root, in_place
+    call = _plan(op, part)
     if y is not NOTHING:
         call.sizes = lambda: Sizes(x, x.nbytes, own=(x.nbytes, y.nbytes))
     return call
@@ -108,54 +246,40 @@ def allreduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
     """Allreduce."""
     y = parse(recvbuf)
     x = y if is_in_place(sendbuf) else parse(sendbuf)
-
-    def adjoint(rule: Reduction, sweep: Sweep, comm: Any, values: Any) -> Steps:
-        g = y.take(sweep)
-        yield [comm.Iallreduce(mpi.IN_PLACE, g, mpi.SUM)]
-        return partial(x.add, sweep, (yield from rule.share(comm, values, g)))
-
-    call = plan_reduction(op, x, y, adjoint)
+    part = Reducing(op, x, y, _iallreduce, summed)
+    part.shares = x is y
+    call = _plan(op, part, in_steps=comm.Is_inter())
     call.sizes = lambda: Sizes(x, x.nbytes, own=(x.nbytes, y.nbytes))
     return call
 
 
 def reduce_scatter_block(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
     """Reduce_scatter_block."""
-    size = comm.Get_size()
-    in_place = is_in_place(sendbuf)
-    y = parse(recvbuf, size if in_place else 0)
-    x = y if in_place else parse(sendbuf, size)
-    whole, y = y, y.first(x.count // size)
-
-    def adjoint(rule: Reduction, sweep: Sweep, comm: Any, values: Any) -> Steps:
-        g, taken = np.empty(x.count, x.dtype), y.take(sweep)
-        yield [comm.Iallgather(taken, g)]
-        return partial(x.add, sweep, (yield from rule.share(comm, values, g)))
-
-    call = plan_reduction(op, x, y, adjoint)
+    size, in_place = 0 if comm.Is_inter() else comm.Get_size(), is_in_place(sendbuf)
+    whole = parse(recvbuf, size if in_place else 0)
+    x = whole if in_place else parse(sendbuf, size)
+    part = Reducing(op, x, whole.first(x.count // size) if size else whole, _ireduce_scatter_block, shared)
+    part.shares = in_place
+    call = _plan(op, part)
     call.spoils = (whole,)
     return call
 
 
 def reduce_scatter(comm: Any, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Any = mpi.SUM) -> Call:
     """Reduce_scatter."""
-    y = parse(recvbuf)
-    x = y if is_in_place(sendbuf) else parse(sendbuf)
-    whole = y
-    if recvcounts is not None and is_in_place(sendbuf):
-        items = [operator.index(n) for n in recvcounts]
-        y = y.first(items[comm.Get_rank()] * (y.count // max(sum(items), 1)))
-
-    def adjoint(rule: Reduction, sweep: Sweep, comm: Any, values: Any) -> Steps:
-        counts, mine = np.empty(comm.size, np.int64), np.array([y.count], np.int64)
-        yield [comm.Iallgather(mine, counts)]
-        g, taken = np.empty(x.count, x.dtype), y.take(sweep)
-        yield [comm.Iallgatherv(taken, [g, counts])]
-        return partial(x.add, sweep, (yield from rule.share(comm, values, g)))
-
-    call = plan_reduction(op, x, y, adjoint, in_steps=True)
-    if recvcounts is not None:
-        call.sizes = lambda: Sizes(x, x.nbytes, [operator.index(n) for n in recvcounts])
+    whole, in_place = parse(recvbuf), is_in_place(sendbuf)
+    x, y = (whole, whole) if in_place else (parse(sendbuf), whole)
+    items = None if recvcounts is None else [operator.index(n) for n in recvcounts]
+    length = 0 if items is None else x.count // max(sum(items), 1)
+    if items is not None and in_place:
+        y = whole.first(items[comm.Get_rank()] * length)
+    part = Reducing(op, x, y, _ireduce_scatter, shared_unevenly)
+    part.shares = in_place
+    if items is not None:
+        part.counts = [n * length for n in items]
+    call = _plan(op, part, in_steps=True)
+    if items is not None:
+        call.sizes = lambda: Sizes(x, x.nbytes, items)
     call.spoils = (whole,)
     return call
 
@@ -164,11 +288,9 @@ def scan(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
     """Scan."""
     y = parse(recvbuf)
     x = y if is_in_place(sendbuf) else parse(sendbuf)
-
-    def adjoint(rule: Reduction, sweep: Sweep, comm: Any, values: Any) -> Steps:
-        return partial(x.add, sweep, (yield from unscan(comm, rule, values, y.take(sweep), exclusive=False)))
-
-    call = plan_reduction(op, x, y, adjoint, in_steps=True)
+    part = Scanning(op, x, y, _iscan, False)
+    part.shares = x is y
+    call = _plan(op, part, in_steps=True)
     call.sizes = lambda: Sizes(x, x.nbytes, own=(x.nbytes, y.nbytes))
     return call
 
@@ -177,11 +299,6 @@ def exscan(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
     """Exscan."""
     y = parse(recvbuf)
     x = y if is_in_place(sendbuf) else parse(sendbuf)
-    if comm.Get_rank() == 0:  # nothing is received there
-        y = NOTHING
-
-    def adjoint(rule: Reduction, sweep: Sweep, comm: Any, values: Any) -> Steps:
-        g = np.zeros(x.count, x.dtype) if y is NOTHING else y.take(sweep)
-        return partial(x.add, sweep, (yield from unscan(comm, rule, values, g, exclusive=True)))
-
-    return plan_reduction(op, x, y, adjoint, in_steps=True)
+    part = Scanning(op, x, NOTHING if comm.Get_rank() == 0 else y, _iexscan, True)  # nothing is received there
+    part.shares = x is y
+    return _plan(op, part, in_steps=True)

@@ -1,4 +1,7 @@
-"""Operations of reductions on elements that are a value and its tangent: ``combine(a, b)`` puts a ∘ b into b."""
+"""Operations of reductions on elements that are a value and its tangent: ``combine(a, b)`` puts a ∘ b into b.
+
+At a tie the tangent of the lowest rank counts, as its adjoint does in reverse mode.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,84 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI as mpi
 
+from ...tape import Push
+from ..memory.buffers import NOTHING, Buffer
+from ..memory.tangents import tangent_in
+from ..waiting.notices import stranded
 from .reductions import Reduction, before
+
+_Op = mpi.Op  # mpi4py's own: its names may be rebound
 
 
 def elements_with_tangents(dtype: np.dtype, located: bool) -> np.dtype:
     """Dtype of elements of a value and its tangent, and of a location where there is one."""
     names = ["value", "tangent", *(["location"] if located else [])]
     return np.dtype(list(zip(names, (dtype, dtype, np.dtype(np.intc)))), align=True)
+
+
+def filled(elements: np.dtype, tangents: np.ndarray, values: Any) -> np.ndarray:
+    """An array of elements; ``values`` are those, or have fields for them and for the locations."""
+    made = np.empty(len(tangents), elements)
+    made["tangent"] = tangents
+    if "location" in elements.names:  # type: ignore[operator]
+        made["value"], made["location"] = values["value"], values["location"]
+    else:
+        made["value"] = values
+    return made
+
+
+class Elements:
+    """Elements of a value and its tangent, and of a location where there is one.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype
+    datatype : mpi4py.MPI.Datatype
+    operation : mpi4py.MPI.Op
+        Combines them.  There is one for all directions, since mpi4py has room for 32 operations.
+    """
+
+    __slots__ = ("datatype", "dtype", "operation")
+
+    def __init__(self, push: Push, handle: int, rule: Reduction, dtype: np.dtype) -> None:
+        self.dtype = elements_with_tangents(dtype, rule.located)
+        push, key = push.whole, (handle, rule, self.dtype)
+        found = push.state.get(("pairs", key))
+        if found is None:
+            found = push.state["pairs", key] = _made(push, key)
+        self.operation, self.datatype = found
+
+    def of(self, push: Push, x: Buffer, values: Callable[[], np.ndarray] | None) -> np.ndarray:
+        """The elements of a buffer; ``values()`` gives the values, and locations, if memory does not."""
+        if x is NOTHING:
+            return np.zeros(0, self.dtype)
+        found: Any = x.values() if values is None else values()
+        if values is None and "location" in self.dtype.names:  # type: ignore[operator]
+            found = {"value": found, "location": x.others(np.dtype(np.intc))}
+        return filled(self.dtype, tangent_in(push, x), found)
+
+
+def _made(push: Push, key: tuple[int, Reduction, np.dtype]) -> tuple[mpi.Op, mpi.Datatype]:
+    handle, rule, dtype = key
+    datatype = mpi.BYTE.Create_contiguous(dtype.itemsize).Commit()
+    push.at_end(lambda error: datatype.Free())  # type: ignore[arg-type, return-value]
+    if key in _left:
+        return _left[key], datatype
+    combine = combination(handle, rule)
+
+    def function(inbuf: Any, inoutbuf: Any, datatype: Any) -> None:
+        a, b = (np.frombuffer(buffer, dtype) for buffer in (inbuf, inoutbuf))
+        with np.errstate(all="ignore"):
+            combine(a, b)
+
+    made = _Op.Create(function, False)
+    push.at_end(lambda error: made.Free() if error is None else _left.__setitem__(key, made))
+    return made, datatype
+
+
+_left: dict[tuple[int, Reduction, np.dtype], mpi.Op] = {}
+"""Operations that MPI may still call for what an error has left under way: they are used again, and not freed."""
+stranded.append(_left)
 
 
 def combination(handle: int, rule: Reduction) -> Callable[[np.ndarray, np.ndarray], None]:

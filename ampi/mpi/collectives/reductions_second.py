@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI as mpi
 
+from ...tape import Sweep
+from ..log.reverse import Reverse
 from .reductions import Combination, Reduction, Steps, accumulated, shifted
 
 
@@ -62,6 +64,23 @@ def rules_in_lanes(rule: Reduction, directions: int) -> tuple[Reduction, ...]:
 
     of_tangents = Reduction(share_tangent, pairs.prefix, partials_tangent)
     return Reduction(share, rule.prefix, partials), *[of_tangents] * directions
+
+
+class WithTangents:
+    """Contributions to a reduction that is not linear, flat, and their tangents in each direction."""
+
+    __slots__ = ("tangents", "value")
+
+    def __init__(self, value: np.ndarray, tangents: list[np.ndarray]) -> None:
+        self.value = value
+        self.tangents = tangents
+
+
+def steps_in_lanes(part: Any, sweep: Sweep, reverse: Reverse, x: WithTangents) -> list[Steps]:
+    """The steps of the adjoint of a reduction that is not linear, and of its tangents."""
+    rules = rules_in_lanes(part.rule, len(x.tangents))
+    values = x.value, *(np.stack([x.value, tangent]) for tangent in x.tangents)
+    return [part.adjoint(lane, reverse, value, rule) for lane, value, rule in zip(sweep.lanes, values, rules)]
 
 
 def partials_of_pairs(rule: Reduction, a: np.ndarray, b: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -27,8 +27,8 @@ from .reductions import Steps
 from .replicated import look_for_replicated
 
 
-class ReversedCollective:
-    """One reversed collective.
+class StepsUnderWay:
+    """A reversed collective, or the tangent of one, that has begun.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class ReversedCollective:
         self.finished = False
 
     def advance(self) -> None:
-        """Go on as far as that is possible without waiting."""
+        """Go on as far as possible without waiting."""
         while not self.finished:
             for request in self.requests:
                 if not request.Test():
@@ -83,7 +83,7 @@ class Schedule:
     def __init__(self, calls: list[Collective]) -> None:
         self.calls = calls
         self.position = len(calls) - 1
-        self.begun: dict[Collective, ReversedCollective] = {}
+        self.begun: dict[Collective, StepsUnderWay] = {}
 
     def proceed(self) -> None:
         """Begin all that are ready and whose turn it is."""
@@ -113,7 +113,7 @@ def _schedule(sweep: Sweep, call: Collective) -> Schedule:
 
 def run_reversed(sweep: Sweep, call: Collective, steps: Steps, describe: Callable[[], str]) -> None:
     """Run the reversed collective of a blocking call."""
-    ReversedCollective(steps, False).finish(describe, call.reverse)
+    StepsUnderWay(steps, False).finish(describe, call.reverse)
     call.passed = True
     schedule = sweep.state.get(call.reverse.channel)
     if schedule is not None:
@@ -154,7 +154,7 @@ class Started(BaseAdjoint):
         MPI has refused to start it.
     """
 
-    __slots__ = ("begun", "buffer", "performed", "request", "reversed", "sweep", "void", "wild")
+    __slots__ = ("buffer", "finish_tangent", "performed", "request", "reversed", "sweep", "void", "wild")
 
     active = True
     is_local = False
@@ -170,31 +170,26 @@ class Started(BaseAdjoint):
         self.wild = False
         self.void = False
         self.sweep: Sweep | None = None
-        self.reversed: ReversedCollective | None = None
-        self.begun: Any = None
-
-    @property
-    def tangent(self) -> Callable[[Push], None]:
-        """In a walk: begin what the tangent does."""
-        self.performed.check_walk()
-        return self._begin_tangent
+        self.reversed: StepsUnderWay | None = None
+        self.finish_tangent: Callable[[], None] | None = None
 
     def take_back(self, tape: Tape, error: BaseException) -> None:
         """MPI has refused to start it."""
         self.void = refused(tape, self.performed, error)
 
-    def _begin_tangent(self, push: Push) -> None:
+    def tangent(self, push: Push) -> None:
+        """In a walk: begin the tangent's part."""
         if self.void:
             return
         if not self.completed():
             raise CommunicationError(f"{self.performed.describe()} was never completed: wait for the request")
-        self.begun = self.performed.begin_tangent(push)
+        self.finish_tangent = self.performed.begin_tangent(push, True)
 
     def arrive(self, push: Push) -> None:
         """In a walk: wait for it."""
-        begun, self.begun = self.begun, None
-        if begun is not None:
-            begun.finish()
+        finish, self.finish_tangent = self.finish_tangent, None
+        if finish is not None:
+            finish()
 
     def resolve(self, status: mpi.Status | None) -> None:
         """The request has completed."""
@@ -227,7 +222,7 @@ class Started(BaseAdjoint):
             return
         if sweep.tape.returned is not None:
             look_for_replicated(sweep, performed, performed.results())
-        self.reversed = ReversedCollective(performed.steps(sweep), performed.call.overlaps)
+        self.reversed = StepsUnderWay(performed.steps(sweep), performed.call.overlaps)
         schedule = _schedule(sweep, performed)
         schedule.begun[performed] = self.reversed
         schedule.proceed()

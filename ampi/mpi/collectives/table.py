@@ -6,8 +6,7 @@ from mpi4py import MPI as mpi
 
 from ..base.rules import Operation, Treatment, enter
 from ..memory.arguments import parse_vector_moved
-from . import data_movement as moved
-from . import intercommunicators as between
+from . import movement_plans as moved
 from . import reduction_plans as reduced
 from .collective_recording import CollectiveOperation
 
@@ -15,33 +14,24 @@ _SHARES = "; MIN, MAX: to the lowest rank that holds the extremum; PROD: times t
 _SCANNED = "SUM: suffix sums of ȳ; else a carry from rank to rank, downwards"
 
 COLLECTIVES = (
-    CollectiveOperation("Bcast", "Reduce(SUM) of x̄ to the root", moved.bcast, between.bcast, buffers=("buf", "buf")),
-    CollectiveOperation("Gather", "Scatterv of ȳ from the root", moved.gather, between.gather),
-    CollectiveOperation(
-        "Gatherv", "Scatterv of ȳ from the root", moved.gather, between.gather, form=parse_vector_moved
-    ),
-    CollectiveOperation("Scatter", "Gatherv of ȳ to the root", moved.scatter, between.scatter),
-    CollectiveOperation(
-        "Scatterv", "Gatherv of ȳ to the root", moved.scatter, between.scatter, form=parse_vector_moved
-    ),
-    CollectiveOperation("Allgather", "Reduce_scatter(SUM) of ȳ", moved.allgather, between.allgather),
-    CollectiveOperation(
-        "Allgatherv", "Reduce_scatter(SUM) of ȳ", moved.allgather, between.allgather, form=parse_vector_moved
-    ),
-    CollectiveOperation("Alltoall", "the transposed Alltoallv of ȳ", moved.alltoall, moved.alltoall),
-    CollectiveOperation(
-        "Alltoallv", "the transposed Alltoallv of ȳ", moved.alltoall, moved.alltoall, form=parse_vector_moved
-    ),
-    CollectiveOperation("Alltoallw", "the transposed Alltoallv of ȳ", moved.alltoallw, moved.alltoallw),
-    CollectiveOperation("Reduce", "Bcast of ȳ from the root" + _SHARES, reduced.reduce, between.reduce),
-    CollectiveOperation("Allreduce", "Allreduce(SUM) of ȳ" + _SHARES, reduced.allreduce, between.allreduce),
+    CollectiveOperation("Bcast", "Reduce(SUM) of x̄ to the root", moved.bcast, buffers=("buf", "buf")),
+    CollectiveOperation("Gather", "Scatterv of ȳ from the root", moved.gather),
+    CollectiveOperation("Gatherv", "Scatterv of ȳ from the root", moved.gather, form=parse_vector_moved),
+    CollectiveOperation("Scatter", "Gatherv of ȳ to the root", moved.scatter),
+    CollectiveOperation("Scatterv", "Gatherv of ȳ to the root", moved.scatter, form=parse_vector_moved),
+    CollectiveOperation("Allgather", "Reduce_scatter(SUM) of ȳ", moved.allgather),
+    CollectiveOperation("Allgatherv", "Reduce_scatter(SUM) of ȳ", moved.allgather, form=parse_vector_moved),
+    CollectiveOperation("Alltoall", "the transposed Alltoallv of ȳ", moved.alltoall),
+    CollectiveOperation("Alltoallv", "the transposed Alltoallv of ȳ", moved.alltoall, form=parse_vector_moved),
+    CollectiveOperation("Alltoallw", "the transposed Alltoallv of ȳ", moved.alltoallw),
+    CollectiveOperation("Reduce", "Bcast of ȳ from the root" + _SHARES, reduced.reduce),
+    CollectiveOperation("Allreduce", "Allreduce(SUM) of ȳ" + _SHARES, reduced.allreduce),
     CollectiveOperation(
         "Reduce_scatter_block",
         "Allgatherv of ȳ" + _SHARES,
         reduced.reduce_scatter_block,
-        between.reduce_scatter_block,
     ),
-    CollectiveOperation("Reduce_scatter", "Allgatherv of ȳ" + _SHARES, reduced.reduce_scatter, between.reduce_scatter),
+    CollectiveOperation("Reduce_scatter", "Allgatherv of ȳ" + _SHARES, reduced.reduce_scatter),
 )
 """Of all communicators."""
 

@@ -322,15 +322,22 @@ class Buffer:
 
     def take(self, sweep: Sweep) -> np.ndarray:
         """The adjoint of what the message overwrote: as `peek`; the shadow becomes zero there."""
-        if self.layout is None and self._has_adjoint() and sweep.has_shadow(self.regions()[0]):
-            shadow = sweep.shadow(self.regions()[0])
-            if shadow.dtype == self.dtype:
-                taken = shadow.copy()
-                shadow.fill(0)
-                return taken
+        shadow = self.in_place(sweep)
+        if shadow is not None:
+            taken = shadow.copy()
+            shadow.fill(0)
+            return taken
         taken = self.peek(sweep)
         self.zero(sweep)
         return taken
+
+    def in_place(self, sweep: Sweep, always: bool = False) -> np.ndarray | None:
+        """The adjoint, one-dimensional and not copied; None if it is not contiguous, or (unless ``always``) zero."""
+        if self.layout is None and self._has_adjoint() and (always or sweep.has_shadow(self.regions()[0])):
+            shadow = sweep.shadow(self.regions()[0])
+            if shadow.dtype == self.dtype:
+                return shadow
+        return None
 
     def zero(self, sweep: Sweep) -> None:
         """The shadow becomes zero where the message is."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...tape import Push, lanes_of, no_second_derivative
+from .buffers import Buffer
 
 
 class Reader:
@@ -42,6 +43,14 @@ def tangent_in(push: Push, memory: Any) -> np.ndarray:
     if push.lanes is None:
         return memory.take(Reader(push))
     return np.concatenate(tangents_in(push, memory))
+
+
+def tangent_in_place(push: Push, memory: Any, always: bool = False) -> np.ndarray | None:
+    """The tangent of a message's memory, flat and not copied; None if it is not contiguous.
+
+    None also where there is none so far, unless ``always``.
+    """
+    return memory.in_place(push, always) if type(memory) is Buffer else None
 
 
 def tangents_in(push: Push, memory: Any) -> list[np.ndarray]:

@@ -1,0 +1,84 @@
+"""Messages in second order.
+
+While the program runs, tangents go beside the values, as in forward mode, and everything is logged for the sweep, as in
+reverse mode.  In the sweep one message carries the adjoint and its tangents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...errors import CommunicationError
+from ...tape import AdjointRecord, no_second_derivative
+from ..log import log
+from ..log.ownership import require_alone
+from ..log.reverse import Reverse
+from ..memory.tangents import require_program
+from .forward import ForwardCommunication, ForwardLog, weakly
+
+
+class SecondCommunication(ForwardCommunication):
+    """What is said while a tape of second order records."""
+
+    __slots__ = ()
+
+    def __init__(self, tape: Any) -> None:
+        with tape.pushing():
+            super().__init__(tape)
+
+    def log(self, reverse: Reverse) -> SecondLog:  # type: ignore[override]
+        """What is said on one communicator."""
+        found = self.logs.get(reverse)
+        if found is None:
+            reverse.ready()
+            if reverse.broken:
+                raise CommunicationError(
+                    f"rank {reverse.rank}: {reverse.name} cannot be used for derivatives any more, go on with a "
+                    f"duplicate, comm.Dup(), made on all its ranks: {reverse.broken}"
+                )
+            require_alone(self.tape(), reverse)  # type: ignore[arg-type]
+            found = self.logs[reverse] = SecondLog(self.push, reverse)
+        return found  # type: ignore[return-value]
+
+
+class _Kept(list):
+    """A list whose items are given to somebody before they are in it."""
+
+    def __init__(self, give: Callable[[Any], None]) -> None:
+        self._give = give
+
+    def append(self, item: Any) -> None:
+        """Give and keep an item."""
+        self._give(item)
+        super().append(item)
+
+
+class SecondLog(ForwardLog):
+    """The messages of one communicator."""
+
+    __slots__ = ()
+
+    def __init__(self, push: Any, reverse: Reverse) -> None:
+        super().__init__(push, reverse)
+        self.messages = _Kept(weakly(self.said))
+        self.collectives = _Kept(weakly(self.called))
+
+    def said(self, message: Any) -> None:
+        """A message is about to be sent, or a receive to be posted."""
+        require_program(self.push.tape)
+        super().said(message)
+
+    def called(self, call: Any) -> None:
+        """A collective call."""
+        require_program(self.push.tape)
+        if (
+            not isinstance(call, AdjointRecord) and call.name not in _OF_WINDOWS and not call.name[0].islower()
+        ):  # of objects
+            raise no_second_derivative(f"{call.name} on {self.reverse.name}")
+
+
+_OF_WINDOWS = ("Win", "Fence", "Free")
+
+
+log.made_of["second"] = SecondCommunication
