@@ -14,15 +14,15 @@ _OWN = ("ampi.", "mpi4py.")
 # A loop has thousands of messages and a few lines.  Code objects are told by their ids, for their hashes take long.
 _codes: dict[int, tuple[Any, bool]] = {}  # and whether they are ampi's own (or mpi4py's)
 sites: dict[tuple[int, int], tuple[Any, int]] = {}
-"""Call sites known so far, by the ids of code objects (of a program's, which are kept alive here) and instructions."""
+"""Call sites known so far, by the ids of code objects (those of programs are kept alive here) and instructions."""
 
 
 _tables: dict[int, tuple[Any, list[int], list[int]]] = {}
-"""Of code objects, by their ids: where the instructions of a line begin, and the lines."""
+"""For each code object, by id: where the instructions of its lines begin, and the lines."""
 
 
 def call_site(depth: int = 2) -> tuple[Any, int]:
-    """Code object and instruction of the innermost caller outside ampi; `line_of` makes text of it.
+    """Return code object and instruction of the innermost caller outside ampi; `line_of` turns them into text.
 
     The ``depth`` innermost frames are known to be ampi's own.
     """
@@ -44,7 +44,7 @@ def call_site(depth: int = 2) -> tuple[Any, int]:
 
 
 def call_sites() -> Iterator[tuple[Any, int]]:
-    """The same of all callers outside ampi, the innermost first."""
+    """Iterate over the call sites of all callers outside ampi, the innermost first."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         if not frame.f_globals.get("__name__", "").startswith(_OWN):
@@ -53,7 +53,7 @@ def call_sites() -> Iterator[tuple[Any, int]]:
 
 
 def line_of(where: tuple[Any, int]) -> str:
-    """``file:line`` of a call site."""
+    """Return ``file:line`` of a call site."""
     code, instruction = where
     known = _tables.get(id(code))
     if known is None:

@@ -16,7 +16,7 @@ class AcceptsBase(type):
 
 
 class Handles:
-    """Constructors from handles: mpi4py's give objects of its own classes."""
+    """Constructors from handles, which give objects of ampi's classes; mpi4py's give objects of mpi4py's."""
 
     __slots__ = ()
     _base: Any
@@ -53,11 +53,11 @@ class Constant:
 
 
 constant_names: dict[int, str] = {}
-"""Names of our predefined datatypes and operations, by id."""
+"""Names of ampi's predefined datatypes and operations, by id."""
 
 
 def predefined(base: dict[str, Any], kind: type, ours: Any) -> dict[str, Any]:
-    """Our objects for the predefined ones of a class of mpi4py's, by name."""
+    """Return ampi's objects for the predefined ones of a class of mpi4py, by name."""
     made: dict[int, Any] = {}
     constants = {}
     for name, value in base.items():

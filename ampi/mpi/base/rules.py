@@ -1,7 +1,7 @@
 """The table of MPI operations: what each of mpi4py's methods does with memory, and how it is differentiated.
 
-Everything that reports, guards or tests operations goes through `TABLE`.  An operation is one entry.  Blocking,
-nonblocking and persistent forms name the same adjoint; coverage is reported from here, gaps included.
+Reports, guards and tests of operations use `TABLE`, which has one entry for each method.  Blocking, nonblocking and
+persistent forms name the same adjoint.  The coverage report is made from this table, gaps included.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TABLE: dict[str, Operation] = {}
 
 
 def enter(*operations: Operation) -> None:
-    """Put operations into the table."""
+    """Add operations to the table."""
     for operation in operations:
         TABLE[f"{operation.owner}.{operation.name}"] = operation
 

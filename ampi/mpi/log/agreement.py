@@ -1,8 +1,8 @@
 """Agreement: at the beginning of a sweep the ranks exchange their logs, so that all know what is reversed.
 
-Each pair of ranks that exchanged messages exchanges the lists of them, and each communicator the list of its
-collectives; all then know for each whether an adjoint travels back.  What has been agreed once for a tape holds for its
-later sweeps; but sweeps in vector mode say each time how many directions they have.
+Each pair of ranks that exchanged messages exchanges the lists of them, and the ranks of each communicator the list of
+its collectives; all then know for each whether an adjoint is sent back.  The agreement holds for later sweeps of the
+tape, except that sweeps in vector mode exchange the number of their directions each time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def agree(logs: Iterable[Log], directions: int = 0) -> None:
     """Exchange the logs with all partners at once, in no particular order; then compare them.
 
-    ``directions`` is what a sweep in vector mode has of them; 0: it is none.
+    ``directions`` is the number of directions of a sweep in vector mode; 0 for other sweeps.
     """
     problems: list[str] = []
     exchanges = []
@@ -62,7 +62,7 @@ _AFTER_A_PROBLEM = 1.0  # seconds
 
 
 class _Exchange:
-    """An exchange in steps: a generator that yields while it waits, with whom, and what it is, for messages."""
+    """An exchange in steps: a generator that yields while it waits, the partner, and a description for messages."""
 
     __slots__ = ("describe", "steps", "whom")
 
@@ -73,9 +73,9 @@ class _Exchange:
 
 
 def _drive(exchanges: list[_Exchange], problems: list[str]) -> None:
-    """Go on with all exchanges until they have ended, or for a moment only if there are problems.
+    """Continue all exchanges until they have ended, or for a moment only if there are problems.
 
-    A rank that sees a problem may be one that others have nothing to tell.
+    Other ranks may have nothing to tell a rank that sees a problem.
     """
     try:
         while exchanges:
@@ -86,7 +86,7 @@ def _drive(exchanges: list[_Exchange], problems: list[str]) -> None:
 
 
 def _going_on(exchanges: list[_Exchange], problems: list[str]) -> list[_Exchange]:
-    """Those that are left when some have ended."""
+    """Return the exchanges that are left when some have ended."""
     with Patience(exchanges[0].describe, lambda: [exchange.whom for exchange in exchanges]) as patience:
         while True:
             waiting = [exchange for exchange in exchanges if not _finished(exchange)]
@@ -106,7 +106,7 @@ def _finished(exchange: _Exchange) -> bool:
 def _agree_messages(
     log: Log, partner: int, sent: list[Sent], got: list[Received], first: int, directions: int, problems: list[str]
 ) -> _Exchange:
-    """Exchange with one partner the messages sent to it and received from it; none of them, if these are known.
+    """Exchange with one partner the messages sent to it and received from it, or none if they are known.
 
     ``first`` is the number of the first one sent, among those sent on all communicators that have had the channel.
     """
@@ -140,7 +140,7 @@ def _agree_messages(
 
 
 def _told(reverse: Reverse, comm: mpi.Comm, source: int, tag: int, width: int) -> Generator[None, None, np.ndarray]:
-    """What a rank says in the agreement of this communicator: rows of integers, the first one begins with whose."""
+    """Receive a rank's message in this communicator's agreement: rows of integers, the first one with its identity."""
     status = mpi.Status()
     while (theirs := reverse.channel.told(reverse.identity, comm, source, tag, status)) is None:
         yield
@@ -165,7 +165,7 @@ def _other_directions(reverse: Reverse, directions: int, other: str, others: int
 
 
 def _agree_collectives(log: Log, calls: list[Collective], directions: int, problems: list[str]) -> _Exchange:
-    """Find out with all ranks of a communicator which of its collectives are reversed (of none, if that is known)."""
+    """Determine with all ranks of a communicator which of its collectives are reversed, if that is not known."""
 
     def steps() -> Generator[None]:
         facts = yield from _most(log.reverse, _facts_of(log, calls, directions))
@@ -183,8 +183,10 @@ def _agree_collectives(log: Log, calls: list[Collective], directions: int, probl
 
 
 def _facts_of(log: Log, calls: list[Collective], directions: int) -> np.ndarray:
-    """A row about this rank's calls on a communicator, and one about each; what must be equal stands with both signs,
-    for the maximum over all ranks is taken."""
+    """Return a row about this rank's calls on a communicator, and one about each.
+
+    What must be equal is in it with both signs, because the ranks take the maximum.
+    """
     n, sweeps, passive = len(calls), log.reverse.sweeps, log.passive
     facts = np.zeros((1 + n, 11), np.int64)
     facts[0, 9:] = _code_of_value(log.returned, log.reverse.rank)
@@ -202,7 +204,7 @@ def _facts_of(log: Log, calls: list[Collective], directions: int) -> np.ndarray:
 def _compare_collectives(
     log: Log, calls: list[Collective], directions: int, facts: np.ndarray, problems: list[str]
 ) -> bool:
-    """Note which of the calls are reversed; whether all ranks have made the same ones."""
+    """Set which of the calls are reversed; return whether all ranks have made the same ones."""
     reverse, here = log.reverse, f"rank {log.reverse.rank}"
     log.alike = bool(log.returned is not None and facts[0, 9] == -facts[0, 10])
     signs = (1, 1, -1, 1, -1, 1, -1, 1, -1)
@@ -250,7 +252,7 @@ def _compare_collectives(
 
 
 def _difference(call: Collective, row: list[int]) -> str:
-    """In which way another rank's call in the place of this one is another; empty if it is not."""
+    """Describe how another rank's call differs from this one at the same position; '' if it does not."""
     high, low, _, _, _, most_before, least_before, *_ = row
     code = _code(call.name)
     if high != code or low != -code:
@@ -266,9 +268,9 @@ def _difference(call: Collective, row: list[int]) -> str:
 
 
 def _most(reverse: Reverse, mine: np.ndarray) -> Generator[None, None, np.ndarray]:
-    """Elementwise maximum over all ranks, of both groups of an intercommunicator, of as many rows as the shortest has.
+    """Return the elementwise maximum over all ranks, of both groups of an intercommunicator, over the common rows.
 
-    In messages, which can be told from those that a sweep left behind; MPI's collectives cannot.
+    Messages are used, which can be told from those that an earlier sweep left behind; MPI's collectives cannot.
     """
     if not reverse.comm.Is_inter():
         return (yield from _most_of_group(reverse, reverse.comm, mine))
@@ -285,7 +287,7 @@ def _most(reverse: Reverse, mine: np.ndarray) -> Generator[None, None, np.ndarra
 
 
 def _most_of_group(reverse: Reverse, comm: mpi.Intracomm, mine: np.ndarray) -> Generator[None, None, np.ndarray]:
-    """After k rounds a rank knows of the 2^k ranks up to its own (dissemination: a maximum may count a rank twice)."""
+    """Take the maximum by dissemination: after k rounds a rank knows the 2^k ranks up to its own."""
     rank, size = comm.Get_rank(), comm.Get_size()
     going = []
     distance = 1
@@ -306,13 +308,13 @@ def _higher(mine: np.ndarray, theirs: np.ndarray) -> np.ndarray:
 
 
 def _code_of_value(value: float | None, rank: int) -> tuple[int, int]:
-    """A number for what a rank returned, with both signs; of ranks that returned nothing each has its own."""
+    """Return a number for what a rank returned, with both signs; each rank that returned nothing has its own."""
     code = -1 - rank if value is None else zlib.crc32(np.float64(value).tobytes()) + 1
     return code, -code
 
 
 def _code(name: str) -> int:
-    """A positive number for an operation's name, the same on all ranks."""
+    """Return a positive number for an operation's name, the same on all ranks."""
     return zlib.crc32(name.encode()) + 1
 
 

@@ -1,14 +1,15 @@
-"""Channels of reverse traffic: communicators that one after another of the user's has for its own.
+"""Channels of reverse traffic: communicators that the user's communicators have, one after the other.
 
-A communicator's adjoints travel on another one with the same ranks, and a tape that has messages on it needs that for
-as long as it can be swept.  Programs make and free communicators and windows in loops, though, and MPI has room for
-some thousand communicators.  So the next one that is made on the same ranks takes over the channel of one that has been
-freed.  Never do two have it at the same time: what is said on both has no order that all ranks agree on.
+The adjoints of a communicator's messages are sent on another one with the same ranks, which a tape with messages on it
+needs for as long as it can be swept.  Programs make and free communicators and windows in loops, though, and MPI has
+room for a few thousand communicators.  So the next one that is made on the same ranks takes over the channel of one
+that has been freed.  Two never have a channel at the same time: messages on both have no order that all ranks agree
+on.
 
-Who takes over one that a tape still refers to goes by three rules.  Ranks free, and lose, communicators at other
-times: they agree on a channel that is free on all of them.  What is told in an agreement or a notice bears the identity
-of the communicator that it is about, and what is read for another one is put aside for that.  Tags of adjoints, and the
-order of reversed collectives, are counted over all communicators of a channel, in the order in which they had it.
+Three rules hold for a channel that a tape still refers to.  Ranks free communicators at different times: they agree on
+a channel that is free on all of them.  Agreements and notices carry the identity of the communicator that they are
+about, and what is read for another one is put aside for it.  Tags of adjoints, and the order of reversed collectives,
+are counted over all communicators of a channel, in the order in which they had it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from mpi4py import MPI as mpi
 _Comm, _Intracomm, _Intercomm, _WORLD = mpi.Comm, mpi.Intracomm, mpi.Intercomm, mpi.COMM_WORLD
 
 LEAVING_TAG = 4
-"""Tag of what ranks tell each other when they use a channel no more."""
+"""Tag of the messages by which ranks tell each other that they no longer use a channel."""
 
 
 class Channel:
@@ -91,7 +92,7 @@ class Channel:
         weakref.finalize(self, _unused.append, (self.comms, self.pending)).atexit = False
 
     def enter(self, tenant: Any) -> int:
-        """The next one has it; how many have had it."""
+        """Give the channel to the next one; return how many have had it."""
         self.is_taken = True
         self.tenants[tenant.identity] = tenant
         self.turns += 1
@@ -101,35 +102,37 @@ class Channel:
         return self.turns
 
     def leave(self) -> None:
-        """The one that has it does so no longer: the next one may."""
+        """Release the channel: the next one may have it."""
         self.is_taken = False
         if self.kind is not None:
             _left_by_kind.setdefault(self.kind, []).insert(0, weakref.ref(self))
 
     def is_free(self) -> bool:
-        """Whether another one can take it over, as far as this rank knows."""
+        """Return whether another one can take over the channel, as far as this rank knows."""
         if self.is_taken or self.pending or not self.threads <= {threading.get_ident()}:
             return False
         parts = (self,) if self.group is None else (self, self.group)
         return all(part.by_thread is None and not part.broken and part._is_settled() for part in parts)
 
     def _is_settled(self) -> bool:
-        """Whether no receive of forward mode is still open."""
+        """Return whether no receive of forward mode is still open."""
         self.in_forward_mode[:] = [log for log in self.in_forward_mode if log() is not None]
         return not any(log().waiting for log in self.in_forward_mode)  # type: ignore[union-attr]
 
     def under_way(self) -> int:
-        """How many more messages of forward mode this rank has sent than received: over all ranks, those under way."""
+        """Return the messages of forward mode sent minus those received; over all ranks that is those under way."""
         parts = (self,) if self.group is None else (self, self.group)
         return sum(log().balance for part in parts for log in part.in_forward_mode if log() is not None)  # type: ignore
 
     def keep(self) -> None:
-        """There may be messages on it that nobody receives: MPI must not get it back."""
+        """Never return the channel to MPI: there may be messages on it that are not received."""
         _kept.update(comm.handle for comm in self.comms)
 
     def told(self, identity: int, comm: mpi.Comm, source: int, tag: int, status: mpi.Status) -> np.ndarray | None:
-        """The next integers that a rank says about the tenant of this identity, the first of which this is; None if
-        they have not come.  Those about others are put aside, and about those that nothing refers to thrown away."""
+        """Return the next message of a rank about the tenant of this identity; None if it has not come.
+
+        Messages about other tenants are put aside, and those about tenants that no longer exist are dropped.
+        """
         place = comm.handle, source, tag
         tenant = self.tenants.get(identity)
         known = None if tenant is None else tenant.aside.get(place)
@@ -149,14 +152,14 @@ class Channel:
 # ------------------------------------------------------------------------------------------------------- taking over
 
 _left_by_kind: dict[Any, list[weakref.ref[Channel]]] = {}
-"""Those that no communicator or window has, the latest first."""
+"""Channels that no communicator or window has, by kind, the latest first."""
 
 _MOST_OFFERED = 8
-"""So many channels one rank proposes to the others."""
+"""The number of channels that one rank proposes to the others."""
 
 
 def channel_for(comm: Any, of_window: bool = False) -> tuple[Channel, int]:
-    """A channel for a new communicator, or a window on it, and a new identity; collective.
+    """Return a channel for a new communicator, or a window on it, and a new identity; collective.
 
     Nothing else is under way on a new communicator, so that the ranks can agree on it itself; on that of a window it is
     one collective after others.
@@ -184,7 +187,7 @@ def channel_for(comm: Any, of_window: bool = False) -> tuple[Channel, int]:
 
 
 def _kind_of(comm: Any, group: mpi.Group, of_window: bool) -> Any:
-    """What communicators that can have one channel have in common; None if there are ranks of other worlds."""
+    """Return a key that communicators share which can have one channel; None if there are ranks of other worlds."""
     between = _Comm.Is_inter(comm)
     ranks = [in_world(group, keep=True)]
     if between:
@@ -195,7 +198,7 @@ def _kind_of(comm: Any, group: mpi.Group, of_window: bool) -> Any:
 
 
 def _offer(comm: Any, free: list[int]) -> tuple[int, list[int]]:
-    """A number that no other communicator has, and what the first rank proposes; collective."""
+    """Return a unique number, and the channels that the first rank proposes; collective."""
     message = np.zeros(2 + _MOST_OFFERED, np.int64)
     message[0] = abs(int.from_bytes(os.urandom(8), "little", signed=True) >> 1) | 1
     message[1] = len(free)
@@ -207,7 +210,7 @@ def _offer(comm: Any, free: list[int]) -> tuple[int, list[int]]:
 
 
 def _agreed(comm: Any, free: list[Channel | None]) -> Channel | None:
-    """The first of these channels that is free on all ranks; collective."""
+    """Return the first of these channels that is free on all ranks; collective."""
     ballot, size = _ballot(free), _Comm.Get_size(comm)
     if free and size > 1:
         _Comm.Allreduce(comm, mpi.IN_PLACE, ballot)
@@ -215,7 +218,7 @@ def _agreed(comm: Any, free: list[Channel | None]) -> Channel | None:
 
 
 def _ballot(free: list[Channel | None]) -> np.ndarray:
-    """For each channel whether it is free here, and what is under way on it."""
+    """Return for each channel whether it is free here, and the number of messages under way on it."""
     return np.array([(0, 0) if channel is None else (1, channel.under_way()) for channel in free], np.int64)
 
 
@@ -224,7 +227,7 @@ def _elected(free: list[Channel | None], ballot: Any, size: int) -> Channel | No
 
 
 class Election:
-    """Which of its elder sisters' channels a duplicate by Idup takes over; the ranks have begun to agree on it.
+    """The nonblocking choice of an earlier duplicate's channel that a duplicate by Idup takes over.
 
     Parameters
     ----------
@@ -247,7 +250,7 @@ class Election:
         self._size = sum(comm.Get_remote_size() if comm.Is_inter() else comm.Get_size() for comm in comms)
 
     def result(self) -> Channel | None:
-        """Wait for what the ranks have agreed on: all of them have voted."""
+        """Wait for the choice: all ranks have voted."""
         mpi.Request.Waitall(self._requests)
         for channel in self._free:
             if channel is not None:
@@ -256,7 +259,7 @@ class Election:
 
 
 def in_world(group: mpi.Group, ranks: list[int] | None = None, keep: bool = False) -> list[int]:
-    """What ranks of a group (None: all) are called in the world, -1 if they are not in it; the group is freed."""
+    """Return the ranks in the world of ranks of a group (None: all), -1 for others; the group is freed."""
     world = _Comm.Get_group(_WORLD)
     found = mpi.Group.Translate_ranks(group, ranks, world)
     for used in (world,) if keep else (group, world):
@@ -273,17 +276,18 @@ _kept: set[int] = set()  # handles of those on which messages may be under way f
 _leaving = threading.Lock()
 
 MOST_LEFT = 256
-"""So many channels may wait until all ranks have left them; others are never given back to MPI."""
+"""The number of channels that may wait until all ranks have left them; others are never returned to MPI."""
 
 # Release 2021.18 crashes in a later Rget where they wait.
 _FREED_AT_ONCE = mpi.get_vendor()[0] == "Intel MPI"
 
 
 def free_unused() -> None:
-    """Give those back to MPI that all ranks have left.
+    """Return channels to MPI that all ranks have left.
 
-    Before, a new communicator in the place of one would receive what another rank still says on it.  Nothing waits
-    here: garbage is collected at another time on each rank.  (Finalizers may run in the middle of anything: not there.)
+    Earlier, a new communicator in its place would receive messages that another rank still sends on it.  Nothing waits
+    here, because garbage is collected at a different time on each rank.  (It is not done in finalizers, which may run
+    at any moment.)
     """
     if not _leaving.acquire(blocking=False):
         return  # another thread does so
@@ -317,9 +321,9 @@ def _free_what_all_have_left() -> None:
 
 
 def _leave(pending: list[mpi.Request], comm: mpi.Comm, local: mpi.Intracomm | None = None) -> Generator[None]:
-    """Tell all other ranks that this one has left a channel, and wait until they have.
+    """Tell all other ranks that this one has left a channel, and wait until they have left it, too.
 
-    In messages, which no collective of a sweep that other ranks still believe in can take for its own.
+    Messages are used, which no collective of a sweep that other ranks still run can receive.
     """
     for request in pending:
         while not request.Test():

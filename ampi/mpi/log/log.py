@@ -1,7 +1,7 @@
 """Message log: what a rank sent, posted and called on each communicator while a tape recorded.
 
 Every message and every collective on an ampi communicator is logged, active or not: a receiver cannot know whether what
-it received was active, nor a sender whether it arrived in tracked memory.  At the beginning of a sweep the ranks
+it received was active, nor a sender whether it arrived in tracked memory.  At the start of a sweep the ranks
 compare their logs (`agreement`).
 """
 
@@ -43,13 +43,13 @@ _Prequest, _WORLD = mpi.Prequest, mpi.COMM_WORLD  # mpi4py's own: its names may 
 
 _KEY = "communication"  # of the tape's sweep starts
 made_of: dict[str, Any] = {}
-"""The class of what a tape has of its messages: ``"reverse"``: `Communication`, ``"forward"``, ``"second"``."""
+"""The class of a tape's communication: ``"reverse"`` (`Communication`), ``"forward"``, ``"second"``."""
 MOST_PENDING = 64
-"""So many receives that may have ended unseen are looked at before each record."""
+"""The number of receives that may have ended unseen, and are tested before each record."""
 
 
 class Log:
-    """What a rank said on one communicator while a tape recorded.
+    """The communication of a rank on one communicator while a tape recorded.
 
     Attributes
     ----------
@@ -76,8 +76,8 @@ class Log:
         "place",
         "returned",
         "reverse",
-        "stirred",
         "touched",
+        "used_by_others",
     )
 
     def __init__(self, reverse: Reverse) -> None:
@@ -92,24 +92,24 @@ class Log:
         self.agreed: dict[int, tuple[int, int]] = {}
         self.agreed_collectives = 0, 0
         self.touched = False  # of a window: this rank has made calls on it
-        self.stirred: Callable[[], bool] | None = None  # of a window: whether others have used it without a call here
+        self.used_by_others: Callable[[], bool] | None = None  # of a window: without a call here
 
     def says_nothing(self) -> bool:
-        """Whether there is no more in it than that a window exists."""
-        return self.is_quiet() and not (self.stirred is not None and self.stirred())
+        """Return whether nothing happened but that a window exists."""
+        return self.is_quiet() and not (self.used_by_others is not None and self.used_by_others())
 
     def is_quiet(self) -> bool:
-        """Whether there is no more in it than that, or what others do with the window."""
+        """Return whether nothing happened but that a window exists, or is used by others."""
         if self.touched or self.messages or self.passive:
             return False
         return all(call.name in ("Win", "Free") for call in self.collectives)
 
     def partners(self) -> set[int]:
-        """Ranks that messages which are not void went to or came from: their sweeps and this rank's go together."""
+        """Return the ranks that messages went to or came from: their sweeps and this rank's belong together."""
         return {message.route.partner for message in self.messages if not message.void and message.route.partner >= 0}
 
     def concerned(self) -> set[int] | None:
-        """Ranks whose sweeps wait for this rank's; None: all."""
+        """Return the ranks whose sweeps wait for this rank's; None: all."""
         return None if self.collectives or self.passive else self.partners()
 
     def spread(self, error: BaseException) -> None:
@@ -135,7 +135,7 @@ class Log:
         return told | neighbours(reverse.rank, reverse.partners)
 
     def prepare(self) -> None:
-        """A sweep begins: nothing has happened in it."""
+        """Reset the log at the start of a sweep."""
         for message in self.messages:
             message.flight = None
             message.reverse = self.reverse
@@ -145,12 +145,12 @@ class Log:
             call.passed = False
 
     def by_partner(self) -> tuple[dict[int, list[Sent]], dict[int, list[Received]]]:
-        """Messages by destination, in the order of sending, and receives by source, in the order of posting.
+        """Return messages by destination, in the order of sending, and receives by source, in the order of posting.
 
         Raises
         ------
         CommunicationError
-            A receive has not completed, or nobody saw what it matched.
+            A receive has not completed, or the message that it matched was not seen.
         """
         sent: defaultdict[int, list[Sent]] = defaultdict(list)
         received: defaultdict[int, list[Received]] = defaultdict(list)
@@ -182,18 +182,18 @@ def _check_completed(receive: Received) -> None:
 
 
 class Communication:
-    """All that a rank said while a tape recorded; called at the beginning of each sweep to agree with the others.
+    """All communication of a rank while a tape recorded; called at the start of each sweep to agree with the others.
 
     Attributes
     ----------
     logs : dict
         One for each communicator.
     pending : list
-        Receives into tracked memory with all those that have not been seen to complete, whose ``request`` is not None.
-        Programs can complete a request unseen, through a class of mpi4py's that they imported before ampi.
+        Receives into tracked memory, among them all that have not been seen to complete, whose ``request`` is not
+        None.  Programs can complete a request unseen, through a class that they imported from mpi4py before ampi.
     unwatched : list
-        The same of those that were posted while `MOST_PENDING` were pending: they must be seen to complete, for to look
-        at all of them before each record would take time that grows with their number.
+        Receives that were posted while `MOST_PENDING` were pending.  They must be seen to complete: to test all of them
+        before each record would take time that grows with their number.
     unseen : dict
         Receives that had not been seen to complete when a sweep began.
     """
@@ -208,7 +208,7 @@ class Communication:
         self.tape = weakref.ref(tape)
 
     def enter(self, receive: Received) -> None:
-        """A receive has been posted that its request will complete."""
+        """Add a receive that its request will complete."""
         if len(self.pending) < MOST_PENDING or self.forget():
             self.pending.append(receive)
             return
@@ -217,7 +217,7 @@ class Communication:
         self.unwatched.append(receive)
 
     def look(self) -> None:
-        """Record the completion of receives that ended unseen, before anything that may use what came."""
+        """Record the completion of receives that ended unseen, before any record that may use what came."""
         ended = LateCompletion()
         left = False
         for receive in reversed(self.pending):  # of two into the same memory, the later one has its adjoint
@@ -238,7 +238,7 @@ class Communication:
             self.tape().append_start(ended)  # type: ignore[union-attr]
 
     def forget(self) -> bool:
-        """Drop receives that have been seen to complete; whether some more may be pending now."""
+        """Drop receives that have been seen to complete; return whether more may be pending now."""
         self.pending[:] = [receive for receive in self.pending if receive.request is not None]
         return len(self.pending) < MOST_PENDING
 
@@ -252,7 +252,7 @@ class Communication:
                 )
 
     def log(self, reverse: Reverse) -> Log:
-        """The log of one communicator."""
+        """Return the log of one communicator."""
         log = self.logs.get(reverse)
         if log is None:
             require_alone(self.tape(), reverse)
@@ -260,7 +260,7 @@ class Communication:
         return log
 
     def __call__(self, sweep: Sweep) -> None:
-        """Agree with the other ranks; at the beginning of a walk as well."""
+        """Agree with the other ranks, at the start of a sweep or walk."""
         if isinstance(sweep, Push):
             completed = (record.adjoint for record in sweep.tape.records if isinstance(record.adjoint, Completion))
             sweep.state["completed later"] = {part for parts in completed for part in parts}
@@ -296,7 +296,7 @@ class Communication:
             receive.begin(sweep)
 
     def _finish(self, sweep: Sweep, end: Callable[[], list], error: BaseException | None) -> None:
-        """At the end of a sweep: deliver everything, or tell everybody who might wait that this rank has stopped."""
+        """End a sweep: deliver everything, or tell all ranks that might wait that this rank has stopped."""
         if error is None:
             outbox_of(sweep).flush()
             end()
@@ -312,7 +312,7 @@ class Communication:
             log.spread(error)
 
     def refuse(self, error: BaseException) -> None:
-        """This rank's sweep does not begin: tell those who may wait for it."""
+        """Tell ranks that may wait for this rank's sweep that it does not start."""
         if all(log.says_nothing() for log in self.logs.values()):
             return
         for reverse, log in self.logs.items():
@@ -327,7 +327,7 @@ made_of["reverse"] = Communication
 
 
 def communication_of(tape: Tape) -> Communication:
-    """What was said while a tape recorded."""
+    """Return the communication of a tape."""
     communication = tape.sweep_starts.get(_KEY)
     if communication is None:
         kind = "second" if tape.tangents is not None else "reverse" if tape.forward is None else "forward"
@@ -338,7 +338,7 @@ def communication_of(tape: Tape) -> Communication:
 
 
 def begin(tape: Tape, receive: Received) -> None:
-    """A receive has been posted that its request will complete."""
+    """Note that a receive has been posted that its request will complete."""
     communication = tape.latest[2] or communication_of(tape)
     if tape.before_append is None:
         tape.before_append = communication.look
@@ -351,7 +351,7 @@ def begin(tape: Tape, receive: Received) -> None:
 
 
 def log_for(tape: Tape, name: str, comm: Any, active: bool, buffer: Any = None) -> Log:
-    """The log in which an operation on a communicator is entered."""
+    """Return the log for an operation on a communicator."""
     reverse = reverse_of(comm)
     if reverse is None:
         if active:
@@ -456,7 +456,7 @@ def log_collective(
     root: int | None = None,
     kind: type[Collective] = Collective,
 ) -> Any:
-    """Log a collective call of this rank on a communicator of ours; every rank calls it, in the order of its calls.
+    """Log a collective call of this rank on one of ampi's communicators, in the order of the calls.
 
     Parameters
     ----------
@@ -487,9 +487,9 @@ def log_collective(
 
 
 def refused(tape: Tape, collective: Collective, error: BaseException) -> bool:
-    """Whether MPI has refused a collective that was logged, by an error which the program may catch; drop it if so.
+    """Drop a logged collective that MPI has refused with an error which the program may catch; return whether it has.
 
-    Only what is too long for the memory of some rank may have been moved all the same.
+    Only data too long for the memory of some rank may have been moved nevertheless.
     """
     if isinstance(error, mpi.Exception) and error.Get_error_class() == mpi.ERR_TRUNCATE:
         return False
@@ -503,7 +503,7 @@ def refused(tape: Tape, collective: Collective, error: BaseException) -> bool:
 
 
 def count_passive(comm: Any) -> None:
-    """A collective call inside `ampi.passive`: it must be there on all ranks."""
+    """Count a collective call inside `ampi.passive`, where it must be on all ranks."""
     tape, reverse = opened(), reverse_of(comm)
     if tape is not None and reverse is not None:
         log = communication_of(tape).log(reverse)

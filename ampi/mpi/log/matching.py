@@ -1,4 +1,4 @@
-"""Message matching: which receive got which message, and whether its adjoint travels back, under which tag.
+"""Message matching: which receive got which message, whether its adjoint is sent back, and with which tag.
 
 Messages are matched as MPI matched them: two messages of one sender with one tag on one communicator are received in
 the order in which they were sent, by the receives in the order in which those were posted (MPI 4.1, section 3.5).
@@ -19,11 +19,11 @@ from .reverse import FIRST_TAG, Reverse
 _ACTIVE = 1
 _DROPPED = 2  # received inside ampi.passive: the derivative is dropped on purpose
 _PACKED = 4  # a message of bytes: its adjoint has a number for each
-_UNCERTAIN = 8  # bytes of which it is not known whether they hold active values
+_UNCERTAIN = 8  # bytes that may or may not hold active values
 
 
 def sent_row(sent: Sent) -> tuple[int, int, int]:
-    """What the receiver is told of a message: its tag, its length, and how its adjoint travels."""
+    """Return what the receiver is told of a message: its tag, its length, and the form of its adjoint."""
     if not sent.active:
         return sent.route.tag, sent.nbytes, 0
     uncertain = _UNCERTAIN if sent.buffer.packed and sent.buffer.uncertain() else 0
@@ -31,19 +31,19 @@ def sent_row(sent: Sent) -> tuple[int, int, int]:
 
 
 def received_row(got: Received) -> tuple[int, int, int]:
-    """What the sender is told of a receive: its tag, the number of its partitions, and how its adjoint travels."""
+    """Return what the sender is told of a receive: its tag, the number of partitions, and the form of the adjoint."""
     if not got.active:
         return got.route.tag, 0, _DROPPED if got.dropped else 0
     return got.route.tag, getattr(got, "parts", 0), _ACTIVE | _form(got.buffer)
 
 
 def _form(buffer: AdjointMemory) -> int:
-    """How the adjoint of a message travels: flag of a message of bytes, and size of a real number."""
+    """Return the form of a message's adjoint: flag of a message of bytes, and size of a real number."""
     return (_PACKED if buffer.packed else 0) | _real(buffer.dtype) << 8
 
 
 def _same_form(message: Sent | Received, theirs: int) -> bool:
-    """See a message of elements as bytes if the partner does; False if it is one of other elements there."""
+    """Treat a message of elements as bytes if the partner does; return False if it has other elements there."""
     if theirs & _PACKED and not message.buffer.packed:
         if not isinstance(message.buffer, Buffer):
             return False
@@ -52,22 +52,22 @@ def _same_form(message: Sent | Received, theirs: int) -> bool:
 
 
 def _real(dtype: np.dtype) -> int:
-    """Size of a real number of a dtype: a complex number may be received as two real ones."""
+    """Return the size of a real number of a dtype: a complex number may be received as two real ones."""
     return dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
 
 
 def _loses(receive: Received) -> bool:
-    """Whether some of what came is in memory that is not tracked."""
+    """Return whether some of what came is in memory that is not tracked."""
     if not receive.active:
         return True
     return isinstance(receive.buffer, Composite) and receive.buffer.within(receive.nbytes).loses
 
 
 def pair(sent: list[int], posted: list[int]) -> list[int]:
-    """Which message each receive has got, for the messages of one sender to one receiver.
+    """Match the messages of one sender to one receiver with its receives.
 
-    Messages in the order of sending and receives in the order of posting go together as MPI says they do, whenever they
-    met: the first receive has the first message that it accepts, and so on.
+    Messages in the order of sending and receives in the order of posting are paired as MPI prescribes, whenever they
+    met: the first receive gets the first message that it accepts, and so on.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def pair(sent: list[int], posted: list[int]) -> list[int]:
 def match_sent(
     reverse: Reverse, partner: int, sent: list[Sent], theirs: list[list[int]], first: int, problems: list[str]
 ) -> None:
-    """Find out which of the messages sent to a partner have an adjoint that comes back.
+    """Determine which of the messages sent to a partner have an adjoint that comes back.
 
     ``first`` is the number of the first one, from which the tags of adjoints are counted.
     """
@@ -162,7 +162,7 @@ def _fewer(count: int, tag: int, reverse: Reverse) -> str:
 def match_received(
     reverse: Reverse, partner: int, got: list[Received], theirs: list[list[int]], first: int, problems: list[str]
 ) -> None:
-    """Find out which of the messages received from a partner have an adjoint to be sent back, and its length."""
+    """Determine which of the messages received from a partner have an adjoint to be sent back, and its length."""
     here = f"rank {reverse.rank}"
     pairs = pair([tag for tag, _, _ in theirs], [receive.route.tag for receive in got])
     active = {tag for tag, _, flags in theirs if flags & _ACTIVE}

@@ -1,4 +1,4 @@
-"""Messages and collective calls as the log of a tape has them, and the adjoints of sending and receiving."""
+"""Logged messages and collective calls, and the adjoints of sending and receiving."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _Prequest = mpi.Prequest  # mpi4py's own: the name in its module is rebound late
 
 
 ALL = 1 << 62
-"""Length in bytes of a message that is not known to have come short."""
+"""Length in bytes of a message that is not known to be shorter than its memory."""
 CUT = ALL + 1
-"""That of one that may have been too long for its memory, which holds its head."""
+"""Length of a message that may have been too long for its memory, which holds its beginning."""
 
 
 class Route:
-    """What messages have in common that one line of the program sends to one partner, or receives from it.
+    """The common facts of messages that one line of the program sends to one partner, or receives from it.
 
-    Buffers, which live as long as arrays, remember their latest ones: so it keeps no communicator alive.
+    Buffers, which live as long as arrays, refer to their latest routes: so a route keeps no communicator alive.
 
     Attributes
     ----------
@@ -59,11 +59,11 @@ class Route:
 
     @property
     def where(self) -> tuple[Any, int]:
-        """The call site, as `call_site` gives it."""
+        """The call site, as `call_site` returns it."""
         return self.code, self.instruction
 
     def match(self, source: int, tag: int) -> Route:
-        """The route of a message that a receive has matched."""
+        """Return the route of a message that a receive has matched."""
         self.matched = Route(self.name, self.place, source, tag, False, self.where)
         return self.matched
 
@@ -81,16 +81,16 @@ class LoggedMessage(AdjointRecord):
     nbytes : int
         Length of the message; of a receive, known after the agreement.
     request : mpi4py.MPI.Request or None
-        Received: what will complete it.  Sent: one that belongs to the one that the user has.
+        Of a receive: what will complete it.  Of a send: one that belongs to the user's request.
     wild : bool
-        The status at its completion is to be looked at: who sent it is not known, or somebody has tried to cancel it.
+        The status at completion is needed: the sender is not known, or the program has tried to cancel it.
         (Which message a receive with ``ANY_TAG`` gets from a known sender follows from MPI's order of messages.)
     void : bool
         It has no part in derivatives, and both sides know: it was cancelled, or it is an object without active arrays.
     back : int or None
         The tag of its adjoint, None if there is none; known after the agreement.
     flight : object or None
-        In a sweep: what is known of the adjoint.
+        In a sweep: the state of the adjoint.
     reverse : Reverse
         In a sweep: that of the log.
     """
@@ -112,16 +112,16 @@ class LoggedMessage(AdjointRecord):
 
     @property
     def active(self) -> bool:
-        """Whether the memory can have an adjoint."""
+        """True if the memory can have an adjoint."""
         return self.buffer is not None
 
     def rename(self, name: str) -> None:
-        """It is the method that is running that receives it."""
+        """Name the method that is running as the one that receives the message."""
         route = self.route
         self.route = Route(name, route.place, route.partner, route.tag, route.wild, call_site(3))
 
     def waiting(self) -> str:
-        """For the message of a wait that lasts too long."""
+        """Describe what is waited for, for messages."""
         return f"the adjoint of {self.describe()}"
 
     def describe(self) -> str:
@@ -136,7 +136,7 @@ class Sent(LoggedMessage):
     propagates_tangents = True
 
     def resolve(self, status: mpi.Status | None) -> None:
-        """The send has completed."""
+        """Note that the send has completed."""
         if self.request is not None:
             self.request.Wait()
             self.request = None
@@ -150,13 +150,13 @@ class Sent(LoggedMessage):
         return f"{route.name} to rank {route.partner} with tag {route.tag} on {self.reverse.name}, {where}"
 
     def begin(self, sweep: Sweep) -> None:
-        """Mirror of the wait: the adjoint may come."""
+        """Mirror the wait: post the receive of the adjoint."""
         if self.back is not None and self.flight is None:
             adjoint = np.empty(self.buffer.count * len(lanes_of(sweep)), self.buffer.dtype)
             self.flight = self.reverse.comm.Irecv(_as_real(adjoint), self.route.partner, self.back), adjoint
 
     def __call__(self, sweep: Sweep) -> None:
-        """Mirror of the start: x̄ += what came."""
+        """Mirror the start: x̄ += the adjoint that came."""
         if self.back is None:
             return
         self.begin(sweep)
@@ -171,7 +171,7 @@ class Sent(LoggedMessage):
             self.buffer.add(lane, part)
 
     def tangent(self, push: Push) -> None:
-        """Nothing: it went with the message.  In a walk: send it."""
+        """Send the tangent in a walk; otherwise it was sent with the message."""
         if push.walks and self.back is not None:
             going = _as_real(tangent_in(push, self.buffer))
             outbox_of(push).send(self.reverse, going, self.route.partner, self.back, self.waiting)  # type: ignore[arg-type]
@@ -195,7 +195,7 @@ class Received(LoggedMessage):
         return f"{route.name} from {source} with {tag} on {self.reverse.name}, {line_of(route.where)}"
 
     def begin(self, sweep: Sweep) -> None:
-        """Mirror of the wait: x̄ of what was received goes back, and is zero here."""
+        """Mirror the wait: send back x̄ of what was received, and set it to zero."""
         if self.flight is sweep or self.void:
             return
         self.flight = sweep  # done in this sweep
@@ -214,18 +214,18 @@ class Received(LoggedMessage):
         outbox_of(sweep).send(self.reverse, adjoint, source, self.back, self.waiting)
 
     def _lengthened(self, adjoint: np.ndarray, directions: int) -> np.ndarray:
-        """The adjoint of a message that was too long: MPI filled the memory with its head, and dropped the rest."""
+        """Return the adjoint of a message that was too long: MPI filled the memory, and dropped the rest."""
         head = adjoint.reshape(directions, -1)
         whole = np.zeros((directions, self._length(adjoint.dtype)), adjoint.dtype)
         whole[:, : head.shape[1]] = head
         return whole.reshape(-1)
 
     def _length(self, dtype: np.dtype) -> int:
-        """Number of elements in the adjoint of the message."""
+        """Return the number of elements in the adjoint of the message."""
         return self.nbytes if self.buffer.packed else self.nbytes // dtype.itemsize
 
     def completed(self) -> bool:
-        """Whether the request has been completed, be it by a method that ampi does not see."""
+        """Return whether the request has been completed, perhaps by a method that ampi does not see."""
         request = self.request
         if request is None or not request:
             return True
@@ -237,20 +237,20 @@ class Received(LoggedMessage):
         return status is not None
 
     def __call__(self, sweep: Sweep) -> None:
-        """Mirror of the start.  What went back was a copy: nothing to wait for."""
+        """Mirror the start.  A copy was sent back: there is nothing to wait for."""
         if self.flight is not sweep:
             self.begin(sweep)
         self.flight = None
 
     def tangent(self, push: Push) -> None:
-        """Zero: there are no tangents on its communicator.  In a walk: what a blocking one receives."""
+        """In a walk: receive the tangent of a blocking receive.  Otherwise it is zero: the communicator has none."""
         if not push.walks:
             set_tangent(push, self.buffer, None)
         elif self not in push.state["completed later"]:
             self.arrive(push)
 
     def arrive(self, push: Push) -> None:
-        """In a walk: receive the tangent."""
+        """Receive the tangent in a walk."""
         if self.void or self.buffer is None or self.flight is push:
             return
         self.flight = push
@@ -268,7 +268,7 @@ class Received(LoggedMessage):
         set_tangent(push, overwritten, came)
 
     def resolve(self, status: mpi.Status | None) -> None:
-        """The receive has completed."""
+        """Note that the receive has completed."""
         if self.request is not None:
             self.request = None
             buffer = self.buffer
@@ -290,7 +290,7 @@ class Received(LoggedMessage):
 
 
 class Lost(Received):
-    """A receive of an object that could not be made of what came: a derivative that comes with it is dropped."""
+    """A receive whose object could not be unpickled: a derivative that comes with it is dropped."""
 
     __slots__ = ()
     propagates_tangents = True
@@ -309,7 +309,7 @@ class Lost(Received):
 
 
 class Completion(AdjointRecord, list):
-    """Record of a wait, a list of what it has completed: its adjoint starts the reverse transfers."""
+    """Record of a wait, a list of the operations it completed: its adjoint starts the reverse transfers."""
 
     __slots__ = ()
     is_local = False
@@ -319,12 +319,12 @@ class Completion(AdjointRecord, list):
     propagates_tangents = True
 
     def __call__(self, sweep: Sweep) -> None:
-        """Mirror of the wait."""
+        """Mirror the wait."""
         for part in self:
             part.begin(sweep)
 
     def tangent(self, push: Push) -> None:
-        """Nothing: what has completed has its tangent.  In a walk: wait for what has been received."""
+        """Wait for the tangents of receives in a walk; otherwise they have come."""
         if push.walks:
             for part in self:
                 if not isinstance(part, Sent):
@@ -332,7 +332,7 @@ class Completion(AdjointRecord, list):
 
 
 class LateCompletion(Completion):
-    """Record of receives that were found to have ended when another record, of what has just run, is to be appended."""
+    """Record of receives that were found to have ended just before another record is appended."""
 
     __slots__ = ()
 
@@ -355,7 +355,7 @@ class Collective:
     """
 
     depth = 2
-    """How many frames between the call and `call_site` are known to be ampi's own."""
+    """Number of frames between the call and `call_site` that are known to be ampi's."""
     __slots__ = (
         "after",
         "certain",
@@ -393,7 +393,7 @@ class Collective:
         self.passed = False
 
     def happens(self, sweep: Sweep) -> bool:
-        """Whether the reversed collective takes place: a rank contributed active values and a rank received tracked.
+        """Return whether the collective is reversed: a rank contributed active values and a rank received tracked ones.
 
         The same on all ranks of the communicator.
         """
@@ -409,7 +409,7 @@ def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _as_real(array: np.ndarray) -> np.ndarray:
-    """A contiguous array as real numbers: a complex number may be received as two real ones."""
+    """View a contiguous array as real numbers: a complex number may be received as two real ones."""
     return array.view(array.real.dtype) if array.dtype.kind == "c" else array
 
 

@@ -1,8 +1,8 @@
-"""Ownership of communicators by threads: messages of two have no order that all ranks could agree on.
+"""Ownership of communicators by threads: messages of two threads have no order that all ranks could agree on.
 
-Each thread records on a tape of its own, which its ranks sweep in the order of the tape.  Tapes of two threads that
-record at the same time must not share a communicator, whether they mix up their messages or not: which of them a
-message of another rank belongs to could not be told.
+Each thread records on its own tape, which its ranks sweep in the order of the tape.  Tapes of two threads that record
+at the same time must not share a communicator, even if their messages do not interleave: it would not be known to
+which of them a message of another rank belongs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _lock = threading.Lock()
 
 
 def require_alone(tape: Tape, reverse: Reverse) -> None:
-    """A tape logs on a communicator for the first time: no tape of another thread or task may be recording on it.
+    """Raise an error if a tape starts to log on a communicator on which another thread or task records.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def _refuse(tape: Tape, other: Tape, reverse: Reverse) -> None:
 
 
 def claim(sweep: Sweep, reverses: Collection[Reverse]) -> None:
-    """A sweep begins to use communicators.
+    """Claim communicators for a sweep.
 
     Raises
     ------
@@ -73,6 +73,6 @@ def claim(sweep: Sweep, reverses: Collection[Reverse]) -> None:
 
 
 def release(sweep: Sweep) -> None:
-    """The sweep has ended; one of the same thread that is around it goes on to use its own."""
+    """Release the communicators at the end of a sweep; an outer sweep of the same thread keeps its own."""
     for channel in sweep.state.pop("claimed", ()):
         channel.by_thread = None

@@ -1,4 +1,4 @@
-"""The reverse side of a communicator: what its adjoint traffic runs on, a channel that it gets when it is made."""
+"""The reverse side of a communicator: adjoints are sent on its channel, which it gets when it is made."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _Comm, _Intracomm, _Intercomm, _WORLD = mpi.Comm, mpi.Intracomm, mpi.Intercomm, 
 _Topocomm, _Cartcomm, _Graphcomm = mpi.Topocomm, mpi.Cartcomm, mpi.Graphcomm
 
 AGREEMENT_TAG = 1
-"""Tag of what two ranks agree on at the beginning of a sweep."""
+"""Tag of the agreement of two ranks at the start of a sweep."""
 
 COLLECTIVE_AGREEMENT_TAG = 2
-"""Tag of what all ranks agree on at the beginning of a sweep."""
+"""Tag of the agreement of all ranks at the start of a sweep."""
 
 COLLECTIVE_TAG = 3
 """Tag of messages inside reversed collectives: all ranks of a communicator run these in the same order."""
 
 SIZES_TAG = 5
-"""Tag of the lengths of collective calls, which two ranks compare at the beginning of a sweep."""
+"""Tag of the lengths of collective calls, which two ranks compare at the start of a sweep."""
 
 FIRST_TAG = 6
 """First tag of the adjoints of messages."""
@@ -142,19 +142,19 @@ class Reverse:
             self.group._take(channel.group)  # type: ignore[union-attr]
 
     def leave(self) -> None:
-        """The user's communicator, or window, has been freed: another one may have the channel."""
+        """Release the channel: the user's communicator or window has been freed."""
         self.ready()  # all ranks have begun to make it
         if self.turn == self.channel.turns:
             self.channel.leave()
 
     @property
     def pending(self) -> bool:
-        """Whether MPI has not made the channel yet, as far as is known."""
+        """True if MPI may not have made the channel yet."""
         return bool(self.channel.pending) or self.election is not None
 
     @property
     def broken(self) -> str:
-        """Why no further sweep can use it: an earlier one stopped half-way, and messages of it may be under way."""
+        """Why no further sweep can use it: an earlier one stopped half-way, and its messages may be under way."""
         return self.channel.broken
 
     @broken.setter
@@ -163,7 +163,7 @@ class Reverse:
         self.keep()
 
     def keep(self) -> None:
-        """There may be messages on it that nobody receives: MPI must not get it back."""
+        """Never return the channel to MPI: there may be messages on it that are not received."""
         self.channel.keep()
 
     @property
@@ -172,11 +172,11 @@ class Reverse:
         return self.comm.Get_remote_size() if self.comm.Is_inter() else self.comm.Get_size()
 
     def in_world(self, partner: int | None = None) -> list[int]:
-        """What a partner, or all ranks (None), are called in the world; -1 if they are not in it."""
+        """Return the rank of a partner, or of all ranks (None), in the world; -1 if they are not in it."""
         if self.pending:
             return list(range(_WORLD.Get_size()))  # MPI has not made it yet
         between = self.comm.Is_inter()
-        if partner is None:  # of so many ranks as there may be, nothing is kept
+        if partner is None:  # there may be many: nothing is stored
             own_group = in_world(_Comm.Get_group(self.comm)) if between else []
             return own_group + in_world(self._partners(between))
         known = self.world.get(partner)
@@ -189,7 +189,7 @@ class Reverse:
         return _Intercomm.Get_remote_group(self.comm) if between else _Comm.Get_group(self.comm)
 
     def count(self, others: Collection[int] | None) -> None:
-        """A sweep begins that concerns some ranks, or all (None)."""
+        """Count a sweep that concerns some ranks, or all (None)."""
         if others is None:
             self.sweeps += 1
             return
@@ -197,7 +197,7 @@ class Reverse:
             self.sweeps_with[rank] = self.sweeps_with.get(rank, 0) + 1
 
     def sweep_with(self, rank: int) -> int:
-        """Number of the latest sweep that concerns another rank; it counts the same sweeps."""
+        """Return the number of the latest sweep that concerns another rank, which counts the same sweeps."""
         return self.sweeps + self.sweeps_with.get(rank, 0)
 
     def ready(self) -> None:
@@ -211,7 +211,7 @@ class Reverse:
             self.group.ready()
 
     def _take_elected(self) -> None:
-        """Take over the channel that the ranks have agreed on, if there is one; its own is given back."""
+        """Take over the channel that the ranks have agreed on, if there is one, and give up the present one."""
         election, self.election = self.election, None
         elected = election.result()  # type: ignore[union-attr]
         if elected is not None:
@@ -233,14 +233,14 @@ def register(comm: Any) -> Reverse:
 
 
 def reverse_of_window(comm: Any) -> Reverse:
-    """The reverse side of a new window; collective over its communicator."""
+    """Return the reverse side of a new window; collective over its communicator."""
     free_unused()
     channel, identity = channel_for(comm, of_window=True)
     return Reverse(channel, _Comm.Get_rank(comm), f"a window of {name_of(comm)}", identity)
 
 
 def register_duplicate(parent: Any, comm: Any) -> None:
-    """The same for a nonblocking duplicate of `parent` which is not complete yet."""
+    """Give a nonblocking duplicate of `parent`, which is not complete yet, its reverse side."""
     free_unused()
     known = reverse_of(parent)
     if known is not None or not _Comm.Is_inter(parent):
@@ -257,7 +257,7 @@ def register_duplicate(parent: Any, comm: Any) -> None:
 
 
 def _register_duplicate_between(known: Reverse | None, comm: Any) -> None:
-    """Duplicates of an intercommunicator without a reverse side have none either."""
+    """Give a duplicate of an intercommunicator its reverse side, if the parent has one."""
     comm._reverse = None
     if known is None:
         return
@@ -278,11 +278,11 @@ def _idup(origin: Any, identity: int) -> tuple[mpi.Comm, int, mpi.Request]:
 
 
 _MOST_ELDER = 8
-"""Of so many duplicates by Idup that were made before, another one may take over the channel."""
+"""The number of earlier duplicates by Idup whose channels a new one may take over."""
 
 
 def _election(known: Reverse | None) -> Election | None:
-    """The ranks begin to agree on which channel of an elder duplicate a new one takes over."""
+    """Begin to agree with the other ranks on the channel of an earlier duplicate that a new one takes over."""
     if known is None or known.pending or not known.elder:
         return None
     elder = [other() for other in known.elder]
@@ -301,7 +301,7 @@ def _has_begun(reverse: Reverse, known: Reverse | None, election: Election | Non
 
 
 def _enter_duplicates() -> None:
-    """Let duplicates by Idup that are complete by now be known by their handles, as other objects have them."""
+    """Register duplicates by Idup that are complete by now under their handles, which other objects have as well."""
     for comm in _duplicates:
         if comm:
             _reverses.setdefault(comm.handle, comm._reverse)
@@ -316,7 +316,7 @@ def _identity_of_duplicate(known: Reverse | None) -> int:
 
 
 def slots_of(comm: Any) -> tuple[list[int] | None, list[int] | None]:
-    """From which of its neighbors' slots each edge of a topology comes that arrives at this rank; collective.
+    """Return from which of its neighbors' slots each edge of a topology comes that arrives at this rank; collective.
 
     For blocking collectives, and for those with a request. None without a topology, and for graphs on which MPI has no
     neighborhood collectives.
@@ -338,7 +338,7 @@ def slots_of(comm: Any) -> tuple[list[int] | None, list[int] | None]:
 
 
 def _is_consistent(edges: list[tuple[list[int], list[int]]]) -> bool:
-    """Whether every edge that leaves a rank of a distributed graph arrives where it leads."""
+    """Return whether every edge that leaves a rank of a distributed graph arrives where it leads."""
     left = sorted((rank, dest) for rank, (_, leaving) in enumerate(edges) for dest in leaving)
     return left == sorted((source, rank) for rank, (arriving, _) in enumerate(edges) for source in arriving)
 
@@ -351,9 +351,9 @@ def _is_symmetric(index: list[int], edges: list[int]) -> bool:
 
 @contextlib.contextmanager
 def forgetting(comm: Any) -> Iterator[None]:
-    """The user frees a communicator inside.  Its reverse communicator is freed when no tape refers to it any more.
+    """Forget a communicator that the user frees inside the block; its channel is freed when no tape refers to it.
 
-    It is forgotten before: its handle may at once be that of a communicator which another thread makes.
+    It is forgotten first: its handle may at once be that of a communicator which another thread makes.
     """
     handle = comm.handle
     reverse = _reverses.pop(handle, None)
@@ -375,20 +375,20 @@ def forgetting(comm: Any) -> Iterator[None]:
 
 
 def reverse_of(comm: Any) -> Reverse | None:
-    """The reverse side of a communicator of ours; None if the communicator was not made by one of ours."""
+    """Return the reverse side of one of ampi's communicators; None for others."""
     try:
         return comm._reverse
     except AttributeError:
         if comm.handle not in _reverses:
             _enter_duplicates()
         reverse = _reverses.get(comm.handle)
-    if hasattr(comm, "__dict__"):  # one of mpi4py's own has none
+    if hasattr(comm, "__dict__"):  # communicators of mpi4py have none
         comm._reverse = reverse
     return reverse
 
 
 def set_reverse(comm: Any, reverse: Reverse | None) -> None:
-    """Say which is the reverse side of a communicator of ours."""
+    """Set the reverse side of one of ampi's communicators."""
     comm._reverse = reverse
 
 

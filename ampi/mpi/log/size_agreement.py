@@ -1,4 +1,4 @@
-"""Comparison of the lengths that ranks have given collective calls, in the agreement before a sweep."""
+"""Comparison of the lengths in collective calls of different ranks, in the agreement before a sweep."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .sizes import Sizes
 
 
 def sizes_of(call: Collective) -> Sizes | None:
-    """The lengths that a call says; None if there are none that must fit those of other ranks."""
+    """Return the lengths of a call that must fit those of other ranks; None if there are none."""
     known = getattr(getattr(call, "call", None), "known_sizes", None)
     return None if known is None else known()
 
 
 def unequal_lengths(call: Collective, most: int, least: int, most_blocks: int, least_blocks: int) -> str:
-    """What is wrong with the lengths that must be equal on all ranks (minima come with another sign); or nothing."""
+    """Describe how lengths differ that must be equal on all ranks (minima have the other sign); '' if they do not."""
     sizes = sizes_of(call)
     if sizes is None:
         return ""
@@ -43,7 +43,7 @@ def compare_pairs(
     problems: list[str],
     told: Callable[..., Generator[None, None, np.ndarray]],
 ) -> Generator[None]:
-    """Compare with each partner the lengths of what one sends and the other expects, of all calls that are reversed.
+    """Compare with each partner what one sends and the other expects in all calls that are reversed.
 
     The ranks have agreed on the calls: partners of one are partners of the other.
     """

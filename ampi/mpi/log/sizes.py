@@ -1,7 +1,7 @@
-"""Lengths of the messages of a collective call: those that MPI wants to be equal on two ranks, or on all of them.
+"""Lengths of the messages of a collective call that MPI requires to be equal on two ranks, or on all of them.
 
-MPI libraries let some calls through whose counts do not fit; their adjoints would move other elements, or end in the
-middle of a sweep.
+MPI libraries accept some calls whose counts do not fit; their adjoints would move other elements, or fail in the middle
+of a sweep.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NOBODY: Mapping[int, int] = {}
 
 
 class Sizes:
-    """What a rank says with its arguments, in bytes.
+    """The lengths in the arguments of this rank, in bytes.
 
     Attributes
     ----------
@@ -52,14 +52,14 @@ class Sizes:
         self.itemsize = buffer.nbytes // buffer.count if buffer.count else empty
 
     def problem(self) -> str:
-        """What this rank alone can see."""
+        """Describe a mismatch that this rank alone can see; '' if there is none."""
         if self.own is None or self.own[0] == self.own[1]:
             return ""
         gives, takes = map(self.amount, self.own)
         return f"this rank contributes {gives}, and expects {takes} of itself"
 
     def amount(self, nbytes: int) -> str:
-        """A length in words."""
+        """Return a length in words."""
         if nbytes % max(self.itemsize, 1):
             return f"{nbytes} bytes"
         count = nbytes // max(self.itemsize, 1)
@@ -67,11 +67,11 @@ class Sizes:
 
 
 def of_blocks(buffer: Any, counts: Sequence[int]) -> list[int]:
-    """Bytes of the blocks of a buffer."""
+    """Return the bytes of the blocks of a buffer."""
     unit = buffer.nbytes // buffer.count if buffer.count else 0
     return [int(n) * unit for n in counts]
 
 
 def to_others(nbytes: Sequence[int], rank: int) -> dict[int, int]:
-    """Those of the blocks of all ranks but this one."""
+    """Return the lengths of the blocks of all ranks but this one."""
     return {other: n for other, n in enumerate(nbytes) if other != rank}

@@ -51,7 +51,7 @@ class Composite(Buffer):
 
     @property
     def loses(self) -> bool:
-        """Whether derivatives that are received would be lost, at least some."""
+        """True if some derivatives that are received would be lost."""
         return any(part.loses for _, part in self.parts)
 
     def _all(self) -> list[Buffer]:
@@ -87,7 +87,7 @@ class Composite(Buffer):
             part.store(values[where])
 
     def others(self, dtype: np.dtype) -> np.ndarray:
-        """As `Buffer.others`: not kept in order."""
+        """As `Buffer.others`; an error, because their order is not stored."""
         raise _not_composed()
 
     def overwritten(self) -> list[np.ndarray]:
@@ -169,7 +169,7 @@ def _not_composed() -> ActivityError:
 
 
 def vector_at_addresses(datatype: Any, counts: Any, displs: Any, blocks: int) -> Buffer:
-    """The same for a message with one count per rank."""
+    """Return the buffer of a message from ``MPI.BOTTOM`` with one count per rank."""
     counts = [0] * blocks if counts is None else per_rank(counts, blocks, lambda value: [value] * blocks)
     displs = (
         [0] * blocks if displs is None else per_rank(displs, blocks, lambda value: [value * r for r in range(blocks)])
@@ -187,7 +187,7 @@ def vector_at_addresses(datatype: Any, counts: Any, displs: Any, blocks: int) ->
 
 
 def at_addresses(datatype: Any, count: int, displ: int, start: int = 0, tracked: _Blocks | None = None) -> Buffer:
-    """The buffer of a message from ``MPI.BOTTOM``: the datatype's displacements are addresses in memory.
+    """Return the buffer of a message from ``MPI.BOTTOM``: the datatype's displacements are addresses in memory.
 
     Raises
     ------
@@ -208,7 +208,7 @@ def at_addresses(datatype: Any, count: int, displ: int, start: int = 0, tracked:
 
 
 def _at_items(typemap: Typemap, items: np.ndarray, tracked: _Blocks) -> Buffer:
-    """The buffer of items of a typemap at these addresses, in memory of any owner."""
+    """Return the buffer of items of a typemap at these addresses, in memory of any owner."""
     elements = [(dtype, (items[:, None] + piece.offsets()).ravel()) for dtype, piece in typemap.extra]
     if typemap.dtype is not None:
         elements.insert(0, (typemap.dtype, (items[:, None] + typemap.offsets).ravel()))
@@ -242,7 +242,7 @@ def _at_items(typemap: Typemap, items: np.ndarray, tracked: _Blocks) -> Buffer:
     return buffer
 
 
-_PLAIN = -1  # in the place of a storage's number: memory that is not tracked
+_PLAIN = -1  # instead of the number of a storage: memory that is not tracked
 
 
 def _by_owner(owner: np.ndarray) -> list[tuple[int, np.ndarray]]:
@@ -250,7 +250,7 @@ def _by_owner(owner: np.ndarray) -> list[tuple[int, np.ndarray]]:
 
 
 def _scattered(storage: Storage | None, array: np.ndarray, dtype: np.dtype, addresses: np.ndarray) -> Buffer:
-    """The buffer of elements at these addresses in one memory."""
+    """Return the buffer of elements at these addresses in one block of memory."""
     low = int(addresses.min())
     typemap = typemap_at(dtype, addresses - low)
     if storage is None:  # which elements these are is for warnings
@@ -274,7 +274,7 @@ def _regular(pieces: list[Piece], dtype: np.dtype, address: int) -> np.ndarray:
 
 
 def tracked_blocks() -> _Blocks:
-    """All storages, with an array on each, in the order of their addresses."""
+    """Return all storages, with an array on each, in the order of their addresses."""
     found: dict[int, tuple[Storage, np.ndarray]] = {}
     for array in [*tracked_arrays(), *arrays_of_blocks()]:
         storage = storage_of(array)
@@ -284,7 +284,7 @@ def tracked_blocks() -> _Blocks:
 
 
 def _blocks_between(blocks: _Blocks, low: int, high: int) -> _Blocks:
-    """Those that have bytes between two addresses."""
+    """Return the blocks that have bytes between two addresses."""
     return [
         (storage, array)
         for storage, array in blocks
@@ -293,7 +293,7 @@ def _blocks_between(blocks: _Blocks, low: int, high: int) -> _Blocks:
 
 
 def _owners(blocks: _Blocks, addresses: np.ndarray, itemsize: int) -> np.ndarray:
-    """The number of the storage of each element; _PLAIN for none."""
+    """Return the number of the storage of each element; _PLAIN for none."""
     if not blocks:
         return np.full(len(addresses), _PLAIN)
     begins = np.array([storage.address for storage, _ in blocks])
@@ -310,7 +310,7 @@ def _owners(blocks: _Blocks, addresses: np.ndarray, itemsize: int) -> np.ndarray
 
 
 def bounds(typemap: Typemap, count: int, address: int) -> tuple[int, int]:
-    """First byte of a message's elements, and the one after the last."""
+    """Return the first byte of a message's elements, and the one after the last."""
     ends = [reach([piece], dtype.itemsize) for dtype, piece in _elements(typemap)]
     low = min((end[0] for end in ends), default=0)
     high = max((end[1] for end in ends), default=0)
@@ -319,6 +319,6 @@ def bounds(typemap: Typemap, count: int, address: int) -> tuple[int, int]:
 
 
 def _elements(typemap: Typemap) -> list[tuple[np.dtype, Piece]]:
-    """The elements of one item."""
+    """Return the elements of one item."""
     pieces = [] if typemap.dtype is None else [(typemap.dtype, piece) for piece in typemap.pieces(1)]
     return [*pieces, *typemap.extra]

@@ -30,17 +30,20 @@ def _is_datatype(item: Any) -> bool:
 
 
 def is_bottom(memory: Any) -> bool:
-    """Whether displacements are addresses."""
+    """True if displacements are addresses (``MPI.BOTTOM``)."""
     return memory is None or isinstance(memory, MPI.BottomType)
 
 
 def is_nothing(count: Any, displ: Any, datatype: Any) -> bool:
-    """Whether a message has no items of the null datatype."""
+    """True if a message consists of no items of the null datatype."""
     return count == 0 and not displ and isinstance(datatype, MPI.Datatype) and datatype == MPI.DATATYPE_NULL
 
 
 def _form(spec: Any, pairs: type | tuple[type, ...]) -> tuple[Any, Any, Any, Any]:
-    """Memory, counts, displacements and datatype of a message; ``(counts, displs)`` is one of the types in pairs."""
+    """Return memory, counts, displacements and datatype of a message.
+
+    ``pairs`` are the types that a pair ``(counts, displs)`` may have.
+    """
     if not isinstance(spec, (list, tuple)):
         if not _is_memory(spec):
             raise TypeError("message: expecting buffer or list/tuple")
@@ -66,12 +69,12 @@ def simple_form(spec: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def vector_form(spec: Any) -> tuple[Any, Any, Any, Any]:
-    """Memory, counts, displacements and datatype of a message with one count per rank."""
+    """Return memory, counts, displacements and datatype of a message with one count per rank."""
     return _form(spec, tuple)  # mpi4py: a list has one count per rank
 
 
 def per_rank(values: Any, blocks: int, spread: Callable[[int], list[int]]) -> list[int]:
-    """One integer for each rank; ``spread`` says what a single one stands for."""
+    """Return one integer for each rank; ``spread`` makes them from a single one."""
     try:
         return spread(operator.index(values))
     except TypeError:
@@ -83,9 +86,9 @@ def per_rank(values: Any, blocks: int, spread: Callable[[int], list[int]]) -> li
 
 
 def as_array(memory: Any) -> np.ndarray:
-    """A NumPy array of any memory that mpi4py takes, without a copy.
+    """Return a NumPy array on any memory that mpi4py accepts, without a copy.
 
-    What only speaks DLPack or the CUDA array interface is never tracked: bytes will do.
+    Memory that only supports DLPack or the CUDA array interface is never tracked: an array of bytes is enough.
     """
     if isinstance(memory, np.ndarray):
         array = memory
@@ -113,17 +116,17 @@ def typemap_for(datatype: Any, dtype: np.dtype | None = None) -> Typemap:
 
 
 def is_in_place(spec: Any) -> bool:
-    """Whether a send buffer argument stands for ``MPI.IN_PLACE`` (mpi4py takes None for it, too)."""
+    """True if a send buffer argument stands for ``MPI.IN_PLACE`` (mpi4py takes None for it as well)."""
     return spec is None or spec is MPI.IN_PLACE
 
 
 def lasting(spec: Any) -> Any:
-    """A message argument with typemaps for its datatypes: a program may free these before it starts the request."""
+    """Replace the datatypes of a message argument by typemaps: a program may free them before it starts the request."""
     return _with_datatypes(spec, _typemap)
 
 
 def duplicated(spec: Any) -> tuple[Any, list[MPI.Datatype]]:
-    """A message argument with datatypes of its own, which the program cannot free; and these, to be freed later."""
+    """Replace the datatypes of a message argument by duplicates, which are returned too, to be freed later."""
     made: list[MPI.Datatype] = []
 
     def duplicate(datatype: MPI.Datatype) -> MPI.Datatype:
@@ -144,5 +147,5 @@ def _with_datatypes(spec: Any, change: Callable[[MPI.Datatype], Any]) -> Any:
 def _typemap(datatype: MPI.Datatype) -> Any:
     try:
         return typemap_of(datatype)
-    except NotImplementedError:  # said when the request starts while a tape records
+    except NotImplementedError:  # raised again when the request starts while a tape records
         return datatype

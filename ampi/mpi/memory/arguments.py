@@ -1,4 +1,4 @@
-"""Parsing of message arguments: an array, ``[array, count, datatype]`` and all else that mpi4py takes, to buffers."""
+"""Parsing of message arguments: buffers from an array, ``[array, count, datatype]`` and all other forms of mpi4py."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _AUTOMATIC = frozenset(np.dtype(c) for c in "?bBhHiIlLqQefdgFDG")
 
 
 def parse(spec: Any, blocks: int = 0) -> Buffer:
-    """The buffer that a message argument means.
+    """Return the buffer that a message argument names.
 
     Parameters
     ----------
@@ -79,23 +79,23 @@ def _require_blocks(count: int, blocks: int) -> None:
 
 
 def parse_bytes(spec: Any) -> Buffer:
-    """The same for an operation that moves data and does not look at it: messages of bytes may hold packed elements."""
+    """Parse an argument of an operation that moves data without interpreting it: bytes may be packed elements."""
     buffer = parse(spec)
     return as_packed(buffer)
 
 
 def parse_moved(spec: Any, blocks: int = 0) -> Buffer:
-    """The same for a collective operation, whose ranks must see a message of bytes in one way: all of them as slots."""
+    """Parse an argument of a collective operation, whose ranks all treat a message of bytes as packed adjoints."""
     return _moved_form(parse(spec, blocks))
 
 
 def parse_vector_moved(spec: Any, blocks: int) -> Buffer:
-    """The same for a message with one count per rank."""
+    """Parse an argument with one count per rank, as `parse_moved`."""
     return _moved_form(parse_vector(spec, blocks))
 
 
 def parse_types_moved(spec: Any, blocks: int) -> list[Buffer]:
-    """The same for a message with one datatype per rank."""
+    """Parse an argument with one datatype per rank, as `parse_moved`."""
     return [_moved_form(buffer) for buffer in parse_types(spec, blocks)]
 
 
@@ -104,7 +104,7 @@ def _moved_form(buffer: Buffer) -> Any:
 
 
 def parse_vector(spec: Any, blocks: int) -> Buffer:
-    """The buffer that an argument with one count per rank means.
+    """Return the buffer that an argument with one count per rank names.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def parse_vector(spec: Any, blocks: int) -> Buffer:
 
 
 def parse_types(spec: Any, blocks: int) -> list[Buffer]:
-    """The buffers, one per rank, that an argument with one datatype per rank means.
+    """Return the buffers, one per rank, that an argument with one datatype per rank names.
 
     Parameters
     ----------

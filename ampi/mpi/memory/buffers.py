@@ -1,8 +1,8 @@
 """Message buffers: a message's memory as a flat sequence of basic elements.
 
-A `Buffer` says which elements of which storage a message consists of; `arguments` makes it of what mpi4py takes for a
-message.  In a sweep its adjoint is handed out and added to as a contiguous one-dimensional array of the basic dtype,
-whatever the datatype was; gaps are left alone.
+A `Buffer` lists the elements of a storage that a message consists of; `arguments` makes buffers from mpi4py's message
+arguments.  In a sweep its adjoint is read and updated as a contiguous one-dimensional array of the basic dtype,
+whatever the datatype was; gaps are not touched.
 
 A buffer keeps no handle of MPI: the user may free the datatype.  After `Buffer.detach` it keeps no memory alive either.
 """
@@ -43,7 +43,7 @@ class Buffer:
     storage : Storage or None
         The storage of the memory, if it is tracked.
     tracked : bool
-        Whether the elements can carry derivatives here: tracked memory, floating-point or complex elements.
+        The elements can carry derivatives: tracked memory, floating-point or complex elements.
     raw : bool
         The datatype names bytes or integers, the memory holds floating-point elements: good for copying only.
     bytewise : bool
@@ -125,7 +125,7 @@ class Buffer:
     # ------------------------------------------------------------------------------------------------ when recorded
 
     def active(self, tape: Tape) -> bool:
-        """Whether the message's memory carries derivatives on the tape.
+        """Return whether the message's memory carries derivatives on the tape.
 
         Raises
         ------
@@ -158,11 +158,11 @@ class Buffer:
 
     @property
     def loses(self) -> bool:
-        """Whether derivatives that are received would be lost, at least some."""
+        """True if some derivatives that are received would be lost."""
         return not self.tracked
 
     def on(self, tape: Tape) -> bool:
-        """Whether any of the memory is active on the tape, whatever the message makes of it."""
+        """Return whether any of the memory is active on the tape, whatever its elements are in the message."""
         return tape.is_active(self.array)
 
     def activate(self, tape: Tape) -> None:
@@ -173,11 +173,11 @@ class Buffer:
                 self.storage.packed = self.storage.packed or RECEIVED
 
     def uncertain(self) -> bool:
-        """Whether the message is of bytes that came from elsewhere, of which it is not known what they are."""
+        """Return whether the message consists of received bytes whose contents are unknown."""
         return self.packed and self.storage is not None and self.storage.packed == RECEIVED
 
     def need(self, tape: Tape) -> Callable[[], np.ndarray]:
-        """Say that the adjoint wants the values the message's memory has now.
+        """Request the values that the message's memory has now, for the adjoint.
 
         Returns
         -------
@@ -199,7 +199,7 @@ class Buffer:
         return lambda: np.concatenate([view.reshape(-1) for view in views])
 
     def values(self) -> np.ndarray:
-        """The values the message's memory has now: a contiguous one-dimensional copy."""
+        """Return the present values of the message's memory as a contiguous one-dimensional copy."""
         if self.array is None or self.count == 0:
             return np.zeros(self.count, self.dtype)
         index = self._index()
@@ -208,7 +208,7 @@ class Buffer:
         return np.concatenate([view.reshape(-1) for view in self._views()])
 
     def store(self, values: np.ndarray) -> None:
-        """Put values, or pairs of a value and a location, into the message's memory; nothing is recorded."""
+        """Store values, or pairs of a value and a location, in the message's memory; nothing is recorded."""
         if values.dtype.names is not None:
             _fill(self._others(values.dtype["location"]), values["location"])
             values = values["value"]
@@ -219,11 +219,11 @@ class Buffer:
             _fill(self._views(), values)
 
     def others(self, dtype: np.dtype) -> np.ndarray:
-        """The values of the elements of another dtype that the message has besides: one-dimensional."""
+        """Return the values of the message's elements of another dtype as a one-dimensional array."""
         return np.concatenate([np.zeros(0, dtype), *(view.reshape(-1) for view in self._others(dtype))])
 
     def overwritten(self) -> list[np.ndarray]:
-        """Arrays for `tape.overwrite` before the message is received: exactly the memory that is written."""
+        """Return arrays on exactly the memory that a receive writes, for `tape.overwrite` before it."""
         if not self._matters():
             return []
         if self._is_whole():
@@ -233,7 +233,7 @@ class Buffer:
         return views + [self._memory(other, piece) for other, piece in self.extra]
 
     def overwrite(self) -> list[Undo]:
-        """To be called before the message is received: saves what records need, as `tape.overwrite`."""
+        """Save values that records need, before the message is received (`tape.overwrite`)."""
         storage, tape = self.storage, recording()
         if storage is not None and tape is not None and not (storage.needs or storage.guard or storage.elsewhere):
             if storage.tape is None or storage.tape is tape.reference:
@@ -246,18 +246,18 @@ class Buffer:
         return overwrite(self._views()[0], key=index)
 
     def detach(self) -> Buffer:
-        """Keep the message's memory alive no longer; for buffers that a record holds.  Returns the buffer."""
+        """Drop the reference to the message's memory, for buffers that a record holds; returns the buffer."""
         if self.tracked and self.address is None:
             self.address = address_of(self.array)
         self.array = None
         return self
 
     def first(self, n: int) -> Buffer:
-        """The buffer of the first ``n`` elements (what a receive that came short has written)."""
+        """Return the buffer of the first ``n`` elements: what a receive of a shorter message has written."""
         return self if n >= self.count else self.part(0, n)
 
     def places(self) -> np.ndarray:
-        """The first byte of each element in the packed message, int64."""
+        """Return the first byte of each element in the packed message, int64."""
         if self.typemap is None:
             return np.arange(self.count, dtype=np.int64) * self._item().itemsize
         items, elements = np.divmod(self._start + np.arange(self.count), self.typemap.length)
@@ -265,7 +265,7 @@ class Buffer:
         return items * self.typemap.size + first[elements]
 
     def within(self, nbytes: int) -> Buffer:
-        """The buffer of the elements that so many bytes of the packed message hold."""
+        """Return the buffer of the elements in the first ``nbytes`` of the packed message."""
         if self.dtype is None or nbytes >= self.nbytes:
             return self
         itemsize = self._item().itemsize
@@ -274,7 +274,7 @@ class Buffer:
         return self.first(int(np.searchsorted(self.places() + itemsize, nbytes, side="right")))
 
     def part(self, start: int, stop: int) -> Buffer:
-        """The buffer of elements ``start`` to ``stop``."""
+        """Return the buffer of elements ``start`` to ``stop``."""
         itemsize = self._item().itemsize if self.dtype is not None else 1
         part = Buffer(self.array, self.storage, self.dtype, stop - start)
         part.tracked = self.tracked
@@ -292,7 +292,7 @@ class Buffer:
         return part
 
     def shape(self) -> tuple[tuple[int, ...], str]:
-        """Shape and order of the elements as the user has them: those of the array, if it is sent as a whole."""
+        """Return shape and order of the elements: those of the array if it is sent as a whole."""
         array = self.array
         if array is None or self.layout is not None or array.dtype != self.dtype or array.size != self.count:
             return (self.count,), "C"
@@ -301,13 +301,13 @@ class Buffer:
     # ------------------------------------------------------------------------------------------------ in the sweep
 
     def regions(self) -> list[Region]:
-        """The regions of the tracked memory: one for each piece, or the range that an index array refers to."""
+        """Return the regions of the tracked memory: one for each piece, or the range that an index array refers to."""
         if self._regions is None:
             self._regions = [] if self.storage is None or self.count == 0 else self._make_regions()
         return self._regions
 
     def peek(self, sweep: Sweep) -> np.ndarray:
-        """A contiguous one-dimensional copy of the adjoint; zeros where the memory is not tracked."""
+        """Return a contiguous one-dimensional copy of the adjoint; zeros where the memory is not tracked."""
         if not self._has_adjoint() or not sweep.has_shadow(self.regions()[0]):
             return np.zeros(self.count, self.dtype)
         index = self._index()
@@ -317,11 +317,11 @@ class Buffer:
             adjoint = sweep.shadow(self._regions[0]).flatten()
         else:
             adjoint = np.concatenate([sweep.shadow(region).reshape(-1) for region in self._regions])
-        # PackedAdjoints are doubles, whatever real numbers packed bytes are looked at as.
+        # PackedAdjoints are doubles, whatever type of real numbers the packed bytes are viewed as.
         return adjoint if adjoint.dtype == self.dtype else adjoint.astype(self.dtype)
 
     def take(self, sweep: Sweep) -> np.ndarray:
-        """The adjoint of what the message overwrote: as `peek`; the shadow becomes zero there."""
+        """Return the adjoint of what the message overwrote, and set the shadow to zero there."""
         shadow = self.in_place(sweep)
         if shadow is not None:
             taken = shadow.copy()
@@ -332,7 +332,7 @@ class Buffer:
         return taken
 
     def in_place(self, sweep: Sweep, always: bool = False) -> np.ndarray | None:
-        """The adjoint, one-dimensional and not copied; None if it is not contiguous, or (unless ``always``) zero."""
+        """Return the adjoint, one-dimensional and not copied; None if it is not contiguous, or (unless ``always``) zero."""
         if self.layout is None and self._has_adjoint() and (always or sweep.has_shadow(self.regions()[0])):
             shadow = sweep.shadow(self.regions()[0])
             if shadow.dtype == self.dtype:
@@ -340,7 +340,7 @@ class Buffer:
         return None
 
     def zero(self, sweep: Sweep) -> None:
-        """The shadow becomes zero where the message is."""
+        """Set the shadow to zero where the message is."""
         if self.dtype is None:
             self._zero_pieces(sweep)
         if not self._has_adjoint():
@@ -355,7 +355,7 @@ class Buffer:
                 sweep.shadow(region)[...] = 0
 
     def add(self, sweep: Sweep, flat: np.ndarray) -> None:
-        """Add a one-dimensional array of ``count`` elements to the adjoint; dropped where the memory has none."""
+        """Add a one-dimensional array of ``count`` elements to the adjoint; nothing where the memory has none."""
         if not self._has_adjoint():
             return
         regions = self.regions()
@@ -379,15 +379,15 @@ class Buffer:
     # ------------------------------------------------------------------------------------------------ internals
 
     def _has_adjoint(self) -> bool:
-        """Whether the memory has a shadow: it is tracked, and is not of bytes into which only constants were packed."""
+        """True if the memory has a shadow: it is tracked, and does not consist of bytes of packed constants only."""
         return self.tracked and self.count > 0 and (not self.packed or bool(self.storage.packed))  # type: ignore[union-attr]
 
     def _item(self) -> Any:
-        """Dtype of the elements in memory."""
+        """Return the dtype of the elements in memory."""
         return _BYTE if self.packed else self.dtype
 
     def _zero_pieces(self, sweep: Sweep) -> None:
-        """The same for elements of which no adjoint could be told: bytes of zero are zeros in any dtype."""
+        """Set to zero the shadow of elements that have no common dtype: zero bytes are zeros in any dtype."""
         if self.storage is None or self.address is None:
             return
         for dtype, piece in self.extra:
@@ -401,7 +401,7 @@ class Buffer:
             )
 
     def _matters(self) -> bool:
-        """Whether overwriting the memory can concern anybody."""
+        """True if any record can depend on values that would be overwritten."""
         storage = self.storage
         if storage is None or self.array is None:
             return False
@@ -409,7 +409,7 @@ class Buffer:
         return storage.tape is not None or bool(storage.needs) or bool(storage.guard)
 
     def _is_whole(self) -> bool:
-        """Whether the message is the array, all of it."""
+        """True if the message is the whole array."""
         array = self.array
         return self.layout is None and self.count == array.size and self.dtype == array.dtype
 
@@ -417,7 +417,7 @@ class Buffer:
         return None if self.layout is None else self.layout.index
 
     def pieces(self) -> Sequence[Piece]:
-        """Where the elements lie, from the address on."""
+        """Return where the elements lie, relative to the address."""
         if self.count == 0:
             return ()
         if self.layout is None:
@@ -448,11 +448,11 @@ class Buffer:
         return region
 
     def _views(self) -> list[np.ndarray]:
-        """Plain arrays on the memory of `_covered`."""
+        """Return plain arrays on the memory of `_covered`."""
         return [self._memory(self._item(), piece) for piece in self._covered()]
 
     def _others(self, dtype: np.dtype) -> list[np.ndarray]:
-        """Plain arrays on the memory of the elements of another dtype."""
+        """Return plain arrays on the memory of the elements of another dtype."""
         return [self._memory(other, piece) for other, piece in self.extra if other == dtype]
 
     def _memory(self, dtype: np.dtype, piece: Piece) -> np.ndarray:
@@ -534,11 +534,11 @@ def vector_buffer(memory: Memory, typemap: Typemap, counts: list[int], displs: l
 
 
 NOTHING = Buffer(None, None, None, 0)
-"""What ``PROC_NULL`` sends, and what stands for a buffer that is not significant on this rank."""
+"""The buffer of ``PROC_NULL``, and of arguments that are not significant on this rank."""
 
 
 def arrive(buffer: Any, receives: int) -> None:
-    """So many receives more are on their way into a buffer; -1: one has ended."""
+    """Count receives into a buffer that are under way; -1: one has ended."""
     if type(buffer) is Buffer and buffer.storage is not None:
         buffer.storage.arriving += receives
         return
@@ -548,7 +548,7 @@ def arrive(buffer: Any, receives: int) -> None:
 
 
 def refuse_others(*buffers: Any) -> None:
-    """Raise if memory of a message, that no tape of this thread records, carries derivatives on one of another's."""
+    """Raise an error if a message that no tape of this thread records is active on a tape of another thread."""
     tape = current() if open_tapes else None
     if tape is not None:
         for buffer in buffers:
@@ -556,16 +556,16 @@ def refuse_others(*buffers: Any) -> None:
 
 
 def keep_message(array: Any, buffer: Buffer) -> None:
-    """Keep a detached buffer as ``array._message``, if it is that of a whole `ampi.ndarray`.
+    """Store a detached buffer as ``array._message`` if it covers a whole `ampi.ndarray`.
 
-    All records of messages of the array then share it.
+    All records of messages of the array share it from then on.
     """
     if isinstance(array, TrackedArray) and type(buffer) is Buffer and buffer.tracked and buffer.dtype is array.dtype:
         set_message(array, buffer)
 
 
 def as_packed(buffer: Buffer) -> Buffer:
-    """A message of memory of bytes in the form in which it may carry derivatives; others as they are."""
+    """Convert a buffer of bytes to the form in which it can carry derivatives; others are returned unchanged."""
     if buffer.bytewise and not buffer.raw and not buffer.mixed:
         buffer.packed = True
         buffer.dtype = SLOT_DTYPE

@@ -1,10 +1,10 @@
-"""Active arrays inside Python objects: found by pickling, and their adjoints as one message.
+"""Active arrays inside Python objects: found by pickling; their adjoints are one message.
 
-While a tape records, an object with active arrays in it (in lists, dicts, dataclasses, attributes) travels as a
-`Parcel`, which pickles the object together with the list of these arrays.  On arrival the same arrays are found again
-in the unpickled object, as `ampi.ndarray`s which are active, and their adjoints go back as one flat message.  Objects
-without active arrays travel as they are, by which the receiver knows as well that they have no part in derivatives.
-In forward mode a parcel has the tangents of its arrays in it.
+While a tape records, an object that contains active arrays (in lists, dicts, dataclasses, attributes) is sent as a
+`Parcel`, which pickles the object together with the list of these arrays.  On arrival the arrays are found again in the
+unpickled object, as active `ampi.ndarray`s, and their adjoints are returned as one flat message.  Objects without
+active arrays are sent unmodified, which tells the receiver that they have no part in derivatives.  In forward mode a
+parcel contains the tangents of its arrays.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from .tangents import set_tangent, tangents_in
 
 
 class Bundle:
-    """The active arrays inside an object, as one message: what `Buffer` is for a buffer.
+    """The active arrays inside an object, as the memory of one message.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class Bundle:
         self.fill(arrays)
 
     def fill(self, arrays: Iterable[np.ndarray]) -> None:
-        """Say which arrays these are."""
+        """Set the arrays."""
         self.regions: list[Region] = [region_of(array) for array in arrays]
         self.dtype = np.result_type(*(_dtype_of(region) for region in self.regions), np.float32)
         self.count = sum(map(_size, self.regions))
@@ -69,11 +69,11 @@ class Bundle:
         return self.count * self.dtype.itemsize
 
     def within(self, nbytes: int) -> Bundle:
-        """Objects arrive as a whole."""
+        """Return the bundle: objects arrive as a whole."""
         return self
 
     def take(self, sweep: Sweep) -> np.ndarray:
-        """The adjoints in one array; the shadows become zero."""
+        """Return the adjoints in one array, and set the shadows to zero."""
         taken = np.empty(self.count, self.dtype)
         start = 0
         for region in self.regions:
@@ -84,7 +84,7 @@ class Bundle:
         return taken
 
     def zero(self, sweep: Sweep) -> None:
-        """The shadows become zero."""
+        """Set the shadows to zero."""
         for region in self.regions:
             sweep.zero(region)
 
@@ -102,7 +102,7 @@ class Bundle:
 
 
 def _dtype_of(region: Region) -> np.dtype:
-    """Of the adjoint."""
+    """Return the dtype of the adjoint."""
     return region.dtype if region.dtype.kind in "fc" else SLOT_DTYPE
 
 
@@ -114,10 +114,10 @@ def _size(region: Region) -> int:
 
 
 class Parcel:
-    """An object on its way, with the list of the active arrays in it; unpickled it is the object.
+    """An object to be sent, with the list of the active arrays in it; unpickling it gives the object.
 
-    In forward mode and in second order with their tangents, one row for each direction.  An object whose class has a
-    say in how it is pickled has been pickled already, into `_Contents`.
+    In forward mode and in second order it has their tangents, one row for each direction.  An object whose class
+    customises pickling has already been pickled, into `_Contents`.
     """
 
     __slots__ = ("arrays", "contents", "tangents")
@@ -132,7 +132,7 @@ class Parcel:
 
 
 class _Arrays:
-    """The active arrays of a parcel, unpickled before its contents: code of the contents' classes finds them active."""
+    """The active arrays of a parcel, unpickled before its contents, whose classes' code finds them active."""
 
     __slots__ = ("arrays", "tangents")
 
@@ -145,7 +145,7 @@ class _Arrays:
 
 
 class _Contents:
-    """A pickled object, in which arrays are numbers of places: its class's code has run, and does so only once."""
+    """A pickled object in which arrays are replaced by their positions: the code of its class runs only once."""
 
     __slots__ = ("arrays", "pickled")
 
@@ -166,12 +166,12 @@ def _contents_of(arrays: list[TrackedArray], pickled: bytes) -> Any:
 
 
 def _at_place(place: int) -> TrackedArray:
-    """An array in `_Contents`."""
+    """Return an array in `_Contents`."""
     return _noting.places[place]
 
 
 def _begin(arrays: list[TrackedArray], tangents: np.ndarray | None) -> tuple[Any, ...]:
-    """Make the arrays of a parcel active; gives what `_open` wants to know."""
+    """Make the arrays of a parcel active; return the arguments of `_open`."""
     tape = recording() if living else None
     if tape is None:
         return [], tangents, None, None
@@ -189,7 +189,7 @@ def _activate(tape: Tape, arrays: Sequence[TrackedArray]) -> None:
 
 
 def _position(tape: Tape) -> tuple[int, int]:
-    """Where a tape has come to: another value as soon as anything has been recorded."""
+    """Return the length of a tape; it changes as soon as anything is recorded."""
     return len(tape), len(tape.elements.integers)
 
 
@@ -216,7 +216,7 @@ _ATOMS = (numbers.Number, str, bytes, type(None))
 
 
 class _Noting(threading.local):
-    """Arrays that this thread pickles, None if nobody asks; and the error for active ones, if there is to be one.
+    """Arrays that this thread pickles, None if they are not collected; and the error for active ones, if any.
 
     ``places`` are arrays of contents that this thread unpickles.
     """
@@ -230,9 +230,9 @@ _noting = _Noting()
 
 
 def _reduced(array: TrackedArray) -> Any:
-    """How arrays are pickled: as they say themselves, but noted where somebody asks for it.
+    """Pickle an array by its own method, and collect it where `_arrays_in` asks for that.
 
-    A pickle that is no message (compiled code has no frame, so whoever called it is next) loses derivatives.
+    A pickle that is not a message loses derivatives.  (Compiled code has no frame: the next one is that of its caller.)
     """
     if _noting.arrays is not None:
         _noting.arrays.append(array)
@@ -246,7 +246,7 @@ def _reduced(array: TrackedArray) -> Any:
 
 
 def _pickler_of(frame: Any) -> str:
-    """The package that pickles, be it by a pickler that is written in Python."""
+    """Return the package that pickles, also if the pickler is written in Python."""
     while frame is not None:
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         if package not in ("pickle", "dill", "cloudpickle", "copyreg"):
@@ -257,7 +257,7 @@ def _pickler_of(frame: Any) -> str:
 
 @contextlib.contextmanager
 def refusing_pickles(error: Callable[[TrackedArray], Exception]) -> Iterator[None]:
-    """Around what pickles objects that must not hold active arrays."""
+    """Raise an error inside the block if an active array is pickled."""
     outer, _noting.refused = _noting.refused, error
     try:
         yield
@@ -269,7 +269,7 @@ for_array_types(lambda cls: copyreg.pickle(cls, _reduced))
 
 
 def _arrays_in(obj: Any) -> tuple[list[TrackedArray], Any]:
-    """All arrays of ours in an object, and what to pickle for it."""
+    """Return all `ampi.ndarray`s in an object, and what to pickle for it."""
     if isinstance(obj, TrackedArray) and not obj.dtype.hasobject:
         return [obj], obj
     if isinstance(obj, _ATOMS):
@@ -286,7 +286,7 @@ def _arrays_in(obj: Any) -> tuple[list[TrackedArray], Any]:
 
 
 def _walk(obj: Any, found: dict[int, TrackedArray], seen: set[int]) -> bool:
-    """Look for arrays in built-in containers; False if there is something else, which only pickling can look into."""
+    """Find arrays in built-in containers; return False for other objects, which only pickling can search."""
     if isinstance(obj, np.ndarray):
         if obj.dtype.hasobject:
             return False
@@ -306,7 +306,7 @@ def _walk(obj: Any, found: dict[int, TrackedArray], seen: set[int]) -> bool:
 
 
 def pack(tape: Tape, obj: Any) -> tuple[Any, Bundle]:
-    """What to send for an object, and the active arrays in it."""
+    """Return what to send for an object, and the active arrays in it."""
     arrays, memory = [], []
     found, contents = _arrays_in(obj)
     for array in found:
@@ -333,7 +333,7 @@ _NOTHING: tuple[Any, list[TrackedArray], np.ndarray | None] = None, [], None
 
 
 def unpack(tape: Tape, message: Any) -> tuple[Bundle, list[TrackedArray]]:
-    """The active arrays in an object that has arrived."""
+    """Return the active arrays in an object that has arrived."""
     _, arrays, tangents = arrived.pop(id(message), _NOTHING)
     _activate(tape, arrays)
     bundle = Bundle(arrays) if arrays else EMPTY
@@ -352,7 +352,7 @@ def unpack(tape: Tape, message: Any) -> tuple[Bundle, list[TrackedArray]]:
 
 
 def refuse_others_in(obj: Any) -> None:
-    """Raise if an object that no tape of this thread records holds what is active on one of another thread's."""
+    """Raise an error if an object that no tape of this thread records is active on a tape of another thread."""
     tape = current()
     if tape is not None:
         pack(tape, obj)

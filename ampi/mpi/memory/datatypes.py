@@ -1,7 +1,7 @@
 """Decoding of MPI datatypes: their basic elements as a few strided pieces, or as byte offsets if they are irregular.
 
-Everything is worked out while the datatype lives and kept as an MPI attribute of it, so that nothing depends on the
-handle once the user has freed it (MPI reuses handles), and a second message with the datatype costs a look-up.
+Datatypes are decoded while they exist, and the result is stored as an MPI attribute: nothing depends on the handle once
+the user has freed it (MPI reuses handles), and a second message with the datatype costs a look-up.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from mpi4py import MPI
 
 from .typemaps import MOST_PIECES, Group, Piece, Typemap, compress, concatenated, simplified
 
-_FEW_ELEMENTS = 4096  # of which all offsets are looked at
+_FEW_ELEMENTS = 4096  # up to this number all offsets are examined
 
 
 def made_of(datatype: MPI.Datatype, pieces: Sequence[Piece]) -> MPI.Datatype:
-    """A committed datatype of elements that lie where the pieces say."""
+    """Return a committed datatype of elements that lie where the pieces are."""
     if len(pieces) > MOST_PIECES:
         return datatype.Create_hindexed_block(1, concatenated(pieces).tolist()).Commit()
     parts = [_strided(datatype, piece) for piece in pieces]
@@ -40,7 +40,7 @@ _keyval = MPI.KEYVAL_INVALID
 
 
 def typemap_of(datatype: MPI.Datatype) -> Typemap:
-    """The typemap of a datatype, decoded at its first use.
+    """Return the typemap of a datatype, decoded at its first use.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def typemap_of(datatype: MPI.Datatype) -> Typemap:
 
 
 def datatype_named(name: str) -> MPI.Datatype:
-    """The datatype that mpi4py takes a string for.
+    """Return the datatype for one of mpi4py's strings.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def _decoded(datatype: MPI.Datatype) -> Typemap:
     return Typemap(groups, datatype.size, datatype.extent)
 
 
-# Basic dtypes met so far; in a list of elements each names its dtype by the position in this list.
+# Basic dtypes found so far; lists of elements name dtypes by their positions here.
 _DTYPES: list[np.dtype] = []
 
 
@@ -100,12 +100,12 @@ class Runs:
         self.runs = [run for run in runs if run[1].count]
 
     def listed(self) -> Listed:
-        """The same as a list of all elements."""
+        """Return the elements as a list of all of them."""
         kinds = [np.full(piece.count, _kind(dtype)) for dtype, piece in self.runs]
         return Listed(np.concatenate(kinds or [np.zeros(0, np.int64)]), concatenated([piece for _, piece in self.runs]))
 
     def groups(self) -> list[Group]:
-        """The same, sorted by dtypes."""
+        """Return the elements, sorted by dtypes."""
         found: dict[np.dtype, tuple[list[Piece], list[Piece]]] = {}
         start = 0
         for dtype, piece in self.runs:
@@ -120,7 +120,7 @@ class Runs:
 
 
 def _fewer(pieces: list[Piece], itemsize: int) -> list[Piece]:
-    """The same elements in fewer pieces, if these are easily found."""
+    """Return the same elements in fewer pieces, if these are easily found."""
     if len(pieces) > 1 and sum(piece.count for piece in pieces) <= _FEW_ELEMENTS:
         return compress(concatenated(pieces), itemsize)
     fewer = pieces[:1]
@@ -131,7 +131,7 @@ def _fewer(pieces: list[Piece], itemsize: int) -> list[Piece]:
 
 
 def _continued(piece: Piece, after: Piece, itemsize: int) -> Piece | None:
-    """Two runs of elements as one, if the second goes on where the first ends."""
+    """Return two runs of elements as one, if the second continues the first."""
     if len(piece.shape) > 1 or len(after.shape) > 1:
         return None
     (stride,) = piece.strides or after.strides or (itemsize,)
@@ -141,7 +141,7 @@ def _continued(piece: Piece, after: Piece, itemsize: int) -> Piece | None:
 
 
 class Listed:
-    """The same as a list of all elements, for irregular datatypes: kinds and byte offsets."""
+    """The basic elements of one item of an irregular datatype: kinds and byte offsets of all of them."""
 
     __slots__ = ("kinds", "offsets")
 
@@ -150,7 +150,7 @@ class Listed:
         self.offsets = offsets
 
     def listed(self) -> Listed:
-        """Itself."""
+        """Return the list itself."""
         return self
 
     def groups(self) -> list[Group]:
@@ -170,7 +170,7 @@ Elements = Runs | Listed
 
 
 def _repeated(base: Elements, blocks: Sequence[Piece]) -> Elements:
-    """One item of the base datatype at each of the places that pieces give, one after the other."""
+    """Return one item of the base datatype at each place in the pieces, one after the other."""
     blocks = [block for block in blocks if block.count]
     if isinstance(base, Runs):
         if len(base.runs) == 1 and len(blocks) <= MOST_PIECES:
@@ -183,7 +183,7 @@ def _repeated(base: Elements, blocks: Sequence[Piece]) -> Elements:
 
 
 def _listed_at(base: Elements, items: np.ndarray) -> Listed:
-    """One item of the base datatype at each of these byte offsets."""
+    """Return one item of the base datatype at each of these byte offsets."""
     one = base.listed()
     return Listed(np.tile(one.kinds, len(items)), (items[:, None] + one.offsets).ravel())
 
@@ -193,7 +193,7 @@ def _nested(block: Piece, piece: Piece) -> Piece:
 
 
 def _joined_elements(parts: Sequence[Elements]) -> Elements:
-    """One part after the other."""
+    """Return the parts, one after the other."""
     if all(isinstance(part, Runs) for part in parts):
         runs = [run for part in parts for run in part.runs]  # type: ignore[union-attr]
         if len(runs) <= MOST_PIECES:
@@ -203,7 +203,7 @@ def _joined_elements(parts: Sequence[Elements]) -> Elements:
 
 
 def _elements(datatype: MPI.Datatype) -> Elements:
-    """The basic elements of one item."""
+    """Return the basic elements of one item."""
     if datatype.is_predefined:
         return _basic_elements(datatype)
     base, combiner, parameters = datatype.decode()
@@ -271,7 +271,7 @@ def _vector(p: dict, stride: int, extent: int) -> Places:
 
 
 def _blocks(starts: Sequence[int], lengths: Sequence[int] | int, scale: int, extent: int) -> Places:
-    """Blocks that start at given multiples of ``scale`` bytes and have given lengths in items."""
+    """Return blocks that start at given multiples of ``scale`` bytes and have given lengths in items."""
     if isinstance(lengths, int):
         lengths = [lengths] * len(starts)
     if len(starts) <= MOST_PIECES:
@@ -294,7 +294,7 @@ def _darray(p: dict, extent: int) -> Places:
 
 
 def _owned(size: int, distribution: int, argument: int, processes: int, place: int) -> range | np.ndarray:
-    """Global indices along one dimension that a process of a distributed array holds."""
+    """Return the global indices along one dimension that a process of a distributed array holds."""
     if distribution == MPI.DISTRIBUTE_NONE or processes == 1:
         return range(size)
     if argument == MPI.DISTRIBUTE_DFLT_DARG:
@@ -309,7 +309,7 @@ def _owned(size: int, distribution: int, argument: int, processes: int, place: i
 
 
 def _grid(owned: Sequence[range | np.ndarray], sizes: Sequence[int], order: int, extent: int) -> Places:
-    """The items with these indices along the dimensions of an array."""
+    """Return the items with these indices along the dimensions of an array."""
     axes = list(range(len(sizes)))
     axes = axes if order == MPI.ORDER_C else axes[::-1]  # slowest first
     strides = {}

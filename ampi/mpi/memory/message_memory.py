@@ -1,4 +1,4 @@
-"""Protocols of a message's memory: what the log, the sweep and the recording of messages ask of it.
+"""Protocols of a message's memory: what the log, the sweep and the recording of messages need of it.
 
 `Bundle` (the arrays inside a Python object) is an `AdjointMemory`; `Buffer`, `Composite` and `PackedAdjoints` are
 `MessageMemory` besides.
@@ -35,13 +35,13 @@ class AdjointMemory(Protocol):
     packed: bool
 
     def within(self, nbytes: int) -> Any:
-        """The memory of the elements that so many bytes of the packed message hold."""
+        """Return the memory of the elements in the first ``nbytes`` of the packed message."""
 
     def take(self, sweep: Sweep) -> np.ndarray:
-        """The adjoint of what the message overwrote; the shadow becomes zero there."""
+        """Return the adjoint of what the message overwrote, and set the shadow to zero there."""
 
     def zero(self, sweep: Sweep) -> None:
-        """The shadow becomes zero where the message is."""
+        """Set the shadow to zero where the message is."""
 
     def add(self, sweep: Sweep, flat: np.ndarray) -> None:
         """Add to the adjoint of what the message read."""
@@ -58,9 +58,9 @@ class MessageMemory(AdjointMemory, Protocol):
     storages : sequence of Storage or None
         Those of the memory.
     tracked, loses : bool
-        Whether elements can carry derivatives here, and whether some that are received would lose them.
+        Elements can carry derivatives; some that are received would lose them.
     raw, mixed : bool
-        Whether the datatype names other elements than the memory has, and whether it has several dtypes.
+        The datatype names other elements than the memory has; the message has several dtypes.
     """
 
     counts: list[int] | None
@@ -71,19 +71,19 @@ class MessageMemory(AdjointMemory, Protocol):
     mixed: bool
 
     def active(self, tape: Tape) -> bool:
-        """Whether the memory carries derivatives on the tape."""
+        """Return whether the memory carries derivatives on the tape."""
 
     def uncertain(self) -> bool:
-        """Whether it holds bytes from elsewhere, of which it is not known what they are."""
+        """Return whether it holds received bytes whose contents are unknown."""
 
     def activate(self, tape: Tape) -> None:
-        """The memory carries derivatives from now on."""
+        """Mark the memory as carrying derivatives."""
 
     def overwrite(self) -> list[Undo]:
-        """Save what records need, before the memory is overwritten."""
+        """Save values that records need, before the memory is overwritten."""
 
     def part(self, start: int, stop: int) -> Any:
-        """The memory of elements ``start`` to ``stop``."""
+        """Return the memory of elements ``start`` to ``stop``."""
 
     def detach(self) -> Any:
-        """Keep the memory alive no longer."""
+        """Drop the reference to the memory."""

@@ -1,10 +1,9 @@
 """Adjoints of packed bytes: one number for each byte, that of the real element which begins there.
 
-Bytes do not say what was packed into them, nor does the rank that passes them on know; but adjoints must be added as
-the numbers they are.  So the shadow of memory of bytes (`memory.Storage.packed`) has a double for each byte: the
-adjoint of a real number stands at its first byte, that of a complex one at the first bytes of its two parts, and the
-others are zero.  Adjoints of messages of bytes travel like that.  `PackedAdjoints` is a message of typed elements seen
-so.
+Neither the bytes nor a rank that passes them on tell what was packed into them, but adjoints must be added as numbers.
+So the shadow of memory of bytes (`Storage.packed`) has a double for each byte: the adjoint of a real number is stored
+at its first byte, that of a complex number at the first bytes of its two parts, and the others are zero.  Adjoints of
+messages of bytes are sent in this form.  `PackedAdjoints` presents a message of typed elements in it.
 """
 
 from __future__ import annotations
@@ -70,16 +69,16 @@ class PackedAdjoints:
         return self
 
     def within(self, nbytes: int) -> PackedAdjoints:
-        """The first bytes."""
+        """Return the memory of the first bytes."""
         return PackedAdjoints(self.inner.within(nbytes))
 
     def part(self, start: int, stop: int) -> PackedAdjoints:
-        """Bytes ``start`` to ``stop``; whole elements."""
+        """Return the memory of bytes ``start`` to ``stop``; whole elements."""
         itemsize = self.inner.dtype.itemsize
         return PackedAdjoints(self.inner.part(start // itemsize, stop // itemsize))
 
     def take(self, sweep: Sweep) -> np.ndarray:
-        """The adjoint of what the message overwrote; the shadow becomes zero."""
+        """Return the adjoint of what the message overwrote, and set the shadow to zero."""
         slots = np.zeros(self.count, SLOT_DTYPE)
         places = self.inner.places()
         taken = self.inner.take(sweep)
@@ -89,7 +88,7 @@ class PackedAdjoints:
         return slots
 
     def zero(self, sweep: Sweep) -> None:
-        """The shadow becomes zero where the message is."""
+        """Set the shadow to zero where the message is."""
         self.inner.zero(sweep)
 
     def add(self, sweep: Sweep, slots: np.ndarray) -> None:

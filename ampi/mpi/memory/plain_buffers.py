@@ -27,7 +27,7 @@ _sites: set[int] = set()  # of calls on these lines: what `call_site` gives live
 
 
 def mind(name: str, buffer: Any, verb: str, preposition: str, partner: Any) -> None:
-    """Say once per source line that a message is sent of a plain array of floating-point numbers, and what to write.
+    """Warn once per source line of a plain array of floating-point numbers in a message, and say what to write.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def mind(name: str, buffer: Any, verb: str, preposition: str, partner: Any) -> N
     buffer : MessageMemory
         What it reads.
     verb, preposition : str
-        What it does with that (``"sends"``), and what stands before the partner (``"to rank"``).
+        What it does with the array (``"sends"``), and the words before the partner (``"to rank"``).
     partner : mpi4py.MPI.Comm or int
 
     Raises
@@ -56,7 +56,7 @@ def mind(name: str, buffer: Any, verb: str, preposition: str, partner: Any) -> N
 
 
 def mind_objects(obj: Any) -> None:
-    """The same for plain arrays of floating-point numbers in an object that is sent."""
+    """Warn of plain arrays of floating-point numbers in an object that is sent."""
     if type(obj) not in _ATOMS and checks.level != checks.OFF and recording() is not None:
         for array in plain_within(obj):
             _mind(array, "an object", "is sent that holds")
@@ -114,7 +114,7 @@ def _is_floating(dtype: np.dtype) -> bool:
 
 
 def plain_within(obj: Any) -> list[np.ndarray]:
-    """Plain arrays of floating-point numbers in an object: in containers, and in attributes of objects."""
+    """Return the plain arrays of floating-point numbers in an object: in containers and in attributes."""
     found: dict[int, np.ndarray] = {}
     seen: set[int] = set()
     left = [obj]
@@ -145,7 +145,7 @@ _OPAQUE = LIBRARIES | {"builtins", "weakref", "threading"}
 
 
 def _has_active(tape: Tape) -> bool:
-    """Whether there is an active array on the tape: one that is watched, or was computed from what has come."""
+    """Return whether an array is active on the tape: watched, or computed from what was received."""
     if tape.watches:
         return True
     return any(r.adjoint is not None and (r.adjoint is not r or r.is_local) for r in tape.records)
@@ -156,7 +156,7 @@ def _is_of_library(frame: Any) -> bool:
 
 
 def _depth() -> int:
-    """The level of the innermost frame of the program, for what `mind` warns of."""
+    """Return the level of the innermost frame of the program, for warnings."""
     frame, level = sys._getframe(1), 1
     while frame is not None and _is_of_library(frame):
         frame, level = frame.f_back, level + 1  # type: ignore[assignment]
@@ -164,7 +164,7 @@ def _depth() -> int:
 
 
 def _described(array: np.ndarray) -> str:
-    """Shape and dtype of an array, and what the program's line calls it, or what it is a part of."""
+    """Return name, shape and dtype of an array, or the name of the array that it is a part of."""
     frame: Any = sys._getframe(1)
     while frame is not None and _is_of_library(frame):
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""Tangents of the memory of messages: taken, and set."""
+"""Tangents of the memory of messages: reading and setting them."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from .buffers import Buffer
 
 
 class Reader:
-    """Takes the place of a sweep for what takes adjoints off memory: gives copies of tangents, which stay."""
+    """A stand-in for a sweep that gives copies of tangents where a sweep takes adjoints; the tangents stay."""
 
     def __init__(self, push: Push) -> None:
         self.push = push
 
     def has_shadow(self, region: Any) -> bool:
-        """Whether the region's storage has a tangent."""
+        """Return whether the region's storage has a tangent."""
         return self.push.has_shadow(region)
 
     def shadow(self, region: Any) -> np.ndarray:
-        """A copy of the region's tangent."""
+        """Return a copy of the region's tangent."""
         return self.push.shadow(region).copy()
 
     def take(self, region: Any) -> np.ndarray | None:
-        """The same; None for zeros."""
+        """Return a copy of the region's tangent; None for zeros."""
         return self.shadow(region) if self.has_shadow(region) else None
 
     def zero(self, region: Any, key: Any = ...) -> None:
-        """Nothing: it stays."""
+        """Do nothing: the tangent stays."""
 
 
 def require_program(tape: Any) -> None:
-    """In second order: raise if it is an adjoint that communicates."""
+    """In second order: raise an error if an adjoint communicates."""
     if tape.sweeping:
         raise no_second_derivative("an adjoint that communicates")
 
 
 def tangent_in(push: Push, memory: Any) -> np.ndarray:
-    """The tangent of a message's memory, flat, as a new array; in vector mode one direction after the other."""
+    """Return the tangent of a message's memory as a new flat array; in vector mode one direction after the other."""
     if push.lanes is None:
         return memory.take(Reader(push))
     return np.concatenate(tangents_in(push, memory))
@@ -54,7 +54,7 @@ def tangent_in_place(push: Push, memory: Any, always: bool = False) -> np.ndarra
 
 
 def tangents_in(push: Push, memory: Any) -> list[np.ndarray]:
-    """The same of each direction."""
+    """Return the tangents of a message's memory in each direction."""
     return [memory.take(Reader(lane)) for lane in lanes_of(push)]
 
 

@@ -16,7 +16,7 @@ MOST_PIECES = 16  # beyond it, elements are addressed by an index array
 
 
 class Piece(NamedTuple):
-    """Elements at ``offset + Σ i_k strides[k]`` bytes from the message's address, in C order of the indices."""
+    """Strided elements at ``offset + Σ i_k strides[k]`` bytes from the message's address, in C order of the indices."""
 
     offset: int
     shape: tuple[int, ...]
@@ -31,16 +31,16 @@ class Piece(NamedTuple):
         return n
 
     def offsets(self) -> np.ndarray:
-        """Byte offset of each element, int64."""
+        """Return the byte offset of each element, int64."""
         return _offsets_of(self)
 
     def moved(self, offset: int) -> Piece:
-        """The same elements so many bytes further on."""
+        """Return the same elements, ``offset`` bytes further on."""
         return Piece(self.offset + offset, self.shape, self.strides)
 
 
 class Layout:
-    """Where a message's elements lie, relative to the message's address.
+    """The layout of a message's elements, relative to the message's address.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Layout:
     low, span : int
         First byte and number of items of the range that ``index`` refers to.
     overlapping : bool
-        Some memory belongs to the message more than once (allowed when sending).
+        Some memory belongs to the message more than once (MPI allows this for sends).
     """
 
     __slots__ = ("_index", "_itemsize", "_overlapping", "count", "low", "pieces", "span")
@@ -80,7 +80,7 @@ class Layout:
         return bool(self._overlapping)
 
     def _look(self) -> None:
-        """Find out whether elements overlap, and the positions if these are needed."""
+        """Determine whether elements overlap, and their positions if these are needed."""
         itemsize = self._itemsize
         overlapping = any(may_repeat(piece.shape, piece.strides, itemsize) for piece in self.pieces)
         if self.count and (len(self.pieces) > MOST_PIECES or overlapping):
@@ -96,11 +96,11 @@ class Layout:
         self._overlapping = overlapping
 
     def offsets(self) -> np.ndarray:
-        """Byte offset of each element, int64."""
+        """Return the byte offset of each element, int64."""
         return concatenated(self.pieces)
 
     def part(self, start: int, stop: int, itemsize: int) -> Layout:
-        """The layout of elements ``start`` to ``stop``."""
+        """Return the layout of elements ``start`` to ``stop``."""
         if len(self.pieces) > MOST_PIECES:
             return Layout(compress(self.offsets()[start:stop], itemsize), itemsize)
         parts: list[Piece] = []
@@ -116,7 +116,7 @@ _MOST_LAYOUTS = 8  # kept per datatype, for different counts
 class Typemap:
     """The basic elements of a datatype that matter for derivatives.
 
-    Nothing here lists the elements of a regular layout: they may be more than fit in memory.
+    The elements of a regular layout are never listed: they may not fit in memory.
 
     Attributes
     ----------
@@ -126,7 +126,7 @@ class Typemap:
     length : int
         Number of elements of that dtype in one item.
     mixed : bool
-        Whether there are elements of other dtypes (locations, indices).
+        There are elements of other dtypes (locations, indices).
     extra : tuple of (dtype, Piece)
         The other elements: memory that a receive overwrites as well.
     size, extent : int
@@ -169,7 +169,7 @@ class Typemap:
         return concatenated(self._places)
 
     def layout(self, count: int) -> Layout:
-        """The layout of ``count`` items side by side (in distance of the extent)."""
+        """Return the layout of ``count`` items, one extent apart."""
         layout = self._layouts.get(count)
         if layout is None:
             if len(self._layouts) >= _MOST_LAYOUTS:
@@ -179,7 +179,7 @@ class Typemap:
         return layout
 
     def fitting(self, nbytes: int) -> int:
-        """Return the number of items in so many bytes, where a message argument does not give it."""
+        """Return the number of items in ``nbytes``, where a message argument does not give it."""
         if nbytes <= 0:
             return 0
         if self.extent <= 0:
@@ -223,7 +223,7 @@ class Typemap:
         return Selection(memory, count * self.size // size, None if self.contiguous else Layout(pieces, size), ())
 
     def pieces(self, count: int) -> list[Piece]:
-        """The pieces of ``count`` items."""
+        """Return the pieces of ``count`` items."""
         if count == 0 or self.length == 0:
             return []
         if count == 1:
@@ -268,7 +268,7 @@ class Selection(NamedTuple):
 
 
 def typemap_at(dtype: np.dtype, offsets: np.ndarray) -> Typemap:
-    """The typemap of one item that consists of elements at given byte offsets, none of them negative."""
+    """Return the typemap of one item that consists of elements at given byte offsets, none of them negative."""
     size = len(offsets) * dtype.itemsize
     places = [Piece(dtype.itemsize, (len(offsets),), (dtype.itemsize,))]
     extent = int(offsets.max()) + dtype.itemsize if len(offsets) else 0
@@ -276,7 +276,7 @@ def typemap_at(dtype: np.dtype, offsets: np.ndarray) -> Typemap:
 
 
 def regrouped(typemap: Typemap, count: int, itemsize: int) -> list[Piece] | None:
-    """Where elements of another size lie that items of bytes or integers make up; None if they do not."""
+    """Return where the larger elements lie that items of bytes or integers make up; None if they make up none."""
     small = typemap.dtype.itemsize
     step, rest = divmod(itemsize, small)
     if rest or step == 0:
@@ -310,12 +310,12 @@ def _regrouped(piece: Piece, small: int, step: int) -> Piece | None:
 
 
 def concatenated(pieces: Sequence[Piece]) -> np.ndarray:
-    """Byte offsets of the elements of one piece after the other; int64."""
+    """Return the byte offsets of the elements, one piece after the other; int64."""
     return np.concatenate([_offsets_of(piece) for piece in pieces] or [np.zeros(0, np.int64)])
 
 
 def reach(pieces: Iterable[Piece], itemsize: int) -> tuple[int, int]:
-    """First byte of elements of a size, and the one after the last; zeros if there are none."""
+    """Return the first byte of elements of a size, and the one after the last; zeros if there are none."""
     low, high = [], []
     for piece in pieces:
         ends = [(n - 1) * stride for n, stride in zip(piece.shape, piece.strides, strict=True)]
@@ -325,12 +325,12 @@ def reach(pieces: Iterable[Piece], itemsize: int) -> tuple[int, int]:
 
 
 def repeated(piece: Piece, count: int, extent: int) -> Piece:
-    """A piece several times, in distance of the extent."""
+    """Return a piece repeated ``count`` times, one extent apart."""
     return simplified(Piece(piece.offset, (count, *piece.shape), (extent, *piece.strides)))
 
 
 def compress(offsets: np.ndarray, itemsize: int) -> list[Piece]:
-    """The fewest strided pieces, found greedily from the inside out, whose concatenation has these offsets."""
+    """Return few strided pieces, found greedily from the inside out, whose concatenation has these offsets."""
     if len(offsets) == 0:
         return []
     starts = np.asarray(offsets, np.int64)
@@ -351,7 +351,7 @@ def compress(offsets: np.ndarray, itemsize: int) -> list[Piece]:
 
 
 def _common_group(starts: np.ndarray, first: int | None) -> tuple[int, int]:
-    """Stride and length of groups with a constant stride into which all starts divide evenly; length 1 if none."""
+    """Return stride and length of groups of constant stride into which all starts divide evenly; length 1 if none."""
     steps = np.diff(starts)
     stride = int(steps[0]) if first is None else first
     breaks = np.flatnonzero(steps != stride) + 1
@@ -363,7 +363,7 @@ def _common_group(starts: np.ndarray, first: int | None) -> tuple[int, int]:
 
 
 def _joined(starts: np.ndarray, shape: tuple[int, ...], strides: tuple[int, ...]) -> list[Piece]:
-    """Pieces of equal form at the given starts, neighbours with a common stride joined."""
+    """Return pieces of equal form at the given starts, neighbours with a common stride joined."""
     pieces = []
     k, n = 0, len(starts)
     steps = np.diff(starts)
@@ -390,7 +390,7 @@ def _runs(starts: np.ndarray, itemsize: int) -> list[Piece]:
 
 
 def simplified(piece: Piece) -> Piece:
-    """The same elements with as few axes as possible."""
+    """Return the same elements with as few axes as possible."""
     shape: list[int] = []
     strides: list[int] = []
     for n, stride in zip(piece.shape, piece.strides, strict=True):
@@ -415,7 +415,7 @@ def _offsets_of(piece: Piece) -> np.ndarray:
 
 
 def _part_of(piece: Piece, start: int, stop: int) -> list[Piece]:
-    """Elements ``start`` to ``stop`` of a piece, as far as it has them."""
+    """Return elements ``start`` to ``stop`` of a piece, as far as it has them."""
     start, stop = max(start, 0), min(stop, piece.count)
     if start >= stop:
         return []

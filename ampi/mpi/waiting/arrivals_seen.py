@@ -1,8 +1,8 @@
-"""Persistent receives and collectives that a tape has seen to complete, before the program has.
+"""Persistent receives and collectives that a tape has seen complete before the program has.
 
-A tape asks `Get_status` of a persistent request whether mpi4py's own class has completed it unseen.  MPICH takes that
-for a completion: from then on the request is inactive, and neither Waitany nor a status says what came.  So the status
-is kept with the request, and the methods that complete it, here, give it to the program.
+A tape calls `Get_status` to find out whether mpi4py's own class has completed a persistent request unseen.  MPICH
+treats that as a completion: from then on the request is inactive, and neither Waitany nor a status tells what came.
+So the status is stored with the request, and the methods here that complete requests pass it to the program.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from mpi4py import MPI as mpi
 _Status, _Get_status, _Testsome = mpi.Status, mpi.Request.Get_status, mpi.Request.Testsome
 _Prequest = mpi.Prequest  # mpi4py's own: the name in its module is rebound later
 _SIZE = mpi._sizeof(mpi.Status)
-_kept: set[int] = set()  # handles of requests that have such a status: mostly none, and then nobody looks for one
+_kept: set[int] = set()  # handles of requests that have such a status: mostly none, and then none is looked for
 
 
 def has_arrived(request: Any) -> mpi.Status | None:
-    """The status of a persistent receive's message, or an empty one if the request is not active; None if neither."""
+    """Return the status of a persistent receive's message, an empty one if the request is inactive, or else None."""
     seen = getattr(request, "arrived", None)
     if seen is not None:
         return seen
@@ -39,7 +39,7 @@ def has_ended(request: Any) -> bool:
 
 
 def is_done(request: Any, status: mpi.Status | None) -> bool:
-    """Test a request that stays what it is for the program, persistent ones as well."""
+    """Test a request, persistent or not, without completing it for the program."""
     if not isinstance(request, _Prequest):
         return bool(_Get_status(request, status))
     seen = has_arrived(request)
@@ -49,7 +49,7 @@ def is_done(request: Any, status: mpi.Status | None) -> bool:
 
 
 def take(request: Any, status: mpi.Status | None = None) -> bool:
-    """Whether a request had been seen to arrive; if so, it completes now, with its status."""
+    """Complete a request that had been seen to arrive, with its status; return whether it had."""
     seen = getattr(request, "arrived", None) if _kept else None
     if seen is None:
         return False
@@ -59,7 +59,7 @@ def take(request: Any, status: mpi.Status | None = None) -> bool:
 
 
 def forget(request: Any) -> None:
-    """A request begins anew, or has told what it was kept for."""
+    """Forget the status of a request that starts again, or has passed it on."""
     request.arrived = None
     _kept.discard(request.handle)
 
@@ -71,7 +71,7 @@ def tell(seen: mpi.Status, status: mpi.Status | None) -> None:
 
 
 def take_first(requests: Sequence[Any], status: mpi.Status) -> int:
-    """Take the first request that has been seen to arrive; its position, or -1 if there is none."""
+    """Complete the first request that has been seen to arrive; return its position, or -1 if there is none."""
     if _kept:
         for position, request in enumerate(requests):
             if take(request, status):
@@ -80,14 +80,14 @@ def take_first(requests: Sequence[Any], status: mpi.Status) -> int:
 
 
 def take_all(requests: Sequence[Any], statuses: Sequence[mpi.Status] | None) -> None:
-    """All requests have completed: those that had been seen to arrive with their statuses."""
+    """Pass on the statuses of requests that had been seen to arrive: all requests have completed."""
     if _kept:
         for position, request in enumerate(requests):
             take(request, None if statuses is None else statuses[position])
 
 
 def take_some(requests: Sequence[Any], statuses: list[mpi.Status]) -> list[int] | None:
-    """Those that had been seen to arrive, and others that have completed; None if there are none of the former."""
+    """Return requests that had been seen to arrive, and others that have completed; None without any of the former."""
     if not _kept or all(getattr(request, "arrived", None) is None for request in requests):
         return None
     others: list[mpi.Status] = []

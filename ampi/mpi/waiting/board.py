@@ -1,8 +1,8 @@
-"""Status board: what the ranks of a node know of each other without messages, in a file mapped into their memory.
+"""Status board: what the ranks of a node know of each other without messages, in a memory-mapped file.
 
-A rank that waits in a sweep cannot ask one that computes, or sits in a call of MPI's, for minutes.  So each rank writes
-down, where others can read it, whether it waits, and for whom.  Every cell has one writer.  Nothing but the moment at
-which a wait without end becomes an error depends on it: ranks of other nodes, or without such a file, are waited for.
+A rank that waits in a sweep cannot ask one that computes, or is inside an MPI call, for minutes.  So each rank
+publishes whether it waits, and for which ranks.  Each cell has one writer.  Only the moment at which an endless wait
+becomes an error depends on the board: ranks of other nodes, or without such a file, are waited for.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from ...tape import Tape, at_closing, at_opening
 _WORLD = mpi.COMM_WORLD  # mpi4py's own: the name in its module may be rebound to ours
 
 RUNS, WAITS, ENDED, DIED, MEETS = range(5)
-"""What a rank does: something else than waiting in a sweep, waiting there, nothing any more, or, without having said
-so, nothing any more, because its process has gone; or it is in a collective operation, outside of any sweep, for which
-all ranks of the world must come, and to which this rank has not come."""
+"""States of a rank: it does something other than waiting in a sweep; it waits there; its program has ended; its process
+has disappeared; or it is in a collective operation of all ranks of the world, outside of any sweep, which this rank has
+not reached."""
 
 ELSEWHERE = "elsewhere"
-"""Of a rank: nothing is known of it."""
+"""State of a rank of which nothing is known."""
 
 _STATE, _WAIT, _LOOKS, _BYTES, _PID, _AFAR, _OPENED, _TAPES, _RECORDING, _COMPILING, _MEETING, _NEEDED = range(12)
-# from the last one on a bit for each rank of the node
+# the last one and those after it have a bit for each rank of the node
 
 
 class Board:
@@ -53,9 +53,9 @@ class Board:
     meeting : memoryview
         The cell of that number.
     met : list of int
-        To how many of these operations this rank has come.
+        How many of these operations this rank has reached.
     counts : bool
-        Whether that is known.
+        That number is known.
     """
 
     def __init__(self, rank: int, places: dict[int, int], memory: mmap.mmap | bytearray, pids: bool) -> None:
@@ -72,10 +72,10 @@ class Board:
         start = 8 * (places[rank] * width(n) + _MEETING)
         self.meeting = memoryview(memory)[start : start + 8].cast("q")
 
-    # ---------------------------------------------------------------------------------------- what this rank says
+    # ------------------------------------------------------------------------------------ what this rank publishes
 
     def waits(self, ranks: Iterable[int]) -> None:
-        """This rank begins to wait for some of these, in a sweep."""
+        """Publish that this rank begins to wait in a sweep for some of these ranks."""
         if threading.active_count() > 1:
             return  # another thread may be about to do what they wait for
         self.mine[_NEEDED:] = 0
@@ -94,19 +94,19 @@ class Board:
         self.mine[_STATE] = WAITS
 
     def looks(self) -> None:
-        """This rank has looked, and what it waits for has not come."""
+        """Publish that this rank has checked again, and what it waits for has not come."""
         self.mine[_LOOKS] += 1
 
     def moves(self) -> None:
-        """This rank waits for the same, but has gone on with something else meanwhile."""
+        """Publish that this rank still waits, but has made progress with something else."""
         self.mine[_WAIT] += 1
 
     def goes_on(self) -> None:
-        """This rank waits no more."""
+        """Publish that this rank no longer waits."""
         self.mine[_STATE] = RUNS
 
     def opens(self, tape: Tape) -> None:
-        """A tape of this rank's begins to record."""
+        """Publish that a tape of this rank begins to record."""
         if os.getpid() == self.process:
             self.mine[_OPENED] += 1
             self.mine[_TAPES] += 1
@@ -114,12 +114,12 @@ class Board:
             weakref.finalize(tape, self._loses).atexit = False
 
     def closes(self, tape: Tape) -> None:
-        """It has ended to record."""
+        """Publish that a tape has stopped recording."""
         if os.getpid() == self.process:
             self.mine[_RECORDING] -= 1
 
     def compiles(self, begins: bool) -> None:
-        """A thread of this rank begins to compile a kernel, or to load it, or has ended to."""
+        """Publish that a thread of this rank begins or ends to compile or load a kernel."""
         if os.getpid() == self.process:
             self.mine[_COMPILING] += 1 if begins else -1
 
@@ -128,14 +128,14 @@ class Board:
             self.mine[_TAPES] -= 1
 
     def ends(self) -> None:
-        """This rank's program has ended."""
+        """Publish that this rank's program has ended."""
         if os.getpid() == self.process:
             self.mine[_STATE] = ENDED
 
     # ------------------------------------------------------------------------------------- what is known of others
 
     def state(self, rank: int) -> int | str:
-        """What a rank of the world does."""
+        """Return the state of a rank of the world."""
         place = self.places.get(rank)
         if place is None:
             return ELSEWHERE
@@ -147,15 +147,15 @@ class Board:
         return state
 
     def meeting_of(self, rank: int) -> int:
-        """The number of the collective operation that a rank of this node is in."""
+        """Return the number of the collective operation that a rank of this node is in."""
         return int(self.rows[self.places[rank], _MEETING])
 
     def is_compiling(self, rank: int) -> bool:
-        """Whether a rank of this node compiles a kernel, or loads it."""
+        """Return whether a rank of this node is compiling or loading a kernel."""
         return bool(self.rows[self.places[rank], _COMPILING] > 0)
 
     def without_tape(self, rank: int) -> str:
-        """What a rank does that is in no sweep, records on no tape and compiles no kernel, in words; else empty."""
+        """Describe what a rank does that is in no sweep, records on no tape and compiles no kernel; else return ''."""
         if self.state(rank) not in (RUNS, MEETS):
             return ""
         opened, tapes, recording, compiling = self.rows[self.places[rank], _OPENED:_MEETING].tolist()
@@ -166,12 +166,12 @@ class Board:
         return "goes on without asking for this gradient" if tapes else "has no tape any more"
 
     def involved(self, states: Mapping[int, int | str] = MappingProxyType({})) -> dict[int, tuple[int, int]] | None:
-        """All ranks that this one waits for, that those wait for, and so on, if none of them can do anything.
+        """Return all ranks that this one waits for, that those wait for, and so on, if none of them can make progress.
 
         Parameters
         ----------
         states : mapping
-            What `state` has just said of some ranks.
+            States of some ranks that `state` has just returned.
 
         Returns
         -------
@@ -188,7 +188,7 @@ class Board:
             if state in (ENDED, DIED):
                 found[rank] = int(state), 0
                 continue
-            if state == MEETS:  # which ends for nobody while this rank waits in a sweep
+            if state == MEETS:  # no rank leaves it while this rank waits in a sweep
                 found[rank] = MEETS, self.meeting_of(rank)
                 continue
             row = self.rows[self.places[rank]].tolist() if state == WAITS else None
@@ -199,21 +199,21 @@ class Board:
         return found
 
     def looked(self, ranks: Iterable[int]) -> dict[int, int]:
-        """How often those that wait have looked."""
+        """Return how often the waiting ranks among these have checked."""
         rows = {rank: self.rows[self.places[rank]] for rank in ranks}
         return {rank: int(row[_LOOKS]) for rank, row in rows.items() if row[_STATE] == WAITS}
 
     def most_bytes(self, ranks: Iterable[int]) -> int:
-        """Bytes of the largest process of these, and so of a message that may be under way between them."""
+        """Return the bytes of the largest process among these, a bound for a message under way between them."""
         return max(int(self.rows[self.places[rank], _BYTES]) for rank in ranks)
 
     def first_to_wait(self) -> bool:
-        """Whether no lower rank of this node waits."""
+        """Return whether no lower rank of this node waits."""
         return not any(rank < self.rank and self.state(rank) == WAITS for rank in self.ranks)
 
 
 def width(n: int) -> int:
-    """Cells of a row for so many ranks."""
+    """Return the number of cells in a row for ``n`` ranks."""
     return _NEEDED + -(-n // 32)
 
 
@@ -221,7 +221,7 @@ _GONE, _STOPPED = ("Z", "X"), ("T", "t")
 
 
 def _process(pid: int) -> str:
-    """The state of a process, as Linux has it; empty if it is not known, or which process it is."""
+    """Return the state of a process as Linux reports it; '' if the state or the process is unknown."""
     if not pid:
         return ""
     try:
@@ -232,12 +232,12 @@ def _process(pid: int) -> str:
 
 
 def _exists(pid: int) -> bool:
-    """Whether a process can still do something; True if it is not known which it is."""
+    """Return whether a process can still run; True if the process is unknown."""
     return _process(pid) not in _GONE
 
 
 def make() -> Board:
-    """The board of this rank's node; collective over the world.  Without a common file it shows this rank alone."""
+    """Make the board of this rank's node; collective over the world.  Without a common file it shows only this rank."""
     if _WORLD.Get_size() == 1:
         return alone()
     node = _WORLD.Split_type(mpi.COMM_TYPE_SHARED)
@@ -252,7 +252,7 @@ def make() -> Board:
 
 
 def alone(rank: int = 0) -> Board:
-    """A board on which a rank sees nobody else."""
+    """Make a board on which a rank sees only itself."""
     return Board(rank, {rank: 0}, bytearray(8 * width(1)), False)
 
 
@@ -283,7 +283,7 @@ def _mapped(node: mpi.Intracomm, nbytes: int) -> mmap.mmap | None:
 
 
 board = make() if mpi.Is_initialized() and not mpi.Is_finalized() else alone()
-"""This rank's; made when ampi is imported."""
+"""The board of this rank, made when ampi is imported."""
 
 if len(board.places) > 1:
     at_opening.append(lambda tape: board.opens(tape))

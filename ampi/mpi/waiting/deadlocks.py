@@ -1,10 +1,10 @@
-"""Deadlock detection: whether what a rank waits for in a sweep can come at all, by what stands on the `board`.
+"""Deadlock detection: whether what a rank waits for in a sweep can still come, as far as the `board` shows.
 
 It cannot if a rank that has to send it has ended, or is in a collective operation of the program, for which this rank
 would have to come; or if those that this rank waits for, those that these wait for, and
-so on, all do nothing but wait.  What was said at last may be under way still: so this must stay as it is for some time
-(longer where large messages may be under way), in which each of these ranks looks around again and again.  If one of
-them computes, or nothing is known of it, there is nothing to do but wait; a line on stderr says so.
+so on, all only wait.  The last messages may still be under way: so this state must persist for some time (longer where
+large messages may be under way), in which each of these ranks checks again and again.  If one of them computes, or
+nothing is known of it, the wait goes on; a line on stderr says so.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ Whom = tuple["Side | None", "int | None"]
 """Who has to do something: a rank on a communicator, some rank on it, or some rank of the world."""
 
 NOTICE = 60.0
-"""Seconds after which a rank says that it waits; then after twice that time, and so on."""
+"""Seconds after which a rank reports that it waits; then after twice that time, and so on."""
 
 SUSPICIOUS = 5.0
-"""Seconds after which it says so for the first time, if it waits for one that records on no tape."""
+"""Seconds after which it first reports that, if it waits for a rank that records on no tape."""
 
 QUIET = 3.0
-"""Seconds in which nothing may change before it is said that nothing can come."""
+"""Seconds without a change after which a deadlock is reported."""
 
 SPEED = 1e8
 """Bytes per second of messages that may be under way meanwhile."""
 
 LOOKS = 50
-"""So often each rank must have looked around meanwhile."""
+"""How often each rank must have checked in that time."""
 
 EVERY = 0.25
-"""Seconds between two judgements."""
+"""Seconds between two checks."""
 
 _WORLD = mpi.COMM_WORLD  # mpi4py's own: the name in its module may be rebound to ours
 
 
 class Judge:
-    """What is known of one wait.
+    """The diagnosis of one wait.
 
     Parameters
     ----------
     describe : callable
-        Says what is waited for.
+        Describes what is waited for.
     whom : sequence
     """
 
@@ -76,7 +76,7 @@ class Judge:
         self.board.waits(self._ranks)
 
     def consider(self, waited: float, moved: int) -> None:
-        """Look around after so many seconds, and so many steps of other work.
+        """Check the board, after ``waited`` seconds and ``moved`` steps of other work.
 
         Raises
         ------
@@ -135,7 +135,7 @@ class Judge:
         return "nobody can do anything but wait" + (f" ({', '.join(others[:_MOST])})" if others else "")
 
     def _stays(self, rank: int, now: float) -> bool:
-        """Whether a rank has been in one collective operation for so long that no message is under way any more."""
+        """Return whether a rank has been in one collective operation for so long that no message is still under way."""
         number = self.board.meeting_of(rank)
         before, since = self._met.setdefault(rank, (number, now))
         if before != number:
@@ -147,12 +147,12 @@ class Judge:
         return _does(state) + (f", and {why}" if why else "")
 
     def _without_tape(self) -> dict[int, str]:
-        """Those of the ranks which are in no sweep, and record on no tape, and how that is."""
+        """Return the ranks that are in no sweep and record on no tape, with the reason."""
         found = {rank: self.board.without_tape(rank) for rank in sorted(self._ranks)}
         return {rank: why for rank, why in found.items() if why}
 
     def _say(self, waited: float) -> None:
-        """One line from each rank that waits for one that does not, and from one of those that wait for many."""
+        """Print a line: each rank that waits for one that does not wait, and one of those that wait for many."""
         without = self._without_tape()
         if without:
             if len(self._ranks) > 1 and not self.board.first_to_wait():
@@ -166,7 +166,7 @@ class Judge:
             (rank,) = self._ranks
             state = self.board.state(rank)
             if state == boards.WAITS:
-                return  # it says itself for whom
+                return  # that rank reports for whom it waits
             compiles = state == boards.RUNS and self.board.is_compiling(rank)
             about = f"; rank {rank} of the world {'compiles a kernel' if compiles else _does(state)}"
         else:

@@ -1,7 +1,8 @@
 """Collective operations for which all ranks of the world must come: a rank that is in one says so on the `board`.
 
-Another that waits for it in a sweep, and has not come to this operation, finds out by this that it waits in vain.  The
-ranks count these operations: one that has been in as many has come, and its partner waits there for somebody else.
+Another rank that waits for it in a sweep, and has not reached this operation, learns from the board that it waits in
+vain.  The ranks count these operations: one that has counted as many has reached it, and its partner waits there for
+another rank.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ _world = mpi.COMM_WORLD.Get_size() if len(board.places) > 1 else 0
 
 
 def is_of_all(comm: Any) -> bool:
-    """Whether all ranks of the world must come."""
+    """Return whether a communicator has all ranks of the world."""
     return comm.Get_size() == _world
 
 
 def begin(shown: bool = True) -> None:
-    """Count an operation, and show it to others unless it may take its time, or other threads go on meanwhile."""
+    """Count an operation, and show it to others unless it may take long or other threads go on meanwhile."""
     met[0] += 1
     meeting[0] = met[0] if shown and len(_threads) == 1 else 0
 
 
 def forget() -> None:
-    """From now on this rank neither says what it is in nor judges by what others say: they may count otherwise.
+    """Stop publishing operations, and stop using those of others: the ranks may count differently.
 
     There are ranks of other worlds, so that it is not known any more who is on a communicator; or an operation has
     ended with an exception, before or after the ranks met.
@@ -44,7 +45,7 @@ def forget() -> None:
 
 
 def attended(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A collective method of communicators that says so while it runs; as it is where nobody would see it."""
+    """Decorate a collective method so that it is on the board while it runs; unchanged where no rank could see it."""
     if not _world:
         return method
 
@@ -65,11 +66,11 @@ def attended(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_predefined(op: Any) -> bool:
-    """Whether this is no function of the program's, which may take its time."""
+    """Return whether an operation is MPI's: a function of the program may take long."""
     return not callable(op) or (isinstance(op, mpi.Op) and op.is_predefined)
 
 
 def attend_all(cls: type, names: str) -> None:
-    """Have methods of a class of communicators, which has them itself or from mpi4py, say so."""
+    """Decorate methods of a class of communicators, its own or mpi4py's, with `attended`."""
     for name in names.split() if _world else ():
         setattr(cls, name, attended(getattr(cls, name, None) or getattr(mpi.Intracomm, name)))

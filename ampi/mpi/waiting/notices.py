@@ -1,10 +1,10 @@
-"""Notices that a sweep has stopped: a rank tells few others, who stop and tell others in turn, as rumours spread.
+"""Notices that a sweep has stopped: a rank tells a few others, which stop and tell others in turn.
 
-Who waits for a rank that has stopped waits for a message of its, or in a collective.  In the agreement, and in those
-collectives whose results depend on all ranks, everybody waits until everybody has come: whatever the trees or rings of
-MPI's algorithm are, ranks at distances of powers of two pass the news on to all in as many steps as their number has
-digits.  Where a root alone needs what the others contribute, those may be through that would pass it on.  The root is
-not: it is told, and tells all.
+A rank that waits for one that has stopped waits for a message from it, or in a collective.  In the agreement, and in
+collectives whose results depend on all ranks, every rank waits until all have come: whatever tree or ring MPI's
+algorithm uses, ranks at distances of powers of two pass the news on to all in log2(size) steps.  Where only a root
+needs the contributions, ranks that would pass the news on may already have finished.  The root has not: it is told,
+and tells all.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from ...errors import CommunicationError
 from .sides import Line, Side
 
 STOPPED_TAG = 0
-"""Tag of the notice on a reverse communicator that a rank has stopped its sweep."""
+"""Tag of notices on reverse communicators."""
 
 _WORLD = mpi.COMM_WORLD  # mpi4py's own: the name in its module may be rebound to ours
 _TEXT = 2000  # bytes of a notice
 
 stranded: list[Any] = []
-"""Requests of sweeps that stopped, with their buffers: MPI may still read from them or write to them, and does so until
-it is finalised, after the interpreter has let go of all modules.  This list is not freed then."""
+"""Requests of sweeps that stopped, with their buffers, which MPI may read and write until it is finalised.  That is
+after the interpreter has freed all modules: this list is never freed."""
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(stranded))
 
 
 def tell(reverse: Side, partners: Iterable[int], error: BaseException) -> None:
-    """Tell partners, who may be waiting for this rank, that it has stopped, why, and with which status it may end."""
+    """Tell partners that may wait for this rank that it has stopped, why, and with which status it may end."""
     reverse.keep()
     stopped = f"{status_of(error)} {notice_of(error)}"
     for partner in partners:
@@ -40,13 +40,13 @@ def tell(reverse: Side, partners: Iterable[int], error: BaseException) -> None:
 
 
 def neighbours(rank: int, size: int) -> set[int]:
-    """Ranks at distances of powers of two around a ring: news that each passes on reach all in few steps."""
+    """Return the ranks at distances of powers of two around a ring: news that each passes on reach all in few steps."""
     distances = [1 << k for k in range((size - 1).bit_length())]
     return {(rank + sign * distance) % size for distance in distances for sign in (1, -1)}
 
 
 def across(rank: int, size: int, others: int) -> set[int]:
-    """The same in the other group of an intercommunicator, with those that this rank tells in the agreement."""
+    """Return such ranks of an intercommunicator's other group, with those that this rank tells in the agreement."""
     return {rank % others} | neighbours(rank, others) | set(range(rank, others, size))
 
 
@@ -56,9 +56,9 @@ def look(listening: Iterable[Side], describe: Callable[[], str]) -> None:
     Parameters
     ----------
     listening : iterable of Side
-        Where they may come from.
+        Where notices may come from.
     describe : callable
-        Says what is waited for.
+        Describes what is waited for.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def look(listening: Iterable[Side], describe: Callable[[], str]) -> None:
 
 
 def _hear(channel: Line) -> None:
-    """Receive what has come on a channel: it concerns one of the communicators that have it, or have had it."""
+    """Receive the notices on a channel: each concerns one of the communicators that have or had it."""
     comm, status = channel.comm, mpi.Status()
     while comm.Iprobe(mpi.ANY_SOURCE, STOPPED_TAG, status):
         notice, source = bytearray(status.Get_count(mpi.BYTE)), status.Get_source()
@@ -98,14 +98,14 @@ def _hear(channel: Line) -> None:
 
 
 def notice_of(error: BaseException) -> str:
-    """What the other ranks are told about the error that stopped a sweep: where it began."""
+    """Return the text of a notice: the error that stopped a sweep, on the rank where it began."""
     return getattr(error, "notice", None) or (
         f"rank {_WORLD.Get_rank()} of the world stopped its sweep with {type(error).__name__}: {error}"
     )
 
 
 def status_of(error: BaseException) -> int:
-    """The status with which a program ends that does not catch an error: that of the rank where it began."""
+    """Return the exit status of a program that does not catch an error: that of the rank where the error began."""
     match error:
         case SystemExit(code=int() as status):
             return int(status)

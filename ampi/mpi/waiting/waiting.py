@@ -1,7 +1,8 @@
 """Waiting in a sweep: it ends when what is waited for has come, or when it is certain that it cannot come.
 
-A rank that computes for minutes is waited for, and a line on stderr says so now and then.  What cannot come is an
-error: a partner has stopped its sweep, which it says in a notice; it has ended; or ranks wait for each other.
+A rank that computes for minutes is waited for, with a line on stderr now and then.  If what is waited for cannot come,
+an error is raised: a partner has sent a notice that it stopped its sweep, its program has ended, or ranks wait for each
+other.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ class Running(threading.local):
     Attributes
     ----------
     listening : list
-        Side sides of its communicators: where notices may come from.
+        Reverse sides of its communicators, on which notices may come.
     underway : list of callable
-        What it has begun, and goes on with whenever it waits.
+        Work that it has started, and continues whenever it waits.
     moved : int
         Number of steps of these so far.
     """
@@ -48,7 +49,7 @@ class Running(threading.local):
         self.moved = 0
 
     def begin(self, listening: Iterable[Side]) -> Callable[[], list[Callable[[], None]]]:
-        """A sweep begins, perhaps inside of another one.
+        """Begin a sweep, perhaps inside of another one.
 
         Returns
         -------
@@ -70,7 +71,7 @@ running = Running()
 
 
 def timeout() -> float | None:
-    """Seconds without progress after which a sweep gives up: AMPI_TIMEOUT; None without it."""
+    """Return the seconds without progress after which a sweep gives up (AMPI_TIMEOUT); None without it."""
     text = os.environ.get("AMPI_TIMEOUT")
     if text is None:
         return None
@@ -86,14 +87,14 @@ def timeout() -> float | None:
 
 
 class Patience:
-    """Pauses between two looks whether something has come: a little longer each time.
+    """Pauses between two tests whether something has come: a little longer each time.
 
-    Used in a ``with`` statement, at the end of which this rank waits no more.
+    Used in a ``with`` statement, at the end of which the wait is over.
 
     Parameters
     ----------
     describe : callable
-        Says what is waited for, for messages.
+        Describes what is waited for, for messages.
     whom : callable, optional
         Gives pairs of a `Side` and a rank on it that must do something, or None if some rank on it must.  Without
         it, some rank of the world must.
@@ -101,7 +102,7 @@ class Patience:
     Attributes
     ----------
     judge : Judge or None
-        Finds out whether it can come at all, once this has lasted for some time.
+        Determines whether it can come at all, once the wait has lasted for some time.
     """
 
     __slots__ = ("began", "checked", "describe", "judge", "turns", "whom")
@@ -123,7 +124,7 @@ class Patience:
             self.judge.board.goes_on()
 
     def waited(self) -> float:
-        """Seconds since the first pause that was long."""
+        """Return the seconds since the first long pause."""
         return time.monotonic() - self.began if self.began else 0.0
 
     def pause(self) -> None:
@@ -170,7 +171,7 @@ class Patience:
 def wait(
     request: mpi.Request, describe: Callable[[], str], reverse: Side | None = None, partner: int | None = None
 ) -> None:
-    """Wait for a request of mpi4py's in a sweep.
+    """Wait for a request of mpi4py in a sweep.
 
     Parameters
     ----------
@@ -200,15 +201,15 @@ def wait(
 
 
 class Outbox:
-    """Adjoints on their way to other ranks.  Sending never blocks: the program may have leant on buffering.
+    """Adjoints on their way to other ranks.  Sending never blocks: the program may have relied on buffering.
 
-    Those that have been delivered are forgotten whenever number or bytes have doubled since the last time.
+    Delivered ones are dropped whenever number or bytes have doubled since the last time.
     """
 
     __slots__ = ("_many", "_much", "_patient", "flights", "nbytes")
 
     _FEW = 32
-    _CACHED = 1 << 18  # delivered memory is used again while it is still in the cache
+    _CACHED = 1 << 18  # delivered memory is reused while it is still in the cache
     _MUCH = 1 << 26
 
     def __init__(self) -> None:
@@ -219,7 +220,7 @@ class Outbox:
         self._patient = self._MUCH
 
     def send(self, reverse: Side, array: np.ndarray, dest: int, tag: int, describe: Callable[[], str]) -> None:
-        """Send an array that nobody changes any more."""
+        """Send an array that is not modified any more."""
         request = reverse.comm.Isend(array, dest, tag)
         if request.Test():
             return
@@ -250,7 +251,7 @@ class Outbox:
 
 
 def outbox_of(sweep: Sweep) -> Outbox:
-    """The outbox of a sweep."""
+    """Return the outbox of a sweep."""
     outbox = sweep.state.get("outbox")
     if outbox is None:
         outbox = sweep.state["outbox"] = Outbox()

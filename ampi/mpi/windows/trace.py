@@ -101,9 +101,9 @@ class Trace:
         self.sweeps = 0
         self.counted = window.order.uses.begin(site) if is_used else None
         self.joined = False
-        communication_of(tape).log(window.reverse).stirred = self.stirred
+        communication_of(tape).log(window.reverse).used_by_others = self.used_by_others
 
-    def stirred(self) -> bool:
+    def used_by_others(self) -> bool:
         """Whether any rank has used the window in epochs of some ranks: all have to take part in the sweep."""
         return self.joined or bool(np.any(self.told()))
 
