@@ -332,7 +332,7 @@ class Buffer:
         return taken
 
     def in_place(self, sweep: Sweep, always: bool = False) -> np.ndarray | None:
-        """Return the adjoint, one-dimensional and not copied; None if it is not contiguous, or (unless ``always``) zero."""
+        """Return the adjoint itself, one-dimensional; None if it is not contiguous, or (unless ``always``) is zero."""
         if self.layout is None and self._has_adjoint() and (always or sweep.has_shadow(self.regions()[0])):
             shadow = sweep.shadow(self.regions()[0])
             if shadow.dtype == self.dtype:
