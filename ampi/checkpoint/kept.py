@@ -118,7 +118,7 @@ class Taped:
                 undo.append(Undo(storage, block, Extent(block)))
                 self.frozen.append(owner)
         self.more += sum(action.saved.nbytes for action in undo)
-        self.tape.records.append(Record(None, undo, ()))
+        self.tape.append_unobserved(Record(None, undo, ()))
 
 
 class InPlaceView:

@@ -259,7 +259,7 @@ def _result(tape: Any, name: str, x: Any, dots: tuple) -> Any:
         if tangent.shape != value.shape:
             raise TapeError(f"the tangent of {name} returned shape {tangent.shape} for a result of shape {value.shape}")
     is_number = is_scalar(x) or not isinstance(x, np.ndarray)
-    return tape.pair(value[()] if is_number else value, tape.together(tangents))
+    return tape.pair(value[()] if is_number else value, tape.stacked(tangents))
 
 
 def _tangent_of(tape: Any, x: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,13 @@ def wrap(
     else:
         seeds.append(memory.region_of(wrapped))
     return wrapped
+
+
+def put_tangents(push: tape.Push, seeds: Sequence[Any], dots: Iterable[Any]) -> None:
+    """Set the tangents of results that `wrap` has made; those of arguments are set already."""
+    for seed, dot in zip(seeds, dots):
+        if isinstance(seed, memory.Region):
+            push.put(seed, dot)
 
 
 def _with_seeds(

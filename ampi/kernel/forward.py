@@ -14,10 +14,11 @@ from ampi.arrays.activity import is_active
 from ampi.errors import ActivityError
 from ampi.kernel import arguments
 from ampi.kernel.arguments import opaque
+from ampi.kernel.call_record import put_tangents, wrap
 from ampi.kernel.case import Case
 from ampi.kernel.contract import derivative_options, load, separated
 from ampi.kernel.lanes import make_tangent_lanes
-from ampi.kernel.result_forms import Fields, as_arrays, as_given
+from ampi.kernel.result_forms import as_arrays, as_given
 from ampi.kernel.runtime import cache
 from ampi.memory import storages as memory
 from ampi.tape.interleaved import FEWEST, WIDTH, padded
@@ -125,11 +126,12 @@ def call(
     if not contract.result_dtypes:
         return result
     facts = zip(contract.result_active, contract.result_dtypes, strict=True)
-    if contract.forms is None:
-        return _wrapped(recording, result, leaves, facts, dots)
-    arrays = as_arrays(result, contract.forms, iter(contract.result_dtypes), leaves)
-    found = _wrapped(recording, arrays, leaves, facts, dots)
-    return as_given(found, contract.forms, result, iter(contract.result_active))
+    given, regions = result, list[Any]()
+    if contract.forms is not None:
+        result = as_arrays(given, contract.forms, iter(contract.result_dtypes), leaves)
+    result = wrap(recording, result, leaves, facts, regions, [])
+    put_tangents(push, regions, dots)
+    return result if contract.forms is None else as_given(result, contract.forms, given, iter(contract.result_active))
 
 
 def run(
@@ -251,35 +253,3 @@ def _structured(structure: Any, found: Iterator[Any]) -> Any:
     if isinstance(structure, tuple):
         return tuple(_structured(part, found) for part in structure)
     return next(found)
-
-
-def _wrapped(
-    recording: tape.Tape, value: Any, leaves: Sequence[Any], facts: Iterator[tuple[bool, str]], dots: Iterator[Any]
-) -> Any:
-    """The result for the user: active leaves as ``ampi.ndarray``, with their tangents."""
-    if value is None:
-        return None
-    if isinstance(value, Fields):
-        for part in [part for part in value if next(facts)[0]]:
-            dot = next(dots)
-            if value.is_new:
-                recording.activate(value.records)
-                recording.forward.put(memory.region_of(part), dot)
-        return value
-    if isinstance(value, (tuple, list)):
-        return arguments.rebuilt(value, [_wrapped(recording, v, leaves, facts, dots) for v in value])
-    has_derivatives, dtype = next(facts)
-    if isinstance(value, np.ndarray):
-        value = arguments.seated(value, leaves)
-    if not has_derivatives:
-        return memory.tracked(value) if isinstance(value, np.ndarray) else value
-    dot = next(dots)
-    if not isinstance(value, np.ndarray):
-        made = memory.tracked_copy(np.dtype(dtype).type(value))
-    elif memory.storage_of(value) is not None:  # an argument: its tangent is set already
-        return memory.tracked(value)
-    else:
-        made = memory.tracked(value)
-    recording.activate(made)
-    recording.forward.put(memory.region_of(made), dot)
-    return made

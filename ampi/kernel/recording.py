@@ -22,7 +22,7 @@ from ampi.kernel.call_contracts import (
     find_tangent_contract,
     refuse_stretching,
 )
-from ampi.kernel.call_record import CallRecord, StandIn, wrap
+from ampi.kernel.call_record import CallRecord, StandIn, put_tangents, wrap
 from ampi.kernel.contract import Contract
 from ampi.kernel.list_arguments import refuse_overlap as refuse_overlap_of_lists
 from ampi.kernel.list_arguments import with_lists
@@ -500,9 +500,8 @@ def finish(
         record.seeds = seeds
         record.outputs = (*record.outputs, *(s for s in seeds if isinstance(s, memory.Region)))
         record.created = [memory.storage_of(array) for array in created]
-        for s, dot in zip(seeds, dots or ()):
-            if isinstance(s, memory.Region):
-                recording.tangents.put(s, dot)
+        if dots is not None:
+            put_tangents(recording.tangents, seeds, dots)
     if recording.before_append is not None:
         recording.before_append()
     recording.append_record(record)

@@ -25,7 +25,7 @@ _UNITS = {
 
 
 def bytes_of(memory: Any, what: str) -> int:
-    """A size such as ``2**30``, ``"8GiB"`` or ``"500 MB"``; ``what`` was given it."""
+    """Return a size such as ``2**30``, ``"8GiB"`` or ``"500 MB"`` in bytes; ``what`` names the caller in errors."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([KMGT]?i?B?)\s*", str(memory))
     if found is None or found[2] not in _UNITS or isinstance(memory, bool):
         raise TapeError(f"{where_called()}: {what}: memory is {memory!r}; write a number of bytes, or '8GiB'")
@@ -33,7 +33,7 @@ def bytes_of(memory: Any, what: str) -> int:
 
 
 def in_words(nbytes: float) -> str:
-    """A size for messages."""
+    """Return a size in bytes as text for messages."""
     for unit in ("bytes", "KiB", "MiB"):
         if nbytes < 1024:
             return f"{nbytes:.4g} {unit}"
@@ -42,7 +42,7 @@ def in_words(nbytes: float) -> str:
 
 
 def budget_for(memory: Any, spill: Any) -> Limit | Spool | None:
-    """What ``ampi.Tape(memory=..., spill=...)`` asks for."""
+    """Return the budget that ``ampi.Tape(memory=..., spill=...)`` asks for."""
     if memory is None:
         if spill is not None and spill is not False:
             raise TapeError(
@@ -68,40 +68,40 @@ class _Budget:
         self.error = ""
 
     def fail(self, error: str) -> TapeError:
-        """There is no more room."""
+        """Note that the budget is exhausted; return the error."""
         self.error = error
         return TapeError(error)
 
     def room(self) -> int:
-        """Bytes that are left of it."""
+        """Return how many bytes of the budget are left."""
         return max(self.most - self.held, 0)
 
     def begin(self) -> None:
-        """A sweep or a walk begins."""
+        """Prepare for a sweep or a walk."""
         if self.error:
             raise TapeError(f"the tape is not complete, and has no derivatives: {self.error}")
 
     def end(self) -> None:
-        """It has ended."""
+        """Finish a sweep or a walk."""
 
 
 class Limit(_Budget):
-    """A budget without a file: to pass it is an error, which names the lines that keep most."""
+    """A budget without a file: exceeding it is an error, which names the lines that keep most."""
 
     def __init__(self, most: int) -> None:
         super().__init__(most)
         self._lines: Counter[str] = Counter()
 
     def note_undo(self, undo: Undo) -> None:
-        """Old values have been saved."""
+        """Count old values that have been saved."""
         self._note(undo.saved.nbytes)
 
     def note_kept(self, record: Any, nbytes: int) -> None:
-        """A kernel has saved so many bytes for its adjoint."""
+        """Count the bytes that a kernel has saved for its adjoint."""
         self._note(nbytes)
 
     def note_states(self, nbytes: int) -> None:
-        """A time loop keeps so many bytes of states and recorded steps."""
+        """Count the bytes of states and recorded steps that a time loop keeps."""
         self._note(nbytes)
 
     def _note(self, nbytes: int) -> None:
@@ -119,7 +119,7 @@ class Limit(_Budget):
 
 
 class Spool(_Budget):
-    """A budget with a file: what was saved first goes there first.
+    """A budget with a file, to which the oldest values go first.
 
     Half of the budget is for what is in memory, the rest for blocks that are being written or read.
     """
@@ -133,18 +133,18 @@ class Spool(_Budget):
         self._lock = threading.Lock()
 
     def note_undo(self, undo: Undo) -> None:
-        """Old values have been saved."""
+        """Count old values that have been saved."""
         if may_go(undo.saved):
             self._note(_UndoItem(undo))
 
     def note_kept(self, record: Any, nbytes: int) -> None:
-        """A kernel has saved so many bytes for its adjoint."""
+        """Count the bytes that a kernel has saved for its adjoint."""
         arrays = [part for part in record.kept if may_go(part)]
         if arrays:
             self._note(_KeptItem(record, arrays))
 
     def note_states(self, nbytes: int) -> None:
-        """A time loop keeps so many bytes of states and recorded steps, which stay in memory."""
+        """Count the bytes of states and recorded steps that a time loop keeps; they stay in memory."""
         with self._lock:
             self.held += nbytes
             self._make_room()
@@ -156,7 +156,7 @@ class Spool(_Budget):
             )
 
     def room(self) -> int:
-        """Bytes that are left of it for what stays in memory: the file takes the rest, through blocks."""
+        """Return how many bytes are left for what stays in memory: the file takes the rest, in blocks."""
         return self.most // 2
 
     def _note(self, item: _Item) -> None:
@@ -173,7 +173,7 @@ class Spool(_Budget):
                 raise self.fail(str(error)) from None
 
     def _spill(self) -> None:
-        """Hand the oldest block to the threads, which have two at a time."""
+        """Hand the oldest block to the writing threads, which have at most two at a time."""
         items: list[_Item] = []
         nbytes = 0
         while self._waiting and nbytes < self.size:
@@ -189,7 +189,7 @@ class Spool(_Budget):
             item.leave([next(found) for _ in item.arrays])
 
     def begin(self) -> None:
-        """A sweep or a walk begins."""
+        """Prepare the file for a sweep or a walk."""
         super().begin()
         for index in self._writing:
             self.file.written(index)
@@ -197,12 +197,12 @@ class Spool(_Budget):
         self.file.rewind()
 
     def end(self) -> None:
-        """It has ended."""
+        """Release the blocks in memory."""
         self.file.rest()
 
 
 class _Item:
-    """Something that may go to the file."""
+    """Something that may be moved to the file."""
 
     __slots__ = ("arrays", "nbytes")
 
@@ -211,7 +211,7 @@ class _Item:
         self.nbytes = sum(array.nbytes for array in arrays)
 
     def leave(self, places: list[Place]) -> None:
-        """The arrays are there now."""
+        """Replace the arrays by their places in the file."""
         raise NotImplementedError
 
 
@@ -243,18 +243,19 @@ _saved: Any = Undo.__dict__["saved"]
 
 
 class UndoInFile(Undo):
-    """An `Undo` whose values are in a file."""
+    """An `Undo` whose saved values are in a file."""
 
     __slots__ = ()
     in_file = True
 
     @property
     def saved(self) -> np.ndarray:  # type: ignore[override]
-        """The values, to be read."""
+        """The saved values, read-only."""
         return _saved.__get__(self).array()
 
     def swap(self) -> None:
-        """Exchange saved and present values: for walks; sweeps put back what is in the file, which stays as it is."""
+        """Exchange saved and present values, for walks. (Sweeps put back what the file holds and leave the file
+        unmodified.)"""
         place = _saved.__get__(self)
         old = self.saved
         present = old.copy(order="K")
@@ -264,7 +265,7 @@ class UndoInFile(Undo):
 
 
 class KeptInFile:
-    """What a run of a kernel saved, some of it in a file."""
+    """What the run of a kernel saved, some of it in a file."""
 
     __slots__ = ("parts",)
 

@@ -1,4 +1,4 @@
-"""What looks like a tape where only other threads or tasks have one."""
+"""The tape that stands for "another thread or task is recording, this one is not"."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .tape import Tape, living
 
 
 class Bystander(Tape):
-    """What `current` is in a thread that has no tape while another thread, or another task, has one.
+    """The tape that `current` returns in a thread without a tape while another thread or task has one.
 
     It records nothing, and on it nothing is active: to use what carries derivatives on the other's tape is an error.
     """
@@ -23,16 +23,16 @@ class Bystander(Tape):
         self.pen = None
 
     def append(self, *arguments: Any, **keywords: Any) -> None:
-        """Nothing is recorded."""
+        """Record nothing."""
 
     append_start = append
 
     def need(self, array: np.ndarray) -> np.ndarray:
-        """Nothing is needed."""
+        """Return the array: nothing is needed."""
         return array
 
     def watches_over(self, array: np.ndarray) -> bool:
-        """Whether an array carries derivatives on the tape of somebody else."""
+        """Return whether an array carries derivatives on an open tape of another thread or task."""
         storage = storage_of(array)
         tape = None if storage is None or storage.tape is None else storage.tape()
         return tape is not None and not tape.closed

@@ -76,7 +76,7 @@ _lock = threading.RLock()  # of records: another thread may look at a number
 
 
 class Statements(AdjointRecord):
-    """A record of statements on elements, and its adjoint.
+    """A record of statements on single elements, and its adjoint.
 
     Attributes
     ----------
@@ -111,17 +111,17 @@ class Statements(AdjointRecord):
 
     @property
     def count(self) -> int:
-        """The tape's variables, those of other records, too."""
+        """The number of variables of the tape, in all its records."""
         return self._recorder().count  # type: ignore[union-attr]  # the tape is alive
 
     def place(self, storage: Storage) -> int:
-        """A storage's place, in a code."""
+        """Add a storage; return its place, times `PLACE`."""
         with _lock:
             self.storages.append(storage)
             return PLACE * (len(self.storages) - 1)
 
     def complete(self) -> None:
-        """Nothing is added to the record any more."""
+        """Close the record: nothing is added any more."""
         with _lock:
             self.last = self.count
             self.integers = array("q", self.integers)
@@ -145,14 +145,14 @@ class Statements(AdjointRecord):
         _compiled[0](np.array(integers, np.int64), np.array(self.reals, np.float64), addresses, adjoints, last)
 
     def tangent(self, push: Push) -> None:
-        """From the first statement to the last."""
+        """Push tangents from the first statement to the last."""
         tangents = push.state.get(Elements)
         if tangents is None:
             tangents = push.state[Elements] = np.zeros(self.count)
         walk_in_python([*self.integers, *self.late], self.reals, self.storages, push, tangents, self.first)
 
     def _block(self, sweep: Sweep, storage: Storage) -> np.ndarray | None:
-        """The shadow of a storage; None if it is zero and stays so."""
+        """Return the shadow of a storage; None if it is zero and stays so."""
         if storage in self.created and storage not in self.read and not sweep.has_block(storage):
             return None
         return sweep.block(storage)
@@ -162,7 +162,8 @@ _compiled: list[Any] = [None, 0]  # the function, and the numbers that were swep
 
 
 def _is_compiled(length: int) -> bool:
-    """Whether compiled code sweeps a record of so many numbers: once Python has spent on others what loading takes."""
+    """Return whether compiled code sweeps a record of this many numbers: it does once Python has spent as much time on
+    other records as loading the compiled code takes."""
     if _compiled[0] is None or length < SHORT:
         return False
     _compiled[1] += length
@@ -170,14 +171,14 @@ def _is_compiled(length: int) -> bool:
 
 
 def set_compiled_sweep(function: Any) -> None:
-    """Tell this floor of a compiled function that does what `sweep_in_python` does, given the addresses of shadows."""
+    """Register the compiled form of `sweep_in_python`, which takes the addresses of shadows."""
     _compiled[0] = function
 
 
 def sweep_in_python(
     integers: Any, reals: Any, storages: list[Storage], blocks: list, adjoints: np.ndarray, variable: int
 ) -> None:
-    """The adjoint of statements: from the last one to the first."""
+    """Apply the adjoints of statements, from the last one to the first."""
     views: dict[int, np.ndarray] = {}
 
     def elements(code: int) -> tuple[np.ndarray | None, int]:
@@ -237,7 +238,8 @@ def sweep_in_python(
 def walk_in_python(
     integers: Any, reals: Any, storages: list[Storage], push: Push, tangents: np.ndarray, variable: int
 ) -> None:
-    """The tangent of statements: they are told apart from the last to the first, and then go the other way."""
+    """Push tangents through statements. They can be told apart only from the last to the first, so that a pass
+    backwards finds where each begins."""
     found: list[tuple[int, int, int]] = []  # where each begins, and where its reals do
     k, r = len(integers), len(reals)
     while k:
@@ -272,7 +274,7 @@ def _product(x_dot: float, partial: float) -> float:
 
 
 def _element(code: int, offset: int, storages: list[Storage], push: Push) -> tuple[np.ndarray, int]:
-    """The tangents of a storage's elements of one precision, and the number of one of them."""
+    """Return the tangents of the elements of a storage in one precision, and the index of one of them."""
     storage = storages[code // PLACE]
     block = push.block(storage)
     if storage.packed:
@@ -282,7 +284,7 @@ def _element(code: int, offset: int, storages: list[Storage], push: Push) -> tup
 
 
 class Elements:
-    """The statements on elements that a tape records.
+    """The statements on single elements that a tape records.
 
     Attributes
     ----------
@@ -331,7 +333,7 @@ class Elements:
         self.lines: dict[str, int] = {}
 
     def open(self) -> list[int]:
-        """Begin a record at the end of the tape; gives its `integers`."""
+        """Begin a record at the end of the tape; return its `integers`."""
         if self.current is not None:
             self.current.complete()
         if self.count - self.sampled >= SAMPLE:
@@ -344,7 +346,7 @@ class Elements:
         return self.integers
 
     def enlarge(self) -> int:
-        """Make room for some more scalars; gives their number."""
+        """Allocate memory for some more scalars; return their number."""
         memory = np.empty(ROOM)
         self.pool = memoryview(memory)
         self.shown = memory.view(Pool)
@@ -355,16 +357,17 @@ class Elements:
 
     @staticmethod
     def can_read(storage: Storage) -> bool:
-        """Whether what is in memory came by what the tape has a record of, and has adjoints of the usual kind."""
+        """Return whether statements may read a storage: a record tells where its values came from, and its shadow has
+        the usual form."""
         return not (storage.arriving or storage.packed or storage.volatile or storage.guard)
 
     def place(self, storage: Storage) -> int:
-        """The code of a storage that the present record has not met yet."""
+        """Return the code of a storage that is new in the present record."""
         found = self.places[storage] = self.current.place(storage)  # type: ignore[union-attr]
         return found
 
     def store(self, variable: int, storage: Storage, dtype: np.dtype) -> None:
-        """A variable is stored in memory that nobody has seen yet: from here on it is there."""
+        """Store a variable in memory that no other code has seen yet, and which holds it from now on."""
         made = self.statements[bisect_right(self.first_of, variable) - 1]
         code = made.place(storage) + STORE + BITS[dtype.type]
         made.created.append(storage)
@@ -375,7 +378,7 @@ class Elements:
                 made.late += (variable, 0, code)
 
     def _sample(self) -> None:
-        """Count what the program's present line does, and say once that there is a faster way."""
+        """Count the operations of the present line, and warn once that a kernel would be faster."""
         where = where_called()
         number = self.lines.get(where, 0) + self.count - self.sampled
         self.sampled = self.count
@@ -389,8 +392,8 @@ class Elements:
             )
 
     def save(self, storage: Storage, array: np.ndarray, region: Region, offset: int) -> bool:
-        """Before an element is overwritten: save what tapes need of the memory around it.  False if that has to be
-        done in another way."""
+        """Save what tapes need of the memory around an element that is about to be overwritten. Return False if it must
+        be saved in another way."""
         low = storage.address + offset
         element = Extent.of_range(low, low + region.dtype.itemsize)
         with needs_lock:
@@ -414,7 +417,7 @@ class Elements:
                         self.open()
                     self.current.undo.append(saved)  # type: ignore[union-attr]
                 else:
-                    other.records.append(Record(None, [saved], ()))
+                    other.append_unobserved(Record(None, [saved], ()))
         return True
 
 
@@ -422,7 +425,7 @@ _said: set[str] = set()
 
 
 class _Bytes:
-    """Gives NumPy a range of an array's memory, and keeps the array alive."""
+    """A range of an array's memory, for NumPy; it keeps the array alive."""
 
     def __init__(self, array: np.ndarray, begin: int, end: int) -> None:
         self.array = array
@@ -434,7 +437,7 @@ def _bytes_of(array: np.ndarray, begin: int, end: int) -> np.ndarray:
 
 
 def steps_of(region: Region) -> tuple:
-    """How to find elements of an array: offset of the first one, strides, shape and what is added to codes.
+    """Return what finds elements of an array: the offset of the first one, strides, shape, and what is added to codes.
 
     An empty tuple if statements on its elements have to be recorded in another way.
     """
@@ -452,8 +455,8 @@ def steps_of(region: Region) -> tuple:
 
 
 def offset_of(region: Region, key: Any) -> int | None:
-    """The offset of the element that a key of integers selects, in its storage; None if it is another key, or if the
-    element's statements have to be recorded in another way.
+    """Return the offset in its storage of the element that a key of integers selects; None for any other key, and for
+    elements whose statements must be recorded in another way.
 
     An array of which an eighth of the elements have been asked for gets a table of their offsets: what is in there is
     found in half the time.

@@ -16,15 +16,8 @@ from .tape import Tape
 from .undo import Need, Undo
 
 
-class _AtOnce(list):
-    """Records that are given to somebody as soon as they are there."""
-
-    def __init__(self, give: Callable[[Any], None]) -> None:
-        self.append = give  # type: ignore[method-assign]
-
-
 class ForwardTape(Tape):
-    """What records while `ampi.jvp` runs: it pushes tangents through every operation at once, and keeps nothing.
+    """The tape of `ampi.jvp`: it pushes tangents through each operation at once, and keeps no record.
 
     Attributes
     ----------
@@ -34,16 +27,15 @@ class ForwardTape(Tape):
 
     def __init__(self, make: Callable[[Tape], Push] = Push) -> None:
         super().__init__()
-        self.records = _AtOnce(self._push_record)
         self.forward = make(self)
         self.pen = None
-        self.append_record = self._push_record
+        self.append_record = self.append_unobserved
         self._needed: set[Storage] = set()
         self._overwritten: list[Region] | None = None
 
     @property
     def latest(self) -> tuple[Any, Any, Any]:  # type: ignore[override]
-        """Of no communicator: none of the short ways of messages is taken."""
+        """The log of the latest message, of no communicator: the short cuts for messages do not apply."""
         return self._latest
 
     @latest.setter
@@ -51,40 +43,44 @@ class ForwardTape(Tape):
         self._latest = None, *given[1:]
 
     def start(self, array: np.ndarray, tangent: Any) -> None:
-        """Memory of an independent has a tangent."""
+        """Give the memory of an independent its tangent."""
         self.activate(array)
         self.forward.put(region_of(array), tangent)
 
     def tangent_at(self, array: np.ndarray) -> np.ndarray:
-        """A copy of the tangent of an array."""
+        """Return a copy of the tangent of an array."""
         if not self.is_active(array):
             lead = () if self.forward.lanes is None else (len(self.forward.lanes),)
             return np.zeros((*lead, *array.shape), array.dtype)
         return np.array(self.forward.get(region_of(array)))
 
     def finish(self, error: BaseException | None) -> None:
-        """The program has ended."""
+        """End forward mode; ``error`` is the one with which the program ended, or None."""
         self.forward.finish(error)
 
     def dismantle(self) -> None:
-        """Nothing is asked of the tape any more; see `Push.dismantle`."""
-        vars(self.records).clear()  # which give them to this tape
-        self.records = []
+        """Break reference cycles once the tape is no longer used; see `Push.dismantle`."""
         self.append_record = self.records.append
         self.forward.dismantle()
 
     def append(self, adjoint: Any, undo: Sequence[Undo] = (), created: Sequence[np.ndarray] = ()) -> None:
-        """An operation has just run: push the tangents through it."""
+        """Push tangents through an operation that has just run."""
         if self.before_append is not None:
             self.before_append()
         self._push(adjoint, undo)
 
     def append_start(self, adjoint: Any, undo: Sequence[Undo] = ()) -> None:
-        """The same for the start of a communication."""
+        """Push tangents through the start of a communication."""
         self._push(adjoint, undo)
 
-    def _push_record(self, record: Any) -> None:
+    def append_unobserved(self, record: Any) -> None:
+        """Push tangents through an operation."""
         self._push(record.adjoint, record.undo)
+
+    def appender(self) -> Callable[[Any], None]:
+        """`append_unobserved` as a function that does not keep the tape alive."""
+        reference = self.reference
+        return lambda record: reference().append_unobserved(record)  # type: ignore[union-attr]
 
     def _push(self, adjoint: Any, undo: Sequence[Undo]) -> None:
         self._noted.clear()
@@ -98,7 +94,7 @@ class ForwardTape(Tape):
 
     @contextlib.contextmanager
     def noting_overwritten(self) -> Iterator[list[Region]]:
-        """Gives the regions of active memory that constants overwrite inside."""
+        """Collect the regions of active memory that constants overwrite inside the block."""
         found: list[Region] = []
         outer, self._overwritten = self._overwritten, found
         try:
@@ -116,19 +112,19 @@ class ForwardTape(Tape):
         self._copies.clear()
 
     def need(self, array: np.ndarray) -> np.ndarray:
-        """Say that the record that comes next wants the values an array has now."""
+        """Note that the next record needs the present values of an array."""
         storage = storage_of(array)
         if storage is not None:
             self._needed.add(storage)
         return super().need(array)
 
     def need_again(self, need: Need) -> None:
-        """`need` for an array of which it is known where it lies."""
+        """`need` for an array whose extent is known."""
         self._needed.add(need.storage)
         super().need_again(need)
 
     def watch(self, x: Any) -> Any:
-        """Not of forward mode."""
+        """Raise: not available in forward mode."""
         raise TapeError("ampi.jvp is not a tape to watch on")
 
     gradient = watch

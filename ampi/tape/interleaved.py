@@ -1,4 +1,4 @@
-"""Shadows of all directions of a vector sweep, side by side: the form in which kernels' adjoints take them.
+"""Interleaved shadows of a vector sweep: all directions of one element side by side, as kernels' adjoints take them.
 
 An element's adjoints lie one behind the other, so that a program with a vector for each derivative reads and writes
 them at once.  Whatever else asks for the shadows of one direction finds them in rows again; a storage goes from one
@@ -20,12 +20,12 @@ _DTYPES = frozenset(map(np.dtype, ("f8", "f4")))
 
 
 def padded(count: int) -> int:
-    """The directions there is room for: whole vectors of them."""
+    """Return the number of directions rounded up to whole vectors."""
     return -(-count // WIDTH) * WIDTH
 
 
 def fits(region: Region) -> bool:
-    """Whether a region can be seen in shadows that are side by side."""
+    """Return whether a region can be viewed in interleaved shadows."""
     storage, dtype = region.storage, region.dtype
     if dtype not in _DTYPES or storage.volatile or storage.packed or storage.elsewhere:
         return False
@@ -34,14 +34,14 @@ def fits(region: Region) -> bool:
 
 
 def unset(storage: Storage, dtype: np.dtype, count: int) -> np.ndarray:
-    """Room for the adjoints of a storage side by side, which holds anything."""
+    """Allocate interleaved adjoints of a storage without setting them."""
     shape = storage.nbytes // dtype.itemsize, padded(count)
     memory = np.empty(storage.nbytes * shape[1] + LINE, np.uint8)
     return np.ndarray(shape, dtype, memory, -address_of(memory) % LINE)
 
 
 def of_rows(rows: np.ndarray | None, storage: Storage, dtype: np.dtype, count: int) -> np.ndarray:
-    """The adjoints of a storage side by side; ``rows`` of bytes have them in each direction (None: zeros)."""
+    """Interleave the adjoints of a storage; each of the ``rows`` of bytes has one direction (None: zeros)."""
     block = unset(storage, dtype, count)
     if rows is None:
         block[...] = 0
@@ -52,13 +52,13 @@ def of_rows(rows: np.ndarray | None, storage: Storage, dtype: np.dtype, count: i
 
 
 def into_rows(block: np.ndarray, rows: np.ndarray) -> None:
-    """Put adjoints that are side by side into rows of bytes, one for each direction."""
+    """Copy interleaved adjoints into rows of bytes, one for each direction."""
     size, dtype = block.shape[0], block.dtype
     rows[:, : size * dtype.itemsize].view(dtype)[...] = block[:, : len(rows)].T
 
 
 def seen(block: np.ndarray, region: Region) -> np.ndarray:
-    """A region's adjoints in such a block; the directions are the last axis."""
+    """View the adjoints of a region in such a block; the directions are the last axis."""
     room = block.shape[1]
     if 0 in region.shape:  # which may lie anywhere
         return np.empty((*region.shape, room), block.dtype)

@@ -30,14 +30,14 @@ _USUAL = np.dtype(np.float64), 0
 
 
 class _Guarded(weakref.WeakKeyDictionary[Storage, np.ndarray]):
-    """Blocks of tangents, some of which are not to be touched at any time."""
+    """Blocks of tangents, some of which must be checked before each access."""
 
     def __init__(self, blocks: weakref.WeakKeyDictionary[Storage, np.ndarray]) -> None:
         super().__init__(blocks)
         self.checks: weakref.WeakKeyDictionary[Storage, Callable[[], None]] = weakref.WeakKeyDictionary()
 
     def get(self, storage: Storage, default: Any = None) -> Any:
-        """The block of a storage, which is going to be touched."""
+        """Return the block of a storage after its check."""
         check = self.checks.get(storage)
         if check is not None:
             check()
@@ -80,24 +80,25 @@ class Push:
 
     @property
     def whole(self) -> Push:
-        """The tangents of all directions, of which these are one."""
+        """The push of all directions to which this one belongs."""
         return self
 
     def like(self, tape: Tape) -> Push:
-        """The tangents of another tape, in as many directions."""
+        """Return a push for another tape, with as many directions."""
         return Push(tape)
 
     @property
     def walks(self) -> bool:
-        """Whether this is a walk over the records of a closed tape."""
+        """True if this is a walk over the records of a closed tape."""
         return self.tape.forward is not self and self.tape.tangents is not self
 
     def at_end(self, callback: Callable[[BaseException | None], None]) -> None:
-        """Have ``callback(error)`` called at the very end, with the error that has come or None; the last one first."""
+        """Have ``callback(error)`` called at the very end, with the error that stopped the program or None; the last
+        one first."""
         self.ends.append(callback)
 
     def finish(self, error: BaseException | None, refuse: Callable[[BaseException], None] | None = None) -> None:
-        """This is the end.  What goes wrong in it, those who come later are told, and first of all ``refuse``."""
+        """Call the callbacks of `at_end`. An error in one of them is passed to the others, and first to ``refuse``."""
         ends, self.ends = self.ends, []
         raised: BaseException | None = None
         for end in reversed(ends):
@@ -111,7 +112,7 @@ class Push:
             raise raised
 
     def dismantle(self) -> None:
-        """All is over: in a circle, the tape would outlive its last reference, with all that it keeps."""
+        """Break reference cycles: in one, the tape would outlive its last reference with all that it keeps."""
         self.state, self.ahead, self.then, self.at_last = {}, {}, {}, []
         self._blocks = weakref.WeakKeyDictionary()  # and with them what guards them
         for lane in self.lanes or ():
@@ -121,32 +122,33 @@ class Push:
         self.tape = None  # type: ignore[assignment]
 
     def has_shadow(self, region: Region) -> bool:
-        """Whether the region's storage has a tangent; if not, it is zero."""
+        """Return whether a region's storage has a tangent; if not, it is zero."""
         return region.storage in self._blocks
 
     def has_block(self, storage: Storage) -> bool:
-        """The same for all of a storage."""
+        """Return whether a storage has a tangent."""
         return storage in self._blocks
 
     def block(self, storage: Storage) -> np.ndarray:
-        """The tangent of all of a storage, as bytes in place; zeros at first use."""
+        """Return the tangent of a whole storage, as bytes, in place; zeros at first use."""
         block = self._blocks.get(storage)
         if block is None:
             block = self._blocks[storage] = zeroed(storage.nbytes * SLOT if storage.packed else storage.nbytes)
         return self._in_slots(storage, block) if storage.packed else block
 
     def adopt(self, storage: Storage, block: np.ndarray) -> None:
-        """The tangent of a storage is kept elsewhere: in these bytes."""
+        """Use these bytes as the tangent of a storage."""
         self._blocks[storage] = block
 
     def guard(self, storage: Storage, check: Callable[[], None]) -> None:
-        """Have ``check()`` called before the tangent of a storage is taken or set."""
+        """Have ``check()`` called before each access to the tangent of a storage."""
         if not isinstance(self._blocks, _Guarded):
             self._blocks = _Guarded(self._blocks)
         self._blocks.checks[storage] = check
 
     def _in_slots(self, storage: Storage, block: np.ndarray) -> np.ndarray:
-        """The block of memory of bytes into which numbers have been written so far, with a slot for each byte."""
+        """Return the block of a packed storage with a slot for each byte; numbers written so far are moved to their
+        slots."""
         if block.size == storage.nbytes * SLOT:
             return block
         dtype, start = self._unusual.get(storage, _USUAL)
@@ -162,7 +164,7 @@ class Push:
         return slots
 
     def shadow(self, region: Region) -> np.ndarray:
-        """The region's tangent, in place; zeros at first use."""
+        """Return the tangent of a region, in place; zeros at first use."""
         storage = region.storage
         block = self._blocks.get(storage)
         if block is None:
@@ -173,14 +175,14 @@ class Push:
         return region.view(block)
 
     def _note_numbers(self, region: Region) -> None:
-        """A storage has its first numbers."""
+        """Note the dtype and offset of the first numbers in a storage."""
         if region.dtype.char != "d" or region.offset & 7:
             self._unusual[region.storage] = region.dtype, region.offset
 
     shadow_again = reading = shadow
 
     def get(self, region: Region) -> np.ndarray:
-        """The region's tangent, to be read at once and not to be changed."""
+        """Return the tangent of a region, to be read at once and not to be modified."""
         block = self._blocks.get(region.storage)
         if block is not None:
             return region.view(self._in_slots(region.storage, block) if region.storage.packed else block)
@@ -188,7 +190,7 @@ class Push:
         return np.broadcast_to(zero, region.shape) if region.dtype.names is None else self.shadow(region)
 
     def dtype(self, region: Region) -> np.dtype:
-        """Of the region's tangent."""
+        """Return the dtype of a region's tangent."""
         return _USUAL[0] if region.storage.packed else region.dtype
 
     def put(self, region: Region, value: Any, mask: Any = True) -> None:
@@ -204,7 +206,8 @@ class Push:
             np.copyto(self.shadow(region), value, "unsafe", np.broadcast_to(mask, region.shape))
 
     def zero(self, region: Region, key: Any = ...) -> None:
-        """The tangent of memory overwritten by a constant (of ``region[key]`` only, where a key is given)."""
+        """Set the tangent of memory overwritten by a constant to zero (of ``region[key]`` only, where a key is
+        given)."""
         if region.storage in self._blocks:
             self.shadow(region)[key] = 0
 
@@ -214,14 +217,14 @@ class Push:
         np.add(shadow, np.real(value) if region.dtype.kind == "f" else value, out=shadow, casting="same_kind")
 
     def value(self, array: np.ndarray) -> np.ndarray:
-        """The values that an array (from `Tape.need`) had when the operation of this record ran: memory has them."""
+        """Return the values that an array (from `Tape.need`) had when the operation ran: they are in memory."""
         return array
 
     def put_back(self, storages: Any) -> None:
-        """Nothing: memory is as it was when the operation of this record ran."""
+        """Do nothing: memory is as it was when the operation ran."""
 
     def push(self, adjoint: Any, undos: Sequence[Undo]) -> None:
-        """Push the tangents through one operation.  Memory is as after it, and is so again afterwards."""
+        """Push tangents through one operation. Memory is as after it, before and after the call."""
         rule = tangent_of(adjoint)
         wanted = adjoint.arrays_after
         if wanted:
@@ -239,12 +242,12 @@ class Push:
                 undo.swap_values()
 
     def apply(self, adjoint: Any, rule: Callable[[Any], None]) -> None:
-        """Push the tangents through an operation."""
+        """Call the tangent rule of an operation."""
         rule(self)
 
 
 def tangent_of(adjoint: Any) -> Callable[[Push], None]:
-    """The tangent rule that belongs to an adjoint."""
+    """Return the tangent rule of an adjoint."""
     rule = adjoint.tangent
     if rule is None:
         raise no_tangent(f"this operation ({name_of(adjoint)})")
@@ -252,7 +255,7 @@ def tangent_of(adjoint: Any) -> Callable[[Push], None]:
 
 
 def no_tangent(what: str) -> ActivityError:
-    """The error for what forward mode does not cover."""
+    """Return the error for an operation that forward mode does not cover."""
     return ActivityError(
         f"{where_called()}: {what} has no tangent yet, so ampi.jvp and tape.tangent cannot go through it; take "
         "ampi.vjp, or ampi.value(x) if it is a constant"
@@ -260,7 +263,7 @@ def no_tangent(what: str) -> ActivityError:
 
 
 def not_kept(what: str) -> ActivityError:
-    """The error for what a walk covers on tapes that are made for it."""
+    """Return the error for an operation that can be walked only on tapes made with ``tangents=True``."""
     return ActivityError(
         f"{where_called()}: {what}: this tape keeps what takes it back and not what takes it forward; make it with "
         "ampi.Tape(tangents=True), or take ampi.linearize or ampi.jvp"

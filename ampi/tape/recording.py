@@ -1,4 +1,4 @@
-"""Which tape records here: a context variable, which each thread and each task of asyncio has for itself.
+"""Which tape records in this thread: a context variable, which each thread and each asyncio task has for itself.
 
 A tape records what the thread that opened it does.  Another thread knows nothing of it, even if it runs in a copy of
 the context; there `current` is a `Bystander` as long as any tape is open, so that what it does with arrays that carry
@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 
 class Scope:
-    """What a block of the program says about recording; copies of a context share it.
+    """The recording state of a block of the program; copies of a context share it.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ scope_now = _scope.get
 
 
 class _Thread(threading.local):
-    """A thread, which its identifier does not tell from one that has ended."""
+    """A thread; its identifier alone may be that of one that has ended."""
 
     def __init__(self) -> None:
         self.token = object()
@@ -68,7 +68,7 @@ _thread = _Thread()
 
 
 def this_thread() -> object:
-    """Stands for this thread, and for no other before or after it."""
+    """Return an object that stands for this thread, and for no other before or after it."""
     return _thread.token
 
 
@@ -91,7 +91,7 @@ def sweeps_for(thread: int) -> Iterator[None]:
 
 
 def set_bystander(bystander: Any) -> None:
-    """Tell this module what `current` is for those who have no tape while others have."""
+    """Register what `current` returns in threads without a tape while others have one."""
     _bystander[0] = bystander
 
 
@@ -122,7 +122,7 @@ def opened() -> Any:
 
 
 def around() -> Iterator[Any]:
-    """The tapes that this thread opened around what is being done now, the innermost first."""
+    """Iterate over the tapes that this thread opened around the running code, the innermost first."""
     scope: Scope | None = scope_now()
     while scope is not None:
         if scope.opened is not None and scope.thread == get_ident():
@@ -131,12 +131,12 @@ def around() -> Iterator[Any]:
 
 
 def is_around(tape: Any) -> bool:
-    """Whether a tape was opened by this thread around what is being done now."""
+    """Return whether this thread opened a tape around the running code."""
     return any(other is tape for other in around())
 
 
 def would_lose(tape: Any) -> bool:
-    """Whether what carries derivatives on an open tape, that does not record here, would lose them here.
+    """Return whether arrays that carry derivatives on an open tape, which does not record here, would lose them here.
 
     It is taken as constant inside of a block of `ampi.passive` that is not itself around the tape.
     """
@@ -151,7 +151,7 @@ def would_lose(tape: Any) -> bool:
 
 
 def enter(tape: Any) -> None:
-    """A tape begins to record."""
+    """Start recording on a tape."""
     scope = Scope(tape, tape, get_ident(), scope_now())
     with _lock:
         open_tapes.append(tape)
@@ -161,7 +161,7 @@ def enter(tape: Any) -> None:
 
 
 def leave(tape: Any) -> bool:
-    """A tape ends to record, in whatever context: those that still have its scopes go on as it is around these.
+    """Stop recording on a tape, in any context: contexts that still have its scopes go on with the tapes around it.
 
     Returns
     -------
@@ -213,7 +213,7 @@ def passive() -> Iterator[None]:
 
 
 def passively() -> Scope:
-    """Begin what `passive` is around, which ends with `actively`."""
+    """Enter a block of `passive`; `actively` ends it."""
     outer = scope_now()
     scope = Scope(None, opened(), get_ident(), outer)
     _scope.set(scope)
@@ -221,14 +221,14 @@ def passively() -> Scope:
 
 
 def actively(scope: Scope) -> None:
-    """End what `passively` began."""
+    """End the block that `passively` entered."""
     if scope_now() is scope:  # or a generator ends it elsewhere, where it did not begin
         _scope.set(scope.outer)  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager
 def resumed(tape: Any) -> Iterator[None]:
-    """Inside this block an open tape records again, whatever is around it."""
+    """Have an open tape record again inside this block, whatever is around it."""
     scope = Scope(tape, tape, get_ident(), scope_now())
     _scope.set(scope)
     try:
@@ -239,7 +239,7 @@ def resumed(tape: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def restored() -> Iterator[None]:
-    """After this block what records is what recorded before it, whatever was left open inside."""
+    """Restore after this block what recorded before it, whatever was left open inside."""
     before = scope_now()
     try:
         yield
@@ -248,13 +248,13 @@ def restored() -> Iterator[None]:
 
 
 def is_passive() -> bool:
-    """Whether this is inside `ampi.passive`."""
+    """Return whether the caller is inside `ampi.passive`."""
     scope = scope_now()
     return scope.tape is None and scope.thread is not None
 
 
 def _after_fork() -> None:
-    """In a child process the parent's tapes record nothing, and its active arrays are those of somebody else."""
+    """Stop the parent's tapes in a child process, where their active arrays belong to another process."""
     global _lock
     _lock = threading.RLock()
     for tape in open_tapes:

@@ -19,7 +19,7 @@ SecondOrder = Literal["linear", "differentiated", "joint"]
 
 
 class Adjoint(Protocol):
-    """The adjoint of an operation, and what sweeps and pushes have to know about it.
+    """The protocol of adjoints: what sweeps and pushes have to know about an operation.
 
     Classes of adjoints inherit the usual answers from `BaseAdjoint`, and override those that differ.
     """
@@ -77,7 +77,7 @@ class Adjoint(Protocol):
 
 
 class BaseAdjoint:
-    """The usual answers to what `Adjoint` asks, for classes of adjoints."""
+    """Defaults for the attributes of an `Adjoint`, for its classes to inherit."""
 
     __slots__ = ()
     name: str | None = None
@@ -93,7 +93,7 @@ class BaseAdjoint:
 
 
 class FunctionAdjoint(BaseAdjoint):
-    """A plain function of the sweep as an adjoint."""
+    """An adjoint that is a plain function of the sweep."""
 
     __slots__ = ("function", "name")
 
@@ -155,7 +155,7 @@ class Watch(BaseAdjoint):
         sweep.state["watch results"][id(self.region)] = found
 
     def tangent(self, push: Push) -> None:
-        """The tangent of an independent is what it is given."""
+        """Set the tangent that was given for the independent."""
         push.put(self.region, push.state.get(self.region.place, 0.0))
 
 
@@ -179,7 +179,7 @@ class Zero(BaseAdjoint):
 
 
 class Output(BaseAdjoint):
-    """Active values that left the program while a tape recorded; where a seed may come in.
+    """Active values that left the program while a tape recorded; a seed may be given for them.
 
     Attributes
     ----------
@@ -207,10 +207,10 @@ class Output(BaseAdjoint):
         return f"<Output of shape {self.shape} by {self.operation} to {self.target}, {self.where}>"
 
     def __call__(self, sweep: Sweep) -> None:
-        """What was written gets its seed."""
+        """Add the seed to the adjoint of what was written."""
         seed = sweep.state.get(self)
         if seed is not None:
             self.buffer.add(sweep, seed.ravel(self.order))
 
     def tangent(self, push: Push) -> None:
-        """Nothing: it has left the program."""
+        """Do nothing: the values have left the program."""

@@ -1,4 +1,4 @@
-"""Whether a step of a time loop runs for the first time, or once more for its adjoint: `once`; and what it saw."""
+"""`once`, and whether a step of a time loop runs for the first time or again for its adjoint."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ is_first = _first.get
 
 
 def is_again() -> bool:
-    """Whether a step of `ampi.timeloop` runs once more here: what has an effect outside of the program is left out."""
+    """Return whether a step of `ampi.timeloop` is being rerun: effects outside the program are then left out."""
     return _first.get() is False
 
 
 class Book:
-    """What was decided outside of the program in a step, in the order of the calls: see `mpi.outcomes`.
+    """Decisions made outside the program during a step, in the order of the calls; see `mpi.outcomes`.
 
     Parameters
     ----------
@@ -42,12 +42,12 @@ class Book:
         self._at = 0
 
     def enter(self, name: str, outcome: Any) -> list[Any]:
-        """Add what has come out; the entry, whose outcome may be known later."""
+        """Add an outcome; return its entry, whose outcome may be set later."""
         self.entries.append([name, outcome])
         return self.entries[-1]
 
     def next(self, name: str) -> Any:
-        """What came out here."""
+        """Return the next recorded outcome."""
         known = self.entries[self._at][0] if self._at < len(self.entries) else "nothing of the kind"
         if known != name:
             raise TapeError(
@@ -64,7 +64,7 @@ books = _books.get
 
 
 class StepRuns:
-    """Around a step: what it does is done for the first time, unless a loop around it runs its own step once more.
+    """Context of a step: it runs for the first time unless a loop around it reruns its own step.
 
     ``outcomes`` are the entries of the step's book, which it fills if they are empty and it runs for the first time.
     """

@@ -20,7 +20,6 @@ from ..base.program_lines import where_called
 from ..errors import ActivityError
 from ..memory.blocks import copied
 from ..memory.extents import Extent
-from ..memory.regions import SLOT
 from ..memory.storages import (
     CHECKED,
     Region,
@@ -35,17 +34,18 @@ from ..memory.storages import (
     tracked_copy,
 )
 from .forward import ForwardTape
+from .lanes import Lane, LanedSweep
 from .push import Push
 from .recording import actively, passively, resumed
-from .records import Adjoint, Record, SecondOrder, name_of
+from .records import Adjoint, SecondOrder, name_of
 from .seeds import plant
-from .sweep import Sweep, lanes_of
+from .sweep import lanes_of, size_of_block
 from .tape import Tape
 from .undo import Undo
 
 
 def kind_of(adjoint: Adjoint) -> SecondOrder:
-    """How an adjoint is differentiated; raises where it cannot be."""
+    """Return how an adjoint is applied in second order; raise if it cannot be."""
     kind = adjoint.second_order
     if kind is None:
         raise no_second_derivative(f"this operation ({name_of(adjoint)})")
@@ -53,7 +53,7 @@ def kind_of(adjoint: Adjoint) -> SecondOrder:
 
 
 def no_second_derivative(what: str) -> ActivityError:
-    """The error for what second order does not cover."""
+    """Return the error for an operation that second order does not cover."""
     return ActivityError(
         f"{where_called()}: {what} has no second derivative yet, so ampi.hvp cannot go through it; take differences of "
         "ampi.grad, or ampi.value(x) if it is a constant"
@@ -61,7 +61,7 @@ def no_second_derivative(what: str) -> ActivityError:
 
 
 class PairUndo(Undo):
-    """Values that were overwritten, and their tangents.
+    """Overwritten values and their tangents.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class PairUndo(Undo):
     swap_values = Undo.swap
 
     def holds_tangents(self, view: np.ndarray, extent: Extent) -> list[np.ndarray] | None:
-        """The saved tangents of an array of which `holds` gives the values; None if they are zero."""
+        """Return the saved tangents of an array whose values `holds` returns; None if they are zero."""
         if self.tangents is None:
             return None
         return [self.part_of(tangent, view, extent) for tangent in self.tangents]  # type: ignore[misc]
@@ -101,19 +101,12 @@ class PairUndo(Undo):
         self.tangents = present
 
     def nbytes_of_tangents(self) -> int:
-        """What they take."""
+        """Return the size of the saved tangents in bytes."""
         return sum(tangent.nbytes for tangent in self.tangents or ())
 
 
-class _Kept(list):
-    """The records of a tape, which are also given to somebody."""
-
-    def __init__(self, give: Callable[[Any], None]) -> None:
-        self.append = give  # type: ignore[method-assign]
-
-
 class SecondTape(ForwardTape):
-    """What records while `ampi.hvp` runs.
+    """The tape of `ampi.hvp`: it records, and pushes tangents as well.
 
     Attributes
     ----------
@@ -133,12 +126,10 @@ class SecondTape(ForwardTape):
         self.forward = None
         self.sweeping = False
         self.undone_bytes = 0
-        self.records = _Kept(self._take)
-        self.append_record = self._take
 
     @contextmanager
     def pushing(self) -> Iterator[None]:
-        """Inside it looks like a tape of forward mode."""
+        """Make the tape behave as one of forward mode inside the block."""
         outer, self.forward = self.forward, self.tangents
         try:
             yield
@@ -146,23 +137,24 @@ class SecondTape(ForwardTape):
             self.forward = outer
 
     def sweep_begins(self) -> None:
-        """The program has ended: only tangents are pushed from here on."""
+        """Stop recording: from here on the tape only pushes tangents."""
         if self.observer is not None:
             self.observer.close()
             self.observer = None
-        self.append_record = self._take
+        self.append_record = self.append_unobserved
         self.forward = self.tangents
         self.sweeping = True
 
     def finish(self, error: BaseException | None) -> None:
-        """The program has ended.  Where that goes wrong there is no sweep, for which others may wait."""
+        """End the program; if that raises an error there is no sweep, and other ranks that wait for it are told."""
         self.tangents.finish(error, self.refuse)
 
     watch = Tape.watch
     append = Tape.append
     append_start = Tape.append_start
 
-    def _take(self, record: Any) -> None:
+    def append_unobserved(self, record: Any) -> None:
+        """Push tangents through an operation, and record it while the program runs."""
         adjoint = record.adjoint
         if self.sweeping:
             self._push(adjoint, record.undo)
@@ -170,7 +162,7 @@ class SecondTape(ForwardTape):
         self._noted.clear()
         if adjoint is not None:
             kind_of(adjoint)
-        list.append(self.records, record)
+        self.records.append(record)
         if adjoint is not None and not adjoint.propagates_tangents:
             scope = passively()  # the values of rules are tracked, for the sweep
             try:
@@ -179,27 +171,27 @@ class SecondTape(ForwardTape):
                 actively(scope)
 
     def activate(self, array: np.ndarray) -> None:
-        """As of any tape, but nobody looks who changes the memory (``AMPI_CHECK``), as `ampi.grad` does."""
+        """As for other tapes, but ``AMPI_CHECK`` does not guard the memory, as in `ampi.grad`."""
         super().activate(array)
         storage: Any = storage_of(array)
         if storage.guard == CHECKED:
             storage.guard = 0
 
     def start(self, array: np.ndarray, tangent: Any) -> None:
-        """An array has a tangent."""
+        """Give an array a tangent."""
         self.activate(array)
         self.tangents.put(region_of(array), tangent)
 
     def tangent_at(self, array: np.ndarray) -> np.ndarray:
-        """A copy of the tangent of an array; of several ones, with a first axis for the directions."""
+        """Return a copy of the tangent of an array; in several directions with a first axis for them."""
         with self.pushing():
             return super().tangent_at(array)
 
     def deactivate(self, array: np.ndarray) -> None:
-        """Nothing: a sweep puts memory back to values that carry derivatives."""
+        """Do nothing: a sweep restores values that carry derivatives."""
 
     def undo_of(self, storage: Storage, array: np.ndarray, extent: Extent, key: Any) -> Undo:
-        """What undoes a write."""
+        """Return the undo of a write that is about to be made, with tangents."""
         if self.sweeping:
             return Undo(storage, array, extent, key)
         made = PairUndo(storage, array, extent, key, self.tangents)
@@ -207,7 +199,7 @@ class SecondTape(ForwardTape):
         return made
 
     def need(self, array: np.ndarray) -> np.ndarray:
-        """As of any tape, with tracked arrays for those that carry derivatives."""
+        """As for other tapes, with tracked arrays for those that carry derivatives."""
         if self.sweeping:
             return ForwardTape.need(self, array)
         found = Tape.need(self, array)
@@ -219,22 +211,21 @@ class SecondTape(ForwardTape):
         return self.pair(np.array(found), self.tangent_at(array)) if self.is_active(array) else found
 
     def need_again(self, need: Any) -> None:
-        """As of any tape."""
+        """As for other tapes."""
         (ForwardTape if self.sweeping else Tape).need_again(self, need)
 
-    def together(self, tangents: Sequence[np.ndarray]) -> np.ndarray:
-        """Those of each direction as `tangent_at` gives them: with a first axis for the directions if the tape has
-        several."""
+    def stacked(self, tangents: Sequence[np.ndarray]) -> np.ndarray:
+        """Stack tangents of each direction in the form of `tangent_at`."""
         return tangents[0] if self.tangents.lanes is None else np.stack(tangents)
 
     def pair(self, value: np.ndarray, tangent: np.ndarray) -> np.ndarray:
-        """A new array of ours of some values and tangents, as `tangent_at` gives them."""
+        """Return a new tracked array with these values and tangents (in the form of `tangent_at`)."""
         made = tracked_copy(value)
         self.start(made, tangent)
         return made
 
 
-class Half(Sweep):
+class PairLane(Lane):
     """The values of all adjoints, or their tangents in one direction.
 
     Attributes
@@ -244,34 +235,15 @@ class Half(Sweep):
     """
 
     def __init__(self, pair: PairSweep) -> None:
-        super().__init__(pair.tape)
-        self.pair = pair
+        super().__init__(pair)
         self.state["watch results"] = {}
         self.held = self.most = 0
 
-    def value(self, array: np.ndarray) -> np.ndarray:
-        """The values that an array had when the operation of this record ran."""
-        self.pair.put_back([storage_of(array)])
-        return plain(array)
-
-    def put_back(self, storages: Any) -> None:
-        """Memory as it was when the operation of this record ran."""
-        self.pair.put_back(storages)
-
-    def at_end(self, callback: Callable[[BaseException | None], None]) -> None:
-        """Of the pair."""
-        self.pair.at_end(callback)
-
-    def block(self, storage: Storage) -> np.ndarray:
-        """The adjoint of all of a storage, which owns its memory."""
-        if storage.volatile and storage in self.guards:
-            self.guards[storage]()
-        block = self._shadows.get(storage)
-        if block is None:
-            size = storage.nbytes * SLOT if storage.packed else storage.nbytes
-            block = self._shadows[storage] = np.zeros(size, np.uint8)
-            self.held += size
-            self.most = max(self.most, self.held)
+    def new_block(self, storage: Storage) -> np.ndarray:
+        """Zeros that own their memory, as a storage has to."""
+        block = np.zeros(size_of_block(storage), np.uint8)
+        self.held += block.nbytes
+        self.most = max(self.most, self.held)
         return block
 
     def forget(self, storage: Storage) -> None:
@@ -281,31 +253,18 @@ class Half(Sweep):
             self.held -= block.nbytes
             super().forget(storage)
 
-    def reading(self, region: Region) -> np.ndarray:
-        """The region's adjoint."""
-        return self.shadow(region)
 
-    shadow_again = reading
-
-    def begin_anew(self, region: Region, together: Sequence[Region]) -> None:
-        """No shadow is set by an adjoint."""
-
-    def add_once(self, region: Region, value: np.ndarray, kept: np.ndarray) -> None:
-        """`add`."""
-        self.add(region, value)
-
-    def begin(self, region: Region, value: np.ndarray) -> None:
-        """`add`."""
-        self.add(region, value)
-
-
-class PairSweep(Sweep):
-    """A sweep of adjoints with their tangents; to those who compute with pairs it gives tracked arrays.
+class PairSweep(LanedSweep):
+    """A sweep of adjoints with their tangents. Adjoints that compute with both get tracked arrays.
 
     Attributes
     ----------
-    lanes : tuple of Half
+    lanes : tuple of PairLane
         The adjoints, and then their tangents, in as many directions as the tape has.
+    products : list of numpy.ndarray
+        After the walk: the tangents of the results, with a first axis for the directions if the tape has several.
+    most : int
+        After the walk: the most bytes that tangents of adjoints have taken.
     """
 
     tape: SecondTape
@@ -313,25 +272,19 @@ class PairSweep(Sweep):
 
     def __init__(self, tape: SecondTape) -> None:
         super().__init__(tape)
-        self.lanes = tuple(Half(self) for _ in range(1 + len(lanes_of(tape.tangents))))
+        self.lanes = tuple(PairLane(self) for _ in range(1 + len(lanes_of(tape.tangents))))
+        self.products: list[np.ndarray] = []
+        self.most = 0
         self._active: dict[Storage, tuple[list[np.ndarray], np.ndarray]] = {}
 
     # ------------------------------------------------------------------------------------------ for adjoints on pairs
 
-    def has_shadow(self, region: Region) -> bool:
-        """Whether anything has been added to the region's storage yet."""
-        return self.has_block(region.storage)
-
-    def has_block(self, storage: Storage) -> bool:
-        """The same for all of a storage."""
-        return any(lane.has_block(storage) for lane in self.lanes)
-
     def block(self, storage: Storage) -> np.ndarray:
-        """Not of pairs."""
+        """Raise: bytes have no tangents."""
         raise no_second_derivative("an operation that looks at the bytes of adjoints")
 
     def shadow(self, region: Region) -> np.ndarray:
-        """The region's adjoint, in place, as an array that has a tangent."""
+        """Return the region's adjoint, in place, as an array that has a tangent."""
         storage = region.storage
         blocks = [lane.block(storage) for lane in self.lanes]
         known = self._active.get(storage)
@@ -347,12 +300,12 @@ class PairSweep(Sweep):
     shadow_again = reading = shadow
 
     def take(self, region: Region) -> np.ndarray | None:
-        """The adjoint of memory that the operation overwrote: a copy; the shadow becomes zero there."""
+        """Return a copy of the adjoint of memory that the operation overwrote, and set it to zero there."""
         if not self.has_shadow(region):
             return None
         zero = np.zeros(region.shape, region.dtype)
         value, *tangents = (zero if taken is None else taken for taken in (lane.take(region) for lane in self.lanes))
-        return self.tape.pair(value, self.tape.together(tangents))
+        return self.tape.pair(value, self.tape.stacked(tangents))
 
     def add(self, region: Region, value: Any) -> None:
         """Add to the adjoint of memory that the operation read, and to its tangent."""
@@ -366,20 +319,12 @@ class PairSweep(Sweep):
             raise no_second_derivative("an operation whose adjoint drops derivatives")
 
     def add_once(self, region: Region, value: np.ndarray, kept: np.ndarray) -> None:
-        """`add`."""
+        """Add to the adjoint."""
         self.add(region, value)
 
-    def begin_anew(self, region: Region, together: Sequence[Region]) -> None:
-        """No shadow is set by an adjoint."""
-
     def begin(self, region: Region, value: np.ndarray) -> None:
-        """The seed of an output, which is a constant."""
+        """Add the seed of an output, which is constant."""
         self.lanes[0].add(region, value)
-
-    def zero(self, region: Region, key: Any = ...) -> None:
-        """The adjoint of memory overwritten by a constant."""
-        for lane in self.lanes:
-            lane.zero(region, key)
 
     def forget(self, storage: Storage) -> None:
         """Drop a storage's adjoint, which is zero from here on."""
@@ -388,8 +333,8 @@ class PairSweep(Sweep):
         self._active.pop(storage, None)
 
     def values(self, array: np.ndarray) -> tuple[np.ndarray, list[np.ndarray] | None]:
-        """The values that an array had when the operation of this record ran, and their tangents (None: zero), one for
-        each direction, to be read; from what was saved, where that is possible."""
+        """Return the values that an array had when the operation ran, and their tangents in each direction (None:
+        zero), read-only; from the undo log where possible."""
         storage = storage_of(array)
         pending = self._pending.get(storage) if storage is not None else None
         if pending:
@@ -408,7 +353,7 @@ class PairSweep(Sweep):
         return plain(array), [lane.get(region) for lane in lanes_of(push)]
 
     def value(self, array: np.ndarray) -> np.ndarray:
-        """The values that an array had when the operation of this record ran, with their tangents."""
+        """Return the values that an array had when the operation ran, with their tangents."""
         self.put_back([storage_of(array)])
         return array
 
@@ -421,63 +366,34 @@ class PairSweep(Sweep):
 
     def run(self) -> None:
         """Walk back over the tape, then restore the memory."""
-        tape = self.tape
-        tape.sweep_begins()
-        self._kept = {region.storage for region in self.wanted}
-        scope = passively()
-        try:
-            self._begin()
-            for callback in tape.sweep_starts.values():
-                callback(self)
-            for record in reversed(tape.records):
-                self._pass(record)
-            for callback in reversed(self._ends):
-                callback(None)
-        except BaseException as error:
-            for callback in reversed(self._ends):
-                callback(error)
-            raise
-        finally:
-            self._restore()
-            self._pending.clear()
-            actively(scope)
-            self._ends.clear()
-            self.guards.clear()
+        self.tape.sweep_begins()
+        super().run()
 
-    def _pass(self, record: Record) -> None:
-        adjoint = record.adjoint
-        after = () if adjoint is None else adjoint.arrays_after
-        if after:
-            self.after = self._values_after(after, record.undo)
-        if record.undo:
-            self._defer(record.undo)
-        if adjoint is not None:
-            if self._pending and adjoint.reads_memory:
-                self.put_back(list(self._pending))
-            kind = kind_of(adjoint)
-            if kind == "differentiated":
-                with resumed(self.tape), np.errstate(all="ignore"):
-                    adjoint(self)
-            elif kind == "linear":
-                for lane in self.lanes:
-                    adjoint(lane)
-            else:
+    def apply(self, adjoint: Adjoint) -> None:
+        """Apply the adjoint of a record to the adjoints and their tangents."""
+        kind = kind_of(adjoint)
+        if kind == "differentiated":
+            with resumed(self.tape), np.errstate(all="ignore"):
                 adjoint(self)
-        for storage in record.created:
-            if storage not in self._kept:
-                self.forget(storage)
+        elif kind == "linear":
+            for lane in self.lanes:
+                adjoint(lane)
+        else:
+            adjoint(self)
 
-    def found(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """The adjoints of what was wanted, and their tangents."""
+    def found(self) -> list[np.ndarray]:
+        """Return the adjoints of the requested independents; their tangents become `products`."""
         gradient, *products = ([lane.state["watch results"][id(r)] for r in self.wanted] for lane in self.lanes)
-        return gradient, list(map(self.tape.together, zip(*products)))
+        self.products = list(map(self.tape.stacked, zip(*products)))
+        self.most = sum(lane.most for lane in self.lanes[1:])
+        return gradient
 
 
 def second_order(
     tape: SecondTape, y: Any, x: Sequence[Any], seed: Any
 ) -> tuple[list[np.ndarray], list[np.ndarray], int]:
-    """The gradients of outputs with respect to watched arrays; the tangents of these gradients, with a first axis for
-    the directions if the tape has several; and the most bytes that tangents have taken, in that case."""
+    """Return the gradients of outputs with respect to watched arrays, their tangents (with a first axis for the
+    directions if the tape has several), and the most bytes that tangents took."""
     sweep = PairSweep(tape)
     try:
         sweep.wanted = [tape.watched(leaf) for leaf in x]
@@ -486,8 +402,4 @@ def second_order(
         tape.refuse(error)
         raise
     sweep.run()
-    gradient, product = sweep.found()
-    nbytes = tape.tangents.most + tape.undone_bytes + sum(lane.most for lane in sweep.lanes[1:])
-    sweep.lanes = ()  # which refer to it: a circle would keep the tape alive
-    sweep.state = {}
-    return gradient, product, nbytes
+    return sweep.results, sweep.products, tape.tangents.most + tape.undone_bytes + sweep.most

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def leaves(x: Any) -> Iterator[Any]:
-    """What is in nested tuples and lists, from left to right; None is nothing."""
+    """Iterate over the leaves of nested tuples and lists, from left to right; None has no leaf."""
     if x is None:
         return
     if isinstance(x, (tuple, list)):
@@ -28,7 +28,7 @@ def leaves(x: Any) -> Iterator[Any]:
 
 
 def in_structure_of(x: Any, found: Iterator[np.ndarray]) -> Any:
-    """Results in the structure that `leaves` took apart."""
+    """Arrange results in the structure that `leaves` flattened."""
     if x is None:
         return None
     if isinstance(x, tuple) and hasattr(x, "_fields"):
@@ -75,7 +75,7 @@ def _plant_output(sweep: Sweep, output: Output, seed: Any) -> None:
 
 
 def _seed_for(shape: tuple[int, ...], seed: Any) -> np.ndarray:
-    """The seed for an output of a shape."""
+    """Return the seed for an output of a shape."""
     size = math.prod(shape)
     if seed is None:
         if size != 1:

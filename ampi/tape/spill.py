@@ -31,14 +31,14 @@ os.register_at_fork(after_in_child=_pools.clear)
 
 
 def _pool() -> ThreadPoolExecutor:
-    """The threads that read and write: of all tapes."""
+    """Return the reading and writing threads, which all tapes share."""
     if not _pools:
         _pools.append(ThreadPoolExecutor(2, "ampi-spill"))
     return _pools[0]
 
 
 class Block:
-    """Where a block lies in the file, and who writes it."""
+    """The place of a block in the file, and the task that writes it."""
 
     __slots__ = ("nbytes", "offset", "writing")
 
@@ -49,7 +49,7 @@ class Block:
 
 
 class SpillFile:
-    """A file without a name: it is gone with the process, however that ends.
+    """A file without a name: it disappears with the process, however that ends.
 
     Parameters
     ----------
@@ -81,13 +81,13 @@ class SpillFile:
 
     @property
     def nbytes(self) -> int:
-        """What it holds."""
+        """The size of the file in bytes."""
         return self._end
 
     # ------------------------------------------------------------------------------------------------------- writing
 
     def store(self, arrays: Sequence[np.ndarray]) -> tuple[int, list[Place]]:
-        """Write arrays to a new block, behind the computation; its number, and where they are there."""
+        """Write arrays to a new block in the background; return its index and their places."""
         pieces: list[tuple[np.ndarray, int, int]] = []
         places = []
         nbytes = 0
@@ -148,14 +148,14 @@ class SpillFile:
     # ------------------------------------------------------------------------------------------------------- reading
 
     def rewind(self) -> None:
-        """A sweep begins: the last blocks are asked for."""
+        """Begin a sweep: request the last blocks."""
         with self._lock:
             self._loaded.clear()
             self._lowest = len(self.blocks)
             self._read_ahead()
 
     def rest(self) -> None:
-        """The sweep has ended."""
+        """End a sweep: release the blocks in memory."""
         with self._lock:
             self._loaded.clear()
             self._lowest = 0
@@ -191,7 +191,7 @@ class SpillFile:
         return buffer
 
     def get(self, place: Place) -> tuple[np.ndarray, int]:
-        """Bytes in which an array lies, and where it begins there: to be read."""
+        """Return bytes that contain an array, read-only, and its offset in them."""
         index = place.index
         with self._lock:
             found = self._loaded.get(index)
@@ -206,7 +206,7 @@ class SpillFile:
         return self._read(self.blocks[index].offset + place.offset, _room(place.nbytes)), 0
 
     def put(self, place: Place, array: np.ndarray) -> None:
-        """Overwrite an array there."""
+        """Overwrite an array in the file."""
         if os.getpid() != self.pid:
             raise TapeError("ampi.Tape: a child process walks a tape whose file is its parent's; walk it there")
         self.written(place.index)
@@ -224,7 +224,7 @@ class SpillFile:
 
 
 class Place:
-    """Where an array is in a file, and its layout."""
+    """The place of an array in a file, and its layout."""
 
     __slots__ = ("dtype", "file", "index", "nbytes", "offset", "shape", "start", "strides")
 
@@ -239,13 +239,13 @@ class Place:
         self.dtype = array.dtype
 
     def array(self) -> np.ndarray:
-        """The array, to be read and not to be kept."""
+        """Return the array, to be read and not to be kept."""
         buffer, offset = self.file.get(self)
         return np.ndarray(self.shape, self.dtype, buffer, offset + self.start, self.strides)
 
 
 def may_go(array: Any) -> bool:
-    """Whether an array can be written as it lies in memory, and is large enough to be worth it."""
+    """Return whether an array can be written as it lies in memory, and is large enough to be worth it."""
     return (
         type(array) is np.ndarray
         and array.nbytes >= LEAST
@@ -279,7 +279,7 @@ def _write_all(fd: int, views: list[memoryview], offset: int) -> None:
 
 
 def folder_for(spill: Any) -> str:
-    """The folder that ``spill=`` names; node-local by default."""
+    """Return the folder that ``spill=`` names; node-local by default."""
     if spill is True:
         return tempfile.gettempdir()
     with contextlib.suppress(TypeError):

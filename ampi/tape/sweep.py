@@ -141,13 +141,15 @@ class Sweep:
             self.guards[storage]()
         block = self._shadows.get(storage)
         if block is None:
-            # Bytes of zero are the number zero in every dtype that a region of this storage may have.
-            size = storage.nbytes * SLOT if storage.packed else storage.nbytes
-            block = self._shadows[storage] = zeroed(size)
+            block = self._shadows[storage] = self.new_block(storage)
         elif storage in self._lent:
             block = block.copy()
             self.adopt(storage, block)
         return block
+
+    def new_block(self, storage: Storage) -> np.ndarray:
+        """Zeros for the adjoint of a storage: bytes of zero are the number zero in each dtype of its regions."""
+        return zeroed(size_of_block(storage))
 
     def reading(self, region: Region) -> np.ndarray:
         """The region's adjoint, to be read and not to be kept."""
@@ -164,13 +166,13 @@ class Sweep:
         is_plain = region.is_all_ordinary() and shadow.flags.c_contiguous and shadow.flags.writeable
         return shadow if is_plain else None
 
-    def begin_anew(self, region: Region, together: Sequence[Region]) -> np.ndarray | None:
+    def begin_anew(self, region: Region, others: Sequence[Region]) -> np.ndarray | None:
         """A new shadow that holds anything, for an adjoint that sets all of it; None unless the region is all of a
-        storage to which nothing has been added.  ``together``: the regions whose shadows the adjoint takes."""
+        storage to which nothing has been added.  ``others``: the regions whose shadows the adjoint takes."""
         storage = region.storage
         if storage in self._shadows or not region.is_all_ordinary():
             return None
-        for other in together:
+        for other in others:
             if other.storage is storage and other is not region:
                 return None
         block = np.empty(storage.nbytes, np.uint8)
@@ -428,8 +430,7 @@ class Sweep:
     def run(self) -> None:
         """Walk back over the tape, then restore the memory."""
         tape = self.tape
-        results: dict[int, np.ndarray] = {}
-        self.state["watch results"] = results
+        self.state["watch results"] = {}
         self._kept = {region.storage for region in self.wanted}
         if self.around is None:
             self._given_away = self._last_of_all()
@@ -470,7 +471,7 @@ class Sweep:
             actively(scope)
             self._ends.clear()  # they refer to the sweep, which holds the shadows
             self.guards.clear()
-        self.results = [results[id(region)] for region in self.wanted]
+        self.results = self.found()
         if self.around is None:
             self.clear()
 
@@ -490,8 +491,7 @@ class Sweep:
                 self._verify(notes.get(id(record), ()), after)
             if adjoint is not None:
                 if self._pending and adjoint.reads_memory:
-                    for storage in list(self._pending):
-                        self._undo(storage)
+                    self.put_back(list(self._pending))
                 if single:
                     adjoint(self)
                 else:
@@ -499,6 +499,11 @@ class Sweep:
             for storage in record.created:
                 if storage not in self._kept:
                     self.forget(storage)
+
+    def found(self) -> list[np.ndarray]:
+        """Return the adjoints of the requested independents."""
+        results = self.state["watch results"]
+        return [results[id(region)] for region in self.wanted]
 
     def apply(self, adjoint: Callable[[Any], None]) -> None:
         """Apply the adjoint of a record."""
@@ -510,6 +515,11 @@ class Sweep:
         self._shadows.clear()
         self._lent.clear()
         self._views.clear()
+
+
+def size_of_block(storage: Storage) -> int:
+    """The size in bytes of the adjoint of a storage."""
+    return storage.nbytes * SLOT if storage.packed else storage.nbytes
 
 
 def lanes_of(walk: Any) -> Sequence[Any]:

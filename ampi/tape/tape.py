@@ -562,6 +562,14 @@ class Tape(metaclass=_WithHelp):
 
         return append_noted
 
+    def append_unobserved(self, record: Record) -> None:
+        """Append a record that is none of this tape's own operations: no observer sees it."""
+        self.records.append(record)
+
+    def appender(self) -> Callable[[Any], None]:
+        """`append_unobserved` as a function that does not keep the tape alive."""
+        return self.records.append
+
     def append_output(self, output: Output) -> None:
         """Append the record of something that leaves the program."""
         self.append(output)

@@ -151,7 +151,7 @@ def _passive_overwrite(arrays: Sequence[np.ndarray], key: Any, undo: list[Undo])
             lost.setdefault(storage.tape, []).append(region_of(array))  # type: ignore[union-attr]
     for reference, regions in lost.items():
         if reference is not own:
-            reference().records.append(Record(Zero(regions, key), (), ()))
+            reference().append_unobserved(Record(Zero(regions, key), (), ()))
     zeroed = None if own is None else lost.get(own)
     if inner is not None and (undo or zeroed):
         if inner.before_append is not None:
@@ -182,7 +182,7 @@ def _save(storage: Storage, array: np.ndarray, key: Any, undo: list[Undo]) -> No
         if inner is not None and reference is inner.reference:
             undo.append(saved)
         else:
-            tape.records.append(Record(None, [saved], ()))
+            tape.append_unobserved(Record(None, [saved], ()))
 
 
 def first_need(storage: Storage, reference: Any) -> Needs:

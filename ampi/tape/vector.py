@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import TapeError
-from ..memory.regions import SLOT
 from ..memory.storages import Region, Storage
 from . import interleaved
+from .lanes import Lane, LanedSweep
 from .records import Output
 from .seeds import leaves, plant
-from .sweep import Sweep
+from .sweep import Sweep, size_of_block
 
 if TYPE_CHECKING:
     from .tape import Tape
@@ -34,60 +34,28 @@ if TYPE_CHECKING:
 _ALIGNED = 16  # bytes, to whose multiples the rows of a block begin
 
 
-class Lane(Sweep):
-    """One direction of a vector sweep: its shadows.  It walks nowhere."""
-
-    def __init__(self, vector: VectorSweep, around: Lane | None = None) -> None:
-        super().__init__(vector.tape, around)
-        self.vector = vector
-
-    def value(self, array: np.ndarray) -> np.ndarray:
-        """The values that an array had when the operation of this record ran."""
-        return self.vector.value(array)
-
-    def put_back(self, storages: Any) -> None:
-        """Memory as it was when the operation of this record ran."""
-        self.vector.put_back(storages)
-
-    def at_end(self, callback: Callable[[BaseException | None], None]) -> None:
-        """Of the walk."""
-        self.vector.at_end(callback)
+class VectorLane(Lane):
+    """One direction of a vector sweep."""
 
     def inside(self, tape: Tape) -> Sweep:
         """Not of one direction."""
         raise TapeError("a sweep inside of another one is one of all directions")
 
-    def block(self, storage: Storage) -> np.ndarray:
-        """The adjoint of all of a storage, as bytes in place; zeros at first use."""
-        if storage.volatile and storage in self.guards:
-            self.guards[storage]()
-        block = self._shadows.get(storage)
-        if block is None:
-            self.vector.make(storage)
-            block = self._shadows[storage]
-        return block
+    def new_block(self, storage: Storage) -> np.ndarray:
+        """This direction's row of a new block."""
+        self.whole.make(storage)
+        return self._shadows[storage]
 
     def adopt(self, storage: Storage, block: np.ndarray) -> None:
         """Have this direction's adjoint of a storage in bytes elsewhere."""
-        self.vector.part(storage)
-        self.vector.apart.add(storage)
+        self.whole.part(storage)
+        self.whole.apart.add(storage)
         super().adopt(storage, block)
 
     def forget(self, storage: Storage) -> None:
         """The adjoint is zero from here on."""
         if storage in self._shadows:
             self.block(storage)[:] = 0
-
-    def begin_anew(self, region: Region, together: Sequence[Region]) -> None:
-        """No shadow is set by an adjoint: there is one for all directions, or none."""
-
-    def add_once(self, region: Region, value: np.ndarray, kept: np.ndarray) -> None:
-        """`add`."""
-        self.add(region, value)
-
-    def begin(self, region: Region, value: np.ndarray) -> None:
-        """`add`."""
-        self.add(region, value)
 
     def hold(self, storage: Storage, row: np.ndarray) -> None:
         """This direction's adjoint of a storage is in a row of the block."""
@@ -112,23 +80,23 @@ class Lane(Sweep):
         Sweep.forget(self, storage)
 
 
-class VectorSweep(Sweep):
+class VectorSweep(LanedSweep):
     """A sweep for several directions at once.  What it gives and takes has a leading axis for them.
 
     Attributes
     ----------
-    lanes : tuple of Lane
+    lanes : tuple of VectorLane
         One for each direction.
     apart : set of Storage
         Of which lanes may have adjoints that are in no block.
     """
 
-    lanes: tuple[Lane, ...]
+    lanes: tuple[VectorLane, ...]
 
     def __init__(self, tape: Tape, count: int, around: VectorSweep | None = None) -> None:
         super().__init__(tape)
         self.around = around
-        self.lanes = tuple(Lane(self, None if around is None else around.lanes[j]) for j in range(count))
+        self.lanes = tuple(VectorLane(self, None if around is None else around.lanes[j]) for j in range(count))
         self._blocks: dict[Storage, np.ndarray] = {} if around is None else around._blocks  # rows for the lanes
         self._held: list[int] = [0, 0] if around is None else around._held  # bytes now, and at most
         self.apart: set[Storage] = set() if around is None else around.apart
@@ -153,7 +121,7 @@ class VectorSweep(Sweep):
         return block
 
     def _size(self, storage: Storage) -> tuple[int, int]:
-        size = storage.nbytes * SLOT if storage.packed else storage.nbytes
+        size = size_of_block(storage)
         return len(self.lanes), -(-size // _ALIGNED) * _ALIGNED
 
     def part(self, storage: Storage) -> None:
@@ -178,7 +146,7 @@ class VectorSweep(Sweep):
 
     def adopt(self, storage: Storage, block: np.ndarray) -> None:
         """Have the adjoints of a storage in the rows of a given block of bytes."""
-        size = storage.nbytes * SLOT if storage.packed else storage.nbytes
+        size = size_of_block(storage)
         self._have(self._blocks, storage, block)
         self.apart.discard(storage)
         for lane, row in zip(self.lanes, block):
@@ -201,21 +169,21 @@ class VectorSweep(Sweep):
                 return False
         return True
 
-    def begin_side_by_side(self, region: Region, together: Sequence[Region]) -> bool:
+    def begin_side_by_side(self, region: Region, others: Sequence[Region]) -> bool:
         """`Sweep.begin_anew` in all lanes, for a region that fits, of which `side_by_side` gives the shadows; False
         where it gives None."""
         storage = region.storage
-        if not self._is_new(region, together):
+        if not self._is_new(region, others):
             return False
         self._weave(storage, interleaved.unset(storage, region.dtype, len(self.lanes)))
         return True
 
-    def _is_new(self, region: Region, together: Sequence[Region]) -> bool:
+    def _is_new(self, region: Region, others: Sequence[Region]) -> bool:
         """Whether nothing has been added to a region, which is all of a storage, each element once."""
         storage = region.storage
         if self.has_block(storage) or not region.is_all_ordinary():
             return False
-        if any(other.storage is storage and other is not region for other in together):
+        if any(other.storage is storage and other is not region for other in others):
             return False
         return region.view(np.empty(storage.nbytes, np.uint8)).flags.forc
 
@@ -248,10 +216,6 @@ class VectorSweep(Sweep):
         if storage in self._blocks or storage in self._woven:
             return True
         return storage in self.apart and any(lane.has_block(storage) for lane in self.lanes)
-
-    def has_shadow(self, region: Region) -> bool:
-        """The same of a region's storage."""
-        return self.has_block(region.storage)
 
     def storages(self) -> set[Storage]:
         """All memory that has a shadow in any direction."""
@@ -304,17 +268,9 @@ class VectorSweep(Sweep):
         for lane, part in zip(self.lanes, value):
             lane.add(region, part)
 
-    def zero(self, region: Region, key: Any = ...) -> None:
-        """The adjoints of memory overwritten by a constant."""
-        for lane in self.lanes:
-            lane.zero(region, key)
-
-    def begin_anew(self, region: Region, together: Sequence[Region]) -> None:
-        """No shadow is set by an adjoint that does not ask for those of all lanes."""
-
-    def begin_all_anew(self, region: Region, together: Sequence[Region]) -> bool:
+    def begin_all_anew(self, region: Region, others: Sequence[Region]) -> bool:
         """`Sweep.begin_anew` in all lanes, of which `each` gives the shadows; False where it gives None."""
-        if not self._is_new(region, together):
+        if not self._is_new(region, others):
             return False
         self.adopt(region.storage, np.empty(self._size(region.storage), np.uint8))
         return True
@@ -347,14 +303,7 @@ class VectorSweep(Sweep):
         self.apart.clear()
         for kept in (self._blocks, self._rows, self._woven, self._seen):
             kept.clear()
-        for lane in self.lanes:
-            lane.clear()
-        self.state = {}
-
-    def run(self) -> None:
-        """Walk back over the tape."""
-        super().run()
-        self.lanes = ()  # which refer to it: a circle would keep the tape alive
+        super().clear()
 
 
 def count_of(y: Any, seeds: Any) -> int:

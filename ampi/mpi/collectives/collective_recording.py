@@ -223,7 +223,7 @@ def _begin_again(tape: Tape, comm: Any, operation: CollectiveOperation, argument
     performed.call = call
     performed.values = None
     performed.undo = ()
-    log.collectives.append(performed)
+    log.add_collective(performed)
     return performed
 
 

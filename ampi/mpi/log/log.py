@@ -59,6 +59,8 @@ class Log:
         In the order of sending and posting.
     collectives : list of Collective
         In the order of the calls.
+    add_message, add_collective : callable
+        Append to these; in forward mode and second order they deal with the tangents first.
     passive : int
         Number of collective calls so far inside `ampi.passive`; all ranks must have made as many.
     passively : tuple
@@ -66,6 +68,8 @@ class Log:
     """
 
     __slots__ = (
+        "add_collective",
+        "add_message",
         "agreed",
         "agreed_collectives",
         "alike",
@@ -85,6 +89,8 @@ class Log:
         self.place = None if reverse is None else reverse.place
         self.messages: list[LoggedMessage] = []
         self.collectives: list[Collective] = []
+        self.add_message: Callable[[Any], None] = self.messages.append
+        self.add_collective: Callable[[Any], None] = self.collectives.append
         self.passive = 0
         self.passively: Any = None
         self.returned: Any = None  # by this rank, to be summed over ranks
@@ -385,7 +391,7 @@ def log_sent(
     """
     log = log_for(tape, name, comm, active, buffer)
     sent = _new_sent(kind, buffer, active, Route(name, log.place, dest, tag, False, call_site(3)))
-    log.messages.append(sent)
+    log.add_message(sent)
     return sent
 
 
@@ -411,7 +417,7 @@ def log_received(
     receive = _new_received(
         kind, buffer, tracked, Route(name, log.place, source, tag, source == mpi.ANY_SOURCE, call_site(3))
     )
-    log.messages.append(receive)
+    log.add_message(receive)
     return receive
 
 
@@ -482,7 +488,7 @@ def log_collective(
     log = log_for(tape, name, comm, reads_active)
     collective = kind(name, log.reverse, reads_active, writes_tracked, loses, certain, root)
     collective.after = log.passive
-    log.collectives.append(collective)
+    log.add_collective(collective)
     return collective
 
 

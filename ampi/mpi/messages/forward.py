@@ -43,13 +43,6 @@ def weakly(method: Callable[[Any], None]) -> Callable[[Any], None]:
     return lambda item: reference()(item)  # type: ignore[misc]
 
 
-class _Hooked(list):
-    """A list whose items are given to somebody."""
-
-    def __init__(self, give: Callable[[Any], None]) -> None:
-        self.append = give  # type: ignore[method-assign]
-
-
 class ForwardCommunication(Communication):
     """The messages of a program in forward mode."""
 
@@ -124,11 +117,11 @@ class ForwardLog(Log):
         self.came: dict[tuple[int, int, int], list[np.ndarray]] = {}
         self.balance = 0
         reverse.channel.in_forward_mode.append(weakref.ref(self))
-        self.messages = _Hooked(weakly(self.said))
-        self.collectives = _Hooked(weakly(self.refused))
+        self.add_message = weakly(self.said)
+        self.add_collective = weakly(self.called)
 
-    def refused(self, call: Any) -> None:
-        """A collective that goes the way of reverse mode."""
+    def called(self, call: Any) -> None:
+        """Refuse a collective call that would be recorded."""
         if call.name != "Win":
             raise no_tangent(f"{call.name} on {self.reverse.name}")
 

@@ -78,7 +78,7 @@ def send_again(
     sent.request = None
     sent.wild = False
     sent.void = False
-    log.messages.append(sent)
+    log.add_message(sent)
     tape.append_record(sent)
     if request is None:
         return sent
@@ -133,7 +133,7 @@ def receive_again(
     is_seen = storage.tape is None or storage.tape is tape.reference
     receive.undo = () if is_seen and not (storage.needs or storage.guard) else overwrite(buf)
     storage.tape = tape.reference
-    log.messages.append(receive)
+    log.add_message(receive)
     tape.append_record(receive)
     if start is None:
         return receive

@@ -6,7 +6,6 @@ reverse mode.  In the sweep one message carries the adjoint and its tangents.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ...errors import CommunicationError
@@ -15,7 +14,7 @@ from ..log import log
 from ..log.ownership import require_alone
 from ..log.reverse import Reverse
 from ..memory.tangents import require_program
-from .forward import ForwardCommunication, ForwardLog, weakly
+from .forward import ForwardCommunication, ForwardLog
 
 
 class SecondCommunication(ForwardCommunication):
@@ -42,32 +41,16 @@ class SecondCommunication(ForwardCommunication):
         return found  # type: ignore[return-value]
 
 
-class _Kept(list):
-    """A list whose items are given to somebody before they are in it."""
-
-    def __init__(self, give: Callable[[Any], None]) -> None:
-        self._give = give
-
-    def append(self, item: Any) -> None:
-        """Give and keep an item."""
-        self._give(item)
-        super().append(item)
-
-
 class SecondLog(ForwardLog):
     """The messages of one communicator."""
 
     __slots__ = ()
 
-    def __init__(self, push: Any, reverse: Reverse) -> None:
-        super().__init__(push, reverse)
-        self.messages = _Kept(weakly(self.said))
-        self.collectives = _Kept(weakly(self.called))
-
     def said(self, message: Any) -> None:
         """A message is about to be sent, or a receive to be posted."""
         require_program(self.push.tape)
         super().said(message)
+        self.messages.append(message)
 
     def called(self, call: Any) -> None:
         """A collective call."""
@@ -76,6 +59,7 @@ class SecondLog(ForwardLog):
             not isinstance(call, AdjointRecord) and call.name not in _OF_WINDOWS and not call.name[0].islower()
         ):  # of objects
             raise no_second_derivative(f"{call.name} on {self.reverse.name}")
+        self.collectives.append(call)
 
 
 _OF_WINDOWS = ("Win", "Fence", "Free")

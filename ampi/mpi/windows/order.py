@@ -179,11 +179,12 @@ class Observer:
         Other ranks' memory that local work is about to load from or store to.
     """
 
-    __slots__ = ("_draw", "last", "records", "seen", "visited")
+    __slots__ = ("_add", "_draw", "last", "records", "seen", "visited")
 
     def __init__(self, tape: Tape, draw: Callable[[Any, int], int]) -> None:
         self._draw = draw
         self.records = tape.records
+        self._add = tape.appender()
         self.seen: dict[Any, int] = {}
         self.last: dict[Any, int] = {}
         self.visited: set[tuple[Any, int]] = set()
@@ -215,18 +216,18 @@ class Observer:
             if _synchronizes(record):
                 self._meet(record)
             else:
-                self.records.append(record)
+                self._add(record)
             return
         if isinstance(record.adjoint, LateCompletion):
-            self.records.append(record)  # what is new by now may have come after what is to be appended next has begun
+            self._add(record)  # what is new by now may have come after what is to be appended next has begun
         elif _synchronizes(record):
             self._meet(record)
         elif _communicates(record):
-            self.records.append(record)
+            self._add(record)
             self.look()
         else:
             self.close()
-            self.records.append(record)
+            self._add(record)
 
     def _append_visit(self, record: Record) -> None:
         """Append the record of local work on other ranks' memory, which has its turn there in the sweep.
@@ -249,7 +250,7 @@ class Observer:
         news = self._news()
         self.records.extend(_record(Mark(window, None, seen)) for window, seen in news)
         self.records.extend(_record(Visit(*visit, False)) for visit in visits)
-        self.records.append(record)
+        self._add(record)
         self.records.extend(_record(Visit(*visit, True)) for visit in visits)
         self.records.extend(_record(Mark(window, seen, None)) for window, seen in news)
 
@@ -279,7 +280,7 @@ class Observer:
         news = dict(self._news())
         marked = [(window, news.get(window, seen)) for window, seen in self.seen.items()]
         self.records.extend(_record(Mark(window, None, seen)) for window, seen in marked)
-        self.records.append(record)
+        self._add(record)
         self.records.extend(_record(Mark(window, seen, None)) for window, seen in marked)
 
     def close(self) -> None:

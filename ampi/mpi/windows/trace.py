@@ -122,7 +122,7 @@ class Trace:
     def log(self, tape: Tape, name: str, active: bool, tracked: bool) -> Collective:
         """Log something collective."""
         token = Collective(name, self.window.reverse, active, tracked, False)
-        communication_of(tape).log(self.window.reverse).collectives.append(token)
+        communication_of(tape).log(self.window.reverse).add_collective(token)
         return token
 
     def begin(self, access: Access) -> None:
