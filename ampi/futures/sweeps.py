@@ -57,10 +57,10 @@ class StrandSweep(Sweep):
         self.noted[region.storage].append(region)
         return super().shadow(region)
 
-    def begin_anew(self, region: Region, together: Sequence[Region]) -> np.ndarray | None:
+    def begin_anew(self, region: Region, others: Sequence[Region]) -> np.ndarray | None:
         """`Sweep.begin_anew`, noted."""
         self.noted[region.storage].append(region)
-        return super().begin_anew(region, together)
+        return super().begin_anew(region, others)
 
     def add_once(self, region: Region, value: np.ndarray, kept: np.ndarray) -> None:
         """`Sweep.add_once`, noted."""
