@@ -1,8 +1,8 @@
 """NumPy's namespace with functions that return `ampi.ndarray`: write ``import ampi.numpy as np``.
 
-Everything of NumPy is here.  Its ufuncs, classes and constants are NumPy's own; a function is NumPy's own with its
-result as an `ampi.ndarray`, so that what a program creates (from nothing, from files, from numbers) can carry
-derivatives.  The attribute ``numpy_function`` of such a function is NumPy's.
+All names of NumPy are here. Ufuncs, classes and constants are NumPy's own; functions are NumPy's own with the result as
+an `ampi.ndarray`, so that arrays that a program creates (new ones, from files, from numbers) can carry derivatives. The
+attribute ``numpy_function`` of such a function is NumPy's.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ __all__ = list(_np.__all__)
 
 
 def _ours(function: Callable, formula: Callable | None = None) -> Callable:
-    """A function of NumPy with its result as an `ampi.ndarray`; computed by a formula of ours if one is given."""
+    """Wrap a function of NumPy so that it returns an `ampi.ndarray`; a formula, if given, computes the result."""
     run = formula or (function if hasattr(function, "_implementation") else _checked(function))
 
     @functools.wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
-        is_seen = formula is not None or _current() is None  # formulas take lists apart themselves
+        is_seen = formula is not None or _current() is None  # formulas handle lists themselves
         if not is_seen:
             arguments, keywords = _with_lists_joined(function, arguments, keywords)
         result = run(*arguments, **keywords)
@@ -56,7 +56,7 @@ def _ours(function: Callable, formula: Callable | None = None) -> Callable:
             _require_active(function, arguments, keywords, result)
         return result if type(result) is ndarray else _memory.wrapped(result)
 
-    made: Any = call if hasattr(function, "__get__") else staticmethod(call)  # does not become a method in a class
+    made: Any = call if hasattr(function, "__get__") else staticmethod(call)  # must not become a method in a class
     made.numpy_function = function
     return made
 
@@ -74,14 +74,14 @@ def _empty(shape: Any, dtype: Any = None, order: Any = "C", *, device: Any = Non
     elif type(dtype) is _CLASS_OF_DTYPES:
         return _np.empty(shape, dtype, order).view(ndarray)
     if device is not None:
-        _np.empty(0, device=device)  # raises for all but "cpu"
+        _np.empty(0, device=device)  # raises an error for all but "cpu"
     made = _np.ndarray.__new__(ndarray, shape, dtype, None, 0, None, order)
     if made.dtype.names:
         _memory.note_structured()
     return made
 
 
-_CLASS_OF_DTYPES = type(_np.dtypes.StrDType)  # classes of dtypes, such as this one, leave sizes open
+_CLASS_OF_DTYPES = type(_np.dtypes.StrDType)  # such classes of dtypes have no size
 
 
 def _full(
@@ -111,18 +111,18 @@ def _array(
     if nested is not object:
         object, dtype, copy = nested, None, None
     if not isinstance(object, ndarray):
-        subok = not isinstance(object, _np.ndarray)  # what __array__ gives may be one of ours
+        subok = not isinstance(object, _np.ndarray)  # __array__ may return an ampi.ndarray
         made = _np.array(object, dtype=dtype, copy=copy, order=order, ndmin=ndmin, subok=subok, **newer)
         return _memory.tracked(made) if type(made) is _np.ndarray else made
     if newer or (copy in (False, _np._CopyMode.NEVER) and _memory.is_scalar(object)):
-        _np.array(_plain_of(object), copy=copy, ndmin=ndmin, **newer)  # raises for what cannot be
+        _np.array(_plain_of(object), copy=copy, ndmin=ndmin, **newer)  # raises NumPy's errors
     if _memory.is_scalar(object):
-        object, copy = object[...], None  # an array of its own
+        object, copy = object[...], None  # a 0-d array
     given = _plain_of(object)
     made = _np.array(given, dtype=dtype, copy=copy, order=order)
     if made is given:
         result = object
-    elif _np.may_share_memory(made, given):  # a dtype that says the same in other words
+    elif _np.may_share_memory(made, given):  # an equivalent dtype
         result = object.view(made.dtype)
     elif made.shape == object.shape and not object.dtype.hasobject:
         result = object.astype(made.dtype, order)
@@ -139,7 +139,7 @@ def _asarray(
     if isinstance(a, ndarray) and dtype is None and order is None and not _copies(copy) and not _memory.is_scalar(a):
         return a if type(a) is ndarray else a.view(ndarray)
     if device is not None:
-        _np.empty(0, device=device)  # raises for all but "cpu"
+        _np.empty(0, device=device)  # raises an error for all but "cpu"
     return _array(a, dtype, copy=copy, order="K" if order is None else order)
 
 
@@ -185,8 +185,8 @@ class vectorize(_np.vectorize):
         if keywords or self.signature is not None or self.excluded:
             raise _no_rule(_np.vectorize, " with a signature, excluded or keyword arguments")
         arguments = tuple(map(_from_nested, arguments))
-        # NumPy goes through the elements in the order in which they lie in memory, and so will the results.
-        objects = [_np.asanyarray(_plain_of(x), dtype=object) for x in arguments]  # which may lie otherwise
+        # NumPy calls the function in memory order, and results have that order.
+        objects = [_np.asanyarray(_plain_of(x), dtype=object) for x in arguments]  # which may have another memory order
         layout = _np.nditer([*objects, None], ("refs_ok", "zerosize_ok")).operands[-1].strides
         order = sorted(range(len(layout)), key=lambda k: -layout[k])
         wide = [_np.transpose(x, order) for x in _np.broadcast_arrays(*arguments)]
@@ -197,7 +197,7 @@ class vectorize(_np.vectorize):
         return _array(results).reshape(shape).transpose(back)
 
 
-# Classes of NumPy that keep or visit the numbers of an array behind its back.
+# Classes of NumPy that read the plain numbers of an array.
 matrix = _standing_for(_np.matrix)
 poly1d = _standing_for(_np.poly1d)
 recarray = _standing_for(_np.recarray)
@@ -250,7 +250,7 @@ class broadcast:
         return tuple(x.flat for x in self._arrays)
 
     def reset(self, /) -> None:
-        """Begin anew."""
+        """Start again."""
         self.index = 0
 
     def __iter__(self) -> broadcast:
@@ -268,7 +268,7 @@ class broadcast:
 
 
 class _Getter:
-    """`numpy.r_` and its relatives, which are used with brackets."""
+    """`numpy.r_`, `numpy.c_`, `numpy.mgrid` or `numpy.ogrid`, used with brackets."""
 
     def __init__(self, origin: Any) -> None:
         self._origin = origin
@@ -281,7 +281,7 @@ class _Getter:
             key = tuple([_ranges.of_slice(item) if isinstance(item, slice) else item for item in items])
         if _current() is None or not isinstance(key, tuple):
             return _memory.wrapped(self._origin[key])
-        # NumPy changes dtypes behind the back of our class.
+        # NumPy would convert dtypes as plain arrays.
         items = [_from_nested(item) for item in key]
         if not [item for item in items if isinstance(item, ndarray)]:  # `any` may be NumPy's here
             return _memory.wrapped(self._origin[key])
@@ -300,7 +300,7 @@ r_, c_, mgrid, ogrid = _Getter(_np.r_), _Getter(_np.c_), _Getter(_np.mgrid), _Ge
 
 
 class _Submodule(types.ModuleType):
-    """A namespace below `ampi.numpy` whose functions give `ampi.ndarray`s."""
+    """A namespace below `ampi.numpy` whose functions return `ampi.ndarray`s."""
 
     def __init__(
         self,
@@ -312,7 +312,7 @@ class _Submodule(types.ModuleType):
     ) -> None:
         super().__init__(f"ampi.numpy.{name}", origin.__doc__)
         self.__dict__.update(own)
-        self.__path__: list[str] = []  # what lies below it is NumPy's, which `_Below` finds
+        self.__path__: list[str] = []  # `_Below` finds its submodules
         self._wrap = wrap
         self._wrap_class = wrap_class
         self._name = name
@@ -339,13 +339,13 @@ class _Submodule(types.ModuleType):
 
 
 class _Below:
-    """Finds ``ampi.numpy.fft`` and what else is below `ampi.numpy` where the attributes of these names are.
+    """Importer of ``ampi.numpy.fft`` and the other submodules, which are attributes of `ampi.numpy`.
 
-    Python would load NumPy's files a second time otherwise, C code included.
+    Python would otherwise load NumPy's files a second time, extension modules included.
     """
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        """A spec for what is a module below `numpy`."""
+        """A spec for a name that is a module below `numpy`."""
         if not name.startswith(f"{__name__}."):
             return None
         try:
@@ -355,10 +355,10 @@ class _Below:
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
     def create_module(self, spec: Any) -> None:
-        """Python's own kind of module."""
+        """Use Python's default module, which `exec_module` replaces."""
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Put the attribute of that name in the place of the new, empty module."""
+        """Replace the new, empty module by the attribute of that name."""
         name = module.__name__
         found: Any = _sys.modules[__name__]
         for part in name[len(__name__) + 1 :].split("."):
@@ -368,12 +368,12 @@ class _Below:
 
 __path__: list[str] = []
 stands_for = _np
-"""What these namespaces stand for: the module of NumPy's."""
+"""The module of NumPy that this namespace stands for."""
 _sys.meta_path.insert(0, _Below())
 
 
 def _shuffling(function: Callable) -> Callable:
-    """A function that permutes its argument in place, behind the back of NumPy's dispatch."""
+    """Wrap a function that permutes its argument in place and does not dispatch."""
 
     @functools.wraps(function)
     def shuffle(*arguments: Any, **keywords: Any) -> None:
@@ -391,7 +391,7 @@ def _shuffling(function: Callable) -> Callable:
 
 
 def _sampling(function: Callable) -> Callable:
-    """A function that draws random numbers: compiled code that looks at the numbers alone."""
+    """Wrap a function that draws random numbers: its compiled code reads plain numbers."""
 
     @functools.wraps(function)
     def draw(*arguments: Any, **keywords: Any) -> Any:
@@ -425,7 +425,7 @@ class RandomState(_np.random.RandomState):
 
 
 class _Shared(RandomState):
-    """The generator behind the functions of `numpy.random`, which programs get at by ``np.random.mtrand._rand``."""
+    """The generator behind the functions of `numpy.random`, available as ``np.random.mtrand._rand``."""
 
     def __reduce__(self) -> Any:
         _, arguments, state = _np.random.mtrand._rand.__reduce__()
@@ -433,7 +433,7 @@ class _Shared(RandomState):
 
 
 def _of_ours(name: str, found: Any) -> Any:
-    """A method that draws, with its result as an `ampi.ndarray`."""
+    """Wrap a method that draws so that it returns an `ampi.ndarray`."""
     if name in ("get_state", "seed", "set_state", "spawn"):
         return found
     return _shuffling(found) if name == "shuffle" else _sampling(found)
@@ -453,7 +453,7 @@ def _default_rng(seed: Any = None) -> Generator:
 
 
 def _with_our_numpy(function: Callable) -> Callable:
-    """A function of NumPy's Python sources that works in the namespace `ampi.numpy`."""
+    """A copy of a function of NumPy's Python source whose `np` is `ampi.numpy`."""
     if not isinstance(function, types.FunctionType):
         return function
     names = {**function.__globals__, "np": _sys.modules[__name__]}
@@ -483,7 +483,7 @@ random.mtrand._rand = _Shared()
 
 
 _OWN = {"__cached__", "__file__", "__loader__", "__package__", "__path__", "__spec__", "__warningregistry__"}
-"""What a module has for itself: those of NumPy's would be wrong."""
+"""Attributes that each module has for itself: NumPy's would be wrong."""
 
 
 def __getattr__(name: str) -> Any:

@@ -183,7 +183,7 @@ def test_mistakes_are_said(library):
         ampi.rules.define("a_library.solve", adjoint={"b": lambda g: g})
     with pytest.raises(TypeError, match="no parameter 'c'"):
         ampi.rules.define(library.solve, adjoint={"c": lambda g: g})
-    with pytest.raises(TypeError, match="asks for 'z'"):
+    with pytest.raises(TypeError, match="requests 'z'"):
         ampi.rules.define(library.solve, adjoint={"b": lambda g, z: g})
     with pytest.raises(TypeError, match="is a class"):
         ampi.rules.define(library.Field, adjoint={})

@@ -103,7 +103,7 @@ def of_twice(monkeypatch):
         bindings.unfit.pop(f"{__name__}.{name}", None)
 
 
-@pytest.mark.parametrize("function, why", [(twice_and_more, "does not know .mode."), (other, "asks for 'assume'")])
+@pytest.mark.parametrize("function, why", [(twice_and_more, "does not know .mode."), (other, "requests 'assume'")])
 def test_rules_of_another_signature_are_refused_by_name(of_twice, function, why):
     np.testing.assert_array_equal(ampi.grad(lambda x: np.sum(twice(x, 1)))(np.ones(3)), 2.0)
     with ampi.Tape() as tape:

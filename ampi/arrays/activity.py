@@ -1,4 +1,4 @@
-"""What carries derivatives on the tape that records, and what follows for results and targets."""
+"""Activity: which arrays carry derivatives on the recording tape, and the rules for results and targets."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .byte_views import bits_in
 
 
 def is_active(tape: Tape | None, x: Any) -> bool:
-    """Whether a value is an array of floating-point or complex numbers that carries derivatives on the tape.
+    """Return whether a value is an array of floating-point or complex numbers that carries derivatives on the tape.
 
     Raises
     ------
     ActivityError
-        It looks at such numbers as bytes or integers: what is computed of them would carry no derivative.
+        It is a view of such numbers as bytes or integers, which cannot carry a derivative.
     """
     if tape is None or not isinstance(x, np.ndarray):
         return False
@@ -36,7 +36,7 @@ def is_active(tape: Tape | None, x: Any) -> bool:
 
 
 def carries(tape: Tape, x: Any) -> bool:
-    """Whether a value is an array of active numbers, or of the bytes of some as `movable` gives them."""
+    """Return whether a value is an array of active numbers, or of their bytes in the form that `movable` returns."""
     if isinstance(x, np.ndarray) and x.dtype.itemsize == 1:
         storage = storage_of(x)
         return storage is not None and bool(storage.packed) and tape.is_active(x)
@@ -44,12 +44,14 @@ def carries(tape: Tape, x: Any) -> bool:
 
 
 def carry(tape: Tape, result: Any, sources: Sequence[Any]) -> bool:
-    """Whether the result of moving elements holds what its sources (that `carries` is true of) hold; then it is active.
+    """Activate the result of moving elements if it holds active values of its sources; return whether it does.
+
+    The sources are arrays for which `carries` is true.
 
     Raises
     ------
     ActivityError
-        The bytes of active numbers became numbers of another kind on the way.
+        Bytes of active numbers were converted to numbers of another kind.
     """
     if not isinstance(result, np.ndarray):
         return False
@@ -76,12 +78,12 @@ def _computed(x: np.ndarray) -> ActivityError:
 
 
 def holds_same_bytes(x: np.ndarray, target: np.ndarray) -> bool:
-    """Whether assignment copies bytes as they are."""
+    """Return whether an assignment copies bytes unmodified."""
     return target.dtype.itemsize == 1 and (x.dtype.kind == "b" or target.dtype.kind != "b")
 
 
 def is_inexact(x: Any) -> bool:
-    """Whether a result is an array that can carry derivatives."""
+    """Return whether a result is an array whose dtype can carry derivatives."""
     return isinstance(x, np.ndarray) and carries_derivatives(x.dtype)
 
 
@@ -96,7 +98,10 @@ _item = np.ndarray.__getitem__
 
 
 def run_plainly(function: Callable, arguments: tuple, keywords: dict) -> Any:
-    """What NumPy gives for the values of arguments, as the user gets it; an argument itself where it gives that."""
+    """Call a function with plain arguments, and wrap its results.
+
+    Where the function returns one of its arguments, the argument itself is returned.
+    """
     given, named = mapped(plain_of, arguments), mapped(plain_of, keywords)
     found = function(*given, **named)
     if keywords:
@@ -114,7 +119,7 @@ def _argument_or_result(found: Any, arguments: tuple, given: tuple) -> Any:
 
 
 def copies(copy: Any) -> bool:
-    """Whether an argument ``copy`` of NumPy's functions asks for a copy, whether one is needed or not."""
+    """Return whether an argument ``copy`` of NumPy's functions requires a copy."""
     return copy is np._CopyMode.ALWAYS if isinstance(copy, np._CopyMode) else bool(copy)
 
 

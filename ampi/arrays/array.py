@@ -49,10 +49,10 @@ from .losses import (
 
 
 class ndarray(TrackedArray):
-    """An array that carries derivatives: `numpy.ndarray` in all else.
+    """An array that carries derivatives; otherwise a `numpy.ndarray`.
 
-    Made by the functions of `ampi.numpy`, by `Tape.watch`, and by every NumPy function that is given one.  A plain
-    array becomes one, sharing its memory, by ``ampi.numpy.asarray(a)``.
+    The functions of `ampi.numpy` return it, and so do `Tape.watch` and every NumPy function that is given one.
+    ``ampi.numpy.asarray(a)`` makes one that shares the memory of a plain array.
 
     Examples
     --------
@@ -100,22 +100,22 @@ class ndarray(TrackedArray):
         return complex(activity.plain_of(self))
 
     def item(self, *arguments: Any) -> Any:
-        """One element as a Python number, without its derivative (which draws a warning while a tape records)."""
+        """One element as a Python number, without its derivative (with a warning while a tape records)."""
         if checks.whole and would_be_lost(self):
             return self._element(*arguments)
         warn_lost("item() of", self)
         return plain(self).item(*arguments)
 
     def tolist(self) -> Any:
-        """Nested lists of Python numbers, without derivatives (which draws a warning while a tape records)."""
+        """Nested lists of Python numbers, without derivatives (with a warning while a tape records)."""
         if checks.whole and would_be_lost(self):
             return [x.tolist() for x in self] if self.ndim else self[()]
         warn_lost("tolist() of", self)
         return plain(self).tolist()
 
     def _element(self, *arguments: Any) -> Any:
-        """What `item` gives, with its derivative."""
-        plain(self).item(*arguments)  # raises for what cannot be
+        """The element that `item` returns, with its derivative."""
+        plain(self).item(*arguments)  # raises NumPy's errors
         index = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], tuple) else arguments
         if len(index) == 1 and self.ndim != 1:
             index = np.unravel_index(index[0], self.shape)
@@ -129,7 +129,7 @@ class ndarray(TrackedArray):
 
     @property
     def __numba_array_subtype_dispatch__(self) -> Any:
-        # Numba asks for this of every array that is not exactly NumPy's; without it, it takes it as one.
+        # Numba reads this attribute of subclasses of NumPy's array; without it, it treats them as NumPy's.
         lose_unheard("a function of numba.njit given", self, "make it an ampi.kernel")
         lend(self)
         raise AttributeError
@@ -147,24 +147,24 @@ class ndarray(TrackedArray):
         return wrapped, (np.array(plain(self))[()] if is_scalar(self) else plain(self),)
 
     def tobytes(self, order: Any = "C") -> bytes:
-        """`numpy.ndarray.tobytes`, without derivatives (which draws a warning while a tape records)."""
+        """`numpy.ndarray.tobytes`, without derivatives (with a warning while a tape records)."""
         warn_lost("tobytes() of", self)
         return plain(self).tobytes(order)
 
     def tofile(self, *arguments: Any, **keywords: Any) -> None:
-        """`numpy.ndarray.tofile`, without derivatives (which draws a warning while a tape records)."""
+        """`numpy.ndarray.tofile`, without derivatives (with a warning while a tape records)."""
         warn_filed("tofile() of", self)
         plain(self).tofile(*arguments, **keywords)
 
     @property
     def ctypes(self) -> Any:
-        """`numpy.ndarray.ctypes`; what C code does with the address is not seen (which draws a warning)."""
+        """`numpy.ndarray.ctypes`; what C code does with the address is not recorded (with a warning)."""
         self._hand_out("the address of")
         return plain(self).ctypes
 
     @property
     def data(self) -> memoryview:
-        """`numpy.ndarray.data`; what is done with it is not seen (which draws a warning)."""
+        """`numpy.ndarray.data`; what is done with it is not recorded (with a warning)."""
         self._hand_out("the memory of")
         return plain(self).data
 
@@ -179,7 +179,7 @@ class ndarray(TrackedArray):
         return plain(self).__array_struct__
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        if is_called_by_program(2):  # which has this class in the place of NumPy's
+        if is_called_by_program(2):  # in which this class replaces NumPy's
             found = np.ndarray.view(self, ndarray)
             dtype = found.dtype if dtype is None else dtype
             return found if dtype == found.dtype and not activity.copies(copy) else found.astype(dtype)
@@ -191,7 +191,7 @@ class ndarray(TrackedArray):
         return plain(self).__dlpack__(**keywords)
 
     def view(self, *arguments: Any, **keywords: Any) -> Any:
-        """`numpy.ndarray.view`; what is done with a plain view is not seen (which draws a warning)."""
+        """`numpy.ndarray.view`; what is done with a plain view is not recorded (with a warning)."""
         result = np.ndarray.view(self, *arguments, **keywords)
         if result.dtype.names:
             note_structured()
@@ -200,7 +200,7 @@ class ndarray(TrackedArray):
         return result
 
     def _hand_out(self, what: str) -> None:
-        """Code outside ampi is about to get the array's address."""
+        """Warn, and prepare for code outside ampi that gets the array's address."""
         lose(what, self, "wrap the call with ampi.custom_vjp")
         lend(self)
 
@@ -213,7 +213,7 @@ class ndarray(TrackedArray):
     # ------------------------------------------------------------------------------------------------- new arrays
 
     def copy(self, order: Any = "C") -> ndarray:
-        """A copy with memory of its own; derivatives pass."""
+        """A copy; derivatives pass."""
         return indexing.copied(self, np.ndarray.copy(self, order))
 
     def astype(
@@ -231,12 +231,12 @@ class ndarray(TrackedArray):
         return indexing.copied(self, result)
 
     def reshape(self, *shape: Any, **keywords: Any) -> ndarray:
-        """`numpy.ndarray.reshape`: a view where there can be one, otherwise a copy."""
+        """`numpy.ndarray.reshape`: a view if possible, otherwise a copy."""
         result = np.ndarray.reshape(self, *shape, **keywords)
         return result if indexing.looks_into(result, self) else self._in_new_order(result, np.reshape, **keywords)
 
     def ravel(self, order: Any = "C") -> Any:
-        """`numpy.ndarray.ravel`: a view where there can be one, otherwise a copy."""
+        """`numpy.ndarray.ravel`: a view if possible, otherwise a copy."""
         result = np.ndarray.ravel(self, order)
         return result if indexing.looks_into(result, self) else self._in_new_order(result, None, order=order)
 
@@ -264,7 +264,7 @@ class ndarray(TrackedArray):
         method.__doc__ = f"`numpy.{name}` of this array."
         return method
 
-    # NumPy's own methods of these names look at the numbers alone, or know no subgradient.
+    # NumPy's own methods of these names read plain numbers, or have no subgradient.
     dot = _by_function("dot")
     put = _by_function("put")
     repeat = _by_function("repeat")
@@ -285,7 +285,7 @@ class ndarray(TrackedArray):
         return self._accumulated(np.multiply, axis, dtype, out)
 
     def _accumulated(self, ufunc: np.ufunc, axis: Any, dtype: Any, out: Any) -> Any:
-        # NumPy's methods flatten into memory that nobody tracks.
+        # NumPy's methods flatten into memory that is not tracked.
         flat = axis is None or not self.ndim
         return ufunc.accumulate(self.ravel() if flat else self, 0 if axis is None else axis, dtype, out)
 
@@ -293,8 +293,8 @@ class ndarray(TrackedArray):
         """`numpy.var` of this array."""
         if self.ndim:
             return np.ndarray.var(self, axis, *arguments, **keywords)
-        np.ndarray.var(plain(self), axis, *arguments, **keywords)  # which may raise
-        # NumPy computes in place in what it takes for an array of its own.
+        np.ndarray.var(plain(self), axis, *arguments, **keywords)  # raises NumPy's errors
+        # NumPy computes in place in what it takes for its own temporary array.
         keywords.pop("keepdims", None)
         return np.ndarray.var(self.reshape(1), None if axis == () else axis, *arguments, **keywords)
 
@@ -341,7 +341,7 @@ class ndarray(TrackedArray):
         given, value = nested.nested_plain(value), nested.from_nested(value)
         target = part.__get__(self)
         if isinstance(value, np.ndarray) and region_of(target).place == region_of(tracked(value)).place:
-            return  # as NumPy does, whether it can be written or not
+            return  # as NumPy does, even if the array is read-only
         action = lambda: part.__set__(plain(self), given)
         writing.assign(target, value, action=action)
 
@@ -370,7 +370,7 @@ class ndarray(TrackedArray):
 
         def guarded(self, *arguments: Any, **keywords: Any) -> Any:
             if activity.is_active(current(), self) or writing.concerns_tapes(self):
-                raise no_rule(method, " (it changes memory behind the tape's back)")
+                raise no_rule(method, " (it changes memory without the tape's notice)")
             forget_region(self)
             return method(self, *arguments, **keywords)
 
@@ -385,7 +385,7 @@ class ndarray(TrackedArray):
 
 
 class FlatView:
-    """The elements of an array in C order (what `numpy.ndarray.flat` is, with derivatives).
+    """The elements of an array in C order: `numpy.ndarray.flat` with derivatives.
 
     Attributes
     ----------
@@ -396,19 +396,19 @@ class FlatView:
 
     def __init__(self, base: ndarray) -> None:
         self.base = base
-        self._elements = plain(base).flat  # raises for axes too many
+        self._elements = plain(base).flat  # raises an error for too many axes
 
     def __len__(self) -> int:
         return self.base.size
 
     @property
     def index(self) -> int:
-        """How many elements an iteration has given."""
+        """Index of the iteration's next element."""
         return self._elements.index
 
     @property
     def coords(self) -> tuple:
-        """Where the next element of an iteration is."""
+        """Multi-index of the iteration's next element."""
         return self._elements.coords
 
     def __iter__(self) -> FlatView:
@@ -419,7 +419,7 @@ class FlatView:
         place = self._elements.index
         found = next(self._elements)
         if not self.base.ndim or not activity.is_active(current(), self.base):
-            return found  # of a 0-d array a number: who descends into `flat` would never arrive otherwise
+            return found  # a number, not a 0-d array: descending into `flat` would never end otherwise
         return self[place]
 
     def _places(self, key: Any) -> Any:
@@ -484,19 +484,21 @@ small_arrays.set_array_type(ndarray)
 
 
 def _number_of(x: Any) -> Any:
-    """What `float` and `int` are given of an array.  NumPy asks them where such an array is assigned to an element, and
-    takes the real part of a complex one with a warning, as it does of its own arrays; so do its complex numbers."""
+    """The number that `float` and `int` convert: a complex one becomes real with NumPy's warning.
+
+    NumPy calls them where an array is assigned to an element, and treats complex ones so.
+    """
     is_complex = isinstance(x, np.ndarray) and not x.ndim and x.dtype.kind == "c"
     return x[()] if is_complex else x
 
 
 def value(x: Any) -> Any:
-    """The value of an array or number without its derivative, on purpose.
+    """The value of an array or number, without its derivative.
 
     Parameters
     ----------
-    x : array_like, or a tuple, list or dictionary (nested as you like) of them, or an object that holds some
-        Objects: those of classes that `ampi.rules.define_class` tells of, such as SciPy's sparse matrices.
+    x : array_like, or a (nested) tuple, list or dictionary of them, or an object that holds some
+        Objects of classes that `ampi.rules.define_class` has declared, such as SciPy's sparse matrices.
 
     Returns
     -------

@@ -1,8 +1,8 @@
-"""The bytes of numbers: arrays of bytes or integers that look at memory with active numbers.
+"""Views of active numbers as bytes or integers.
 
-Bytes are moved about before they are numbers again, and derivatives go with them: where bytes may be those of active
-numbers, their shadow has a slot for each (`memory.Storage.packed`, `mpi.slots`), which is moved as the byte is.
-What is computed of bytes carries no derivative; that is an error.
+Derivatives follow bytes that are moved and later read as numbers again: if bytes may be those of active numbers, the
+shadow has a slot for each byte (`memory.storages.Storage.packed`), which is moved as the byte is. Arithmetic on bytes
+carries no derivative and is an error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..tape import BaseAdjoint, Push, Sweep, Tape
 
 
 def bits_in(tape: Tape, x: np.ndarray) -> int:
-    """Whether an array of bytes, integers or booleans looks at active numbers: `PACKED`; perhaps: `RECEIVED`; no: 0."""
+    """`PACKED` if an array of bytes, integers or booleans views active numbers, `RECEIVED` if it may, otherwise 0."""
     storage = storage_of(x)
     if storage is None or storage.tape is None or x.dtype.hasobject:
         return 0
@@ -40,17 +40,17 @@ def bits_in(tape: Tape, x: np.ndarray) -> int:
 
 def _kind(storage: Storage, x: np.ndarray) -> int:
     if storage.packed:
-        return storage.packed if x.dtype.itemsize == 1 else 0  # integers may be packed as well
+        return storage.packed if x.dtype.itemsize == 1 else 0  # packed integers as well
     made = _made_as(x)
     if made is None or storage.volatile:
-        return 0  # memory of others', which may hold anything
+        return 0  # memory that is not ampi's, which may hold anything
     if carries_derivatives(made):
         return PACKED if _meets_numbers(storage, x, made) else 0
     return PACKED if made.itemsize == x.dtype.itemsize == 1 else 0
 
 
 def _made_as(x: np.ndarray) -> np.dtype | None:
-    """The dtype of the array that made the memory; None if no array did."""
+    """The dtype of the array that allocated the memory; None if no array did."""
     owner: Any = x
     while isinstance(base := behind(owner.base), np.ndarray):
         owner = base
@@ -58,7 +58,7 @@ def _made_as(x: np.ndarray) -> np.dtype | None:
 
 
 def _meets_numbers(storage: Storage, x: np.ndarray, made: np.dtype) -> bool:
-    """Whether an array looks into the numbers of elements of a dtype, and not beside them."""
+    """Return whether an array overlaps the real numbers in elements of a dtype, not only other fields."""
     if made.names is None or any(stride % made.itemsize for stride in x.strides):
         return True
     start = (address_of(x) - storage.address) % made.itemsize
@@ -67,7 +67,7 @@ def _meets_numbers(storage: Storage, x: np.ndarray, made: np.dtype) -> bool:
 
 
 def _reals(dtype: np.dtype, place: int = 0) -> Iterator[tuple[int, np.dtype]]:
-    """The real numbers in an element of a dtype: where they begin, and their dtypes."""
+    """Offsets and dtypes of the real numbers in an element of a dtype."""
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
         for k in range(int(np.prod(shape))):
@@ -85,9 +85,9 @@ def _reals(dtype: np.dtype, place: int = 0) -> Iterator[tuple[int, np.dtype]]:
 
 
 def movable(tape: Tape | None, x: Any) -> TrackedArray | None:
-    """An array of the same bytes with slots in its shadow; None for what is no array of bytes of active numbers.
+    """An array of the same bytes with slots in its shadow; None if it does not hold bytes of active numbers.
 
-    It is the array itself, or a copy if its memory was made for numbers.
+    It is the array itself, or a copy if its memory was allocated for numbers.
     """
     if tape is None or not isinstance(x, np.ndarray) or x.dtype.itemsize != 1:
         return None
@@ -103,7 +103,7 @@ def movable(tape: Tape | None, x: Any) -> TrackedArray | None:
 
 
 def _slotted(tape: Tape, x: np.ndarray, storage: Storage, made: np.dtype) -> TrackedArray:
-    """A copy of the bytes of numbers."""
+    """A recorded copy of the bytes of numbers."""
     result = wrapped(np.array(plain(x), order="C"))
     tape.activate(result)
     storage_of(result).packed = PACKED  # type: ignore[union-attr]
@@ -115,7 +115,7 @@ def _slotted(tape: Tape, x: np.ndarray, storage: Storage, made: np.dtype) -> Tra
 
 
 class _Slotted(BaseAdjoint):
-    """Adjoint of a copy of bytes of numbers: what the slot of a number's first byte has is the number's."""
+    """Adjoint of a copy of the bytes of numbers: the slot of a number's first byte holds the number's adjoint."""
 
     __slots__ = ("made", "places", "result", "storage")
     reads_memory = False
@@ -138,7 +138,7 @@ class _Slotted(BaseAdjoint):
                 self._add(sweep.block(self.storage), real, self.places[chosen], g[chosen])
 
     def tangent(self, push: Push) -> None:
-        """The slot of a number's first byte gets the number's tangent."""
+        """Put each number's tangent into the slot of its first byte."""
         block = push.block(self.storage)
         found = np.zeros(len(self.places))
         inside = self.places % self.made.itemsize

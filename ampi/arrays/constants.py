@@ -1,4 +1,4 @@
-"""Plain arrays of which the program has said that what they hold is constant: what `value` and `constant` give."""
+"""Plain arrays that the program has declared constant: results of `value` and `constant`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _marked: dict[int, weakref.ref] = {}
 
 
 def constant(buf: Any) -> np.ndarray:
-    """Say that what a plain array holds does not depend on anything that is differentiated.
+    """Declare that a plain array does not depend on anything that is differentiated.
 
     While a tape records, plain arrays of floating-point numbers that go into messages are warned of (an error with
     ``AMPI_CHECK=full``): whatever they were computed from, they carry no derivatives.  These are not::
@@ -45,7 +45,7 @@ def constant(buf: Any) -> np.ndarray:
 
 
 def marked(array: Any) -> Any:
-    """The same array, known to be constant."""
+    """Mark an array as constant, and return it."""
     if isinstance(array, np.ndarray):
         key = id(array)
         _marked[key] = weakref.ref(array, lambda _: _marked.pop(key, None))
@@ -53,13 +53,13 @@ def marked(array: Any) -> Any:
 
 
 def holds(begin: int, end: int) -> bool:
-    """Whether the program has said so of an array in whose memory the bytes between these addresses are."""
+    """Return whether the bytes between two addresses belong to an array that is marked as constant."""
     arrays = [found for known in tuple(_marked.values()) if (found := known()) is not None]
     return any(low <= begin and end <= high for low, high in map(bounds_of, arrays))
 
 
 def is_constant(array: Any) -> bool:
-    """Whether the program has said so of an array, or of what it is a view of."""
+    """Return whether an array, or one that it is a view of, is marked as constant."""
     while array is not None and _marked:
         found = _marked.get(id(array))
         if found is not None and found() is array:

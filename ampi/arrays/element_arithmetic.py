@@ -1,4 +1,4 @@
-"""Arithmetic and functions of NumPy of numbers that are variables of a tape (see `elements` and `tape.elements`)."""
+"""Arithmetic and NumPy's functions on numbers that are variables of a tape (see `elements` and `tape.elements`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _scalar: type = np.ndarray
 
 
 def set_scalar_type(cls: type) -> None:
-    """Tell this module which class variables have (`ampi.arrays.scalars.scalar`)."""
+    """Set the class of variables (`ampi.arrays.scalars.scalar`)."""
     global _scalar
     _scalar = cls
 
@@ -81,7 +81,7 @@ def {name}(self, other):
     return made
 """
 
-# These look at no memory, so that they may stand in the latest record of statements even if others have come after it.
+# These statements access no memory: they may be added to the latest record of statements even if other records follow.
 _SAME = "number = {0}"
 _ONE = "pen.integers += ({0}, SCALE); pen.reals.append({1}); pen.count = number + 1"
 _BOTH = "pen.integers += (a, b, SUM); pen.reals += ({0}, {1}); pen.count = number + 1"
@@ -99,7 +99,7 @@ _FORMULAS = {  # formula, and statements with only a, only b, and both
     ),
 }
 _NAMES = {
-    "__name__": __name__,  # by which frames are known to be ampi's own
+    "__name__": __name__,  # marks frames as ampi's own
     "ADD": ADD,
     "BITS": BITS,
     "NUMBERS": NUMBERS,
@@ -130,7 +130,7 @@ def _comparison(name: str) -> Callable:
 
 
 def _over(x: Any, y: Any) -> float:
-    """A quotient, in silence."""
+    """A quotient without warnings."""
     try:
         return float(x) / float(y)
     except ZeroDivisionError:
@@ -155,7 +155,7 @@ def _written(name: str, prefix: str, base: Callable) -> Callable:
 
 
 def _as_of_numbers(base: Callable, of_numbers: Callable, swapped: bool = False) -> Callable:
-    """An operator of arrays that gives what NumPy's scalars give: of complex ones, and of powers, another rounding."""
+    """An operator of arrays with the results of NumPy's scalars, which round complex numbers and powers differently."""
     kinds = "cf" if of_numbers is operator.pow else "c"
 
     def method(self: Any, *others: Any) -> Any:
@@ -193,7 +193,7 @@ def _power(base: Callable, swapped: bool) -> Callable:
 
 
 def _constant_power(tape: Tape, base: Any, exponent: Any) -> Any:
-    """The power of a variable to a constant; None: to be found in the general way."""
+    """The power of a variable to a constant; None: use the general method."""
     node = None if tape.pen is None else node_of(base, tape, tape.pen)
     if node is None or node[1] is None:
         return None
@@ -215,7 +215,7 @@ def _constant_power(tape: Tape, base: Any, exponent: Any) -> Any:
 
 
 def operators() -> dict[str, Callable]:
-    """The methods of scalars that have a short way."""
+    """The methods of scalars that have a fast path."""
     found: dict[str, Callable] = {}
     for name in (*_FORMULAS, "pow"):
         of_numbers = getattr(operator, name)
@@ -240,7 +240,7 @@ _QUICK: dict[Any, tuple[Callable, Callable]] = {
 
 
 def of_two(ufunc: np.ufunc, x: Any, y: Any) -> Any:
-    """A ufunc of two operands, one of them a scalar at least; NotImplemented: there is no short way."""
+    """A ufunc of two operands, at least one of them a scalar; NotImplemented: there is no fast path."""
     methods = _QUICK.get(ufunc)
     if methods is None:
         return NotImplemented
@@ -251,7 +251,7 @@ def of_two(ufunc: np.ufunc, x: Any, y: Any) -> Any:
 
 
 def call(tape: Tape, ufunc: np.ufunc, inputs: tuple, of_numbers: Callable | None = None) -> Any:
-    """A ufunc of scalars and constants, or an operator; None: to be recorded as one of arrays."""
+    """A ufunc of scalars and constants, or an operator; None: record it as one of arrays."""
     rule, pen = RULES.get(ufunc), tape.pen
     if rule is None or pen is None or len(inputs) > 2:
         return None

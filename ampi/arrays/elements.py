@@ -1,10 +1,10 @@
-"""Single elements and numbers: the ways that a program's own loops take, as short as they can be.
+"""Fast access to single elements, for the loops of programs.
 
-While no tape is open, `ampi.ndarray` has no item access of its own: elements are what NumPy gives, at NumPy's price.
-(Unless there are structured arrays, whose elements are views that may carry derivatives later.)
-While one records, an element that carries derivatives, and what is computed of it, is a variable of the tape (see
-`tape.elements`); whatever is not said here about it is done as for any other array, whose memory the variable is then
-stored in.
+While no tape is open, `ampi.ndarray` has no item access of its own: NumPy's runs, at NumPy's speed. (Structured arrays
+are an exception: their elements are views that may carry derivatives later.)
+While a tape records, an active element, and each number computed from it, is a variable of the tape (`tape.elements`).
+Cases that this module does not handle are treated as for any other array; the variable is then stored in the array's
+memory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NUMBERS = frozenset((float, int, bool, np.float64, np.float32, np.int64, np.int3
 
 
 def getitem(self: Any, key: Any) -> Any:
-    """``array[key]`` while a tape is open; short for elements of arrays that have a table of them."""
+    """``array[key]`` while a tape is open; fast for elements of arrays that have a table of variables."""
     try:
         region = self._region
         found = region.numbers[key]
@@ -45,7 +45,7 @@ def getitem(self: Any, key: Any) -> Any:
         storage = region.storage
         reference = storage.tape
     except (AttributeError, NotImplementedError, TypeError):
-        found = None  # what raises an error below is not to show this one
+        found = None  # the error below must not show this one as its context
     scope = scope_now()
     tape = scope.tape
     if (
@@ -137,7 +137,7 @@ def _constant(self: Any, key: Any, found: Any) -> Any:
 
 
 def setitem(self: Any, key: Any, value: Any) -> None:
-    """``array[key] = value`` while a tape is open, or exists; short for variables and such elements."""
+    """``array[key] = value`` while a tape exists; fast for variables and elements of such arrays."""
     if type(value) is not _scalar:
         if open_tapes:
             _setitem(self, key, value)
@@ -171,7 +171,7 @@ def setitem(self: Any, key: Any, value: Any) -> None:
         ):
             raise TypeError
     except (AttributeError, IndexError, NotImplementedError, TypeError, ValueError):
-        pass  # what raises an error below is not to show this one
+        pass  # the error below must not show this one as its context
     else:
         _set_item(self, key, number)
         pen.integers += (variable, offset, place + STORE)
@@ -246,7 +246,7 @@ def _setitem(self: Any, key: Any, value: Any) -> None:
 
 
 def _set_passively(self: Any, key: Any, value: Any) -> None:
-    """The same where no tape records statements."""
+    """``array[key] = value`` where no tape records statements."""
     if not open_tapes:
         storage: Any = storage_of(self)
         if not storage.needs and not storage.guard:
@@ -264,7 +264,7 @@ def iterated(self: Any) -> Iterator[Any]:
 
 
 def node_of(x: Any, tape: Tape, pen: Elements) -> tuple | None:
-    """Value, variable and tape of a scalar; the variable None of a constant.  None: to be treated as an array."""
+    """Value, variable and tape of a scalar; the variable is None for a constant.  None: treat it as an array."""
     try:
         node = x._node
         if node[2] is tape.reference:
@@ -299,20 +299,20 @@ def node_of(x: Any, tape: Tape, pen: Elements) -> tuple | None:
 
 _arrays: list[type] = []
 _lock = threading.RLock()
-_idle = 0  # uses of item access of ours since the last tape was closed
+_idle = 0  # uses of ampi's item access since the last tape was closed
 _ENOUGH = 32
-# From Python 3.13 on, a class that has changed a thousand times is looked at without any cache.
+# From Python 3.13 on, attribute lookups on a class that has changed a thousand times are no longer cached.
 _changes_left = 400 if sys.version_info >= (3, 13) else sys.maxsize
 
 
 def set_scalar_type(cls: type) -> None:
-    """Tell this module which class variables have (`ampi.arrays.scalars.scalar`)."""
+    """Set the class of variables (`ampi.arrays.scalars.scalar`)."""
     global _scalar
     _scalar = cls
 
 
 def leave_to_numpy(cls: type) -> None:
-    """The class of arrays, which is to have item access of ours only while a tape needs it."""
+    """Give a class of arrays ampi's item access only while a tape needs it."""
     _arrays.append(cls)
     if checks.is_full():
         _take_over()
@@ -324,7 +324,7 @@ def _take_over(tape: Any = None) -> None:
     global _idle
     _idle = 0
     (cls,) = _arrays
-    with _lock:  # another thread may be about to take them away
+    with _lock:  # another thread may be about to remove them
         if "__getitem__" in vars(cls) and "__setitem__" in vars(cls):
             return
         methods: dict[str, Callable] = {"__getitem__": getitem, "__setitem__": setitem, "__iter__": iterated}
@@ -334,7 +334,7 @@ def _take_over(tape: Any = None) -> None:
 
 
 def _keep() -> None:
-    """There are structured arrays: their elements are views that may carry derivatives later, and so are ours."""
+    """Keep ampi's item access permanently: elements of structured arrays are views that may carry derivatives later."""
     global _changes_left
     _changes_left = 0
     _take_over()
@@ -344,7 +344,7 @@ at_first_structured.append(_keep)
 
 
 def _count_idle() -> None:
-    """Item access of ours was asked though no tape is open: after some times NumPy's takes its place."""
+    """Count a use of ampi's item access while no tape is open; after several, restore NumPy's."""
     global _idle, _changes_left
     _idle += 1
     if _idle < _ENOUGH or checks.is_full() or not _changes_left:

@@ -29,17 +29,17 @@ _INF = float("inf")
 
 
 def _holds(x: Any, z: Any) -> Any:
-    """Share of an extremum's adjoint: one for the first argument where it holds the extremum, as it does in a tie."""
+    """The first argument's share of an extremum's adjoint: one where it is the extremum, ties included."""
     return np.where(x == z, 1.0, 0.0)
 
 
 def _does_not_hold(x: Any, z: Any) -> Any:
-    """The share of the second argument."""
+    """The second argument's share of an extremum's adjoint."""
     return np.where(x == z, 0.0, 1.0)
 
 
 def _side(x: Any) -> Any:
-    """The derivative of |x|; at zero, where x and -x tie, that of x (of negative zero as well)."""
+    """The derivative of |x|; at zero (negative zero included), where x and -x tie, that of x."""
     return np.copysign(1.0, x + 0.0)
 
 
@@ -53,23 +53,23 @@ def _power_exponent(x: Any, z: Any) -> Any:
 
 
 def _unit(x: Any, z: Any) -> Any:
-    """x/|x|, at zero that of a positive number."""
+    """x/|x|; one at zero."""
     return np.where(z == 0, 1.0, x / np.where(z == 0, 1.0, z))
 
 
 def leg(x: Any, z: Any) -> Any:
-    """The derivative of a hypotenuse z with respect to x: at zero from the right, at infinity of the leg which is."""
+    """The derivative of a hypotenuse z with respect to x: one-sided at zero, one for an infinite x."""
     quotient = x / np.where((z == 0) | np.isinf(z), 1.0, z)
     return np.where(x == z, 1.0, np.where(x == -z, -1.0, np.where(np.isinf(z), 0.0, quotient)))
 
 
 def _other_leg(x: Any) -> Any:
-    """sqrt(1 - x²).  On its cuts the sign of the imaginary zero says on which side: subtracting keeps it."""
+    """sqrt(1 - x²).  On branch cuts the sign of a zero imaginary part selects the side: subtraction keeps it."""
     return np.sqrt(-(x - 1.0)) * np.sqrt(x - -1.0) if np.iscomplexobj(x) else np.sqrt((1.0 - x) * (1.0 + x))
 
 
 def _around(a: Any, x: Any, y: Any) -> Any:
-    """a / (x² + y²) where the squares may leave the range of numbers; zero at the origin and at infinity."""
+    """a / (x² + y²) without overflow of the squares; zero at the origin and at infinity."""
     distance = np.hypot(x, y)
     nowhere = (distance == 0) | np.isinf(distance)
     safe = np.where(nowhere, 1.0, distance)
@@ -77,26 +77,26 @@ def _around(a: Any, x: Any, y: Any) -> Any:
 
 
 def _weight(x: Any, y: Any, z: Any, exp: Any) -> Any:
-    """exp(x - z), also where infinities meet: one for the larger argument, 1/2 for each of two that are the same."""
+    """exp(x - z), also for infinite arguments: one for the larger one, 1/2 each if they are equal."""
     return np.where(x == y, 0.5, exp(np.where(x == z, 0.0, x - z)))
 
 
 def times(g: Any, p: Any) -> Any:
-    """Adjoint times partial derivative; where one of them is exactly zero, so is the product, whatever the other is."""
+    """Adjoint times partial derivative; zero where one of them is exactly zero, even if the other is not finite."""
     product = g * p
     if has_nan(product):
-        nothing = np.isnan(product) & ((g == 0) | (p == 0))  # a zero elsewhere may have a derivative
+        nothing = np.isnan(product) & ((g == 0) | (p == 0))  # a zero elsewhere may carry a derivative
         return np.where(nothing, product.dtype.type(0), product)
     return product
 
 
 def has_nan(x: Any) -> bool:
-    """Whether an element is not a number, by the quickest reduction that raises no warning about large numbers."""
+    """Return whether an element may be NaN, by the fastest reduction that raises no warning about large numbers."""
     if isinstance(x, TrackedArray):
         x = plain(x)
     size = x.size
     if _FEW < size < _MANY and x.dtype.kind == "c":
-        total: Any = np.vdot(x, x)  # NaN may come of infinite squares as well: the caller looks at each element
+        total: Any = np.vdot(x, x)  # infinite squares give NaN as well: the caller checks each element
     elif size:
         total = _maximum(x, None)
     else:
@@ -104,9 +104,9 @@ def has_nan(x: Any) -> bool:
     return bool(total != total)
 
 
-_maximum = np.maximum.reduce  # slow of complex numbers
+_maximum = np.maximum.reduce  # slow for complex numbers
 _FEW, _MANY = 64, 8192
-"""Between these numbers of elements a product is quicker; for more, BLAS takes threads."""
+"""Between these numbers of elements a product is faster; for more, BLAS uses threads."""
 
 
 PARTIALS: dict[str, tuple] = {
@@ -163,10 +163,10 @@ PARTIALS: dict[str, tuple] = {
 }
 
 ADJOINTS: dict[str, tuple] = {
-    # The absolute value is real, also where it is written into complex memory.
+    # The absolute value is real, even in complex memory.
     "absolute": (lambda g, x, z: times(np.real(g), _unit(x, z) if np.iscomplexobj(x) else _side(x)),),
     "conjugate": (lambda g: np.conj(g),),
-    # The bounds take the adjoint where they act.
+    # The bounds get the adjoint where they are active.
     "clip": (
         lambda g, x, y, w: np.where((x >= y) & (x <= w), g, g.dtype.type(0)),
         lambda g, x, y, w: np.where((x < y) & (y <= w), g, g.dtype.type(0)),
@@ -174,7 +174,7 @@ ADJOINTS: dict[str, tuple] = {
     ),
 }
 
-# Derivative zero wherever there is one; integer and boolean results need not stand here.
+# The derivative is zero wherever it exists; functions with integer or boolean results need no entry.
 CONSTANT = {
     "ceil",
     "floor",
@@ -183,12 +183,12 @@ CONSTANT = {
     "sign",
     "trunc",
 }
-# On complex numbers these are not piecewise constant.
+# These are not piecewise constant on complex numbers.
 CONSTANT_REAL = {"sign"}
 
 
 class Rule:
-    """How one elementwise function is differentiated.
+    """The derivatives of one elementwise function.
 
     Attributes
     ----------
@@ -196,7 +196,7 @@ class Rule:
     terms : tuple
         For each argument ``term(g, *values)``, its contribution before summing over broadcast axes; None without one.
     needs : tuple
-        For each argument the positions of the arguments whose values the term takes; -1 is the result.
+        For each argument the positions of the arguments whose values its term takes; -1 is the result.
     unknown : tuple
         Positions of arguments whose derivative is not known: they must not be active.
     partials : tuple of callable, or None
@@ -205,9 +205,9 @@ class Rule:
     run : callable, or None
         For `small_arrays`.
     of_complex : Rule, or None
-        The rule for complex arguments, where that is another one.
+        The rule for complex arguments if it differs.
     whole : tuple
-        Positions of arguments that the function takes as whole numbers, too, and more exactly then: they stay so.
+        Positions of arguments that stay integers, for which the function is more accurate.
     """
 
     __slots__ = (
@@ -240,7 +240,7 @@ class Rule:
         self.mixed: dict[np.dtype, Rule] = {}
 
     def tangent(self, k: int, x_dot: Any, values: Any) -> Any:
-        """What the tangent of argument k contributes to that of the result; ``values`` are those that it needs."""
+        """The contribution of argument k's tangent to the result's; ``values`` are those in ``needs[k]``."""
         if self.name == "absolute":
             return np.real(np.conj(self.terms[k](np.ones((), x_dot.real.dtype), *values)) * x_dot)
         # The term multiplies by the conjugate of the partial derivative.
@@ -250,7 +250,7 @@ class Rule:
         return np.conj(found) if found.dtype.kind == "c" else found
 
     def wants(self, active: tuple) -> tuple:
-        """Positions of the values that the adjoint needs for the given active arguments; -1 is the result."""
+        """Positions of the values that the adjoint needs for these active arguments; -1 is the result."""
         try:
             return self.wants_cache[active]
         except KeyError:
@@ -259,9 +259,9 @@ class Rule:
             return wanted
 
     def of_mixed(self, values: list, dtype: np.dtype) -> Rule:
-        """The rule for values some of which have another dtype than the result: they are converted to its precision.
+        """The rule for values with other dtypes than the result's: they are converted to its precision.
 
-        Integers, booleans and floating-point numbers of less precision would have derivatives computed in their dtype.
+        Otherwise derivatives would be computed in the dtype of integers, booleans or less precise numbers.
         """
         if (self.partials is None and not self.unknown) or all([getattr(x, "dtype", dtype) is dtype for x in values]):
             return self
@@ -282,7 +282,7 @@ class Rule:
 
 
 def _converted(x: Any, real: np.dtype, whole: bool) -> Any:
-    """A value in the precision of results with this real dtype at least."""
+    """A value converted to at least this real precision."""
     if type(x) is bool:
         return int(x)
     dtype = getattr(x, "dtype", None)
@@ -347,7 +347,7 @@ RULES: dict[np.ufunc, Rule] = {
     **{_ufunc(name): rule(name, entries, True) for name, entries in ADJOINTS.items()},
 }
 CONSTANTS: set[np.ufunc] = {getattr(np, name) for name in CONSTANT}
-# What x**0 calls in some versions of NumPy.
+# Some versions of NumPy call it for x**0.
 CONSTANTS |= {getattr(np._core.umath, name) for name in ("_ones_like",) if hasattr(np._core.umath, name)}
 CONSTANT_FOR_REAL: set[np.ufunc] = {getattr(np, name) for name in CONSTANT_REAL}
 

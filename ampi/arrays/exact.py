@@ -1,4 +1,4 @@
-"""Formulas that stand for a NumPy function in its derivative, not in its value."""
+"""Formulas that give a NumPy function's derivative, while the function itself gives the value."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from .indexing import copied
 
 
 def exactly(function: Callable) -> Callable:
-    """Decorator of a formula for a NumPy function: its derivative, NumPy's value."""
+    """Decorate a formula for a NumPy function: derivatives are the formula's, values are NumPy's."""
 
     def decorate(formula: Callable) -> Callable:
         @functools.wraps(formula)
         def rewritten(*arguments: Any, **keywords: Any) -> Any:
-            exact = function(*mapped(plain_of, arguments), **mapped(plain_of, keywords))  # its errors come first
+            exact = function(
+                *mapped(plain_of, arguments), **mapped(plain_of, keywords)
+            )  # raises NumPy's own errors first
             with np.errstate(all="ignore"):
                 result = formula(*arguments, **keywords)
             if isinstance(exact, np.ndarray) and exact.shape != result.shape:
@@ -34,7 +36,7 @@ def exactly(function: Callable) -> Callable:
                 result = mapped(lambda made: _cast(made, next(dtypes)), result)
             if isinstance(exact, np.ndarray) and (is_scalar(result) or _order(result) != _order(exact)):
                 return copied(result, exact)
-            if checks.is_full():  # which looks at what the formula has computed: that stays as it is
+            if checks.is_full():  # full checks inspect the formula's results, which must stay
                 values = iter(leaves(exact))
                 return mapped(lambda made: _copied(made, next(values)), result)
             for made, wanted in zip(leaves(result), leaves(exact)):
@@ -59,5 +61,5 @@ def _copied(made: Any, wanted: Any) -> Any:
 
 
 def _order(x: np.ndarray) -> list[int]:
-    """How the elements lie in memory."""
+    """The axes in the order of the elements in memory."""
     return [stride for stride, n in zip(x.strides, x.shape) if n > 1]

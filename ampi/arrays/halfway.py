@@ -1,8 +1,7 @@
-"""Operations that raise when they have written a part of an array, or all of it.
+"""Operations that raise an error after they have written a part of an array, or all of it.
 
-NumPy does so where `numpy.errstate` makes an overflow an error, for one.  A program may catch that and go on with what
-was written.  Which elements these are is found by running the operation again on other values, which it leaves alone
-where it writes nothing.
+NumPy does so, for example, where `numpy.errstate` makes an overflow an error. A program may catch the error and use the
+array. The written elements are found by running the operation again on other values: those that stay were not written.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from ..tape import BaseAdjoint, Push, Sweep, Tape, Zero, where_called
 
 
 class _Unknown(BaseAdjoint):
-    """Adjoint of elements that hold active values of which no record tells: it must be zero."""
+    """Adjoint of elements with active values that no record describes: it must be zero."""
 
     __slots__ = ("mask", "message", "region")
     second_order = "linear"
@@ -34,14 +33,14 @@ class _Unknown(BaseAdjoint):
             raise ActivityError(self.message)
 
     def tangent(self, push: Push) -> None:
-        """NaN, for there is no telling yet whether the elements are used before they are overwritten."""
+        """Set NaN: whether the elements are used before they are overwritten is not known yet."""
         push.put(self.region, np.nan, self.mask)
 
 
 def record_halfway(
     tape: Tape, targets: Sequence[np.ndarray], action: Callable[[], Any], are_constants: bool, error: Exception
 ) -> None:
-    """Record what an action that has raised an error has written nevertheless."""
+    """Record the elements that an action wrote before it raised an error."""
     for target in targets:
         is_active = tape.is_active(target)
         if storage_of(target) is None or (are_constants and not is_active):
@@ -62,7 +61,7 @@ def record_halfway(
 
 
 def _written(target: np.ndarray, action: Callable[[], Any]) -> np.ndarray | None:
-    """A mask of the elements to which an action writes that raises an error."""
+    """A mask of the elements that an action writes before it raises an error."""
     memory = plain(target)
     if memory.dtype.kind not in "fc" or not memory.flags.writeable:
         return None

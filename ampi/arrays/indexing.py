@@ -1,7 +1,4 @@
-"""Copies and item access: moving values between arrays.
-
-Views need no record: they share the storage.
-"""
+"""Copies and item access. Views need no record: they share the storage."""
 
 from __future__ import annotations
 
@@ -50,12 +47,12 @@ class _Copy(BaseAdjoint):
             sweep.add(self.source, sweep.shadow(self.result).reshape(self.source.shape))
 
     def tangent(self, push: Push) -> None:
-        """The tangent is copied."""
+        """Copy the tangent."""
         push.put(self.result, push.get(self.source).reshape(self.result.shape))
 
 
 def copied(source: np.ndarray, result: np.ndarray) -> Any:
-    """Record that a new array holds the elements of another, one by one in C order; gives the result."""
+    """Record that a new array holds another one's elements in C order; return the new array."""
     result = wrapped(result)
     tape = current()
     if tape is None:
@@ -72,7 +69,7 @@ def copied(source: np.ndarray, result: np.ndarray) -> Any:
 
 
 def _bytes_copied(tape: Tape, source: np.ndarray, result: np.ndarray) -> np.ndarray | None:
-    """The bytes that a copy holds, for its record; None if nothing goes with them."""
+    """The bytes that a copy holds, for its record; None if they carry no derivatives."""
     moved = movable(tape, source)
     if moved is None or not holds_same_bytes(moved, result):
         is_active(tape, source)  # raises where derivatives would be lost
@@ -82,7 +79,7 @@ def _bytes_copied(tape: Tape, source: np.ndarray, result: np.ndarray) -> np.ndar
 
 
 def is_basic(key: Any) -> bool:
-    """Whether a key selects a view: integers, slices, None, Ellipsis, or a field's name."""
+    """Return whether a key selects a view: integers, slices, None, Ellipsis, or a field's name."""
     kind = type(key)
     if kind is tuple:
         return all(isinstance(k, _BASIC) and type(k) is not bool for k in key)
@@ -101,7 +98,7 @@ def view_at(array: np.ndarray, key: Any) -> np.ndarray:
 
 
 def frozen_key(tape: Tape, key: Any) -> Any:
-    """A key whose arrays hold, whenever the adjoint runs, the values they have now."""
+    """A key whose arrays keep their present values until the adjoint runs."""
     if type(key) is tuple:
         return tuple(frozen_key(tape, k) for k in key)
     if isinstance(key, np.ndarray):
@@ -122,7 +119,7 @@ def plain_key(key: Any) -> Any:
 
 
 def copied_key(key: Any) -> Any:
-    """A key whose arrays nobody else sees."""
+    """A key with copies of its arrays."""
     if type(key) is tuple:
         return tuple(copied_key(k) for k in key)
     if isinstance(key, list):
@@ -131,7 +128,7 @@ def copied_key(key: Any) -> Any:
 
 
 def _may_repeat(key: Any) -> bool:
-    """Whether a key may select an element more than once: integer arrays may, masks and basic keys do not."""
+    """Return whether a key may select an element more than once: integer arrays may, masks and basic keys do not."""
     if type(key) is tuple:
         return any(_may_repeat(k) for k in key)
     return isinstance(key, np.ndarray) and key.dtype != bool and key.size > 1
@@ -153,12 +150,12 @@ class _Gather(BaseAdjoint):
             scatter_add(sweep.shadow(self.source), self.key, sweep.shadow(self.result))
 
     def tangent(self, push: Push) -> None:
-        """The same elements of the tangent."""
+        """Select the same elements of the tangent."""
         push.put(self.result, push.get(self.source)[self.key])
 
 
 def scatter_add(shadow: np.ndarray, key: Any, g: Any) -> None:
-    """``shadow[key] += g``, where a repeated element gets the sum."""
+    """``shadow[key] += g``; a repeated element gets the sum."""
     if shadow.dtype.names is not None:
         for part, values in _fields(shadow, g):
             scatter_add(part, key, values)
@@ -180,7 +177,7 @@ def _fields(shadow: np.ndarray, g: Any) -> Iterator[tuple[np.ndarray, Any]]:
 
 
 def looks_into(result: np.ndarray, array: np.ndarray) -> bool:
-    """Whether what a method of an array gave is a view of the array's memory."""
+    """Return whether the result of an array's method is a view of the array."""
     base = result.base
     return base is array or (base is not None and base is array.base) or result is array
 
@@ -191,7 +188,7 @@ def getitem(array: TrackedArray, key: Any) -> Any:
 
 
 def selected(array: TrackedArray, key: Any, result: Any) -> Any:
-    """The same, of what NumPy's own item access gives."""
+    """The same as `getitem`, given the result of NumPy's own item access."""
     if array.dtype.hasobject and array.dtype.names is None and is_basic(key):
         return result  # a view, or the very object
     if isinstance(result, np.ndarray):
@@ -216,7 +213,7 @@ def selected(array: TrackedArray, key: Any, result: Any) -> Any:
 
 
 def gathered(source: np.ndarray, key: Any, result: np.ndarray) -> Any:
-    """Record that a new array is ``source[key]``, of an array that `carries` is true of; gives the result."""
+    """Record that a new array is ``source[key]``, of a source for which `carries` is true; return the new array."""
     tape: Any = current()
     result = wrapped(result)
     carry(tape, result, (source,))
@@ -246,7 +243,7 @@ class _Scatter(BaseAdjoint):
         sweep.add(self.source, unbroadcast(np.asarray(g), self.source.shape))
 
     def tangent(self, push: Push) -> None:
-        """The tangent is assigned to the same elements."""
+        """Assign the tangent to the same elements."""
         x_dot = push.get(self.source)
         if self.source.storage is self.target.storage:
             x_dot = x_dot.copy()
@@ -254,9 +251,9 @@ class _Scatter(BaseAdjoint):
 
 
 def _written_last(like: np.ndarray, key: Any, shape: tuple) -> np.ndarray:
-    """For each element written by ``like[key] = values``: whether its value is the one that stays.
+    """A mask of the values in ``like[key] = values`` that are not overwritten by later ones.
 
-    NumPy itself is asked, because the order of its writes is its own affair.
+    NumPy itself is run to find them, since its order of writing is not specified.
     """
     writer = np.empty_like(like, dtype=np.intp)
     order = np.arange(int(np.prod(shape))).reshape(shape)
@@ -265,7 +262,7 @@ def _written_last(like: np.ndarray, key: Any, shape: tuple) -> np.ndarray:
 
 
 def setitem(array: TrackedArray, key: Any, value: Any, action: Callable[[], Any] | None = None) -> None:
-    """``array[key] = value``, written by an action of NumPy's if one is given."""
+    """``array[key] = value``; an action, if given, makes NumPy write the values."""
     given, original = nested_plain(value), value
     if isinstance(value, (list, tuple)):
         dtype = array.dtype[key].base if type(key) is str else array.dtype
@@ -322,7 +319,7 @@ def setitem(array: TrackedArray, key: Any, value: Any, action: Callable[[], Any]
 
 
 def _is_whole_mask(array: np.ndarray, key: Any) -> bool:
-    """Whether a key is a mask of all of an array's axes."""
+    """Return whether a key is a mask over all axes of an array."""
     if type(key) is tuple and len(key) == 1:
         (key,) = key
     mask = np.asarray(key) if isinstance(key, list) else key
@@ -330,7 +327,7 @@ def _is_whole_mask(array: np.ndarray, key: Any) -> bool:
 
 
 def writes_what_it_reads(target: Any, values: Any) -> bool:
-    """Whether NumPy, where it does not copy the values first, reads among them what it has just written."""
+    """Return whether NumPy, if it does not copy the values first, reads values that it has just written."""
     if not isinstance(values, np.ndarray) or values.dtype != target.dtype:
         return False
     distances = (*target.strides, *values.strides, address_of(target) - address_of(values))
@@ -339,10 +336,10 @@ def writes_what_it_reads(target: Any, values: Any) -> bool:
 
 
 def overtakes_itself(target: np.ndarray, value: Any) -> bool:
-    """Whether NumPy reads in ``target[...] = value``, of active values, what it has just written.
+    """Return whether NumPy reads values in ``target[...] = value`` that it has just written.
 
-    Along one axis it copies the values first only if the steps differ in sign; where they differ otherwise, the place
-    of writing may overtake that of reading.
+    Along one axis it copies the values first only if the strides differ in sign; if they differ otherwise, writing may
+    overtake reading.
     """
     if target.ndim != 1 or not isinstance(value, np.ndarray) or not value.ndim or value.size < 2:
         return False
@@ -361,8 +358,10 @@ def overtakes_itself(target: np.ndarray, value: Any) -> bool:
 
 
 def assign_in_turn(target: Any, values: Any, function: Callable) -> None:
-    """Assign as NumPy's function does that reads and writes the same memory in turn: applied to the numbers of the
-    elements, laid out alike, it says which element's value arrives where."""
+    """Assign as a NumPy function does that reads and writes the same memory in turn.
+
+    The function is applied to the indices of the elements in the same layout: it shows which value arrives where.
+    """
     low = min(Extent(target).low, Extent(values).low)
     memory = np.arange((max(Extent(target).high, Extent(values).high) - low) // target.itemsize)
 
@@ -382,12 +381,12 @@ def assign_in_turn(target: Any, values: Any, function: Callable) -> None:
 
 
 def _set_flat(a: Any, places: np.ndarray, values: Any) -> None:
-    """Set the elements at some places in C order."""
+    """Set the elements at flat indices in C order."""
     if not a.ndim:
         a = a[None]
     setitem(a, np.unravel_index(places, a.shape), values)
 
 
 def elements_at(values: np.ndarray, places: Any) -> Any:
-    """Elements of an array, with their derivatives."""
+    """Elements of an array at flat indices, with their derivatives."""
     return getitem(tracked(values), places)

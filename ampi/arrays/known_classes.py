@@ -1,4 +1,4 @@
-"""Classes of other packages whose objects hold arrays: how these are taken out and put back (`define_class`)."""
+"""Classes of other packages whose objects hold arrays, and how to take objects apart (`define_class`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _classes: dict[type, tuple[Callable, Callable]] = {}
 
 
 def define_class(cls: type | str, take_apart: Callable, put_together: Callable) -> None:
-    """Tell of the arrays that the objects of a class hold, so that they can be active.
+    """Declare the arrays that objects of a class hold, so that they can be active.
 
     ::
 
@@ -31,12 +31,12 @@ def define_class(cls: type | str, take_apart: Callable, put_together: Callable) 
     Parameters
     ----------
     cls : type or str
-        The class, or its name as for `define`; subclasses are meant as well.
+        The class, or its name as for `define`; subclasses are included.
     take_apart : callable
-        ``take_apart(x)`` gives a tuple of its arrays, and anything else that it consists of.
+        ``take_apart(x)`` returns a tuple of its arrays, and the rest of the object.
     put_together : callable
-        ``put_together(arrays, rest)`` is such an object again, with other arrays (plain ones or `ampi.ndarray`\\ s),
-        which it must not convert.
+        ``put_together(arrays, rest)`` makes such an object of other arrays (plain ones or `ampi.ndarray`\\ s), which
+        it must not convert.
 
     Examples
     --------
@@ -72,17 +72,17 @@ def _way(x: Any) -> tuple | None:
 
 
 def is_known(x: Any) -> bool:
-    """Whether `define_class` tells of the arrays in an object."""
+    """Return whether an object is of a class that `define_class` has declared."""
     return bool(_classes) and not isinstance(x, np.ndarray) and _way(x) is not None
 
 
 def _is_dictionary(x: Any) -> bool:
-    """Whether an object is a dictionary, and not of a class derived from it that `define_class` tells of."""
+    """Return whether an object is a dictionary, and not of a declared class that is derived from it."""
     return isinstance(x, dict) and (type(x) is dict or not _classes or _way(x) is None)
 
 
 def parts(x: Any) -> Iterator[Any]:
-    """What tuples, lists, dictionaries and objects of known classes hold, in order."""
+    """The leaves of tuples, lists, dictionaries and objects of declared classes, in order."""
     if isinstance(x, (tuple, list)):
         for item in x:
             yield from parts(item)
@@ -98,7 +98,7 @@ def parts(x: Any) -> Iterator[Any]:
 
 
 def mapped(function: Callable, x: Any) -> Any:
-    """The same with a function applied to each of the parts."""
+    """The same structure with a function applied to each of its parts."""
     if isinstance(x, tuple):
         items = [mapped(function, item) for item in x]
         return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
@@ -115,7 +115,7 @@ def mapped(function: Callable, x: Any) -> Any:
 
 
 def opened(function: Callable, x: Any) -> Any:
-    """`mapped`, with a tuple of its arrays in the place of an object."""
+    """`mapped`, with a tuple of arrays instead of each object of a declared class."""
     if isinstance(x, (tuple, list)):
         items = [opened(function, item) for item in x]
         return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)

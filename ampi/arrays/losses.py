@@ -1,4 +1,4 @@
-"""Arrays that leave for code outside ampi: what is lost by it is said, and what that code may write is provided for."""
+"""Warnings and errors where a derivative is lost, and arrays that code outside ampi may write to (`lend`)."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _FOR_DRAWING = {"ampi", "numpy", "PIL"}
 
 
 def would_be_lost(array: Any) -> bool:
-    """Whether an array carries derivatives, be it on a tape of another thread if this one has none."""
+    """Return whether an array carries derivatives, on a tape of another thread if this one has none."""
     tape = current()
     return tape.watches_over(array) if isinstance(tape, Bystander) else is_active(tape, array)
 
 
 def warn_lost(what: str, array: Any, instead: str = KEEP) -> None:
-    """Say once per source line that a derivative is dropped, and what to write instead."""
+    """Warn once per source line that an active array's derivative is dropped, and say what to write instead."""
     if would_be_lost(array) and not _is_drawn():
         say_lost(what, instead)
 
 
 def say_lost(what: str, instead: str, place: str = "") -> None:
-    """Say once per source line (of each function on it) that the derivative of something active is dropped."""
+    """Warn once per source line (and function on it) that a derivative is dropped."""
     frame = None if place else calling_frame()
     place = place or _place()
     key = f"{place} {hash(frame.f_code) if frame is not None else 0}"
@@ -53,14 +53,13 @@ FILED = "what is read back from the file carries none: write it inside `with amp
 
 
 def warn_filed(what: str, array: Any, place: str = "") -> None:
-    """Say once per source line that an active array goes into a file, from which it comes back as a constant."""
+    """Warn once per source line that an active array is written to a file, from which it is read as a constant."""
     if would_be_lost(array):
         say_lost(what, FILED, place)
 
 
 def _place() -> str:
-    """The line that runs; where it is of another library, in a program that is differentiated as it stands, the
-    program's line before it."""
+    """The current source line; in an unmodified program the program's own line that called another package."""
     place = where_called()
     frame: Any = sys._getframe(1)
     while frame is not None:
@@ -77,14 +76,14 @@ def _message(place: str, what: str, instead: str) -> str:
 
 
 def lose(what: str, array: Any, instead: str) -> None:
-    """The same where an array becomes a plain one: an error if `checks.strict`."""
+    """Warn that an active array becomes a plain one; raise an error if `checks.strict`."""
     if checks.strict and would_be_lost(array) and not _is_drawn():
         raise ActivityError(_message(_place(), what, instead))
     warn_lost(what, array, instead)
 
 
 def _is_drawn() -> bool:
-    """Whether it is a package that draws pictures which asks, by itself or through NumPy."""
+    """Return whether the caller is a package that draws pictures, perhaps through NumPy."""
     frame: Any = sys._getframe(2)
     while frame is not None:
         package = package_of(frame)
@@ -95,33 +94,31 @@ def _is_drawn() -> bool:
 
 
 def lose_number(what: str, array: Any, depth: int = 3) -> None:
-    """The same where a number becomes Python's in a program that is differentiated as it stands: an error, unless it is
-    only to be shown."""
+    """Raise an error where an active number of an unmodified program becomes Python's, unless it is only shown."""
     if would_be_lost(array) and not _is_shown(depth):
         raise _refused(_message(_place(), what, KEEP))
 
 
 def _refused(message: str) -> ActivityError:
-    """The error, which code in C may put another one in the place of."""
+    """The error; its message is kept, since code in C may replace the error by its own."""
     global latest_refusal
     latest_refusal = message
     return ActivityError(message)
 
 
 latest_refusal = ""
-"""The message of the latest error that was raised for a number."""
+"""Message of the latest error of `lose_number` or `lose_exactly`."""
 
 
 def lose_exactly(what: str, array: Any) -> None:
-    """The same for what computes with a number in another form than a `float`."""
+    """Warn that a number is used in another form than a `float`; raise an error in an unmodified program."""
     if checks.whole and would_be_lost(array):
         raise _refused(_message(_place(), what, KEEP))
     warn_lost(what, array)
 
 
 def lose_unheard(what: str, array: Any, instead: str) -> None:
-    """The same where an error would not be heard, since who asks takes any as a no: if `checks.strict`, every sweep and
-    walk of the tape raises it."""
+    """Warn where the caller would suppress an error; if `checks.strict`, each sweep and walk of the tape raises it."""
     tape = current()
     if checks.strict and would_be_lost(array) and tape is not None and tape.forward is None:
         tape.append(_Lost(_message(_place(), what, instead)))
@@ -129,7 +126,7 @@ def lose_unheard(what: str, array: Any, instead: str) -> None:
 
 
 class _Lost(BaseAdjoint):
-    """Stands among the records of a tape for a derivative that has been lost."""
+    """Record of a lost derivative, which raises an error in every sweep."""
 
     def __init__(self, message: str) -> None:
         self.message = message
@@ -141,15 +138,15 @@ class _Lost(BaseAdjoint):
 
 
 def _is_shown(depth: int) -> bool:
-    """Whether a number is asked for by the formatting of a text (``"%.3f" % x``), or by code that shows numbers."""
+    """Return whether a number is used to format a text (``"%.3f" % x``), or by code that shows numbers."""
     frame = sys._getframe(depth)
     return package_of(frame) in SHOWING or is_formatting(frame)
 
 
 def lend(array: np.ndarray) -> None:
-    """Code outside ampi is given the address of an array's memory, and may write to it from now on.
+    """Prepare an array for code outside ampi that gets its address and may write to it from now on.
 
-    Values that tapes need are saved; those that they will need are copied then (see `handouts`).
+    Values that tapes need are saved; values that they will need later are copied at that time (see `memory.handouts`).
     """
     storage = storage_of(array)
     if storage is None or storage.guard == LENT or storage.volatile or storage.elsewhere:
@@ -163,7 +160,7 @@ def lend(array: np.ndarray) -> None:
 
 
 def _owner(array: np.ndarray) -> np.ndarray:
-    """The array that an array is a view of, or itself."""
+    """The array that owns the memory of a view."""
     while isinstance(base := behind(array.base), np.ndarray):
         array = base
     return array

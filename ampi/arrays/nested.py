@@ -1,4 +1,4 @@
-"""Arrays made of nested lists and tuples that contain tracked arrays."""
+"""Arrays from nested lists and tuples that contain tracked arrays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Stack(BaseAdjoint):
     second_order = "linear"
 
     def __init__(self, sources: list[tuple[int, Region]], result: Region) -> None:
-        self.sources = sources  # with the numbers of their first elements in the result
+        self.sources = sources  # with the index of each one's first element in the result
         self.result = result
 
     def __call__(self, sweep: Sweep) -> None:
@@ -34,7 +34,7 @@ class _Stack(BaseAdjoint):
             sweep.add(source, g[first : first + math.prod(source.shape)].reshape(source.shape))
 
     def tangent(self, push: Push) -> None:
-        """The tangents side by side."""
+        """Put the tangents into their places in the result."""
         y_dot = np.zeros(math.prod(self.result.shape), push.dtype(self.result))
         for first, source in self.sources:
             y_dot[first : first + math.prod(source.shape)] = push.get(source).reshape(-1)
@@ -42,7 +42,7 @@ class _Stack(BaseAdjoint):
 
 
 _MOST_DIMENSIONS = 64
-"""Of NumPy's arrays: what is nested deeper, as a list that holds itself, is an object."""
+"""NumPy's limit: a deeper nesting, such as a list that contains itself, is an object."""
 
 
 def _nested_leaves(x: Any, depth: int = 0) -> Iterator[Any]:
@@ -54,7 +54,7 @@ def _nested_leaves(x: Any, depth: int = 0) -> Iterator[Any]:
 
 
 def nested_plain(x: Any, depth: int = 0) -> Any:
-    """Lists and tuples with NumPy's arrays and numbers in the place of tracked ones."""
+    """Lists and tuples with plain arrays and numbers instead of tracked ones."""
     if isinstance(x, (list, tuple)) and depth < _MOST_DIMENSIONS:
         items = [nested_plain(item, depth + 1) for item in x]
         return items if isinstance(x, list) else tuple(items)  # the fields of a structured element
@@ -62,7 +62,7 @@ def nested_plain(x: Any, depth: int = 0) -> Any:
 
 
 def _fill_fields(target: np.ndarray, x: Any) -> None:
-    """Set the parts of new structured elements that tracked arrays in lists and tuples give."""
+    """Set the fields of new structured elements from tracked arrays in lists and tuples."""
     if isinstance(x, (list, tuple)) and any(isinstance(leaf, TrackedArray) for leaf in _nested_leaves(x)):
         if target.ndim:
             for k, item in enumerate(x):
@@ -75,7 +75,7 @@ def _fill_fields(target: np.ndarray, x: Any) -> None:
 
 
 def from_nested(x: Any, **keywords: Any) -> Any:
-    """Lists and tuples that contain tracked arrays as one array (recorded); anything else as it is.
+    """Convert lists and tuples that contain tracked arrays to one array, recorded; return anything else unchanged.
 
     Keyword arguments are those of `numpy.array`.
     """

@@ -1,7 +1,7 @@
-"""Operands of active arrays that are no arrays: objects whose classes compute themselves, and arrays of objects.
+"""Arithmetic of active arrays with objects: instances of classes with their own operators, and arrays of objects.
 
-NumPy makes an array of objects of what it does not know, and has Python compute with its elements: ``a * field`` with a
-number `a` is ``field.__rmul__(float(a))`` in the end.  That call is made with the active number itself.
+NumPy converts an unknown operand to an array of objects and computes with Python's operators: ``a * field`` with a
+number `a` becomes ``field.__rmul__(float(a))``. Here that call is made with the active number itself.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NUMBERS: set[type] = {int, float, complex, bool, type(None), str, bytes, slice,
 
 
 def is_object(x: Any) -> bool:
-    """Whether NumPy computes with an operand as with a Python object."""
+    """Return whether NumPy treats an operand as a Python object."""
     if isinstance(x, np.ndarray):
         return x.dtype.hasobject and x.dtype.kind == "O"
     kind = type(x)
@@ -44,12 +44,12 @@ def is_object(x: Any) -> bool:
 
 
 def compute(ufunc: np.ufunc, method: str, inputs: tuple) -> Any:
-    """``ufunc(*inputs)`` where one operand is active and another one an object.
+    """``ufunc(*inputs)`` with one active operand and another one that is an object.
 
     Raises
     ------
     ActivityError
-        Python would be given elements of the active array as its own numbers.
+        Python would compute with the elements of the active array as plain numbers.
     """
     if method == "__call__" and len(inputs) == 2:
         for k, x in enumerate(inputs):

@@ -1,6 +1,6 @@
-"""Ranges of numbers whose ends or steps are active: `numpy.arange`, `numpy.mgrid`, slices in `numpy.r_`.
+"""Ranges of numbers with active ends or steps: `numpy.arange`, `numpy.mgrid`, slices in `numpy.r_`.
 
-How many numbers there are is constant; each one depends on the start and the step, not on the end of an open range.
+The number of elements is a constant; each element depends on the start and the step, not on the end of an open range.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _parts(key: slice) -> tuple:
 
 
 def of_slice(key: slice, origin: Any = np.r_) -> Any:
-    """The numbers that a slice stands for in `numpy.r_` or `numpy.mgrid`."""
+    """The numbers that a slice means in `numpy.r_` or `numpy.mgrid`."""
     start, stop, step = (0 if key.start is None else key.start), key.stop, key.step
     if not isinstance(step, complex):
         return arange(start, stop, 1 if step is None else step)
@@ -58,7 +58,7 @@ def of_slice(key: slice, origin: Any = np.r_) -> Any:
 
 
 def grid(origin: Any, key: Any) -> Any:
-    """What ``numpy.mgrid[key]`` or ``numpy.ogrid[key]`` gives, with derivatives."""
+    """``numpy.mgrid[key]`` or ``numpy.ogrid[key]`` with derivatives."""
     if not isinstance(key, tuple):
         return of_slice(key, origin)
     axes = [of_slice(item) for item in key]

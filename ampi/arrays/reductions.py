@@ -1,4 +1,4 @@
-"""Reductions, accumulations and reductions of segments: the methods of NumPy's ufuncs that fold an axis."""
+"""Methods of NumPy's ufuncs that fold an axis: ``reduce``, ``accumulate`` and ``reduceat``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .writing import assign_as, write, write_constants
 
 
 def taken(sweep: Sweep, result: Region, fresh: bool, mask: Any) -> np.ndarray:
-    """Adjoint of an operation's result; zero where a mask kept the old value."""
+    """Take the adjoint of an operation's result; it is zero where a mask kept the old value."""
     shadow = sweep.shadow(result)
     if fresh:
         return shadow if mask is None else np.where(mask, shadow, 0)
@@ -39,7 +39,7 @@ def _sum_adjoint(g: Any, x: Any, z: Any, axes: tuple, mask: Any) -> Any:
 
 
 def _rows(x: Any, axes: tuple) -> tuple[Any, Callable]:
-    """An array with the axes of a reduction as its last one, in their order; and the way back."""
+    """An array with the axes of a reduction merged into its last one, and the inverse of that."""
     kept = [k for k in range(x.ndim) if k not in axes]
     order = kept + list(axes)
     moved = np.transpose(x, order)
@@ -48,7 +48,7 @@ def _rows(x: Any, axes: tuple) -> tuple[Any, Callable]:
 
 
 def _extremum_adjoint(g: Any, x: Any, z: Any, axes: tuple, mask: Any, initial: Any = None) -> Any:
-    """To the first element that holds the extremum, as of two arguments; the initial value comes before them all."""
+    """Adjoint to the first element that is the extremum; the initial value comes before all elements."""
     x, z = plain_of(x), plain_of(z)
     hits = x == z
     if mask is not None:
@@ -114,7 +114,7 @@ class _Reduction(BaseAdjoint):
         sweep.add(self.source, g if self.mask is None else np.where(self.mask, g, 0))
 
     def tangent(self, push: Push) -> None:
-        """The adjoint multiplies by weights: their conjugates times ẋ, summed up."""
+        """The sum of the conjugate weights of the adjoint times ẋ."""
         x_dot = push.get(self.source)
         if self.adjoint is not _sum_adjoint:
             z = self.z if self.recompute is None else self.recompute(self.x)
@@ -135,17 +135,17 @@ def _axes(axis: Any, ndim: int) -> tuple:
 
 
 def _in_real_dtype(x: Any, keywords: dict) -> Any:
-    """What is reduced: the real parts of complex numbers, where a real dtype is asked for."""
+    """The array to reduce: the real parts of complex numbers if a real dtype is requested."""
     dtype = keywords.get("dtype")
     if dtype is None or x.dtype.kind != "c" or np.dtype(dtype).kind != "f":
         return x
     real = tracked(x).astype(dtype)
-    # NumPy reduces the numbers where they are: its result has their order in memory, also where they repeat.
+    # NumPy reduces without a copy: its result has the memory order of the array, repeated elements included.
     return _laid_out(real, x) if 0 in x.strides and x.ndim > 1 else real
 
 
 def _laid_out(values: Any, like: np.ndarray) -> Any:
-    """The values of an array in memory that repeats elements as another array does."""
+    """The values of an array in memory that repeats elements as another array's does."""
     once = tuple(slice(1) if stride == 0 else slice(None) for stride in like.strides)
     return np.broadcast_to(values[once].copy(order="K"), like.shape)
 
@@ -205,7 +205,7 @@ def reduce(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: 
 
 
 def _factor(initial: Any) -> Any:
-    """The initial value of a product, which may be an array without axes; None if there is none."""
+    """The initial value of a product, perhaps a 0-d array; None if there is none."""
     found = np.asarray(initial)[()] if np.ndim(initial) == 0 else None
     return found if isinstance(found, (np.number, np.bool_)) else None
 
@@ -246,7 +246,7 @@ def _cumprod_tangent(x_dot: Any, x: Any, z: Any) -> Any:
 
 
 def _holder(z: Any) -> tuple:
-    """An element holds the extremum until a later one exceeds it."""
+    """For each element the index of the running extremum, which stays until a later element exceeds it."""
     place = np.arange(len(z)).reshape((-1,) + (1,) * (z.ndim - 1))
     is_new = np.ones(z.shape, bool)
     is_new[1:] = (z[1:] != z[:-1]) & ~(np.isnan(z[1:]) & np.isnan(z[:-1]))
@@ -291,7 +291,7 @@ class _Accumulation(BaseAdjoint):
         sweep.add(self.source, np.moveaxis(self.adjoint(g, x, z), 0, self.axis))
 
     def tangent(self, push: Push) -> None:
-        """Accumulated along with the values."""
+        """Accumulate the tangent along with the values."""
         x_dot = np.moveaxis(push.get(self.source), self.axis, 0)
         x = z = None
         if self.x is not None:
@@ -329,7 +329,7 @@ def accumulate(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywor
 
 
 def reduceat(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dict) -> Any:
-    """Segment by segment, through the rules of reduce and item access."""
+    """Reduce segment by segment, with the rules of reduce and item access."""
     _require_known(ufunc, "reduceat", keywords)
     x, starts = inputs
     keywords = dict(keywords)

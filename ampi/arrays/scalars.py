@@ -1,7 +1,7 @@
-"""Tracked scalars: 0-d arrays that nothing changes, as NumPy's scalars are, and elements of structured arrays.
+"""Tracked scalars: immutable 0-d arrays, like NumPy's scalars, and elements of structured arrays.
 
-What NumPy gives as a number (a reduction, an element, arithmetic of numbers) is immutable there: ``t *= 0.5`` binds the
-name t to another number, and who else holds the old one still does.  A 0-d array that the user made is an array.
+Where NumPy returns a number (a reduction, an element, arithmetic of numbers) it is immutable: ``t *= 0.5`` binds the
+name t to a new number, and other references keep the old one. A 0-d array that the user made is an array.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def _rebinding(name: str) -> Any:
 
 
 class scalar(ndarray):
-    """A number that carries derivatives: what NumPy gives as a scalar.
+    """A number that carries derivatives, where NumPy returns a scalar.
 
-    It is a 0-d `ampi.ndarray` whose memory is read-only. In-place operators give another one, it can be hashed,
-    `isinstance` takes it for NumPy's number (`numpy.float64`, a `float`), and what NumPy makes of a scalar it makes of
-    this: ``s[...]``, ``s.reshape(1)`` and ``np.atleast_1d(s)`` are arrays with memory of their own.
+    It is a 0-d `ampi.ndarray` with read-only memory. In-place operators return a new scalar, it can be hashed,
+    `isinstance` treats it as NumPy's number (`numpy.float64`, a `float`), and NumPy converts it as it does its own
+    scalars: ``s[...]``, ``s.reshape(1)`` and ``np.atleast_1d(s)`` are arrays with their own memory.
     """
 
     __slots__ = ()
@@ -53,7 +53,7 @@ class scalar(ndarray):
 
     @property
     def __class__(self) -> type:  # type: ignore[override]
-        """What NumPy's number would be, as `isinstance` asks: `numpy.float64`, which is a `float`, or another one."""
+        """The class for `isinstance`: that of NumPy's number, such as `numpy.float64`, which is a `float`."""
         return self.dtype.type
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> Any:
@@ -88,21 +88,21 @@ class scalar(ndarray):
         return math.trunc(plain(self).item())
 
     def is_integer(self) -> bool:
-        """Whether the number is an integer."""
+        """Return whether the number is an integer."""
         return plain(self)[()].is_integer()
 
     def as_integer_ratio(self) -> tuple[int, int]:
-        """The number as a fraction, without its derivative (which draws a warning while a tape records)."""
+        """The number as a fraction, without its derivative (with a warning while a tape records)."""
         lose_exactly("as_integer_ratio() of", self)
         return plain(self)[()].as_integer_ratio()
 
     def hex(self) -> str:
-        """The number in hexadecimal, for double precision, without its derivative (which draws a warning)."""
+        """The number in hexadecimal, for double precision, without its derivative (with a warning)."""
         lose_exactly("hex() of", self)
         return plain(self)[()].hex()
 
     def copy(self, order: Any = "C") -> scalar:
-        """The number itself, which nothing can change."""
+        """The number itself, which is immutable."""
         return self
 
     def astype(
@@ -148,9 +148,9 @@ class scalar(ndarray):
 
 
 class record(ndarray):
-    """An element of a structured array with floating-point fields: what NumPy gives as a `numpy.void`.
+    """An element of a structured array with floating-point fields, where NumPy returns a `numpy.void`.
 
-    It looks into the array's memory, as NumPy's does: ``r["p"] = v`` sets the array's element, and ``r["p"]`` is a
+    It is a view of the array's memory, as NumPy's is: ``r["p"] = v`` sets the array's element, and ``r["p"]`` is a
     number.
     """
 
@@ -173,7 +173,7 @@ class record(ndarray):
         indexing.setitem(self, self._name(key), value)
 
     def _name(self, key: Any) -> Any:
-        """A field's name, where its position was given."""
+        """The name of a field that is given by its name or position."""
         if not isinstance(key, (int, np.integer)) or isinstance(key, bool):
             return key
         if not -len(self) <= key < len(self):
@@ -196,16 +196,18 @@ class record(ndarray):
         return str(plain(self)[()])
 
     def copy(self, order: Any = "C") -> Any:
-        """An element with memory of its own."""
+        """A copy of the element."""
         return as_record(indexing.copied(self, np.array(plain(self))))
 
 
-_SEQUENCE, _TYPE_FLAGS = 1 << 5, 168  # Py_TPFLAGS_SEQUENCE, and where a type has its flags, in 64 bits
+_SEQUENCE, _TYPE_FLAGS = 1 << 5, 168  # Py_TPFLAGS_SEQUENCE, and the offset of a type's flags (64-bit)
 
 
 def _is_no_sequence(cls: type) -> None:
-    """Have the pattern ``[*_]`` of ``match`` not fit: NumPy 2.5 marks its arrays as sequences, and so all classes
-    derived from them; its numbers are not."""
+    """Keep the pattern ``[*_]`` of ``match`` from matching numbers.
+
+    NumPy 2.5 marks its arrays, and so all classes derived from them, as sequences, but not its numbers.
+    """
     flags = ctypes.c_ulong.from_address(id(cls) + _TYPE_FLAGS)
     if cls.__flags__ & _SEQUENCE and sys.implementation.name == "cpython" and flags.value == cls.__flags__:
         flags.value &= ~_SEQUENCE

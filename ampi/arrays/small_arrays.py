@@ -1,8 +1,8 @@
-"""NumPy's ufuncs of arrays with a few elements, in the shortest way.
+"""Fast path of NumPy's ufuncs for arrays with few elements.
 
-What a record of a large array avoids, copies of the values that its adjoint needs, is quicker here than to note which
-memory must not be overwritten.  Only the usual case is treated: ordinary memory, one shape, one precision, no keyword;
-all others are left to `ufuncs`.
+For a large array a record avoids copies of the values that its adjoint needs; for a small one a copy is faster than
+registering which memory must not be overwritten. Only the usual case is handled here: ordinary memory, one shape, one
+precision, no keyword arguments. `ufuncs` handles all others.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _FLOAT64, _FLOAT32 = np.dtype(np.float64), np.dtype(np.float32)
 _PYTHON = frozenset((float, int))
 _WEAK = frozenset((float, int, bool))
 _CONSTANTS = {_FLOAT64: NUMBERS, _FLOAT32: _WEAK}
-"""Types of numbers with which results keep the dtype."""
+"""Types of numbers that leave the result's dtype unchanged."""
 _array: type = TrackedArray
 _new = np.ndarray.__new__
 
 
 def set_array_type(cls: type) -> None:
-    """Tell this module which class arrays have (`ampi.ndarray`)."""
+    """Set the class of arrays (`ampi.ndarray`)."""
     global _array
     _array = cls
 
 
 def call(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> Any:
-    """A ufunc of small arrays and constants, one of them active; None: to be recorded in the general way."""
+    """A ufunc of small arrays and constants, one of them active; None: record it with `ufuncs`."""
     rule = RULES.get(ufunc)
     if rule is None or tape.pen is None:
         return None
@@ -67,7 +67,7 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> Any:
             elif region.shape != shape or region.dtype is not dtype:
                 return None
             if region.strides[0] < 0 if len(shape) == 1 else not x.flags.c_contiguous:
-                return None  # the result would have another order in memory
+                return None  # the result would have another memory order
             storage = region.storage
             if storage.guard or storage.swapped_by:
                 return None
@@ -126,14 +126,14 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> Any:
 
 
 def _with_result_last(ufunc: np.ufunc) -> Callable:
-    """A ufunc that takes the array for its result as its last argument, which is quicker than by name."""
-    if ufunc in (np.maximum, np.minimum):  # of which NumPy deprecates it
+    """A ufunc that takes the output array as its last argument, which is faster than by keyword."""
+    if ufunc in (np.maximum, np.minimum):  # NumPy deprecates it for these
         return lambda *values: ufunc(*values[:-1], out=values[-1])
     return ufunc
 
 
 def _dtypes_kept(ufunc: np.ufunc, rule: Rule) -> tuple:
-    """The dtypes that the result of a ufunc has if all arguments have them."""
+    """The dtypes that a ufunc's result shares with its arguments."""
     kept = []
     for dtype in () if rule.unknown else (_FLOAT64, _FLOAT32):
         with contextlib.suppress(TypeError):
@@ -144,7 +144,7 @@ def _dtypes_kept(ufunc: np.ufunc, rule: Rule) -> tuple:
 
 
 class _Small(AdjointRecord):
-    """A record of such a call, and its adjoint; ``values`` are copies."""
+    """Record and adjoint of a call with small arrays; ``values`` are copies."""
 
     __slots__ = ("active", "created", "regions", "result", "rule", "values")
     reads_memory = False

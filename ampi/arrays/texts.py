@@ -1,8 +1,8 @@
-"""Text of active numbers: to show them is no loss, to read numbers back from it is one.
+"""Texts of active numbers: showing them is harmless, but reading numbers back from them loses derivatives.
 
-``str(x)``, ``f"{x:.3e}"`` and ``repr(x)`` of an active array give a `Text`, which knows when it is made a number again.
-Where it is a part of a longer text, the program's source tells: what such an expression stands in, as in
-``float(f" {x} ")``, or the calls of the same function that are given its name.
+``str(x)``, ``f"{x:.3e}"`` and ``repr(x)`` of an active array return a `Text`, which warns when it is converted to a
+number. If it is a part of a longer text, the program's source is searched: for the call around the expression, as in
+``float(f" {x} ")``, or for calls in the same function that take the variable.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ROLES = {**dict.fromkeys(_READERS, READ), **dict.fromkeys(_SHOWERS, SHOWN), **d
 
 
 class Text(str):
-    """The text of something active, on the tape that records."""
+    """The text of an active array, and the tape on which it is active."""
 
     __slots__ = ("_tape",)
     _tape: Any
@@ -66,7 +66,7 @@ class Text(str):
 
 
 def _marked(found: Any, text: Text) -> Any:
-    """What a method of a text gives, as texts like it."""
+    """The result of a method of `str`, with each string as a `Text`."""
     if type(found) is str:
         made = Text(found)
         made._tape = text._tape
@@ -93,7 +93,7 @@ for _name in (
 
 
 def of_active(array: Any, text: str) -> str:
-    """The text of an array, which says so where it is read as a number again."""
+    """The text of an array, marked if it may be read as a number again; a warning if it is."""
     tape = current()
     if tape is None or not would_be_lost(array):
         return text
@@ -113,7 +113,7 @@ def of_active(array: Any, text: str) -> str:
 
 
 def lose_float(array: Any) -> None:
-    """Say that the derivative of ``float(x)`` is dropped, unless it is only formatted to be shown (``"%.3f" % x``)."""
+    """Warn that ``float(x)`` drops a derivative, unless it only formats a text (``"%.3f" % x``)."""
     if not would_be_lost(array):
         return
     frame = sys._getframe(2)
@@ -127,13 +127,13 @@ def lose_float(array: Any) -> None:
 
 
 def warn_json(array: Any) -> None:
-    """Say that the derivative of what goes into a text of JSON is dropped, unless that is only shown."""
+    """Warn that a number in JSON drops its derivative, unless the text is only shown."""
     if would_be_lost(array) and ((frame := _asking("json")) is None or _role(frame) != SHOWN or _writes(frame)):
         warn_filed("JSON of", array)
 
 
 def _asking(also: str = "csv") -> types.FrameType | None:
-    """The frame that has a text made; None where that is of code which shows texts."""
+    """The frame that makes the text; None if its code only shows texts."""
     frame: Any = sys._getframe(2)
     while frame is not None:
         package = package_of(frame)
@@ -150,7 +150,7 @@ _MANY = 10_000
 
 
 def _role(frame: types.FrameType) -> str | None:
-    """What becomes of the text that the instruction of a frame has made, as far as the source tells."""
+    """The use of the text that a frame's instruction makes (`READ`, `SHOWN`, `FILED`), or None if not known."""
     key = frame.f_code, frame.f_lasti
     if key not in _known:
         if len(_known) > _MANY:
@@ -184,7 +184,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def _is_index(path: list[ast.AST], k: int) -> bool:
-    """Return whether a node is what another one is indexed with: a key, and no number that is read."""
+    """Return whether a node is an index or a key, which is no number that is read."""
     outer = path[k - 1] if k else None
     if isinstance(outer, ast.Dict):
         return path[k] in outer.keys
@@ -192,7 +192,7 @@ def _is_index(path: list[ast.AST], k: int) -> bool:
 
 
 def _has_text(call: ast.AST) -> bool:
-    """Return whether a text is made in a call, as far as it looks so."""
+    """Return whether a call seems to make a text."""
     return (
         any(
             isinstance(x, ast.JoinedStr)
@@ -205,7 +205,7 @@ def _has_text(call: ast.AST) -> bool:
 
 
 def _reads(scope: ast.AST, names: set[str]) -> bool:
-    """Return whether one of some names is in what is read as a number."""
+    """Return whether one of the names is read as a number in a scope."""
     return any(
         isinstance(inner, ast.Name) and inner.id in names
         for call in ast.walk(scope)
@@ -215,7 +215,7 @@ def _reads(scope: ast.AST, names: set[str]) -> bool:
 
 
 def _writes(frame: types.FrameType) -> bool:
-    """Return whether a statement writes what it makes to a file, and not to the user's screen."""
+    """Return whether a statement writes its text to a file, not to the screen."""
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
     return ".write" in line and "stdout" not in line and "stderr" not in line
 
@@ -233,14 +233,14 @@ def _tree(file: str) -> ast.Module | None:
 
 
 class _Place:
-    """Where in the source an instruction stands; in Python 3.10 only its line is known.
+    """Position of an instruction in the source; Python 3.10 only knows the line.
 
     Attributes
     ----------
     begin, end : tuple of int
         Line and column.
     is_known : bool
-        Whether the columns are.
+        True if the columns are known.
     """
 
     def __init__(self, frame: types.FrameType) -> None:
@@ -251,7 +251,7 @@ class _Place:
         self.begin, self.end = (line, column), (last, end)
 
     def is_in(self, node: ast.AST) -> bool:
-        """Return whether a node of the syntax tree is around it."""
+        """Return whether a node of the syntax tree contains the position."""
         if getattr(node, "lineno", None) is None:
             return any(self.is_in(child) for child in ast.iter_child_nodes(node))
         n: Any = node
@@ -261,7 +261,7 @@ class _Place:
 
 
 def _around(node: ast.AST, place: _Place) -> Iterator[ast.AST]:
-    """The nodes around a place, from the outermost on."""
+    """The nodes that contain a position, from the outermost on."""
     yield node
     for child in ast.iter_child_nodes(node):
         if place.is_in(child):
@@ -269,7 +269,7 @@ def _around(node: ast.AST, place: _Place) -> Iterator[ast.AST]:
 
 
 def _yaml() -> None:
-    """By itself it represents classes derived from `str` as objects of these, or not at all."""
+    """Let PyYAML write a `Text` as a string: it writes classes derived from `str` as objects, or not at all."""
     module: Any = sys.modules["yaml"]
     for dumper in (module.Dumper, module.SafeDumper):
         dumper.add_representer(Text, lambda self, text: self.represent_str(str.__str__(text)))

@@ -1,4 +1,4 @@
-"""Calls of NumPy's ufuncs and their methods, as `ampi.ndarray.__array_ufunc__` sees them."""
+"""Calls of NumPy's ufuncs and their methods (`ampi.ndarray.__array_ufunc__`)."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _COMPARISONS = {np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.g
 
 
 _plain_kinds: set[type] = {np.ndarray, int, float, complex, bool, list, tuple, np.float64, np.int64}
-"""Classes of operands that do not compute ufuncs themselves, as far as they have been met."""
+"""Classes of operands that are known not to override ``__array_ufunc__``."""
 
 
 def _computes(x: Any) -> bool:
-    """Whether an operand's class is another one that computes ufuncs itself, or refuses to."""
+    """Return whether an operand's class overrides ``__array_ufunc__``, or sets it to None."""
     kind = type(x)
     if kind in _plain_kinds:
         return False
@@ -55,7 +55,7 @@ def _computes(x: Any) -> bool:
 
 
 class _Deferred(Exception):
-    """An operand computes the ufunc itself."""
+    """An operand's class overrides ``__array_ufunc__``."""
 
 
 def _not_computing(x: Any) -> Any:
@@ -65,14 +65,14 @@ def _not_computing(x: Any) -> Any:
 
 
 _plain_method = np.ndarray.__array_ufunc__
-_CLIP = np._core.umath.clip  # whose method of numbers gives numbers
+_CLIP = np._core.umath.clip  # which ndarray.clip calls, for numbers as well
 
 
 def apply(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
     """Run ``ufunc.method(*inputs, **keywords)`` and record it if it has an active operand."""
     if keywords:
         outs = keywords.get("out", ())
-        if not isinstance(outs, tuple):  # Numba's hand it on as it was given
+        if not isinstance(outs, tuple):  # Numba's ufuncs pass it on as it was given
             outs = (outs,)
             keywords = {**keywords, "out": outs}
         if any(map(_computes, (*inputs, *outs, keywords.get("where")))):
@@ -110,7 +110,7 @@ def apply(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
 
 
 def apply_formula(function: Any, inputs: tuple) -> Any:
-    """A function of arrays that stands among the rules as a ufunc does, and is none."""
+    """Call a function of arrays that has a rule of partial derivatives like a ufunc, but is none."""
     tape = current()
     active = () if tape is None else tuple([k for k, x in enumerate(inputs) if is_active(tape, x)])
     if tape is None or not active:
@@ -119,10 +119,10 @@ def apply_formula(function: Any, inputs: tuple) -> Any:
 
 
 def _into_scalars(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict, outs: tuple) -> Any:
-    """With an output that is a scalar: an error, unless NumPy's own code has just computed it."""
+    """Call a ufunc with a scalar as output: an error, unless NumPy's own code has just computed the scalar."""
     if not is_called_by_numpy(4):
         require_arrays(outs)
-    if any(is_scalar(out) and hasattr(out, "_node") for out in outs):  # a number, which NumPy's code binds anew
+    if any(is_scalar(out) and hasattr(out, "_node") for out in outs):  # a variable, which NumPy's code rebinds
         return apply(ufunc, method, inputs, {name: x for name, x in keywords.items() if name not in ("out", "where")})
     arrays = tuple([tracked(writable(out)) if is_scalar(out) else out for out in outs])
     return _given(outs, apply(ufunc, method, inputs, {**keywords, "out": arrays}))
@@ -161,7 +161,7 @@ def _mask_key(target: np.ndarray, where: Any, method: str) -> Any:
 
 
 def _given(outs: tuple, result: Any) -> Any:
-    """The result, with the user's own array wherever one was given as output."""
+    """The results, with the user's output arrays where they were given."""
     if len(outs) == 1:
         return outs[0] if outs[0] is not None else wrapped(result)
     if not outs or result is None:
@@ -175,8 +175,8 @@ def _given(outs: tuple, result: Any) -> Any:
 class _Elementwise(BaseAdjoint):
     """Adjoint of an elementwise function.
 
-    ``values`` has the arguments and, last, the result, as far as the adjoint needs them.  ``recompute`` gives the
-    result again where it was written over something else, for then the memory holds the old values.
+    ``values`` are the arguments and, last, the result, as far as the adjoint needs them. ``recompute`` computes the
+    result again if it overwrote other values, which the memory holds during the sweep.
     """
 
     __slots__ = ("active", "fresh", "mask", "recompute", "regions", "result", "rule", "values")
@@ -215,7 +215,7 @@ class _Elementwise(BaseAdjoint):
             if self.mask is None:
                 contribution = terms[k](g, *[values[n] for n in needs[k]])
             else:
-                # Where the mask is false the function may not even be defined.
+                # The function may be undefined where the mask is false.
                 with np.errstate(all="ignore"):
                     contribution = np.where(self.mask, terms[k](g, *[values[n] for n in needs[k]]), 0)
             sweep.add(region, unbroadcast(contribution, region.shape))
@@ -287,7 +287,7 @@ def _call_with_keywords(
         raise no_rule(ufunc, f" in NumPy {np.__version__} with the argument {', '.join(keywords.keys() - _OPTIONS)}")
     keywords = dict(keywords)
     dtype = keywords.get("dtype")
-    if dtype is not None and np.dtype(dtype).kind == "c":  # derivatives of complex functions are wanted then
+    if dtype is not None and np.dtype(dtype).kind == "c":  # use the derivatives of the complex function
         inputs = tuple([tracked(x).astype(dtype, copy=False) if isinstance(x, np.ndarray) else x for x in inputs])
     (out,) = keywords.pop("out", (None,))
     where = keywords.pop("where", True)
@@ -332,7 +332,7 @@ def _call_into(
 
 
 def _require_whole(ufunc: np.ufunc, operands: list, out: np.ndarray) -> None:
-    """Real operands in a complex output's memory: NumPy goes over real numbers for what `where` leaves out, too."""
+    """Refuse real operands in a complex output's memory: NumPy also converts elements that `where` leaves out."""
     real = [np.asarray(x).dtype.kind != "c" for x in operands]
     if all(real) and any(isinstance(x, np.ndarray) and np.may_share_memory(x, out, max_work=1) for x in operands):
         raise no_rule(
@@ -343,7 +343,7 @@ def _require_whole(ufunc: np.ufunc, operands: list, out: np.ndarray) -> None:
 
 
 def _call_without_table(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dict) -> Any:
-    """Rewritten, generalized, constant, in autograd's tables, or without a rule."""
+    """Call a ufunc without partial derivatives: rewritten, generalized, constant, or with autograd's rule."""
     if ufunc in _REWRITTEN:
         outs = keywords.get("out")
         return _REWRITTEN[ufunc](*inputs) if not keywords else _write_results(ufunc, _REWRITTEN[ufunc](*inputs), outs)
@@ -358,7 +358,7 @@ def _call_without_table(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tupl
 
 
 def _gives_numbers(ufunc: np.ufunc, inputs: tuple) -> bool:
-    """Whether the result is floating-point or complex, so that it would carry a derivative."""
+    """Return whether the result is floating-point or complex, and so would carry a derivative."""
     dtypes = [
         type(x) if type(x) in (int, float, complex) else getattr(x, "dtype", None) or np.asarray(x).dtype
         for x in inputs
@@ -405,7 +405,7 @@ def _outer(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: 
 
 
 def _at(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dict) -> None:
-    """``ufunc.at(a, key[, b])`` in rounds: each selects an element at most once, in NumPy's order of application."""
+    """``ufunc.at(a, key[, b])`` in rounds, in NumPy's order: each round selects an element at most once."""
     target, key, *operand = inputs
     if not isinstance(target, np.ndarray):
         raise TypeError(f"np.{ufunc.__name__}.at needs an array to write into, not {type(target).__name__}")
@@ -426,7 +426,7 @@ def _plain_index(key: Any) -> Any:
 
 
 def _turns(places: np.ndarray) -> list[np.ndarray]:
-    """Positions in ``places`` of every element's first occurrence, of every second one, and so on."""
+    """Positions in ``places`` of the first occurrences of all elements, then of the second ones, and so on."""
     order = np.argsort(places, kind="stable")
     ordered = places[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if ordered.size else np.empty(0, int)
@@ -436,7 +436,7 @@ def _turns(places: np.ndarray) -> list[np.ndarray]:
 
 
 class _AddAt(BaseAdjoint):
-    """add.at and subtract.at: the target keeps its adjoint, the operand gets the elements'."""
+    """Adjoint of add.at and subtract.at: the operand gets the adjoint of the selected elements."""
 
     __slots__ = ("key", "sign", "source", "target")
     second_order = "linear"
@@ -447,7 +447,7 @@ class _AddAt(BaseAdjoint):
             sweep.add(self.source, unbroadcast(g, self.source.shape))
 
     def tangent(self, push: Push) -> None:
-        """The operand's tangent is added as the operand is."""
+        """Add the operand's tangent as the operand was added."""
         x_dot = push.get(self.source)
         x_dot = np.real(x_dot) if self.target.dtype.kind == "f" else x_dot
         np.add.at(push.shadow(self.target), self.key, self.sign * x_dot)

@@ -1,6 +1,6 @@
 """Assignment to arrays and their parts.
 
-Everything that writes goes through `write`, which keeps the undo log right even where NumPy raises halfway.
+All writes go through `write`, which keeps the undo log correct even if NumPy raises an error in the middle of a write.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .halfway import record_halfway
 
 
 def concerns_tapes(target: np.ndarray) -> bool:
-    """Whether a write into the array concerns any tape, open or closed."""
+    """Return whether a write into the array concerns a tape, open or closed."""
     storage = storage_of(target)
     return storage is not None and (bool(storage.needs) or storage.tape is not None)
 
 
 def must_announce(target: np.ndarray) -> bool:
-    """Whether a write into the array has to be announced: it concerns a tape, or the memory is watched for others."""
+    """Return whether a write must go through `write`: it concerns a tape, or the memory is watched."""
     storage = storage_of(target)
     return storage is not None and bool(storage.needs or storage.tape is not None or storage.guard or tasks)
 
@@ -36,12 +36,12 @@ def must_announce(target: np.ndarray) -> bool:
 def write(
     targets: Sequence[np.ndarray], action: Callable[[], Any], key: Any = None, are_constants: bool = False
 ) -> tuple[Any, list[Undo]]:
-    """Run an action that overwrites arrays (only ``array[key]``, if a key is given), by constants or by active values.
+    """Run an action that overwrites arrays, or only their ``array[key]`` if a key is given.
 
     Returns
     -------
     result, undo
-        What the action returned, and what belongs into the record that the caller appends.
+        The action's result, and the undo information for the record that the caller appends.
     """
     undo = overwrite(*targets, key=key)
     try:
@@ -62,7 +62,7 @@ def write(
 
 
 def write_constants(targets: Sequence[np.ndarray], action: Callable[[], Any], key: Any = None) -> Any:
-    """Run an action that overwrites arrays with values that carry no derivative."""
+    """Run an action that overwrites arrays with constants."""
     tape = current()
     zeroed = [] if tape is None else [region_of(target) for target in targets if tape.is_active(target)]
     result, undo = write(targets, action, key, True)
@@ -92,7 +92,7 @@ class _Assign(BaseAdjoint):
             sweep.add(self.source, unbroadcast(g, self.source.shape))
 
     def tangent(self, push: Push) -> None:
-        """The tangent is assigned as the values are."""
+        """Assign the tangent as the values were."""
         push.put(self.target, push.get(self.source))
 
 
@@ -103,8 +103,7 @@ def assign(
     casting: Any = "unsafe",
     action: Callable[[], Any] | None = None,
 ) -> None:
-    """``target[...] = value``; target is a view of the memory to be overwritten, by an action of NumPy's if one is
-    given."""
+    """``target[...] = value`` for a view of the memory; an action, if given, makes NumPy write the values."""
     if action is None:
         view = plain(target)
         source = plain_of(value)
@@ -128,10 +127,10 @@ def assign(
 
 
 def assign_as(out: Any, what: str, run: Callable[[Any], Any], derive: Callable[[], Any]) -> Any:
-    """What a function of NumPy's does that is given an array for its result.
+    """Record a call of a NumPy function with an output array.
 
-    ``run(scratch)`` is NumPy's own call, which decides what is written, whether it may be, and in which arithmetic;
-    ``derive()`` the recorded one without such an array.
+    ``run(scratch)`` is NumPy's own call, which determines the values that are written and raises NumPy's errors;
+    ``derive()`` is the recorded call without an output array.
     """
     if not out.size:
         run(plain(out))
@@ -147,7 +146,7 @@ def assign_as(out: Any, what: str, run: Callable[[Any], Any], derive: Callable[[
 
 
 def _write_halfway(out: Any, scratch: np.ndarray, error: Exception) -> None:
-    """Give an array what a function has written to a copy of it before it raised an error."""
+    """Write to an array what a function wrote to a copy before it raised an error."""
 
     def action() -> None:
         np.copyto(plain(out), scratch)
@@ -158,9 +157,9 @@ def _write_halfway(out: Any, scratch: np.ndarray, error: Exception) -> None:
 
 
 def _assign_packed(tape: Any, target: np.ndarray, value: Any, action: Callable[[], Any], what: str) -> None:
-    """The same for bytes that hold packed values."""
+    """``target[...] = value`` for bytes that hold packed values."""
     if storage_of(target) is None and storage_of(value).packed != PACKED:  # type: ignore[union-attr]
-        action()  # bytes that came from elsewhere: most likely they hold nothing
+        action()  # received bytes, which most likely hold no active numbers
         return
     require_tracked(target, what)
     make_slots(target, value)
@@ -170,7 +169,7 @@ def _assign_packed(tape: Any, target: np.ndarray, value: Any, action: Callable[[
 
 
 def make_slots(target: np.ndarray, value: np.ndarray) -> None:
-    """Bytes that hold packed values are about to enter memory."""
+    """Give memory slots for the bytes of packed values that are about to be written."""
     storage: Any = storage_of(target)
     if storage.volatile:
         raise ActivityError(

@@ -1,12 +1,11 @@
-"""Compiled functions of other packages: calls that are given active arrays are refused.
+"""Calls of other packages' compiled functions: active arguments are refused if there is no rule.
 
-C code that is given one of our arrays reads its memory through NumPy's C interface and asks for nothing: what f2py,
-Cython, pybind11 or a C compiler have made would give numbers without derivatives, silently.  So the entry points of
-such functions lead to `trampolines` as well, from the first tape on: tables of functions and methods, slots of types,
-the pointers by which Cython's functions are called.  Where none of our arrays is among the arguments, or no tape is
-open, they go on after some nanoseconds.
+Code in C reads the memory of an `ampi.ndarray` through NumPy's C interface: functions made by f2py, Cython, pybind11 or
+a C compiler would silently return numbers without derivatives. From the first tape on, their entry points (tables of
+functions and methods, slots of types, the vectorcall pointers of Cython's functions) lead to `trampolines`. Without an
+`ampi.ndarray` among the arguments, or without an open tape, a call goes on after some nanoseconds.
 
-Functions that have a rule (`ampi.rules.define`) are differentiated; those of packages in `KNOWN` are let through.
+Functions that have a rule (`ampi.rules.define`) are differentiated; functions of packages in `KNOWN` are let through.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from ..tape import Tape, at_opening, current
 from .seen import seen
 
 _lock = threading.RLock()
-_done: set[int] = set()  # the ids of functions and types that have been looked at, which `_kept` holds
+_done: set[int] = set()  # ids of functions and types that have been examined; `_kept` holds the objects
 _kept: list[Any] = []
 _loaded: list[types.ModuleType] = []
 _modules = [0]
@@ -49,14 +48,14 @@ _modules = [0]
 
 
 def is_foreign(name: Any) -> bool:
-    """Whether what has this ``__module__`` is looked at."""
+    """Return whether objects with this ``__module__`` are intercepted."""
     package = name.partition(".")[0] if isinstance(name, str) else ""
     known = package in KNOWN or package in sys.stdlib_module_names or package.startswith("_cython_")
     return bool(package) and not known
 
 
 def _begin(tape: Tape) -> None:
-    """A tape begins to record: look at what has been imported since the last one."""
+    """When a tape begins to record, redirect the functions that were imported since the last one."""
     if seen.is_working and (_loaded or len(sys.modules) != _modules[0]):
         _modules[0] = len(sys.modules)
         with _lock:
@@ -67,7 +66,7 @@ def _begin(tape: Tape) -> None:
 
 
 def _load(loader: Any, module: types.ModuleType) -> None:
-    """`ExtensionFileLoader.exec_module`: at once if a tape records."""
+    """Replacement of `ExtensionFileLoader.exec_module`: redirects at once if a tape records."""
     _execute(loader, module)
     if is_foreign(module.__name__):
         if current() is not None and seen.is_working:
@@ -92,7 +91,7 @@ def _redirect(places: Iterable[Place], is_new: bool) -> None:
 
 
 def _holding(functions: set[int]) -> list[Any]:
-    """Sets, and dictionaries whose keys are among some functions: these hash by the entry points that are to change."""
+    """Sets and dictionaries with some functions as keys, which hash by the entry points that will change."""
     found = []
     for x in gc.get_objects() if functions else ():
         if (type(x) is set or (type(x) is dict and type(next(iter(x), "")) is not str)) and any(
@@ -103,7 +102,7 @@ def _holding(functions: set[int]) -> list[Any]:
 
 
 def _found_in(modules: Iterable[types.ModuleType]) -> Iterator[Place]:
-    """The places of what modules have."""
+    """The places to redirect in modules."""
     left = list(modules)
     looked: set[int] = set()
     while left:
@@ -123,7 +122,7 @@ def _found_in(modules: Iterable[types.ModuleType]) -> Iterator[Place]:
 
 
 def _places_of(x: Any, home: str) -> Iterator[Place]:
-    """Those of what a module has under a name."""
+    """The places of an attribute of a module."""
     kind = type(x)
     if kind is types.FunctionType or kind in _PLAIN:
         return
@@ -149,7 +148,7 @@ _CYTHONS = ("cython_function_or_method", "fused_cython_function")
 
 
 def _home_of(function: Any, home: str) -> str:
-    """The module of a built-in function, which says so itself, or is a method of an object with a class."""
+    """The module of a built-in function, or of the class of the object that it is a method of."""
     own = function.__self__
     if function.__module__ is None and own is not None and not isinstance(own, types.ModuleType):
         own = own if isinstance(own, type) else type(own)
@@ -169,13 +168,13 @@ def _is_new(x: Any) -> bool:
 
 
 def _entry(function: Any, name: str, public: Any = None) -> Place:
-    """That of a built-in function, or of a method of a type."""
+    """The place of a built-in function, or of a method of a type."""
     address, original, signature = entry_points.entry_of_foreign(function)
     return Place(address, original, signature, _asked(signature, name, public), lasts=True)
 
 
 def _called(x: Any, name: str) -> Iterator[Place]:
-    """Those of an object that is called by a pointer of its own, as Cython's and nanobind's functions are."""
+    """The places of an object with a vectorcall pointer, such as functions of Cython and nanobind."""
     address, original = entry_points.call_slot(x)
     if original:
         if _is_new(x):
@@ -185,7 +184,7 @@ def _called(x: Any, name: str) -> Iterator[Place]:
 
 
 def _fortran(cls: type) -> Iterator[Place]:
-    """Those of the type of f2py's functions and modules: there is one in each extension module."""
+    """The places of the type of f2py's functions and modules; each extension module has its own."""
     if _is_new(cls):
         descriptor = vars(cls)["__call__"]
         address, original = entry_points.wrapped_by(descriptor)
@@ -198,7 +197,7 @@ def _fortran(cls: type) -> Iterator[Place]:
 
 
 def _class(cls: type) -> Iterator[Place]:
-    """Those of a class's methods and slots."""
+    """The places of a class's methods and slots."""
     if not _is_new(cls):
         return
     name = f"{cls.__module__}.{cls.__qualname__}"
@@ -209,7 +208,7 @@ def _class(cls: type) -> Iterator[Place]:
     if type(new) is types.BuiltinFunctionType and new.__self__ is cls:
         with contextlib.suppress(Unknown):
             address, original = entry_points.other_slot(cls, "new")
-            found = [address]  # those derived from it have the same: CPython compares these
+            found = [address]  # subclasses share it: CPython compares these
             for sub in _derived(cls):
                 with contextlib.suppress(Unknown):
                     address, other = entry_points.other_slot(sub, "new")
@@ -252,7 +251,7 @@ def _derived(cls: type) -> list[type]:
 
 
 def _asked(signature: str, name: str, function: Any = None) -> Hook:
-    """What is asked before a function is called with arrays of ours, or with dictionaries, while a tape is open."""
+    """The hook of a compiled function, called if an argument is an `ampi.ndarray` or a dictionary."""
 
     def hook(a: int, b: int, c: int = 0, d: int = 0, e: int = 0) -> Any:
         if current() is None or _is_let_through(2) or not is_foreign(name):
@@ -275,9 +274,9 @@ def _asked(signature: str, name: str, function: Any = None) -> Hook:
 
 
 def _is_let_through(depth: int) -> bool:
-    """Whether the caller knows what it does: a rule, or a package that shows and stores arrays.
+    """Return whether a call is allowed because its caller is a rule, or a package that shows and stores arrays.
 
-    Other callers in ampi run the program's own functions, which may be compiled ones: ``ampi.grad(kern.energy)``.
+    Other callers in ampi run the program's functions, which may be compiled: ``ampi.grad(kern.energy)``.
     """
     name = sys._getframe(depth).f_globals.get("__name__", "")
     return name in _RULES or (not name.startswith("ampi.") and is_called_by_ampi(depth + 1))
@@ -287,7 +286,7 @@ _RULES = {__name__, "ampi.interception.hooks", "ampi.rules.definitions"}
 
 
 def _mind(name: str, function: Any, arguments: tuple, keywords: dict) -> Any:
-    """Look at the arguments of a call: the result where there is a rule, None if the call may go on."""
+    """Check the arguments of a call; return the result if there is a rule, None if the call may go on."""
     given = [x for x in leaves((arguments, keywords)) if isinstance(x, TrackedArray)]
     if not given:
         return None
@@ -300,7 +299,7 @@ def _mind(name: str, function: Any, arguments: tuple, keywords: dict) -> Any:
             raise _refused(name, x)
     for x in given:
         if type(x) is ndarray:
-            lend(x)  # which that code may write
+            lend(x)  # the code may write to it
     return None
 
 
@@ -314,7 +313,7 @@ def _refused(name: str, x: np.ndarray) -> ActivityError:
 
 
 def _line(name: str) -> str:
-    """The program's line that runs, outside of the package that a function is of."""
+    """The program's current line, outside the function's package."""
     frame: Any = sys._getframe(2)
     own = name.partition(".")[0]
     while frame is not None:
@@ -326,7 +325,7 @@ def _line(name: str) -> str:
 
 
 def _call_fortran(routine: int, given: int, named: int) -> Any:
-    """A call of what f2py has made: with functions of the program's, what these give must not be active."""
+    """The hook of f2py's functions; the program's functions among the arguments must not return active values."""
     if current() is None or _is_let_through(2):
         return None
     function = object_at(routine)
@@ -345,7 +344,7 @@ def _calls_back(x: Any) -> bool:
 
 
 def _name_of(routine: Any) -> str:
-    """What the program calls a function that f2py has made."""
+    """The name that the program uses for a function of f2py."""
     short = getattr(routine, "__name__", "").removeprefix("function ") or "a function"
     for name, module in list(sys.modules.items()):
         names = getattr(module, "__dict__", None)
@@ -355,7 +354,7 @@ def _name_of(routine: Any) -> str:
 
 
 def _checked(name: str, function: Any) -> Callable:
-    """A function that is called back, with as many parameters, since f2py counts them."""
+    """Wrap a callback to check its results; it has the same number of parameters, which f2py counts."""
 
     def check(result: Any) -> Any:
         for x in leaves(result):

@@ -1,5 +1,4 @@
-"""Functions of parts of arrays that Numba compiles (``@numba.stencil``, ``@numba.guvectorize``), called with active
-arrays: a kernel makes the call, and is differentiated."""
+"""Calls of Numba's stencils and generalized ufuncs (``@numba.guvectorize``) with active arrays, through kernels."""
 
 from __future__ import annotations
 

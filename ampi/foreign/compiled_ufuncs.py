@@ -1,5 +1,4 @@
-"""Ufuncs whose derivatives are those of a kernel over their elements: what Numba compiled (``@numba.vectorize``), and
-SciPy's special functions with respect to parameters."""
+"""Ufuncs differentiated by a kernel over their elements: Numba's, and SciPy's with respect to parameters."""
 
 from __future__ import annotations
 
@@ -25,14 +24,14 @@ def apply(ufunc: Any, method: str, inputs: tuple, keywords: dict[str, Any]) -> A
     Raises
     ------
     ActivityError
-        The method is another one than a call, or the ufunc is a generalized one (``@numba.guvectorize``).
+        The method is not a call, or the ufunc is a generalized one (``@numba.guvectorize``).
     """
     function = _function(ufunc)
     if function is None or method != "__call__" or set(keywords) - {"out", "where"}:
         raise no_rule(ufunc, f" for .{method}()" if method != "__call__" else " with these arguments")
     (out,) = keywords.get("out", (None,))
     where = keywords.get("where", True)
-    exact = np.asarray(ufunc(*map(plain_of, inputs)))  # its choice of a loop, of dtype and shape
+    exact = np.asarray(ufunc(*map(plain_of, inputs)))  # the ufunc chooses loop, dtype and shape
     result = _elementwise(ufunc, function, inputs, exact)
     if where is not True:
         target = tracked(np.empty(np.broadcast_shapes(exact.shape, np.shape(where)), exact.dtype))
@@ -54,7 +53,7 @@ def _function(ufunc: Any) -> Callable[..., Any] | None:
 
 
 def has_kernel(ufunc: np.ufunc, inputs: tuple, active: tuple) -> bool:
-    """Whether kernels know the derivatives of a function of ``scipy.special`` with respect to its active arguments."""
+    """Return whether kernels know the derivatives of a special function with respect to its active arguments."""
     if not _is_special(ufunc) or any(np.asarray(plain_of(x)).dtype.kind == "c" for x in inputs):
         return False
     from ..kernel.frontend.scipy.special import knows_derivatives
@@ -76,7 +75,7 @@ def _elementwise(ufunc: Any, function: Callable[..., Any], inputs: tuple, exact:
     flat = [anp.ravel(anp.broadcast_to(x, exact.shape)) for x in arrays]
     result = anp.empty(exact.size, exact.dtype)
     loop(_element(function), *flat, result)
-    if isinstance(ufunc, np.ufunc):  # kernels may round otherwise, and values are those of the function itself
+    if isinstance(ufunc, np.ufunc):  # kernels may round differently; the values must be the function's own
         found = plain_of(result)
         with np.errstate(invalid="ignore"):
             result = result + np.where(np.isfinite(found), exact.ravel() - found, found.dtype.type(0))
@@ -84,7 +83,7 @@ def _elementwise(ufunc: Any, function: Callable[..., Any], inputs: tuple, exact:
 
 
 def _dtypes(ufunc: Any, inputs: tuple, exact: np.ndarray) -> list[np.dtype]:
-    """What the inputs are converted to: the first compiled loop that takes them."""
+    """The dtypes to which inputs are converted, by the first compiled loop that accepts them."""
     given = [type(x) if type(x) in (int, float, complex) else np.asarray(plain_of(x)).dtype for x in inputs]
     for loop in ufunc.types:
         taken, results = loop.split("->")
@@ -94,7 +93,7 @@ def _dtypes(ufunc: Any, inputs: tuple, exact: np.ndarray) -> list[np.dtype]:
 
 
 def _is_taken(given: Any, code: str) -> bool:
-    """Whether a loop takes an input of this dtype; Python's numbers take the precision of what they meet."""
+    """Return whether a loop accepts an input of this dtype; Python's numbers adopt the loop's precision."""
     if isinstance(given, type):
         return np.can_cast({int: "b", float: "e", complex: "F"}[given], code)
     return np.can_cast(given, code)

@@ -1,4 +1,4 @@
-"""NumPy's classes of numbers that are called with something active, as in ``np.float32(x)``: derivatives pass."""
+"""Conversions of active numbers by NumPy's classes, as in ``np.float32(x)``: derivatives pass."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NUMBERS = tuple(
 
 
 def places() -> list[Place]:
-    """The constructors of NumPy's numbers; that of booleans only answers a question."""
+    """The constructors of NumPy's numbers, except booleans, which carry no derivative."""
     found = []
     for cls in NUMBERS:
         if cls is not np.bool_:
@@ -40,7 +40,7 @@ def places() -> list[Place]:
 
 
 def _construct(kind: int, items: int, named: int) -> Any:
-    """``kind(x)``, also for classes that others have derived from it."""
+    """``kind(x)``, also for subclasses of NumPy's classes."""
     if current() is None or is_called_by_ampi(2):
         return None
     arguments, keywords = arguments_at("tuple", items, named)
@@ -61,6 +61,6 @@ def _converted(kind: type, x: Any, active: ndarray) -> Any:
             "active array, and keeps plain numbers; keep the array, or pass ampi.value(x) if a constant is meant"
         )
     if kind is np.float64 and active.dtype.kind == "c":
-        return None  # which raises
+        return None  # NumPy raises its error
     found = ours.asarray(x).astype(kind)
     return found if found.ndim else found[()]

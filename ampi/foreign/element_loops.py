@@ -1,5 +1,7 @@
-"""Kernels that apply a kernel of single elements to arrays of one dimension; ``of_2`` has two arrays.  ``call_of_2(f)``
-is a function of two elements that calls what is no Python function."""
+"""Kernels that apply a function of elements to 1-d arrays: ``of_2`` to two arrays.
+
+``call_of_2(f)`` is a Python function of two elements that calls a compiled function.
+"""
 
 from ..kernel import kernel
 

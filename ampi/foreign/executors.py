@@ -1,4 +1,4 @@
-"""Tasks of `mpi4py.futures`, which a thread of its own sends: active arguments are refused where they are given."""
+"""Tasks of `mpi4py.futures`: active arguments are refused, since another thread sends them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..tape import Tape
 
 
 def _held(x: Any) -> Iterator[Any]:
-    """What is among the arguments of a task, and in the function that it calls."""
+    """The values in the arguments of a task, and in the closure of its function."""
     for leaf in leaves(x):
         if isinstance(leaf, functools.partial):
             yield from _held((leaf.func, leaf.args, leaf.keywords))

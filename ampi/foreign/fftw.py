@@ -1,7 +1,7 @@
-"""FFTW's plans, of pyFFTW and of mpi4py-fft: transforms of arrays that a plan was made for, from memory to memory.
+"""Plans of FFTW in pyFFTW and mpi4py-fft.
 
-A plan's class is replaced by one derived from it, and functions that allocate aligned memory give arrays of ours on it,
-once the library has been imported.  The values are FFTW's; derivatives are those of `numpy.fft`'s functions.
+When the library is imported, a plan's class is replaced by a derived one, and functions that allocate aligned memory
+return `ampi.ndarray`s. Values are FFTW's; derivatives are those of the functions of `numpy.fft`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _as_ours(array: Any) -> Any:
 
 
 def _transform(x: Any, result: np.ndarray, axes: Any, forward: bool, kinds: Any = None) -> Any:
-    """What FFTW computes, without any factor; of real arrays to real ones as ``kinds`` say for each axis."""
+    """FFTW's unnormalised transform as a formula; ``kinds`` gives the real-to-real transform of each axis."""
     axes = tuple(axes)
     if x.dtype.kind == result.dtype.kind == "f":
         for axis, kind in zip(axes, kinds, strict=True):
@@ -43,13 +43,13 @@ def _transform(x: Any, result: np.ndarray, axes: Any, forward: bool, kinds: Any 
 
 
 _KINDS = "R2HC HC2R DHT REDFT00 REDFT01 REDFT10 REDFT11 RODFT00 RODFT01 RODFT10 RODFT11".split()
-"""FFTW's transforms of real arrays to real ones, by their numbers (``fftw3.h``)."""
+"""FFTW's real-to-real transforms in the order of their codes (``fftw3.h``)."""
 _TYPES = {"00": 1, "10": 2, "01": 3, "11": 4}
-"""Of cosine and sine transforms: SciPy's numbers, which has no other factors than FFTW."""
+"""SciPy's types of cosine and sine transforms, which have FFTW's normalisation."""
 
 
 def _of_real_numbers(x: Any, kind: str, axis: int) -> Any:
-    """One of these transforms along an axis."""
+    """A real-to-real transform along an axis."""
     if kind == "R2HC":  # half a spectrum as r₀, r₁, …, i₂, i₁
         half = ours.moveaxis(ours.fft.rfft(x, axis=axis), axis, -1)
         imaginary = half.imag[..., (x.shape[axis] - 1) // 2 : 0 : -1]
@@ -62,12 +62,12 @@ def _of_real_numbers(x: Any, kind: str, axis: int) -> Any:
     import scipy.fft
 
     transform = scipy.fft.dct if kind.startswith("REDFT") else scipy.fft.dst
-    with scipy.fft.set_backend("scipy"):  # pyFFTW can be another one
+    with scipy.fft.set_backend("scipy"):  # pyFFTW may be set as a backend
         return transform(x, _TYPES[kind[-2:]], axis=axis)
 
 
 def _execute(run: Callable[[], Any], source: Any, target: Any, formula: Callable[[Any], Any], name: str) -> None:
-    """Run a plan that reads ``source`` and writes ``target``, and record it; the source keeps its values."""
+    """Run a plan from ``source`` to ``target`` and record it; the source keeps its values."""
     tape = current()
     if tape is None and not (must_announce(source) or must_announce(target)):
         run()
@@ -98,7 +98,7 @@ def _plan_of_pyfftw(cls: Any) -> Any:
             made = cls.__new__(kind, *given, *arguments, **keywords)
             for memory, before, x in seen:
                 after = memory.copy()
-                if after.tobytes() != before.tobytes():  # planning, but by estimates, computes in the arrays
+                if after.tobytes() != before.tobytes():  # planning (except FFTW_ESTIMATE) overwrites the arrays
                     memory[...] = before
                     write_constants([x], functools.partial(np.copyto, memory, after))
             return made
@@ -157,7 +157,7 @@ def _plan_of_mpi4py_fft(cls: Any) -> Any:
 
 
 def _stand_in(module: str, plan: str, derive: Callable[[Any], Any], allocating: tuple[str, ...] = ()) -> None:
-    """Put the derived class, and functions that give arrays of ours, in the place of a library's, wherever they are."""
+    """Replace a library's class of plans, and its functions that allocate, in all modules that have them."""
     space = vars(sys.modules[module])
     made = {id(space[plan]): derive(space[plan])} if plan else {}
     for name in allocating:

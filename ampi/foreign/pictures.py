@@ -1,4 +1,4 @@
-"""Matplotlib takes our arrays as plain ones: what is drawn has no derivative."""
+"""Conversion of `ampi.ndarray`s to plain arrays in Matplotlib."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ..memory.storages import TrackedArray
 
 
 def _register() -> None:
-    """Tell Matplotlib's registry of units: it would look for the class of the elements, which are such arrays again."""
+    """Register a converter with Matplotlib, which would otherwise ask for the class of each element."""
     units = sys.modules["matplotlib.units"]
 
     class Converter(units.ConversionInterface):  # type: ignore[name-defined]
-        """Plain copies of our arrays."""
+        """Converter to plain copies."""
 
         @staticmethod
         def convert(value: Any, unit: Any, axis: Any) -> Any:
@@ -30,7 +30,7 @@ def _register() -> None:
     for kind in (ndarray, scalar):
         units.registry[kind] = Converter()
     natively = units._is_natively_supported
-    # It leaves what holds numbers as it is, and asks isinstance, which takes our numbers for NumPy's.
+    # Matplotlib does not convert numbers, and isinstance treats tracked scalars as NumPy's numbers.
     units._is_natively_supported = lambda x: not isinstance(x, TrackedArray) and natively(x)
 
 

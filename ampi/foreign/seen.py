@@ -1,8 +1,8 @@
-"""Code outside ampi that reads and writes arrays: which of it is seen, and what is done then.
+"""Handling of calls of NumPy's C code, and of methods of other packages, that read or write arrays.
 
-`interception` shows what NumPy's C code is given while a tape records; here is what follows from it.  Code that has an
-array's address only for as long as it runs, and is known to write, is a write of constants (`numpy.random.Generator`,
-h5py); whoever may keep the address is lent the array (`outside.lend`).
+`interception` redirects the calls while a tape records. Code that writes to an array only during the call makes a write
+of constants (`numpy.random.Generator`, h5py); code that may keep the array's address is lent the array
+(`arrays.losses.lend`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _AS = "use ampi.numpy"
 
 
 def _first_active(x: Any) -> Any:
-    """The first active array in an operand; None if there is none, or no tape records."""
+    """The first active array in an operand, or None."""
     if current() is None:
         return None
     return next((leaf for leaf in leaves(x) if isinstance(leaf, ndarray) and would_be_lost(leaf)), None)
@@ -56,8 +56,7 @@ def _first_active(x: Any) -> Any:
 
 
 def _store(target: int, key: int, value: int) -> Any:
-    """``target[key] = value`` of a plain array, with a value of ours or into a view of ours; NumPy's own method, called
-    by its name, with an array of ours."""
+    """``target[key] = value`` where the value is tracked, or the target is a plain view of tracked memory."""
     array, item, given = object_at(target), object_at(key), object_at(value)
     return None if current() is None or is_called_by_ampi(2) else _assign(array, item, given)
 
@@ -91,7 +90,7 @@ def _set(name: str) -> Hook:
 
 
 def _convert(name: str, signature: str) -> Hook:
-    """``numpy.asarray(x)`` and its relatives."""
+    """Hook of ``numpy.asarray(x)`` and similar functions."""
 
     def hook(_: int, items: int, n: int = 0, names: int = 0) -> Any:
         if current() is None or (is_called_by_ampi(2) and not (name == "asanyarray" and is_called_by_numpy(2))):
@@ -112,7 +111,7 @@ def _convert(name: str, signature: str) -> Hook:
 
 
 def _keeps_arrays(x: Any, arguments: tuple, keywords: dict) -> bool:
-    """Whether what is made has no numbers with derivatives: other numbers, or the arrays themselves as objects."""
+    """Return whether a conversion drops no derivatives: its dtype carries none, or the arrays stay objects."""
     dtype = keywords.get("dtype", arguments[1] if len(arguments) > 1 else None)
     if dtype is None:
         return False
@@ -123,7 +122,7 @@ def _keeps_arrays(x: Any, arguments: tuple, keywords: dict) -> bool:
 
 
 def _method(name: str, signature: str) -> Hook:
-    """A method of a plain array that is given arrays of ours: the function of that name knows what to do."""
+    """Hook of a method of plain arrays with tracked arguments, which calls the function of the same name."""
     function = getattr(np, name)
 
     def hook(target: int, items: int, n: int = 0, names: int = 0) -> Any:
@@ -148,7 +147,7 @@ _METHODS = ("choose", "compress", "dot", "put", "take")
 
 
 def _fill(signature: str) -> Hook:
-    """``plain.fill(x)``."""
+    """Hook of ``plain.fill(x)``."""
 
     def hook(target: int, items: int, n: int = 0, names: int = 0) -> Any:
         if current() is None or is_called_by_ampi(2):
@@ -161,7 +160,7 @@ def _fill(signature: str) -> Hook:
 
 
 def _function(name: str, signature: str) -> Hook:
-    """A function of NumPy's C code that is given lists of ours: `ampi.numpy` has one that knows what to do."""
+    """Hook of a C function with lists of tracked arrays, which calls the function of `ampi.numpy`."""
 
     def hook(_: int, items: int, n: int = 0, names: int = 0) -> Any:
         if current() is None or is_called_by_ampi(2):
@@ -177,7 +176,7 @@ def _function(name: str, signature: str) -> Hook:
 
 
 def _as_numpys(x: Any) -> Any:
-    """Arrays of classes that others derived from NumPy's, as these: NumPy would ask the others' class what to do."""
+    """Convert arrays of other subclasses to NumPy's, which would otherwise dispatch to these subclasses."""
     if isinstance(x, np.ndarray):
         return x if type(x) is np.ndarray or isinstance(x, ndarray) else x.view(np.ndarray)
     if type(x) in (tuple, list):
@@ -199,23 +198,23 @@ _FUNCTIONS = {
     "vdot": "vdot",
     "where": "where",
 }
-"""Functions of NumPy's C code that compute, and those of its namespace that call them."""
+"""Functions in NumPy's C code that compute, and the public functions that call them."""
 
 
 def _export(array: int, _: int, __: int) -> Any:
-    """The buffer protocol: memoryview, readinto, frombuffer, Cython's views, mpi4py without ampi."""
+    """Hook of the buffer protocol: memoryview, readinto, frombuffer, Cython's views, mpi4py without ampi."""
     x = object_at(array)
     if current() is None or is_called_by_ampi(2):
         return None
-    lose = warn_lost if is_called_by_program(2) else lose_unheard  # which may write it to a file
-    with contextlib.suppress(ActivityError):  # would be another one where it arrives, and comes up again
+    lose = warn_lost if is_called_by_program(2) else lose_unheard  # the program may write it to a file
+    with contextlib.suppress(ActivityError):  # the caller would replace it by its own error; it is raised again later
         lose("what is read from a buffer of", x, "messages of it keep theirs")
     lend(x)
     return None
 
 
 def _compute(function: Callable[[Any], Callable]) -> Hook:
-    """A ufunc that is given lists of ours, which NumPy would take apart into numbers."""
+    """Hook of a ufunc with lists of tracked arrays, which NumPy would convert to plain numbers."""
 
     def hook(ufunc: int, items: int, n: int, names: int = 0) -> Any:
         if current() is None or is_called_by_ampi(2):
@@ -223,7 +222,7 @@ def _compute(function: Callable[[Any], Callable]) -> Hook:
         arguments, keywords = arguments_at("fast", items, n & sys.maxsize, names)
         arguments = tuple([nested.from_nested(x) for x in arguments])
         if function is _REDUCE and _first_active((arguments[1:], keywords)) is not None:
-            arguments = (tracked(arguments[0]), *arguments[1:])  # NumPy does not look for an initial value's class
+            arguments = (tracked(arguments[0]), *arguments[1:])  # NumPy does not dispatch on an initial value's class
         if not any(isinstance(x, ndarray) for x in arguments):
             return None
         found = function(object_at(ufunc))(*arguments, **keywords)
@@ -236,7 +235,7 @@ _REDUCE = operator.attrgetter("reduce")
 
 
 def _operate(name: str) -> Hook:
-    """An operator of a number of NumPy's and a list of ours, of which it would make a plain array."""
+    """Hook of an operator of a NumPy number and a list of tracked arrays, which would become a plain array."""
     compute = divmod if name == "divmod" else getattr(operator, name)
 
     def hook(a: int, b: int, _: int = 0) -> Any:
@@ -244,7 +243,7 @@ def _operate(name: str) -> Hook:
             return None
         x, y = object_at(a), object_at(b)
         if name == "mul" and (isinstance(x, np.integer) or isinstance(y, np.integer)):
-            return None  # which repeats the list
+            return None  # repeats the list
         x, y = nested.from_nested(x), nested.from_nested(y)
         return compute(x, y) if isinstance(x, ndarray) or isinstance(y, ndarray) else None
 
@@ -264,14 +263,14 @@ _CALL = _compute(_call)
 
 
 def _redirect_special() -> None:
-    """SciPy's special functions are ufuncs as well."""
+    """Redirect SciPy's special functions, which are ufuncs."""
     found = _ufuncs(sys.modules["scipy.special"])
     with contextlib.suppress(entry_points.Unknown):
         seen.extend("lists", _CALL, *entry_points.calls_of(np.ufunc, found))
 
 
 def _iterate(_: int, items: int, named: int) -> Any:
-    """``numpy.nditer``."""
+    """Hook of ``numpy.nditer``."""
     if current() is None or is_called_by_ampi(2):
         return None
     arguments, keywords = arguments_at("tuple", items, named)
@@ -323,15 +322,15 @@ def _places() -> list[Place]:
 
 
 _derived: set[type] = {np.ndarray}
-"""Classes of arrays whose slots are known; they are kept, since what is written there lies in them."""
+"""Classes of arrays whose slots are redirected; kept alive, since the pointers are in them."""
 
 
 _stored = [0]
-"""The address of what assigns items to NumPy's array."""
+"""Address of the C function for item assignment of NumPy's array."""
 
 
 def _slots_of_derived_classes() -> tuple[int, ...]:
-    """Where classes that anybody has derived from NumPy's array by now have this address, but for those known."""
+    """Addresses of the slots for item assignment in new subclasses of NumPy's array."""
     found = []
     asked = [np.ndarray]
     while asked:
@@ -342,7 +341,7 @@ def _slots_of_derived_classes() -> tuple[int, ...]:
                     _derived.add(cls)
                     with contextlib.suppress(
                         entry_points.Unknown
-                    ):  # made on a tape: what stands before NumPy's is there
+                    ):  # made while a tape records: it inherited the trampoline
                         found.append(entry_points.assigning_slot(cls, _stored[0]))
     return tuple(found)
 
@@ -352,11 +351,11 @@ def _before_numpys(cls: type) -> tuple[type, ...]:
 
 
 seen = redirection.start(_places, ndarray)
-"""What is redirected, and why nothing is if that is so (``seen.problem``)."""
+"""The redirected functions; ``seen.problem`` is the reason if there are none."""
 
 
 def _look_for_classes(tape: Tape) -> None:
-    """Classes that were derived since the last tape."""
+    """Redirect classes that were derived since the last tape."""
     if _stored[0] and not seen.is_held and (slots := _slots_of_derived_classes()):
         seen.extend("store", _store, slots, _stored[0])
 
@@ -365,14 +364,14 @@ at_opening.append(_look_for_classes)
 
 
 def _writing(find: Callable[[tuple, dict], Any]) -> Callable[[Callable], Callable]:
-    """What a method becomes that writes to the array which ``find`` gives of its arguments, and reads others."""
+    """Wrap a method that writes to one of its arguments, which ``find`` returns, and reads the others."""
 
     def replace(method: Callable) -> Callable:
         def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
             out = find(arguments, keywords)
             if isinstance(out, np.ndarray) and (isinstance(out, ndarray) or writing.must_announce(out)):
                 return _announced(method, self, arguments, keywords, out)
-            if isinstance(out, list):  # whose items are moved as they are
+            if isinstance(out, list):  # its items are moved unmodified
                 return method(self, *arguments, **keywords)
             if current() is not None and any(_first_active(x) is not None for x in (*arguments, *keywords.values())):
                 raise no_rule(method, "; draw standard numbers or indices and compute with them,")
@@ -399,7 +398,7 @@ def _reads(method: Callable) -> bool:
 
 
 def _argument(name: str, position: int) -> Callable[[tuple, dict], Any]:
-    """What takes the argument of a name, which has a position as well, out of the arguments of a call."""
+    """A function that returns an argument of a call, by name or position."""
     return lambda arguments, keywords: keywords.get(name, arguments[position] if len(arguments) > position else None)
 
 
@@ -415,7 +414,7 @@ _GENERATOR = {
 
 
 def _draws(cls: type) -> dict[str, Any]:
-    """The methods of NumPy's class that draws random numbers, by their names."""
+    """The methods of a class that draws random numbers, by name."""
     return {name: found for name, found in vars(cls).items() if not name.startswith("_") and callable(found)}
 
 
@@ -430,8 +429,7 @@ def _replace_random() -> None:
 
 
 def _drawing_places() -> list[Place]:
-    """The same methods where they are called by what was bound to an object before the first tape, as all functions of
-    `numpy.random` are."""
+    """Places of the same methods, for those bound to an object before the first tape, as in `numpy.random`."""
     originals: dict[int, Any] = {}
     for cls in (np.random.Generator, np.random.RandomState):
         for name, found in _draws(cls).items():
@@ -448,7 +446,7 @@ def _drawing_places() -> list[Place]:
     with contextlib.suppress(entry_points.Unknown):
         entries = entry_points.calls_by_entry([method for method, _ in originals.values()])
         return [Place(addresses, entry, "call", hook, lasts=True) for addresses, entry in entries]
-    return []  # methods of the classes are seen even so
+    return []  # the methods of the classes are still replaced
 
 
 def _replace_h5py_datasets() -> None:
@@ -456,7 +454,7 @@ def _replace_h5py_datasets() -> None:
 
 
 def _reading_parts(method: Callable) -> Callable:
-    """What h5py's method becomes that reads into an array, or into a part of it, which a dataspace selects."""
+    """Wrap h5py's method that reads into an array, or into a part that a dataspace selects."""
     read = _writing(_argument("arr_obj", 2))(method)
 
     def call(self: Any, mspace: Any, fspace: Any, arr_obj: Any, *others: Any, **keywords: Any) -> Any:
@@ -464,7 +462,7 @@ def _reading_parts(method: Callable) -> Callable:
         partly = isinstance(arr_obj, np.ndarray) and count is not None and 0 < count() < arr_obj.size
         if not partly or _first_active(arr_obj) is None:
             return read(self, mspace, fspace, arr_obj, *others, **keywords)
-        # What both have in common afterwards has been read.
+        # Elements that are equal in both afterwards have been read.
         found = [np.full((*arr_obj.shape, arr_obj.itemsize), byte, np.uint8) for byte in (0, 255)]
         for target in found:
             method(self, mspace, fspace, target.view(arr_obj.dtype)[..., 0], *others, **keywords)
@@ -497,7 +495,7 @@ def _guard_typed_dictionaries() -> None:
 
 
 def _without_active_numbers(method: Callable) -> Callable:
-    """What a method becomes that puts things into a container of Numba's: arrays stay what they are, numbers do not."""
+    """Wrap a method that adds items to a container of Numba's, which keeps arrays but converts numbers."""
 
     def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
         if current() is not None:
@@ -514,7 +512,7 @@ def _without_active_numbers(method: Callable) -> Callable:
 
 
 def _by_a_kernel(name: str) -> Callable[[Callable], Callable]:
-    """What the call of something that Numba compiled becomes, which is differentiated where an array is active."""
+    """Wrap the call of a function that Numba compiled: it is differentiated if an array is active."""
 
     def replace(method: Callable) -> Callable:
         def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -539,13 +537,13 @@ _LATER: dict[str, Callable[[], None]] = {
     "numpy.random": _replace_random,
     "scipy.special": _redirect_special,
 }
-"""What to do when a module is there."""
+"""Actions for modules once they are imported."""
 
 _beginning = threading.Lock()
 
 
 def _begin(tape: Tape) -> None:
-    """A tape of the process records; the first has what is to come watched."""
+    """When the first tape begins to record, register the actions for later imports."""
     with _beginning:
         if _LATER and checks.level != checks.OFF:
             for name in list(_LATER):

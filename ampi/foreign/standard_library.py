@@ -1,4 +1,4 @@
-"""Modules of Python that tell a `float` by its class in C, where tracked numbers are to be what NumPy's are there."""
+"""Tracked numbers in json, statistics and sqlite3, whose C code checks for `float`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..base.arrivals import when_imported
 
 
 def plainly(x: Any) -> Any:
-    """What json is given, with Python's numbers for tracked ones: the same object where there are none."""
+    """Replace tracked numbers in a structure by Python's; return the same object if there are none."""
     kind = type(x)
     if kind is scalar:
         warn_json(x)
@@ -36,7 +36,7 @@ def _parts(x: dict[Any, Any]) -> Iterator[Any]:
 
 
 def _json() -> None:
-    """What is written has no derivative (as with all files); the encoder in C takes nothing but a `float`."""
+    """Let JSON encoders write tracked numbers, without derivatives: the encoder in C only accepts a `float`."""
     encoder = sys.modules["json.encoder"].JSONEncoder
     encode, iterate = encoder.encode, encoder.iterencode
 
@@ -62,7 +62,7 @@ def _json() -> None:
 def _plainly(o: Any) -> Any:
     try:
         return plainly(o)
-    except RecursionError:  # json says what it is that contains itself
+    except RecursionError:  # json reports the structure that contains itself
         return o
 
 
@@ -72,7 +72,7 @@ def _prepare(encoder: Any) -> None:
 
 
 class _Default:
-    """What an encoder makes of other objects, with Python's numbers."""
+    """An encoder's ``default`` that also converts the tracked numbers in its results."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
@@ -95,7 +95,7 @@ def _statistics() -> None:
 
 
 def _sqlite3() -> None:
-    """By itself it takes a number for the bytes of a buffer."""
+    """Register a converter: sqlite3 would store a number as the bytes of a buffer."""
     sys.modules["sqlite3"].register_adapter(scalar, lambda x: plain_of(x).item())
 
 

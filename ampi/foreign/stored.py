@@ -1,4 +1,4 @@
-"""Files that h5py and `scipy.io` write: what comes back from there is a constant, which is said once per line."""
+"""Files written by h5py and `scipy.io`: a warning that values read back are constants."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _write(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
 
 
 def _writer() -> Any:
-    """The frame that has a library write a file."""
+    """The frame of the program that calls the writing function."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         name = frame.f_globals.get("__name__", "")

@@ -1,1 +1,1 @@
-"""How calls of code outside ampi are intercepted: its functions, classes and entry points in C."""
+"""Interception of calls of code outside ampi: Python functions, methods of classes, and functions in C."""

@@ -1,7 +1,7 @@
-"""Where CPython and NumPy keep the addresses of their C functions: slots of types, tables of methods.
+"""Addresses of the C functions of CPython and NumPy: slots of types, tables of methods.
 
-Which places there are is read from the layout of CPython's objects.  Each one is compared with what is known to lie
-there in another way before it is touched; where that fails nothing is redirected.
+They are found by the layout of CPython's objects. Before an address is used, its content is compared with what Python
+itself reports; if they differ, `Unknown` is raised and nothing is redirected.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import numpy as np
 
 WORD = struct.calcsize("P")
 # Offsets in CPython's structs, in words.
-_CALL, _NUMBER, _MAPPING, _BUFFER, _INIT, _NEW = 7, 12, 14, 20, 37, 39  # of tables and slots in a type
-_NUMBER_OF_NEW = 65  # by which CPython's stable interface knows that slot
-_ASSIGN = 2  # in a type's table of mappings
-# In that of numbers.
+_CALL, _NUMBER, _MAPPING, _BUFFER, _INIT, _NEW = 7, 12, 14, 20, 37, 39  # tables and slots of a type
+_NUMBER_OF_NEW = 65  # the slot's number in CPython's stable interface (Py_tp_new)
+_ASSIGN = 2  # in a type's table of mapping functions
+# In a type's table of numeric functions.
 _OPERATORS = {"add": 0, "sub": 1, "mul": 2, "mod": 3, "divmod": 4, "pow": 5, "floordiv": 29, "truediv": 30}
 _METHOD_OF_FUNCTION, _PART_OF_DESCRIPTOR, _WRAPPED = 2, 5, 6
-_ENTRY, _FLAGS, _SETTER = 1, 2, 2  # in a method's and in a property's table entry
+_ENTRY, _FLAGS, _SETTER = 1, 2, 2  # in the table entry of a method, and of a property
 _VARARGS, _KEYWORDS, _FASTCALL = 0x1, 0x2, 0x80
-ARRAY_BASE = 6  # words before the base in NumPy's arrays
+ARRAY_BASE = 6  # offset of the base in NumPy's arrays, in words
 
 
 def word_at(address: int) -> int:
@@ -33,16 +33,16 @@ def word_at(address: int) -> int:
 
 
 def object_at(address: int) -> Any:
-    """The object that a hook has been given by its address."""
+    """The object at an address that a hook was given."""
     return ctypes.cast(address, ctypes.py_object).value
 
 
 class Unknown(Exception):
-    """Something is not where it is expected: another Python than those that are known."""
+    """An object of CPython has another layout than the ones that are known."""
 
 
 def slot_of_type(cls: type, table: int, index: int | None, special: str, owner: type) -> tuple[int, int]:
-    """Address and content of a type's slot; compared with what the method ``owner.special`` calls."""
+    """Address and content of a type's slot, checked against the function that the method ``owner.special`` calls."""
     address = id(cls) + table * WORD
     if index is not None:
         address = word_at(address) + index * WORD
@@ -53,7 +53,7 @@ def slot_of_type(cls: type, table: int, index: int | None, special: str, owner: 
 
 
 def buffer_slot(cls: type) -> tuple[int, int]:
-    """Address and content of a class's slot for the buffer protocol, which is that of NumPy's array."""
+    """Address and content of the buffer protocol's slot of a class that inherits it from `numpy.ndarray`."""
     table = word_at(id(cls) + _BUFFER * WORD)
     original = word_at(table) if 0 < table - id(cls) < 2 * type.__basicsize__ else 0
     if not original or original != word_at(word_at(id(np.ndarray) + _BUFFER * WORD)):
@@ -62,14 +62,14 @@ def buffer_slot(cls: type) -> tuple[int, int]:
 
 
 def mapping_slot(cls: type, owner: type) -> tuple[tuple[int, ...], int]:
-    """Those of ``cls[key] = value``; of the owner itself that of its method ``__setitem__`` as well."""
+    """Addresses and content of the slot for ``cls[key] = value``, for the owner with its method ``__setitem__``."""
     address, original = slot_of_type(cls, _MAPPING, _ASSIGN, "__setitem__", owner)
     by_name = (id(vars(owner)["__setitem__"]) + _WRAPPED * WORD,) if cls is owner else ()
     return (address, *by_name), original
 
 
 def assigning_slot(cls: type, original: int) -> int:
-    """That of ``cls[key] = value``, if it has this address."""
+    """Address of a class's slot for ``cls[key] = value``, which must hold `original`."""
     address = word_at(id(cls) + _MAPPING * WORD) + _ASSIGN * WORD
     if word_at(address) != original:
         raise Unknown(f"{cls.__name__}.__setitem__")
@@ -77,7 +77,7 @@ def assigning_slot(cls: type, original: int) -> int:
 
 
 def operator_slots(cls: type) -> dict[str, tuple[int, int]]:
-    """Those of the arithmetic of a class, by the operators' names."""
+    """Addresses and contents of a class's slots for arithmetic, by the operators' names."""
     found = {}
     for name, k in _OPERATORS.items():
         special = f"__{name}__"
@@ -87,12 +87,12 @@ def operator_slots(cls: type) -> dict[str, tuple[int, int]]:
 
 
 def making_slot(cls: type) -> tuple[int, int]:
-    """Those of what is called with the arguments that an instance is made of."""
+    """Address and content of a type's slot for ``__init__``."""
     return slot_of_type(cls, _INIT, None, "__init__", cls)
 
 
 def constructor_slot(cls: type) -> tuple[int, int]:
-    """That of what is called to make an instance (``cls.__new__``)."""
+    """Address and content of a type's slot for ``__new__``."""
     address = id(cls) + _NEW * WORD
     original = word_at(address)
     found = ctypes.pythonapi.PyType_GetSlot
@@ -103,7 +103,7 @@ def constructor_slot(cls: type) -> tuple[int, int]:
 
 
 def inheriting_slots(cls: type, original: int) -> tuple[int, ...]:
-    """Those of the classes that others have derived from a class, where they make instances in the same way."""
+    """Addresses of the ``__new__`` slots of all subclasses that inherit `original`."""
     found: list[int] = []
     derived: type
     for derived in type.__subclasses__(cls):
@@ -114,12 +114,12 @@ def inheriting_slots(cls: type, original: int) -> tuple[int, ...]:
 
 
 def entry_of_function(function: Any) -> tuple[int, int, str]:
-    """Where the address of a built-in function lies, the address, and how it is called."""
+    """Location of a built-in function's entry point, the entry point, and its calling convention."""
     return _entry(word_at(id(function) + _METHOD_OF_FUNCTION * WORD), function.__name__)
 
 
 def entry_of_method(cls: type, name: str) -> tuple[int, int, str]:
-    """The same for a method of a type."""
+    """The same as `entry_of_function`, for a method of a type."""
     return _entry(word_at(id(vars(cls)[name]) + _PART_OF_DESCRIPTOR * WORD), name)
 
 
@@ -139,8 +139,7 @@ def _entry(table: int, name: str) -> tuple[int, int, str]:
 
 
 def calls_of(cls: type, instances: Sequence[Any]) -> tuple[tuple[int, ...], int]:
-    """Where the address of the function lies that calls an object, for each of some objects of a type, and the address,
-    which they have in common."""
+    """Locations of the vectorcall pointers of several objects of one type, and the entry point that they share."""
     offset = ctypes.c_ssize_t.from_address(id(cls) + _CALL * WORD).value
     if not 0 < offset <= cls.__basicsize__ - WORD:
         raise Unknown(f"calls of {cls.__name__}")
@@ -152,7 +151,7 @@ def calls_of(cls: type, instances: Sequence[Any]) -> tuple[tuple[int, ...], int]
 
 
 def calls_by_entry(instances: Sequence[Any]) -> list[tuple[tuple[int, ...], int]]:
-    """`calls_of` for objects of one type that are called by several functions, and by none that is to be redirected."""
+    """`calls_of` for objects of one type, grouped by their entry points."""
     cls = type(instances[0])
     offset = ctypes.c_ssize_t.from_address(id(cls) + _CALL * WORD).value
     if not 0 < offset <= cls.__basicsize__ - WORD:
@@ -165,7 +164,7 @@ def calls_by_entry(instances: Sequence[Any]) -> list[tuple[tuple[int, ...], int]
 
 
 def setter(cls: type, name: str) -> tuple[int, int]:
-    """Where the address of the function that sets an attribute lies, and the address."""
+    """Location of the function that sets an attribute, and its address."""
     table = word_at(id(vars(cls)[name]) + _PART_OF_DESCRIPTOR * WORD)
     _require_name(table, name)
     address = table + _SETTER * WORD
@@ -178,7 +177,7 @@ def _require_name(table: int, name: str) -> None:
 
 
 def entry_of_foreign(function: Any) -> tuple[int, int, str]:
-    """That of a built-in function, or of a method, of another package: also of other ways to be called."""
+    """The same as `entry_of_function`, for functions and methods of other packages, in all calling conventions."""
     words = _PART_OF_DESCRIPTOR if isinstance(function, _DESCRIPTORS) else _METHOD_OF_FUNCTION
     table = word_at(id(function) + words * WORD)
     if not table:
@@ -193,7 +192,7 @@ def entry_of_foreign(function: Any) -> tuple[int, int, str]:
 
 
 _DESCRIPTORS = types.MethodDescriptorType, types.ClassMethodDescriptorType
-_BINDING = 0x10 | 0x20 | 0x40  # of a class, without an instance, of a name that a slot has
+_BINDING = 0x10 | 0x20 | 0x40  # METH_CLASS, METH_STATIC, METH_COEXIST
 _CALLED = {
     _FASTCALL | _KEYWORDS: "gate fast",
     _FASTCALL: "gate fast, no names",
@@ -209,7 +208,7 @@ def _text_at(address: int) -> bytes | None:
 
 
 def slots_with(cls: type, original: int, tables: bool = True) -> list[int]:
-    """Where a type, and the tables that belong to it, have the address of a function."""
+    """Addresses of all slots of a type, and of its tables, that hold a function."""
     found = [id(cls) + k * WORD for k in _FUNCTIONS_OF_TYPE if word_at(id(cls) + k * WORD) == original]
     for word, length in ((_NUMBER, 36), (_SEQUENCE, 10), (_MAPPING, 3)) if tables else ():
         table = word_at(id(cls) + word * WORD)
@@ -219,19 +218,19 @@ def slots_with(cls: type, original: int, tables: bool = True) -> list[int]:
 
 
 _SEQUENCE = 13
-_FUNCTIONS_OF_TYPE = (16, 19, 37)  # which call, set an attribute, and set up an instance
+_FUNCTIONS_OF_TYPE = (16, 19, 37)  # __call__, __setattr__, __init__
 _SETATTR, _NEW = 9, 39
 _SLOT_IDS = {_SETATTR: 68, _NEW: 65}  # Py_tp_setattr, Py_tp_new
 
 
 def wrapped_by(descriptor: Any) -> tuple[int, int]:
-    """Where a method that stands for a slot has the address of the slot's function, and the address."""
+    """Location of the function that a slot wrapper (``cls.__call__``) calls, and its address."""
     address = id(descriptor) + _WRAPPED * WORD
     return address, word_at(address)
 
 
 def other_slot(cls: type, which: str) -> tuple[int, int]:
-    """Address and content of a type's slot for ``"new"`` or ``"setattr"``; compared with what Python says."""
+    """Address and content of a type's slot for ``"new"`` or ``"setattr"``, checked against Python's interface."""
     word = {"new": _NEW, "setattr": _SETATTR}[which]
     get = ctypes.pythonapi.PyType_GetSlot
     get.restype, get.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_int)
@@ -242,7 +241,7 @@ def other_slot(cls: type, which: str) -> tuple[int, int]:
 
 
 def call_slot(function: Any) -> tuple[int, int]:
-    """Where an object has the address of the function that calls it (vectorcall), and the address; zero without one."""
+    """Location of an object's vectorcall pointer, and its content; zeros if it has none."""
     cls = type(function)
     offset = ctypes.c_ssize_t.from_address(id(cls) + _CALL * WORD).value
     if not cls.__flags__ & _HAS_CALL or not 0 < offset <= cls.__basicsize__ - WORD:
@@ -254,7 +253,7 @@ _HAS_CALL = 1 << 11
 
 
 def writeable(addresses: Iterable[int]) -> set[int]:
-    """Those of some addresses where memory can be written to, as far as the system tells."""
+    """The addresses in writable memory, as far as the operating system tells."""
     found = set(addresses)
     try:
         with open("/proc/self/maps") as file:

@@ -1,8 +1,8 @@
-"""Functions of other libraries: seen when they are called, whoever has imported them, whenever.
+"""Hooks on functions of other packages: ampi handles their calls while a tape records.
 
-A function that is written in Python gets other *code* (its ``__code__``), so that names which the program has imported
-before see it as well.  A built-in function is replaced wherever a module has it.  Nothing of a library is imported
-here: what is to be done to a module is done when it is there and a tape records.
+The ``__code__`` of a Python function is exchanged, so that names which the program has imported before are hooked as
+well. A built-in function is replaced in all modules that have it. No package is imported here: a module is changed once
+the program has imported it and a tape records.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ..tape import Tape, at_opening, current
 from ..tape.recording import open_tapes
 
 _lock = threading.RLock()
-_waiting: list[Callable[[], None]] = []  # actions for modules that are there, until a tape records
+_waiting: list[Callable[[], None]] = []  # actions for imported modules, until a tape records
 
 
 # ------------------------------------------------------------------------------------------------- when it is imported
 
 
 def when_imported(module: str, action: Callable[[], None]) -> None:
-    """Have an action done once a module has been imported and a tape records (at once, if both are so)."""
+    """Run an action as soon as a module has been imported and a tape records."""
     arrivals.when_imported(module, functools.partial(_arrived, action))
 
 
@@ -44,7 +44,7 @@ def _arrived(action: Callable[[], None]) -> None:
 
 
 def _begin(tape: Tape) -> None:
-    """A tape begins to record: do what waits for that (what has just been imported, `foreign` sees to)."""
+    """Run the waiting actions when a tape begins to record."""
     while _waiting:
         with _lock:
             action = _waiting.pop(0) if _waiting else None
@@ -59,15 +59,15 @@ at_opening.append(_begin)
 
 
 class Hook:
-    """A function as it was, and what is done with calls of it while a tape records.
+    """An original function, and the handler of its calls while a tape records.
 
     Attributes
     ----------
     original : callable
     name : str
-        As the program knows it, with its module.
+        The name that the program uses, with its module.
     handle : callable or None
-        ``handle(hook, tape, arguments, keywords)``; None: nothing.
+        ``handle(hook, tape, arguments, keywords)``; None: the original is called.
     """
 
     __slots__ = ("__dict__", "handle", "name", "original")
@@ -101,10 +101,10 @@ class Hook:
 
 
 def _documented(function: Any) -> inspect.Signature:
-    """Parameters of a compiled function, as its docstring begins with them (``y = square(x,[n])``: f2py's)."""
+    """Parameters of a compiled function by the first line of its docstring (f2py: ``y = square(x,[n])``)."""
     found = re.match(r"[^(\n]*\(([^)\n]*)\)", function.__doc__ or "")
     if found is None:
-        raise TypeError(f"{function.__name__} does not say what its parameters are")
+        raise TypeError(f"{function.__name__} has no signature in its docstring")
     required, _, optional = found.group(1).partition("[")
     names = [
         [re.split("[:=]", name)[0].strip() for name in part.split(",")] for part in (required, optional.strip("]"))
@@ -116,11 +116,11 @@ def _documented(function: Any) -> inspect.Signature:
     )
 
 
-_hooks: dict[int, Hook] = {}  # by the ids of functions, which the hooks keep alive
+_hooks: dict[int, Hook] = {}  # by the ids of functions, which their hooks keep alive
 
 
 def hook_of(function: Any) -> Hook | None:
-    """The hook of a function, if it has one."""
+    """The hook of a function, or None."""
     function = getattr(function, "__func__", function)
     return _hooks.get(id(function))
 
@@ -131,7 +131,7 @@ def all_hooks() -> list[Hook]:
 
 
 class AlwaysHook(Hook):
-    """A hook that is called in every thread while any tape is open, inside of `ampi.passive` as well.
+    """A hook that is called in every thread while any tape is open, including within `ampi.passive`.
 
     Its ``handle(hook, arguments, keywords)`` gets no tape.
     """
@@ -145,18 +145,18 @@ class AlwaysHook(Hook):
 
 
 def hook(function: Any, handle: Callable | None, name: str = "", kind: type[Hook] = Hook) -> Hook:
-    """See the calls of a function while tapes record.
+    """Handle the calls of a function while tapes record.
 
     Parameters
     ----------
     function : callable
         Function, method as a class has it, or built-in function.
     handle : callable or None
-        What is done: see `Hook`.  Whoever comes last decides.
+        The handler, see `Hook`; the latest one replaces those before.
     name : str
-        What the program calls it.
+        The name that the program uses.
     kind : type
-        Of the hook, if the function has none yet.
+        Class of the hook, if the function has none yet.
     """
     function = getattr(function, "__func__", function)
     with _lock:
@@ -203,8 +203,10 @@ _PLACEHOLDER = "ampi: the hook"
 
 @functools.cache
 def _calling(cells: int, generates: bool) -> types.CodeType:
-    """Code that calls a constant in it; it has as many free variables as that of the function it is for, and is of a
-    generator where that is one."""
+    """Code that calls one of its constants.
+
+    It has as many free variables as the code that it replaces, and is a generator's if that is.
+    """
     names = ", ".join(f"cell_{k}" for k in range(cells))
     body = f"    if 0: {names}\n" if cells else ""
     call = "(yield from hook(*arguments, **keywords))" if generates else "hook(*arguments, **keywords)"
@@ -220,7 +222,7 @@ def _calling(cells: int, generates: bool) -> types.CodeType:
 
 
 def hook_public(functions: dict[str, Any], handle: Callable) -> None:
-    """`hook` of built-in functions, by the names of public ones: as modules of other libraries have them."""
+    """Hook built-in functions, given by their public names, in all modules of other packages that have them."""
     made = {}
     for name, function in functions.items():
         with _lock:
@@ -250,7 +252,7 @@ def _standing_in(function: Any, found: Hook) -> Callable:
 
 
 def _stand_in_everywhere(function: Any, found: Hook) -> None:
-    """Put the hook in the place of a function in all modules that have it."""
+    """Replace a function by its hook in all modules that have it."""
     if isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         replace_method(function.__objclass__, function.__name__, lambda _: _method(found))
         return
@@ -267,9 +269,9 @@ def _method(found: Hook) -> Callable:
 
 
 def replace_method(cls: type, name: str, made: Callable[[Callable], Callable]) -> None:
-    """Put a function in the place of a method of a class whose attributes cannot be set.
+    """Replace a method of a class whose attributes cannot be set.
 
-    The class's own dictionary is behind a proxy; the collector knows it.
+    The class hides its dictionary behind a proxy, but the garbage collector finds it.
     """
     (members,) = [found for found in gc.get_referents(vars(cls)) if type(found) is dict]
     original = members[name]

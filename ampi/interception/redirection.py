@@ -1,15 +1,15 @@
-"""Trampolines in NumPy's types: calls of its C code that no protocol of Python tells an array's class of.
+"""Redirection of C functions that no protocol of Python lets an array's class handle.
 
-``plain[...] = active`` and ``numpy.asarray(active)`` are carried out in C, which looks into our arrays as if they were
-its own.  While a tape records, the entry points of this code (slots of types, tables of methods) lead to a few machine
-instructions first: where none of our arrays is among the operands they go on as ever, after some nanoseconds, and
-otherwise they ask a function in Python.
+``plain[...] = active`` and ``numpy.asarray(active)`` run in C, which reads our arrays as if they were plain. While a
+tape records, the entry points of this code (slots of types, tables of methods) point to a few machine instructions: if
+no operand is an `ampi.ndarray` they go on to the original function, after some nanoseconds; otherwise they call a
+function in Python.
 
-Where the entry points lie is found by `entry_points`, the instructions are made by `trampolines`.
+`entry_points` finds the entry points, `trampolines` makes the instructions.
 
-Built-in functions hash and compare by their entry points, so tables keyed by functions do not find a redirected one.
-Numba has such tables: nothing is redirected while it is imported, and while it compiles, in any thread (its compiler
-lock tells when).
+Built-in functions hash and compare by their entry points, so a table keyed by functions does not find a redirected one.
+Numba has such tables: nothing is redirected while Numba is imported, or compiles in any thread (its compiler lock
+reports that).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .trampolines import Hook, Place, compile_trampolines
 
 
 class Interception:
-    """The places that are redirected while at least one tape of the process records, and Numba does not compile."""
+    """C functions that are redirected while a tape of the process records and Numba does not compile."""
 
     def __init__(self, find: Callable[[], list[Place]], cls: type) -> None:
         self._find = find
@@ -46,7 +46,7 @@ class Interception:
         self.is_held = False
 
     def begin(self, tape: Tape) -> None:
-        """A tape begins to record."""
+        """Redirect when a tape begins to record."""
         with self._lock:
             if self._places is None:
                 self._places = self._prepared()
@@ -60,13 +60,12 @@ class Interception:
             self._count(users=1)
 
     def end(self, tape: Tape) -> None:
-        """A tape ends to record."""
+        """Count a tape that ends recording."""
         self._count(users=-1)
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
-        """Around tapes that open and close one after the other: between them the places stay redirected, and no further
-        ones are looked for."""
+        """Keep the redirection between tapes that open and close one after the other, and search no further places."""
         outer, self.is_held = self.is_held, True
         self._count(users=1)
         try:
@@ -76,14 +75,14 @@ class Interception:
             self.is_held = outer
 
     def extend(self, signature: str, hook: Hook, addresses: tuple[int, ...], original: int) -> None:
-        """Redirect further pointers to a function, as those are with this hook; before the first tape it is found."""
+        """Redirect further pointers to a function that is already redirected to this hook."""
         with self._lock:
             for place in self._places or ():
                 if (place.signature, place.original, place.hook) == (signature, original, hook):
                     place.add(addresses, redirected=place.lasts or self._is_on)
 
     def add(self, places: list[Place]) -> None:
-        """Redirect further places for good, if those of NumPy are redirected; of these none that cannot be written."""
+        """Redirect further places permanently if NumPy's are redirected; places in read-only memory are left out."""
         with self._lock:
             if not self._places or not places:
                 return
@@ -96,7 +95,7 @@ class Interception:
 
     @contextlib.contextmanager
     def _suspended(self) -> Iterator[None]:
-        """Numba is imported, and fills its tables."""
+        """Restore the original functions while Numba is imported and fills its tables."""
         self._count(compiling=1)
         try:
             yield
@@ -104,7 +103,7 @@ class Interception:
             self._count(compiling=-1)
 
     def _listen(self) -> None:
-        """Hear from Numba when it compiles."""
+        """Restore the original functions while Numba compiles."""
         from numba.core import event
 
         class Listener(event.Listener):
@@ -124,7 +123,7 @@ class Interception:
 
     @property
     def is_working(self) -> bool:
-        """Whether NumPy's places have been found, and are redirected."""
+        """True if NumPy's functions were found and are redirected."""
         return bool(self._places)
 
     @property
@@ -159,7 +158,7 @@ class Interception:
 
 
 def arguments_at(signature: str, items: int, n: int = 0, names: int = 0) -> tuple[tuple, dict]:
-    """Positional and keyword arguments, as a hook of a function has them (``n``: of the fast convention)."""
+    """Positional and keyword arguments of a C call; ``n`` is the argument count of the fast convention."""
     if "tuple" in signature:
         return object_at(items), object_at(n) if n else {}
     keywords = object_at(names) if names else ()
@@ -168,7 +167,7 @@ def arguments_at(signature: str, items: int, n: int = 0, names: int = 0) -> tupl
 
 
 def start(find: Callable[[], list[Place]], cls: type) -> Interception:
-    """Redirect the places that are found whenever a tape records."""
+    """Redirect the places that `find` returns whenever a tape records."""
     found = Interception(find, cls)
     at_opening.append(found.begin)
     at_closing.append(found.end)

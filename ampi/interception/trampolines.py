@@ -1,6 +1,6 @@
-"""Machine code that stands before NumPy's C functions: a look at the operands, and a call of Python where one is ours.
+"""Machine code in front of C functions: it inspects the operands, and calls Python if one is an `ampi.ndarray`.
 
-Where none of our arrays is among the operands the code goes on as ever, after some nanoseconds.
+Otherwise it goes on to the original function, after some nanoseconds.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from ..tape.recording import open_tapes
 from .entry_points import ARRAY_BASE, WORD
 
 Hook = Callable[..., Any]
-"""Is given what the C function is given; returns None to have that run, or what it is to return."""
+"""Takes the C function's arguments; returns the result, or None to have the C function run."""
 
 NOTHING = object()
-"""What a hook returns where the C function is to return None."""
+"""A hook's result where the C function is to return None."""
 
 
 class Place:
-    """A pointer to a C function, and what is to stand there while tapes record.
+    """A C function, the pointers to it, and the trampoline that replaces it while tapes record.
 
     Attributes
     ----------
     addresses : tuple of int
-        Of the pointers.
+        Addresses of the pointers.
     original : int
-        The function that it points to.
+        Address of the C function.
     signature : str
-        What it is called with, and what is looked for: a name in `_BODIES`.
+        Calling convention, and which operands the trampoline inspects: a key of `_BODIES`.
     trampoline : int
-        The machine code that takes its place.
+        Address of the machine code.
     pointers : list of ctypes.c_void_p
-        What lies at the addresses.
+        The pointers themselves.
     hook : callable
-        Asked where one of our arrays is an operand; it is given the C function's arguments as integers.
+        Called if an operand is an `ampi.ndarray`, with the C function's arguments as integers.
     lasts : bool
-        Whether the trampoline stays there when no tape records.
+        True if the trampoline stays when no tape records.
     only : tuple of type
-        Of a method: the classes of the instances for which the hook is asked, whoever calls; empty: all.
+        For a method: classes for whose instances the hook is called; empty: for all.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Place:
         self.pointers = [ctypes.c_void_p.from_address(address) for address in self.addresses]
 
     def add(self, addresses: tuple[int, ...], redirected: bool) -> None:
-        """Have further pointers to the same function lead there."""
+        """Add further pointers to the same function."""
         self.addresses += addresses
         pointers = [ctypes.c_void_p.from_address(address) for address in addresses]
         self.pointers += pointers
@@ -74,15 +74,14 @@ class Place:
                 pointer.value = self.trampoline
 
     def redirect(self, on: bool) -> None:
-        """Put the trampoline there, or the original."""
+        """Set the pointers to the trampoline, or back to the original."""
         for pointer in self.pointers:
             pointer.value = self.trampoline if on else self.original
 
 
-# some_open: whether any tape is open; is_own: whether Python code of ampi itself calls; may_hold: whether an operand is
-# ours, or a dictionary, in which nobody has looked; is_ours: whether an operand is an array of ours, or a list or tuple
-# with one in it; list_ours: whether an operand is such a list or tuple; views_ours: whether an array is a plain view of
-# one.
+# some_open: a tape is open; is_own: ampi's own Python code calls; is_ours: an operand is an ampi.ndarray, or a list or
+# tuple that holds one; list_ours: an operand is such a list or tuple; may_hold: is_ours, or a dictionary, which is not
+# searched; views_ours: an array is a plain view of an ampi.ndarray.
 _HEADER = """
 define internal i1 @some_open() {{
   %sizeat = getelementptr i8, ptr {tapes}, i64 16
@@ -210,7 +209,7 @@ no:
 }}
 """
 
-# Whether the predicate is true of one of some operands.
+# True if a predicate holds for any of several operands.
 _ANY = """define internal i1 @{name}(ptr %items, i64 %n) {{
   br label %next
 next:
@@ -235,7 +234,7 @@ _EITHER_LIST = (
     "  %found = or i1 %left, %right"
 )
 
-# How many operands there are, those with names included.
+# The number of operands, keyword arguments included.
 _ALL_GIVEN = (
     "%some = icmp eq ptr %d, null\n  br i1 %some, label %positional, label %named\n"
     "named:\n  %sizeat = getelementptr i8, ptr %d, i64 16\n  %size = load i64, ptr %sizeat\n"
@@ -243,7 +242,7 @@ _ALL_GIVEN = (
     "positional:\n  %names = phi i64 [0, %entry], [%size, %named]\n  %n = add i64 %c, %names\n"
 )
 
-# The same where the highest bit of the number says something else.
+# The same where the highest bit of the number is a flag.
 _ALL_CALLED = f"%count = and i64 %c, {sys.maxsize}\n  " + _ALL_GIVEN.replace("add i64 %c", "add i64 %count")
 
 _IN_TUPLE = (
@@ -251,7 +250,7 @@ _IN_TUPLE = (
     "  %items = getelementptr i8, ptr %b, i64 24\n  %given = call i1 @are_ours(ptr %items, i64 %n)\n"
 )
 
-# For code outside NumPy, which is to lose next to no time while no tape is open.
+# For code outside NumPy, which must lose next to no time while no tape is open.
 _IF_OPEN = "%recording = call i1 @some_open()\n  br i1 %recording, label %look, label %original\nlook:\n  "
 _HELD_IN_TUPLE = (
     "%sizeat = getelementptr i8, ptr %b, i64 16\n  %n = load i64, ptr %sizeat\n"
@@ -260,7 +259,7 @@ _HELD_IN_TUPLE = (
 )
 
 
-# The first argument is an instance of one of some classes, or such a class itself.
+# True if the first argument is an instance of one of some classes, or such a class itself.
 _OF_SOME = (
     f"%given = and i64 %c, {sys.maxsize}\n  %none = icmp eq i64 %given, 0\n"
     "  br i1 %none, label %original, label %first\n"
@@ -282,7 +281,7 @@ def _held(items: str, count: str, names: str, label: str = "look") -> str:
     )
 
 
-# What each kind of function is called with, and what tells that one of our arrays is among it.
+# For each signature: result type, arguments, and the condition under which the hook is called.
 _BODIES = {
     "store": (
         "i32",
@@ -368,7 +367,7 @@ _BODIES = {
     ),
 }
 
-# Whether a method is called on an instance of some classes, or on one of these.
+# True if a method is called on an instance of some classes, or on one of these classes.
 _IS_ONE = """
 define internal i1 @is_one(ptr %self, ptr %type) {{
   %isclass = icmp eq ptr %type, {metaclass}
@@ -411,7 +410,7 @@ failure:
 """
 _ASKS_OTHERS = "%own = call i1 @is_own()\n  br i1 %own, label %original, label %ask"
 
-# A hook's answer as the C function's result.
+# Return a hook's answer as the C function's result.
 _ANSWER = """  %isnothing = icmp eq ptr %answer, {nothing}
   br i1 %isnothing, label %nothing, label %something
 nothing:
@@ -481,7 +480,7 @@ def _source(places: Sequence[Place], cls: type) -> str:
 
 
 def _body(name: str, signature: str, hook: str, original: str) -> str:
-    """A function that asks a hook, or goes on to the original; both are constants, or arguments of that name."""
+    """A function that calls a hook or the original; both are constants, or arguments of that name."""
     result, arguments, condition = _BODIES[signature]
     names = [argument.split()[1] for argument in arguments]
     numbers = [
@@ -515,13 +514,13 @@ def _body(name: str, signature: str, hook: str, original: str) -> str:
     )
 
 
-_DEEPEST = 8  # in lists in lists; they might go round in a circle
+_DEEPEST = 8  # depth of nested lists that is searched; a list may contain itself
 _FORMATS = {n: ctypes.create_string_buffer(b"K" * n) for n in (2, 3, 4, 5)}
-_kept: list[Any] = []  # the code may be called for as long as the process runs
+_kept: list[Any] = []  # the code may be called until the process ends
 
 
 def compile_trampolines(places: Sequence[Place], cls: type) -> None:
-    """Make the machine code, and tell the places where it is."""
+    """Compile the trampolines, and set their addresses in the places."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()

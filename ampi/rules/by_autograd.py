@@ -1,8 +1,8 @@
-"""autograd's rules of derivatives, as records of a tape.
+"""Records of a tape with autograd's derivative rules.
 
-They take the arguments' and the result's plain values and give a function for the adjoint.  Which values that function
-keeps is read off its closure: these, and only these, are kept by the tape.  autograd pairs complex numbers without
-conjugation, so adjoints are conjugated on the way in and out.
+A rule takes the plain values of the arguments and the result, and returns a function for the adjoint. The closure of
+that function shows which values it needs: the tape saves these and no others. autograd pairs complex numbers without
+conjugation, so adjoints are conjugated before and after.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ def _vjp_maker(function: Callable) -> Callable | None:
 
 
 def has_rule(function: Callable) -> bool:
-    """Whether autograd has a rule for a function."""
+    """Return whether autograd has a rule for a function."""
     return _vjp_maker(function) is not None
 
 
 OWN_MAKERS: dict[Callable, Callable] = {}
-"""Those that take the place of autograd's."""
+"""Rules that replace autograd's."""
 
 
 def _kept_arrays(x: Any, seen: set[int]) -> Iterator[np.ndarray]:
-    """Arrays that a function keeps for its later call."""
+    """Arrays in the closure of a function."""
     if id(x) in seen:
         return
     seen.add(id(x))
@@ -79,7 +79,7 @@ class _ByAutograd(BaseAdjoint):
 
     def __init__(self, function: Callable, vjp: Callable, regions: list[Region], results: list[Region]) -> None:
         self.function = function
-        self.make: Callable | None = None  # in second order: makes the rule of values that carry derivatives
+        self.make: Callable | None = None  # in second order: makes the rule for values that carry derivatives
         self.vjp = vjp
         self.regions = regions
         self.results = results
@@ -99,15 +99,15 @@ class _ByAutograd(BaseAdjoint):
             sweep.add(region, np.conj(contribution))
 
     def tangent(self, push: Push) -> None:
-        """The adjoint, transposed: autograd has no tangent of most of these functions."""
+        """The transposed adjoint: autograd has no tangents for most of these functions."""
         transposed(push, self, self.regions, self.results)
 
 
 def _of_pairs(sweep: Any, vjp: Callable, g: list) -> Any:
-    """The rule for adjoints that have tangents.
+    """Apply a rule to adjoints that have tangents.
 
-    Some rules leave out what an adjoint of zero does not reach, and would leave out its tangent: they get another one
-    besides, of which what they give is taken away again.
+    Some rules skip arguments that a zero adjoint does not reach, and would skip its tangent as well: they get a nonzero
+    adjoint in addition, and its contribution is subtracted from the result.
     """
     hidden = [not plain(a).any() and bool(np.any(sweep.tape.tangent_at(a))) for a in g]
     together = lambda some: vjp(some[0] if len(some) == 1 else tuple(some))
@@ -119,7 +119,7 @@ def _of_pairs(sweep: Any, vjp: Callable, g: list) -> Any:
 
 
 def by_autograd(function: Callable, values: tuple, keywords: dict) -> Any:
-    """Run a function of which autograd knows the derivative, and record it.
+    """Run a function for which autograd has a rule, and record it.
 
     Parameters
     ----------
@@ -165,14 +165,14 @@ def by_autograd(function: Callable, values: tuple, keywords: dict) -> Any:
 
 
 def wrapped_plain(result: Any) -> Any:
-    """A result as autograd's rules expect it: plain arrays that look at the user's memory."""
+    """A result in the form that autograd's rules expect: plain views of the user's memory."""
     if isinstance(result, tuple):
         return tuple(plain_of(r) for r in result)
     return plain_of(result)
 
 
 def _keep(tape: Tape, values: tuple, operands: list, vjp: Callable) -> bool:
-    """Tell the tape which arguments the rule keeps; says whether one was replaced by a copy of it."""
+    """Register the values that the rule keeps as needs of the tape; return whether one was replaced by a copy."""
     kept = list(_kept_arrays(vjp, set()))
     replaced = False
     for k, x in enumerate(values):
@@ -185,7 +185,7 @@ def _keep(tape: Tape, values: tuple, operands: list, vjp: Callable) -> bool:
 
 
 def autograd_rule(function: Callable, parameters: str, arrays: int, complex_too: bool = True) -> Callable:
-    """Rule of a function whose first ``arrays`` parameters are arrays."""
+    """The rule of a function whose first ``arrays`` parameters are arrays."""
 
     def rule(*arguments: Any, **keywords: Any) -> Any:
         given = bound(parameters, arguments, keywords)

@@ -1,6 +1,6 @@
-"""Sums of products (of matrices, over named axes, of shifted vectors) as adjoints take them.
+"""Sums of products in adjoints: of matrices, over named axes, of shifted vectors.
 
-A term with a factor that is exactly zero is zero, whatever the others are, as in `elementwise.times`.
+A term with a factor that is exactly zero is zero, even if the others are not finite, as in `arrays.elementwise.times`.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from ..arrays.elementwise import has_nan
 
 
 def contracted(product: Callable[..., Any], *factors: Any) -> Any:
-    """``product(*factors)``, a function that is linear in each of the arrays, without the NaNs of zero times infinity.
+    """``product(*factors)``, linear in each factor, without the NaNs of zero times infinity.
 
-    Only where the result has a NaN is anything else computed: the sum of the finite terms, and how many of the others
-    there are, by the same function of zeros and ones.
+    Only if the result has a NaN, more is computed: the sum of the finite terms, and the number of the other terms, by
+    the same function of zeros and ones.
     """
     with np.errstate(all="ignore"):
         result = product(*factors)
         if not has_nan(np.asarray(result)) or all(np.isfinite(x).all() for x in factors):
             return result
         finite = product(*[np.where(np.isfinite(x), x, x.dtype.type(0)) for x in factors])
-        # The number of terms without a zero: of all of them, of those with finite factors, of those without NaN.
+        # Numbers of terms without a zero: all of them, those with finite factors, those without NaN.
         present = product(*[_ones(x != 0) for x in factors])
         ordinary = product(*[_ones((x != 0) & np.isfinite(x)) for x in factors])
         if result.dtype.kind == "c":
             return np.where(present == ordinary, finite, result)
         known = product(*[_ones((x != 0) & ~np.isnan(x)) for x in factors])
-        # Infinite terms of either sign: their number, and the difference of their numbers.
+        # Infinite terms of either sign: their number, and the difference between positive and negative ones.
         number = known - ordinary
         signed = product(*[_signs(x) for x in factors]) - product(
             *[_signs(np.where(np.isinf(x), 0, x)) for x in factors]

@@ -1,4 +1,4 @@
-"""`define`: derivative rules for functions of other libraries; `define_class`: arrays inside of their objects."""
+"""Derivative rules for functions of any package: `ampi.rules.define`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def define(
     calls_back: bool = False,
     require: Callable | None = None,
 ) -> Any:
-    """Give the derivative of a function that ampi does not know.
+    """Define the derivative of a function that ampi does not know.
 
     ::
 
@@ -64,50 +64,51 @@ def define(
         def softplus(x):
             return np.log1p(np.exp(x))
 
-    Calls of the function while a tape records are seen, whatever the program calls it by and whenever it has imported
-    it (of a built-in function: unless it is kept elsewhere than in a module); others are not touched.  Values are
-    always those of the function itself.
+    While a tape records, calls of the function are differentiated, under any name and whenever the program has imported
+    it (a built-in function must be an attribute of a module). Without a tape nothing changes. Values are always those
+    of the function itself.
 
     Parameters
     ----------
     function : callable or str
-        A function, a method of a class, a ufunc, or a name as in ``"package.module:Class.method"``, for which the
-        module is not imported: the rule waits until the program has done so.
+        A function, a method of a class, a ufunc, or a name such as ``"package.module:Class.method"``; with a name the
+        module is not imported: the rule waits until the program imports it.
     formula : callable, optional
-        The function again, with the same parameters, as functions that have derivatives compute it.  Where neither
-        this nor another rule is given, `define` is a decorator of it.
+        The same function, with the same parameters, written with functions that have derivatives. If neither this nor
+        another rule is given, `define` is a decorator for the formula.
     adjoint : dict, optional
         For each parameter of the function that may be active, the adjoint: a function whose first parameter is ``g``,
-        the adjoint of the result, in the result's structure.  The names of its others say what it needs of the call:
-        parameters of the function (for ``**keywords`` their dictionary), ``result``, or, of the argument itself,
-        ``shape`` and ``dtype``.  It gets plain arrays, must not change them, and returns the argument's adjoint, of
-        its structure and shape, in the real inner product Re⟨x̄, ẋ⟩; None stands for zero.  None in place of the
-        function: the result does not depend on the argument.  Where an argument is an object (`define_class`), its
-        adjoint is the tuple of the adjoints of its arrays.  An active argument without an entry is an error.  In
-        forward mode ``g`` is an `ampi.ndarray`, and the adjoint is transposed: arrays into which it writes parts of it
-        must be made from it, as ``np.zeros_like(g, shape=...)``; what is lost in plain ones is an error.
+        the adjoint of the result, in the result's structure. The names of its other parameters request values of the
+        call: parameters of the function (for ``**keywords`` their dictionary), ``result``, or the ``shape`` and
+        ``dtype`` of the argument itself. It gets plain arrays, must not change them, and returns the argument's
+        adjoint with the argument's structure and shape, in the real inner product Re⟨x̄, ẋ⟩; None means zero. None
+        instead of the function: the result does not depend on the argument. For an argument that is an object
+        (`define_class`), the adjoint is the tuple of the adjoints of its arrays. An active argument without an entry
+        is an error. In forward mode ``g`` is an `ampi.ndarray`, and the adjoint is transposed: arrays into which it
+        writes parts of ``g`` must be made from it, as ``np.zeros_like(g, shape=...)``; writing them into plain arrays
+        is an error.
     partials : tuple, optional
-        Of a ufunc: for each argument the partial derivative, a function whose parameters say what it needs (``x``,
-        ``y``, ``w``: the arguments; ``z``: the result), a number, or None.
+        For a ufunc: for each argument the partial derivative, a function whose parameters request the values it needs
+        (``x``, ``y``, ``w``: the arguments; ``z``: the result), a number, or None.
     constant : bool, optional
         The result has no derivative.
     communicates : bool, optional
-        The adjoint communicates: while a tape records every call is recorded, and the adjoint runs in every sweep on
+        The adjoint communicates: every call is recorded while a tape records, and the adjoint runs in every sweep on
         all ranks that called, whether or not their arguments are active.
     calls_back : bool, optional
-        The function calls functions of the program's: what these give must not be active, which is an error then.
+        The function calls functions of the program, which must not return active values; that is an error.
     require : callable, optional
-        With an adjoint: called before a call is recorded, and raises if there is no adjoint for it.  It gets those of
-        the call's arguments (plain) that its own parameters name.
+        With an adjoint: called before a call is recorded, and raises an error if the adjoint does not apply. Its
+        parameters name the (plain) arguments of the call that it gets.
 
     Raises
     ------
     TypeError
-        A rule of this kind cannot be given to a function of this kind, or an adjoint asks for what does not exist.
+        The kind of rule does not fit the kind of function, or an adjoint requests a value that does not exist.
 
     See also
     --------
-    ampi.custom_vjp : for functions of one's own.
+    ampi.custom_vjp : for your own functions.
 
     Examples
     --------
@@ -159,7 +160,7 @@ def _install(
         handle = Adjoint(adjoint, **options)
     else:
         raise TypeError("ampi.rules.define: partials= are for ufuncs")
-    if hasattr(function, "_implementation"):  # what NumPy hands to the classes of arguments
+    if hasattr(function, "_implementation"):  # functions that dispatch on their arguments' classes
         forget(function)
         found = Hook(function, f"{function.__module__}.{function.__name__}", handle)
         functions.RULES[function] = lambda *arguments, **keywords: handle(found, current(), arguments, keywords)
@@ -175,11 +176,11 @@ def _install(
 
 
 not_fitting: Callable[[Hook, TypeError], None] | None = None
-"""What is done with a rule of ampi's own that does not fit the function as this version of its library has it."""
+"""Called with one of ampi's own rules that does not fit the installed version of the function."""
 
 
 def any_active(tape: Tape, *given: Any) -> bool:
-    """Whether a part of an argument is active."""
+    """Return whether a part of an argument is active."""
     return any(is_active(tape, x) for x in parts(given) if isinstance(x, np.ndarray))
 
 
@@ -187,7 +188,7 @@ def any_active(tape: Tape, *given: Any) -> bool:
 
 
 def refusal(name: str, why: str, instead: str = "") -> ActivityError:
-    """The error for a function that has no rule, which names it and the program's line."""
+    """The error for a function without a rule, with the program's line."""
     instead = instead or "write it with functions that have one, wrap it with ampi.custom_vjp"
     return ActivityError(
         f"{_where(name)}: {name} has no derivative rule{why} and was given an active array; {instead}, "
@@ -196,7 +197,7 @@ def refusal(name: str, why: str, instead: str = "") -> ActivityError:
 
 
 def _where(name: str) -> str:
-    """The program's line that runs: outside of ampi, and of the library of a function of this name."""
+    """The program's current line, outside ampi and the package of a function of this name."""
     frame: Any = sys._getframe(2)
     own = name.partition(".")[0]
     while frame is not None:
@@ -208,17 +209,17 @@ def _where(name: str) -> str:
 
 
 def _plainly(found: Hook, arguments: tuple, keywords: dict) -> Any:
-    """A call without active arguments; what is made of arrays of ours is of ours."""
+    """Call the function without active arguments; results from tracked arrays are tracked."""
     if not any(isinstance(x, TrackedArray) for x in parts((arguments, keywords))):
         return found.original(*arguments, **keywords)
     if _may_write(found, arguments, keywords):
-        return found.original(*arguments, **keywords)  # as seen as any writing by code outside ampi
+        return found.original(*arguments, **keywords)  # writes are handled as for any code outside ampi
     result = found.original(*mapped(plain_of, arguments), **mapped(plain_of, keywords))
     return mapped(wrapped, result)
 
 
 def _may_write(found: Hook, arguments: tuple, keywords: dict) -> bool:
-    """Whether a call has leave to write into arrays that it is given."""
+    """Return whether a call may write into its arguments."""
     try:
         given = found.signature.bind(*arguments, **keywords).arguments
     except TypeError:
@@ -241,7 +242,7 @@ def _by_formula(formula: Callable, found: Hook, tape: Tape, arguments: tuple, ke
     if not any_active(tape, arguments, keywords):
         return _plainly(found, arguments, keywords)
     _require_no_output(found, arguments, keywords)
-    with passive():  # copies: it may compute in what it is given, and put it back
+    with passive():  # the formula gets copies: it may compute in place
         exact = found.original(*mapped(_copied, arguments), **mapped(_copied, _unharmed(keywords)))
     with np.errstate(all="ignore"):
         result = formula(*arguments, **keywords)
@@ -249,7 +250,7 @@ def _by_formula(formula: Callable, found: Hook, tape: Tape, arguments: tuple, ke
 
 
 def _require_no_output(found: Hook, arguments: tuple, keywords: dict) -> None:
-    """Raise if the result is to be written into an array."""
+    """Raise an error if the call has an output array."""
     given = found.signature.bind(*arguments, **keywords).arguments
     for name in ("out", "output"):
         if isinstance(given.get(name), np.ndarray):
@@ -261,7 +262,7 @@ def _require_no_output(found: Hook, arguments: tuple, keywords: dict) -> None:
 
 
 def _unharmed(keywords: dict) -> dict:
-    """Keyword arguments without leave to overwrite others."""
+    """Keyword arguments without those that allow arguments to be overwritten."""
     return {name: False if name.startswith("overwrite_") else x for name, x in keywords.items()}
 
 
@@ -270,7 +271,7 @@ def _is_array(x: Any) -> bool:
 
 
 def exactly(name: str, tape: Tape, result: Any, exact: Any, given: list) -> Any:
-    """What a formula gave, with the values that the function itself has given."""
+    """The result of a formula, with the values of the function itself."""
     from ..arrays.indexing import copied
     from ..memory.storages import as_scalar, is_scalar, writable
 
@@ -284,7 +285,7 @@ def exactly(name: str, tape: Tape, result: Any, exact: Any, given: list) -> Any:
             continue
         e = e if isinstance(e, (np.ndarray, np.generic)) else np.asarray(e)[()]
         if not is_active(tape, r):
-            found.append(wrapped(e))  # as a part of several that does not depend on what is active
+            found.append(wrapped(e))  # one of several results, which depends on no active value
             continue
         if r.shape != e.shape:
             raise refusal(name, f" for these arguments (its formula gives the shape {r.shape} and not {e.shape})")
@@ -311,13 +312,13 @@ def exactly(name: str, tape: Tape, result: Any, exact: Any, given: list) -> Any:
 
 
 class Adjoint:
-    """A rule by adjoints of the arguments.
+    """A rule given by the adjoints of the arguments.
 
     Attributes
     ----------
     second_order : str or None
-        ``"differentiated"`` where the adjoints compute with functions that have derivatives, and with arrays that
-        NumPy's functions give them: then there are second derivatives, too.
+        ``"differentiated"`` if the adjoints use only functions that have derivatives, and arrays that NumPy's functions
+        return: then second derivatives exist as well.
     """
 
     second_order: SecondOrder | None = None
@@ -336,7 +337,7 @@ class Adjoint:
         self.needs: dict[str, list[str]] = {}
 
     def prepare(self, found: Hook) -> None:
-        """Look at what the adjoints ask for."""
+        """Check the values that the adjoints request."""
         known = set(found.signature.parameters)
         for name, adjoint in self.adjoints.items():
             if name not in known:
@@ -345,7 +346,7 @@ class Adjoint:
             for wish in wanted:
                 if wish not in known and wish not in ("result", "shape", "dtype"):
                     raise TypeError(
-                        f"ampi.rules.define: the adjoint of {found.name} asks for {wish!r}, which is none "
+                        f"ampi.rules.define: the adjoint of {found.name} requests {wish!r}, which is not one "
                         f"of its parameters {', '.join(known)}"
                     )
             self.needs[name] = wanted
@@ -357,26 +358,26 @@ class Adjoint:
         return self.record(found, tape, arguments, keywords)
 
     def record(self, found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
-        """A call with active arguments."""
+        """Record a call with active arguments."""
         _require_no_output(found, arguments, keywords)
         bound = found.signature.bind(*arguments, **keywords)
         bound.apply_defaults()
         given, parameters = bound.arguments, found.signature.parameters
         for name in given:
             if name.startswith("overwrite_"):
-                given[name] = False  # it is not ours to give leave for
+                given[name] = False  # the argument must not be overwritten
             elif parameters[name].kind not in _SEVERAL and _is_numbers(given[name]):
                 given[name] = from_nested(given[name])
         active = [name for name, x in given.items() if any_active(tape, x)]
         for name in active:
             if name not in self.adjoints:
                 raise refusal(found.name, f" with respect to its argument {name}")
-        if self.communicates:  # the other ranks' adjoints wait for this one's, whatever is active here
+        if self.communicates:  # the other ranks' adjoints wait for this one, even if nothing is active here
             active = [name for name in given if name in self.adjoints]
         active = [name for name in active if self.adjoints[name] is not None]
         wanted = {wish for name in active for wish in self.needs[name]}
         values = {name: _kept(tape, given[name]) for name in wanted if name in given}
-        # Plain arrays on the same memory are active as well.
+        # Plain views of the same memory are active as well.
         out = _copied if self.calls_back else plain_of
         plainly = {name: mapped(out, x) for name, x in given.items()}
         call = inspect.BoundArguments(found.signature, plainly)
@@ -410,7 +411,7 @@ _SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _is_numbers(x: Any) -> bool:
-    """Whether lists of ours are one array and not several."""
+    """Return whether a list is one array and not several."""
     if not isinstance(x, (list, tuple)):
         return False
     flat = list(parts(x))
@@ -434,7 +435,7 @@ def _new(r: Any, owned: list) -> Any:
 
 
 def _kind_of(x: Any, sources: list) -> dict[str, Any]:
-    """What adjoints may ask for: shape and dtype of the first array of an argument that is active, or of all."""
+    """Shape and dtype of an argument for its adjoint: of its first active array, or of its first one."""
     arrays = [a for a in parts(x) if isinstance(a, np.ndarray)]
     first = next((r for r in sources if r is not None), arrays[0] if arrays else np.asarray(plain_of(x)))
     return {"shape": first.shape, "dtype": first.dtype}
@@ -471,7 +472,7 @@ class _ByAdjoint(BaseAdjoint):
                 sweep.add(source, value)
 
     def tangent(self, push: Push) -> None:
-        """The adjoint, transposed."""
+        """The transposed adjoint."""
         if self.always:
             raise no_tangent(f"{self.name}, whose adjoint communicates,")
         results = [r for r in parts(self.result) if r is not None]

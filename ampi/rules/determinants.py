@@ -1,7 +1,7 @@
-"""Derivatives of determinants: matrices of cofactors, of singular matrices as well.
+"""Derivatives of determinants by matrices of cofactors, also for singular matrices.
 
 ∂ det A / ∂A is the matrix of cofactors, det(A) A⁻ᵀ where A is regular and det(A) a number that is neither zero nor
-infinite.  Elsewhere cofactors are determinants of minors, or come from singular values where these are too many.
+infinite.  Otherwise the cofactors are determinants of minors, or come from singular values if there are too many.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..memory.storages import TrackedArray
 
 _MOST_BY_MINORS = 6
 _MOST_BY_MINORS_TWICE = 24
-"""Where cofactors are differentiated in turn, which singular values cannot be."""
+"""Largest size for minors where the cofactors themselves are differentiated, which singular values do not allow."""
 
 
 def cofactors(a: Any) -> Any:
@@ -64,13 +64,13 @@ def _by_minors(a: Any) -> Any:
 
 
 def det_maker(active: tuple, answer: Any, operands: tuple, keywords: dict) -> Callable:
-    """The rule of `numpy.linalg.det`, in the form of autograd's."""
+    """The rule of `numpy.linalg.det` in autograd's form."""
     (a,) = operands
     return lambda g: (np.asanyarray(g)[..., None, None] * cofactors(a),)
 
 
 def slogdet_maker(active: tuple, answer: Any, operands: tuple, keywords: dict) -> Callable:
-    """The rule of `numpy.linalg.slogdet`, of real matrices; infinite at singular ones."""
+    """The rule of `numpy.linalg.slogdet` for real matrices; infinite for singular ones."""
     (a,) = operands
 
     def vjp(g: Any) -> tuple:
@@ -86,7 +86,7 @@ def slogdet_maker(active: tuple, answer: Any, operands: tuple, keywords: dict) -
 
 
 def _scaled_inverse(a: Any) -> Any:
-    """A⁻ᵀ, with infinities in the places of cofactors that are not zero where there is no inverse."""
+    """A⁻ᵀ; for a singular matrix infinite where the cofactor is not zero."""
     flat = a.reshape(-1, *a.shape[-2:])
     return np.stack([_inverse_of_one(m) for m in flat]).reshape(a.shape)
 

@@ -13,7 +13,7 @@ from ..base.structures import bound
 from ..memory.storages import region_of, tracked, wrapped
 from ..tape import BaseAdjoint, Push, Sweep, current
 
-# The adjoint of a transform scaled by s is the inverse one scaled by s too: forward and backward change places.
+# The adjoint of a transform scaled by s is the inverse transform scaled by s: "forward" and "backward" are swapped.
 ADJOINT_NORM = {None: "forward", "backward": "forward", "ortho": "ortho", "forward": "backward"}
 
 
@@ -52,7 +52,7 @@ def _complex_adjoint(t: _Transform, g: np.ndarray) -> np.ndarray:
 
 
 def _from_real_adjoint(t: _Transform, g: np.ndarray) -> np.ndarray:
-    # The half spectrum is the full one cropped: its adjoint is padded with zeros.
+    # The half spectrum is the cropped full one: its adjoint is padded with zeros.
     last = t.axes[-1]
     shape = list(g.shape)
     shape[last] = t.lengths[-1]
@@ -60,7 +60,7 @@ def _from_real_adjoint(t: _Transform, g: np.ndarray) -> np.ndarray:
 
 
 def _to_real_adjoint(t: _Transform, g: np.ndarray) -> np.ndarray:
-    # Every frequency of the half spectrum but the first (and the last, of an even length) stands for two.
+    # Each frequency of the half spectrum except the first (and the last, for an even length) represents two.
     last, n = t.axes[-1], t.lengths[-1]
     norm = ADJOINT_NORM[t.norm]
     half = np.moveaxis(np.fft.rfft(g, axis=last, norm=norm), last, -1)
@@ -110,7 +110,7 @@ def _axes(axes: Any, wanted: Any, ndim: int) -> tuple:
 
 
 def _lengths(wanted: Any, axes: tuple, shape: tuple, result_shape: tuple, kind: str) -> tuple:
-    """Lengths of the transforms themselves; a half spectrum does not tell."""
+    """Lengths of the transforms, which a half spectrum does not determine."""
     lengths = [result_shape[k] for k in axes]
     if kind == "from real":
         lengths[-1] = shape[axes[-1]] if wanted is None or wanted[-1] in (None, -1) else wanted[-1]

@@ -1,14 +1,14 @@
-"""Calls of NumPy's functions that are not ufuncs, as `ampi.ndarray.__array_function__` sees them.
+"""Calls of NumPy's functions that are not ufuncs (`ampi.ndarray.__array_function__`).
 
-A function of NumPy stands in exactly one of these groups:
+A function of NumPy belongs to exactly one of these groups:
 
 - `CONSTANT`: its result carries no derivative (indices, counts, comparisons, text).
-- `COMPOSITE`: NumPy's own Python source is run on the `ampi.ndarray`s and is differentiated operation by operation.
-- `movement.RULES`: moves elements; `rewritten.RULES`: is written with functions that have rules;
-  `linear_algebra.RULES`, `fourier.RULES`: rules of their own or autograd's.
-- `inplace.WRITERS`: overwrites one of its arguments.
+- `COMPOSITE`: NumPy's own Python source runs on the `ampi.ndarray`s and is differentiated operation by operation.
+- `movement.RULES`: it moves elements; `rewritten.RULES`: it is written with functions that have rules;
+  `linear_algebra.RULES`, `fourier.RULES`: it has a rule of its own or autograd's.
+- `inplace.WRITERS`: it overwrites one of its arguments.
 
-Any other function raises when it is given an active array.
+Any other function raises an error if it is given an active array.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .known_parameters import for_this_numpy, require_known
 
 
 def _named(names: str, module: Any = np) -> set:
-    # Names that a version of NumPy does not have are left out.
+    # Names that the installed NumPy does not have are left out.
     return {getattr(module, name) for name in names.split() if hasattr(module, name)}
 
 
@@ -48,7 +48,7 @@ CONSTANT: set[Callable] = _named(
 ) | _named("matrix_rank", np.linalg)
 
 FILED: set[Callable] = _named("save savetxt savez savez_compressed")
-"""Those of them that write files."""
+"""Constant functions that write files."""
 
 TEXTS: set[Callable] = _named("array2string array_repr array_str")
 
@@ -77,7 +77,7 @@ def apply(function: Callable, arguments: tuple, keywords: dict) -> Any:
     out = _given_out(function, arguments, keywords)
     if out is not None:
         if not all(isinstance(x, np.ndarray) for x in (out if isinstance(out, tuple) else (out,))):
-            return function(*mapped(plain_of, arguments), **mapped(plain_of, keywords))  # which raises
+            return function(*mapped(plain_of, arguments), **mapped(plain_of, keywords))  # raises NumPy's error
         require_arrays(out)
         return _into(out, function, arguments, keywords)
     keywords = {name: x for name, x in keywords.items() if name not in _WORKSPACE}
@@ -94,7 +94,7 @@ def apply(function: Callable, arguments: tuple, keywords: dict) -> Any:
         return run_plainly(function, arguments, keywords)
     if function in COMPOSITE:
         result = function._implementation(*arguments, **keywords)
-        if any(map(is_numpys, leaves(result))):  # a method of NumPy's scalars gave it
+        if any(map(is_numpys, leaves(result))):  # it came from a method of NumPy's scalars
             given, named = mapped(_as_array, arguments), mapped(_as_array, keywords)
             result = function._implementation(*given, **named)
         return _checked(function, result)
@@ -109,7 +109,7 @@ def apply(function: Callable, arguments: tuple, keywords: dict) -> Any:
 
 
 def _constant(function: Callable, arguments: tuple, keywords: dict) -> Any:
-    """The result of one of `CONSTANT`, while a tape records."""
+    """Call one of `CONSTANT` while a tape records."""
     found = run_plainly(function, arguments, keywords)
     if function in FILED or function in TEXTS:
         tape = current()
@@ -122,12 +122,12 @@ def _constant(function: Callable, arguments: tuple, keywords: dict) -> Any:
 
 
 def _as_array(x: Any) -> Any:
-    """NumPy's scalars as arrays, which have no methods that drop the class of what they get."""
+    """Convert NumPy's scalars to arrays: methods of scalars drop the class of their arguments."""
     return np.asarray(x) if issubclass(type(x), np.generic) else x
 
 
 def _with_movable_bytes(tape: Tape, arguments: tuple, keywords: dict) -> tuple[tuple, dict, bool]:
-    """The arguments with bytes of active numbers in the form in which they can be moved, and whether there are some."""
+    """The arguments with bytes of active numbers in movable form, and whether there are any."""
     if not any(isinstance(leaf, np.ndarray) and leaf.dtype.itemsize == 1 for leaf in leaves((arguments, keywords))):
         return arguments, keywords, False
     moved = False
@@ -142,9 +142,9 @@ def _with_movable_bytes(tape: Tape, arguments: tuple, keywords: dict) -> tuple[t
 
 
 def _checked(function: Callable, result: Any) -> Any:
-    """Holds NumPy's source to its word: a version that drops our class on the way is found out, not believed.
+    """Check that NumPy's source has kept derivatives: a version may convert to plain arrays on the way.
 
-    Of several results some may be of arguments that are not active, as of ``np.meshgrid(active, passive)``.
+    Some of several results may be inactive, as in ``np.meshgrid(active, passive)``.
     """
     tape = current()
     found = [r for r in leaves(result) if is_inexact(r)]
@@ -155,10 +155,10 @@ def _checked(function: Callable, result: Any) -> Any:
 
 # ------------------------------------------------------------------------------------------------------------ out=
 
-# Leave to use an argument as work space, which is not ours to give: its memory may be needed.
+# They allow NumPy to overwrite an argument, whose values the tape may need.
 _WORKSPACE = ("out", "overwrite_input")
 
-# Functions of NumPy's C side, whose signatures older versions do not tell.
+# Functions in C, which have no signature in older versions of NumPy.
 _OUT = {np.concatenate: 2, np.dot: 2}
 
 
@@ -186,7 +186,7 @@ _NOT_WRITING = {np.fft.ifft2, np.fft.irfft2}
 
 @functools.cache
 def _leaves_out_alone(function: Callable) -> bool:
-    """Whether a function does not look at its argument out, as some before NumPy 2.5."""
+    """Return whether a function ignores its argument out, as some do before NumPy 2.5."""
     out = np.zeros((1, 2), complex if function is np.fft.ifft2 else float)
     return function(np.ones((1, 2)), out=out) is not out
 
@@ -203,7 +203,7 @@ def _into(out: Any, function: Callable, arguments: tuple, keywords: dict) -> Any
     first = arguments[0] if arguments else None
     if out.ndim or not (is_scalar(first) or isinstance(first, np.generic)):
         return _into_array(out, function, arguments, keywords)
-    # Methods of NumPy's scalars give a scalar even so; not all functions ask them.
+    # Methods of NumPy's scalars return a scalar despite out=; not all functions call them.
     given, named = _without_out(function, arguments, keywords)
     found = function(*mapped(plain_of, given), **mapped(plain_of, named), out=plain(out).copy())
     _into_array(out, function, arguments, keywords)

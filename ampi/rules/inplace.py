@@ -1,4 +1,4 @@
-"""NumPy functions that overwrite one of their arguments, in terms of item assignment."""
+"""NumPy functions that overwrite one of their arguments, written as item assignment."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ..tape import current
 from .known_parameters import for_this_numpy
 
 _NOTHING = object()
-"""What a formula gives where no element is written."""
+"""A formula's result if no element is written."""
 
 
 def _writing(name: str, parameter: str, formula: Callable) -> Callable:
-    """Runs the formula on tracked memory, and NumPy's function on a plain array, which no active value may enter.
+    """Run a formula on tracked memory, and NumPy's function on a plain array, which must not get active values.
 
-    The formula gives a view of the memory, the key of the elements that are written, and their values, and NumPy's
-    function writes them; or it does it all and gives nothing.
+    The formula returns a view of the memory, the key of the written elements, and their values, and NumPy's function
+    writes them; or it writes them itself and returns None.
     """
     function = getattr(np, name)
 
@@ -36,7 +36,7 @@ def _writing(name: str, parameter: str, formula: Callable) -> Callable:
         if isinstance(target, np.ndarray) and storage_of(target) is not None:
             written = formula(tracked(target), *arguments, **keywords)
             if written is _NOTHING:
-                function(plain_of(target), *given, **named)  # which may raise
+                function(plain_of(target), *given, **named)  # raises NumPy's errors
             elif written is not None:
                 setitem(*written, action=lambda: function(plain(target), *given, **named))
             return
@@ -55,7 +55,7 @@ def _values(x: Any) -> Any:
 
 
 def _flat(a: Any, places: np.ndarray, values: Any) -> Any:
-    """Elements at some places in C order that get values, which are repeated."""
+    """The view, key and values for flat indices in C order; values are repeated."""
     if not len(places) or not len(values):
         return _NOTHING
     a = a if a.ndim else a[None]
@@ -66,7 +66,7 @@ def _copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -
     if is_scalar(dst):
         if not is_called_by_numpy(5):
             raise TypeError("copyto() argument 1 must be an array, not a scalar (NumPy gives this as a number)")
-        dst = tracked(writable(dst))  # what NumPy's own code has just computed
+        dst = tracked(writable(dst))  # a scalar that NumPy's own code has just computed
         np.copyto(dst, src, casting, where)
         return None
     if where is True:
@@ -76,7 +76,7 @@ def _copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -
             assign(dst, src, "np.copyto", casting)
         return None
     if isinstance(src, np.ndarray) and region_of(tracked(src)).place == region_of(dst).place:
-        return _NOTHING  # also where it cannot be written
+        return _NOTHING  # even if the array is read-only
     while np.ndim(src) > dst.ndim and len(src) == 1:
         src = src[0]
     try:
@@ -113,7 +113,7 @@ def _put(a: Any, ind: Any, v: Any, mode: str = "raise") -> Any:
         return _NOTHING
     if mode == "raise" and (places.max() >= a.size or places.min() < -a.size):
         before = int(np.argmax((places >= a.size) | (places < -a.size)))
-        if before and plain(a).flags.carray:  # NumPy raises when it has written what comes before
+        if before and plain(a).flags.carray:  # NumPy raises an error after it has written the elements before
             setitem(*_flat(a, places[:before] % a.size, _values(v)))
         return _NOTHING
     return _flat(a, np.clip(places, 0, a.size - 1) if mode == "clip" else places % a.size, _values(v))
@@ -122,7 +122,7 @@ def _put(a: Any, ind: Any, v: Any, mode: str = "raise") -> Any:
 def _fill_diagonal(a: Any, val: Any, wrap: bool = False) -> Any:
     if writes_what_it_reads(a, val):
         return assign_in_turn(a, val, lambda target, values: np.fill_diagonal(target, values, wrap))
-    # NumPy itself says which elements these are.
+    # NumPy itself shows which elements these are.
     places = np.zeros(a.shape, bool)
     np.fill_diagonal(places, True, wrap)
     return _flat(a, np.flatnonzero(places), _values(val))

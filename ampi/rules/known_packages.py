@@ -11,15 +11,15 @@ KNOWN = (
     | {"llvmlite", "mpi4py_fft", "pyfftw", "autograd", "IPython", "zmq", "tornado", "psutil", "contourpy", "kiwisolver"}
     | {"fontTools", "pytest", "coverage", "line_profiler", "debugpy", "_pydevd_bundle", "_pydevd_frame_eval", "pydevd"}
     | {"greenlet", "gevent", "wrapt", "hypothesis", "builtins", "types"}
-    | {"uarray", "_cyutility", "_ni_label", "View"}  # what SciPy's own compiled modules say that they are called
+    | {"uarray", "_cyutility", "_ni_label", "View"}  # names that SciPy's compiled modules have for themselves
 )
-"""Packages whose functions are not looked at: they have rules, show, debug, or call Python code with what they get."""
+"""Packages whose functions are not intercepted: they have rules, show, debug, or call Python code with arrays."""
 
 
 def transparent(*packages: str) -> None:
-    """Say of compiled packages that they hand arrays to Python code, or compute with their operators alone.
+    """Declare that compiled packages pass arrays on to Python code, or use only their operators.
 
-    Without it, an active array that is given to a function of C code which has no rule is an `ActivityError`.
+    Otherwise passing an active array to a function in C that has no rule is an `ActivityError`.
 
     Parameters
     ----------

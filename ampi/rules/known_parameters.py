@@ -1,8 +1,8 @@
-"""The parameters of NumPy's functions that the rules were written for, with their defaults, from NumPy 2.2 to 2.5.
+"""Parameters of NumPy's functions, with their defaults, for which the rules were written (NumPy 2.2 to 2.5).
 
-A call that gives another parameter is refused by name: the rule would leave out what it says.  Of a release that was
-not tested, a function is refused whose known parameters have another order or other defaults, and the rules of all
-others are tried at their first call.
+A call with another parameter is refused by name: the rule would ignore it. With a release of NumPy that was not tested,
+functions whose parameters have another order or other defaults are refused, and all other rules are tried at their
+first call.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ PARAMETERS: dict[str, str] = {
     "vstack": "tup dtype=None casting='same_kind'",
     "where": "condition x=None y=None",
 }
-"""By names below ``numpy``.  ``...`` is NumPy's own mark of no value."""
+"""Signatures by the functions' names below ``numpy``; ``...`` stands for `numpy._NoValue`."""
 
 _known: dict[Callable, frozenset[str] | None] = {}
 
@@ -162,7 +162,7 @@ def place(function: Callable) -> str:
 
 
 def require_known(function: Callable, keywords: dict) -> None:
-    """Raise if a call gives a parameter that the function's rule does not know."""
+    """Raise an error if a call has a parameter that the function's rule does not know."""
     try:
         known = _known[function]
     except KeyError:
@@ -174,12 +174,12 @@ def require_known(function: Callable, keywords: dict) -> None:
 
 
 def forget(function: Callable) -> None:
-    """A function has a rule of the program's own."""
+    """Stop checking a function, which has a rule of the program now."""
     _known[function] = None
 
 
 def tokens(function: Callable) -> list[str] | None:
-    """A function's parameters as `PARAMETERS` has them; None if NumPy does not tell."""
+    """A function's parameters in the form of `PARAMETERS`; None if it has no signature."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -194,7 +194,7 @@ def _default(x: Any) -> str:
 
 
 def misfit(function: Callable) -> str:
-    """In words, why a rule was not written for this function; nothing if it was."""
+    """The reason why a rule does not fit this function, for an error message; empty if it fits."""
     found, known = tokens(function), PARAMETERS.get(place(function))
     if found is None or known is None:
         return ""
@@ -207,14 +207,14 @@ def misfit(function: Callable) -> str:
 
 
 def for_this_numpy(rules: dict[Callable, Callable], tried: bool = True) -> dict[Callable, Callable]:
-    """The rules, each of which sees first whether it fits (and is tried), if this NumPy was not tested."""
+    """The rules; if this version of NumPy was not tested, each one first checks that it fits, and is tried."""
     if not versions.untested({"numpy": np.__version__}):
         return rules
     return {function: seeing_first(function, rule, tried) for function, rule in rules.items()}
 
 
 def seeing_first(function: Callable, rule: Callable, tried: bool = True) -> Callable:
-    """A rule that sees whether it is for this function, and is tried at its first calls."""
+    """A rule that checks that it fits this function, and is tried at its first calls."""
     why: list[str] = []
     trial = Trial() if tried else Trial(0)
 

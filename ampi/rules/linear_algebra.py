@@ -1,4 +1,4 @@
-"""Products of arrays and `numpy.linalg`: autograd's rules, and what is written with them."""
+"""Rules of products of arrays and of `numpy.linalg`, some of them autograd's."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class _Product(BaseAdjoint):
 
 
 def _product(function: Callable, a: Any, b: Any) -> Any:
-    """A matrix product recorded with our own rule (`function` is matmul, or dot where that is the same)."""
+    """Record a matrix product with ampi's own rule (`function` is matmul, or dot where they agree)."""
     tape = current()
     assert tape is not None
     result = wrapped(function(plain_of(a), plain_of(b)))
@@ -135,7 +135,7 @@ def _inner(a: Any, b: Any) -> Any:
 
 
 def _keeping_ours(function: Callable) -> Callable:
-    """NumPy's own Python source of a function, with an `asarray` that keeps tracked arrays."""
+    """A function of NumPy's Python source, with an `asarray` that keeps tracked arrays."""
     source = function._implementation  # type: ignore[attr-defined]
     names = {**source.__globals__, "asarray": _array}
     made = types.FunctionType(source.__code__, names, source.__name__, source.__defaults__, source.__closure__)
@@ -174,7 +174,7 @@ class _Einsum(BaseAdjoint):
             sweep.add(region, self._contribution(g, k, region.shape))
 
     def tangent(self, push: Push) -> None:
-        """The sum of the products with one factor's tangent in its place."""
+        """The sum of the products in which one factor is replaced by its tangent."""
         subscripts = f"{','.join(self.subscripts)}->{self.target}"
         product = functools.partial(np.einsum, subscripts, optimize=len(self.subscripts) > 2)
         total: Any = 0.0
@@ -266,7 +266,7 @@ def _squares(x: Any) -> Any:
 
 def _vector_power_norm(x: Any, p: Any, axis: int, keepdims: bool) -> Any:
     if p == np.inf:
-        return np.abs(x).max(axis=axis, keepdims=keepdims, initial=0)  # of nothing as well
+        return np.abs(x).max(axis=axis, keepdims=keepdims, initial=0)  # for no elements as well
     if p == -np.inf:
         return np.abs(x).min(axis=axis, keepdims=keepdims)
     if p == 2:
@@ -304,7 +304,7 @@ def _vector_norm(x: Any, *, axis: Any = None, keepdims: bool = False, ord: Any =
 
 
 class _SingularValues(BaseAdjoint):
-    """Adjoint of singular values alone, which is defined where they coincide as well; that of a zero is zero."""
+    """Adjoint of singular values without vectors, also defined for equal ones; zero for a zero singular value."""
 
     __slots__ = ("result", "source", "x")
     second_order = "differentiated"
@@ -357,8 +357,11 @@ def _cholesky(a: Any, *, upper: bool = False) -> Any:
 
 
 def _cholesky_maker(active: tuple[int, ...], lower: Any, arguments: tuple, keywords: dict) -> Callable:
-    """Of a matrix's lower triangle, which is all that is read; complex ones as well (Murray, "Differentiation of the
-    Cholesky decomposition", 2016).  autograd's rule is for real ones of which both triangles are the same variable."""
+    """The rule of a Cholesky decomposition, with respect to the lower triangle that it reads, real or complex.
+
+    Murray, "Differentiation of the Cholesky decomposition", 2016. autograd's rule is for real matrices whose triangles
+    are the same variables.
+    """
 
     def vjp(g: Any) -> tuple:
         bar = np.tril(np.conj(g))
@@ -374,7 +377,7 @@ def _cholesky_maker(active: tuple[int, ...], lower: Any, arguments: tuple, keywo
 
 @exactly(_LINALG.solve)
 def _solve(a: Any, b: Any) -> Any:
-    """autograd's rule, for columns and as many matrices as there are right-hand sides: it knows no others."""
+    """autograd's rule, which needs columns, and as many matrices as there are right-hand sides."""
     a, b = _array(a), _array(b)
     column = b[:, None] if b.ndim == 1 else b
     stack = np.broadcast_shapes(a.shape[:-2], column.shape[:-2])
@@ -447,14 +450,14 @@ for _name, _rule in {"vecdot": _vecdot, "matvec": _matvec, "vecmat": _vecmat}.it
 
 
 def ufunc_without_partials(ufunc: np.ufunc, inputs: tuple, keywords: dict) -> Any:
-    """A generalized ufunc, or one by autograd's rule if that has one (`scipy.special`)."""
+    """Call a generalized ufunc, or one for which autograd has a rule (`scipy.special`)."""
     tape = current()
     assert tape is not None
     keywords = dict(keywords)
     (out,) = keywords.pop("out", (None,)) or (None,)
     named = dict(keywords)
     if ufunc is np.matmul and keywords.get("axes") == [(-2, -1)] * 3:
-        # What `a @= b` says.
+        # The argument of `a @= b`.
         del keywords["axes"]
     if ufunc in GENERALIZED and not keywords.keys() <= {"axis"}:
         raise no_rule(ufunc, f" with the argument {', '.join(keywords)}")

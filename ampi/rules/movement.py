@@ -1,9 +1,7 @@
-"""NumPy functions that move elements: what they give are views (no record), or copies whose elements came from
-somewhere.
+"""NumPy functions that move elements: they return views, which need no record, or copies.
 
-Where they came from is asked of the function itself: run on the elements' positions instead of their values, it says
-for each element of the result which element of the argument it is.  Position 0 stands for constants (padding, zeros
-outside a triangle), which take no adjoint.
+The function itself shows where the elements of a copy came from: it is run on the elements' indices instead of their
+values. Index 0 stands for constants (padding, zeros outside a triangle), which get no adjoint.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from ..tape import BaseAdjoint, Push, Sweep, Tape, current
 
 
 class _Source:
-    """Place of an active array among a recorded function's arguments."""
+    """Placeholder for an active array among the arguments of a recorded function."""
 
     __slots__ = ("region",)
 
@@ -36,7 +34,7 @@ class _Source:
 
 
 class _Constant:
-    """Place of an array or number whose values are constants."""
+    """Placeholder for an array or number whose values are constants."""
 
     __slots__ = ("shape",)
 
@@ -70,7 +68,7 @@ class _Movement(BaseAdjoint):
             sweep.add(region, total[start : start + _size(region)].reshape(region.shape))
 
     def _origins(self) -> tuple[list, list[tuple[int, Region]], int]:
-        """Where each result's elements came from, where each source's positions begin, and their number."""
+        """Origins of each result's elements, the first index of each source, and the number of indices."""
         first = 1
         starts: list[tuple[int, Region]] = []
 
@@ -88,7 +86,7 @@ class _Movement(BaseAdjoint):
         return list(leaves(self.action(arguments))), starts, first
 
     def tangent(self, push: Push) -> None:
-        """The tangents' elements are moved as the values are."""
+        """Move the tangents' elements as the values were moved."""
         origin, starts, _ = self._origins()
         parts = [push.get(region).reshape(-1) for _, region in starts]
         flat = np.concatenate([np.zeros(1, parts[0].dtype), *parts])
@@ -102,8 +100,10 @@ def _size(region: Region) -> int:
 
 
 def _positions(region: Region, first: int) -> np.ndarray:
-    """Consecutive numbers in an array with the region's order in memory (``order="K"`` looks at it), and with gaps if
-    that has some (``order="A"``)."""
+    """Consecutive indices in an array with the region's memory order, and with gaps if it has some.
+
+    Functions with ``order="K"`` or ``order="A"`` depend on these.
+    """
     order = memory_order(region.shape, region.strides)
     lengths = [region.shape[k] for k in order]
     steps = [1] * len(lengths)
@@ -117,7 +117,7 @@ def _positions(region: Region, first: int) -> np.ndarray:
 
 
 def _sums(origin: np.ndarray, g: np.ndarray, n: int) -> np.ndarray:
-    """For each position the sum of the adjoints of the elements that came from there."""
+    """For each index the sum of the adjoints of the elements that came from it."""
     place = origin.ravel()
     values = g.ravel()
     if g.dtype.kind == "c":
@@ -129,14 +129,14 @@ _SPREADING = (np.broadcast_to, np.broadcast_arrays)
 
 
 def _moving(function: Callable, parameters: str, data: str, check: Callable | None = None) -> Callable:
-    """The rule of a function that moves elements of its parameters ``data``; the others say where to."""
+    """The rule of a function that moves elements of its parameters ``data``, as its other parameters say."""
     moved = data.split()
 
     def rule(*arguments: Any, **keywords: Any) -> Any:
         tape = current()
         assert tape is not None
         given = bound(parameters, arguments, keywords)
-        if function in _SPREADING:  # one number in many places: views, which take no record
+        if function in _SPREADING:  # one number in many places: a view, which needs no record
             given = mapped(lambda x: x[...] if is_scalar(x) else x, given)
         if check is not None:
             check(given)
@@ -161,7 +161,7 @@ def _moving(function: Callable, parameters: str, data: str, check: Callable | No
 
 
 def _run(function: Callable, parameters: str, given: dict) -> Any:
-    # Positional as far as they go: many of NumPy's parameters are positional only.
+    # By position where possible: many of NumPy's parameters are positional only.
     given = dict(given)
     positional: list = []
     by_name = _only_by_name(function)
@@ -225,7 +225,7 @@ _VIEWS = {
 
 
 def _viewing(function: Callable, parameters: str | None) -> Callable:
-    """The rule of a function that gives views; where it gives a copy, the function moved elements."""
+    """The rule of a function that returns views; a copy is recorded as a movement of elements."""
     if parameters is not None:
         return _moving(function, parameters, parameters.split()[0])
 
@@ -292,7 +292,7 @@ class _Where(BaseAdjoint):
             sweep.add(region, unbroadcast(part, region.shape))
 
     def tangent(self, push: Push) -> None:
-        """The tangents of what was chosen."""
+        """Select from the tangents."""
         given: dict[bool, Any] = {True: 0, False: 0}
         for chosen, region in self.sources:
             given[chosen] = push.get(region)
@@ -332,7 +332,7 @@ class _Concatenate(BaseAdjoint):
             sweep.add(region, np.moveaxis(part, 0, self.axis))
 
     def tangent(self, push: Push) -> None:
-        """The tangents one behind the other."""
+        """Concatenate the tangents."""
         y_dot = np.zeros(self.result.shape, push.dtype(self.result))
         along = np.moveaxis(y_dot, self.axis, 0)
         for start, region in self.sources:

@@ -1,8 +1,7 @@
 """NumPy functions written with functions that have derivative rules.
 
-NumPy's own sources of these drop our class on the way or are compiled.  Where the formula rounds differently from
-NumPy's, `exactly` puts NumPy's values into the result, so that a recorded program computes what the unrecorded one
-does.
+NumPy's own sources of these convert to plain arrays on the way, or are compiled. Where a formula rounds differently
+from NumPy's, `exactly` puts NumPy's values into the result, so that a recorded program computes the same values.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def _partition(a: Any, kth: Any, axis: Any = -1, kind: Any = "introselect", orde
 
 
 def _reordered(a: Any, values: np.ndarray, axis: int, order: Any) -> Any:
-    """NumPy's result, which has the elements of an array in another order along an axis: a record of where each was."""
+    """NumPy's result, with an array's elements in another order along an axis, recorded by where each one was."""
     if not a.ndim:
         raise np.exceptions.AxisError(axis, 0)
     places = np.empty(values.shape, np.intp)
@@ -102,7 +101,7 @@ def _unwrap(p: Any, discont: Any = None, axis: int = -1, *, period: Any = 2 * ma
 
 
 def _without_nan(function: Callable, fill: Any) -> Callable:
-    """A reduction with the NaNs replaced by its neutral element."""
+    """A reduction with NaNs replaced by its neutral element."""
 
     def ignoring(a: Any, *arguments: Any, **keywords: Any) -> Any:
         return function(_filled(a, fill), *arguments, **keywords)
@@ -111,7 +110,7 @@ def _without_nan(function: Callable, fill: Any) -> Callable:
 
 
 def _filled(a: Any, fill: Any) -> Any:
-    """A copy with the NaNs replaced, laid out as in NumPy: strides and rounding of results depend on it."""
+    """A copy with NaNs replaced, in NumPy's memory layout, on which strides and rounding of results depend."""
     a = _array(a)
     absent = np.isnan(plain(a))
     result = a[...].copy(order="K")
@@ -144,7 +143,7 @@ def _nanvar(
 ) -> Any:
     ddof = ddof if correction is None else correction
     present = ~np.isnan(plain(a))
-    # The NaNs leave first: their adjoint would be zero times NaN.
+    # Replace NaNs first: their adjoint would be zero times NaN.
     mean = _nanmean.__wrapped__(a, axis, dtype, keepdims=True, **keywords) if mean is None else mean
     deviation = _filled(a, 0) - mean
     squares = np.where(present, (deviation * np.conj(deviation)).real, 0)
@@ -168,7 +167,7 @@ def _nan_extremum(ufunc: np.ufunc) -> Callable:
 
 
 def _in_floats(a: Any) -> Any:
-    """An array with integers and booleans, differences of which may wrap around or not exist, as NumPy computes."""
+    """Convert integers and booleans as NumPy does: their differences may overflow or not exist."""
     return a if a.dtype.kind in "fc" else a.astype(np.float64)
 
 
@@ -199,7 +198,7 @@ def _linspace(
     make = np.linspace._implementation  # type: ignore[attr-defined]
     if start.ndim or stop.ndim:
         return make(start, stop, num, endpoint, retstep, dtype, axis, **keywords)
-    # Of numbers, NumPy's computes in an array of its own, which nobody tracks.
+    # For numbers, NumPy computes in an array of its own, which is not tracked.
     found = make(_array(start)[None], _array(stop)[None], num, endpoint, retstep, dtype, **keywords)
     return (found[0][:, 0], found[1][0]) if isinstance(found, tuple) else found[:, 0]
 
@@ -314,7 +313,7 @@ class _WeightedCount(BaseAdjoint):
             sweep.add(self.weights, sweep.shadow(self.result)[self.bins])
 
     def tangent(self, push: Push) -> None:
-        """The tangents of the weights are counted."""
+        """Count with the tangents of the weights."""
         push.put(self.result, np.bincount(self.bins, push.get(self.weights), self.result.shape[0]))
 
 
@@ -346,8 +345,7 @@ def _in_powers(coefficients: list[float], square: Any) -> Any:
 
 @exactly(np.sinc)
 def _sinc(x: Any) -> Any:
-    """Around zero its power series: NumPy puts a number where x is zero, which has no derivatives, and a quotient of
-    small numbers near it."""
+    """Use the power series near zero, where NumPy inserts a constant for x = 0, and divides small numbers."""
     x = _array(x)
     near = np.abs(plain_of(x)) < 0.5
     angle = math.pi * np.where(near, 1.0, x)
@@ -356,7 +354,7 @@ def _sinc(x: Any) -> Any:
 
 @exactly(np.i0)
 def _i0(x: Any) -> Any:
-    """Around zero its power series: NumPy's formula is one of the absolute value."""
+    """Use the power series near zero: NumPy's formula depends on the absolute value."""
     x = _array(x)
     near = np.abs(plain_of(x)) < 8.0
     series = _in_powers(_I0, np.square(0.5 * np.where(near, x, 0.0)))
@@ -371,7 +369,7 @@ RULES: dict[Callable, Callable] = {
     np.correlate: _correlate,
     np.full_like: _full_like,
     np.i0: _i0,
-    np.imag: lambda val: val.imag,  # of real numbers a constant
+    np.imag: lambda val: val.imag,  # a constant for real numbers
     np.interp: _interp,
     np.linspace: _linspace,
     np.nan_to_num: _nan_to_num,

@@ -1,4 +1,4 @@
-"""Roots of sums of powers (norms, standard deviations): where the sum is zero, the subgradient zero is taken."""
+"""Roots of sums of powers (norms, standard deviations), with subgradient zero where the sum is zero."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def root(x: Any, p: Any = 2) -> Any:
 def std(a: Any, *arguments: Any, **keywords: Any) -> Any:
     """`numpy.std`."""
     variance = np.var(a, *arguments, **keywords)
-    if variance.dtype.kind in "iub":  # by the dtype that is asked for: a constant
+    if variance.dtype.kind in "iub":  # an integer dtype was requested: a constant
         with passive():
             return np.std(a, *arguments, **keywords)
     return root(variance)

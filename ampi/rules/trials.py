@@ -1,7 +1,7 @@
-"""Rules tried out: one derivative in one direction, near the arguments of a call, against finite differences.
+"""Trials of rules: a directional derivative near the arguments of a call, compared with finite differences.
 
-A rule is bound to the function that it was written for.  A newer release may have changed a function and kept its
-parameters; the first call in such a release shows whether the rule still fits.
+A newer release may change a function and keep its parameters; the first call in such a release shows whether the rule
+still fits.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ..memory.storages import TrackedArray
 from ..tape import Tape, passive
 
 STEP = 2.0**-17
-CONVERGED, WRONG = 1e-3, 1e-2  # iterative solvers leave more than rounding
-NOISE = 1e-6  # of the results' size: what differences of them leave
+CONVERGED, WRONG = 1e-3, 1e-2  # iterative solvers have errors above rounding
+NOISE = 1e-6  # relative error of differences of results
 
 
 def agrees(
@@ -31,23 +31,23 @@ def agrees(
     keywords: dict,
     structures: tuple[Callable, Callable] = (leaves, mapped),
 ) -> bool | None:
-    """Whether a rule gives the derivative that finite differences of the function give; None: that cannot be told.
+    """Return whether a rule agrees with finite differences of the function; None if the trial is inconclusive.
 
-    Nothing of the program's is called or changed: functions among the arguments, and differences that do not converge
-    (kinks, functions that draw random numbers), tell nothing.
+    The program's functions are not called and its arrays not changed: functions among the arguments, and differences
+    that do not converge (kinks, random numbers), make a trial inconclusive.
 
     Parameters
     ----------
     function : callable
-        Of plain arrays.
+        A function of plain arrays.
     rule : callable
-        ``rule(tape, arguments, keywords)``, the call as a tape records it.
+        ``rule(tape, arguments, keywords)`` makes the recorded call.
     tape : Tape
-        On which arguments are active.
+        The tape on which arguments are active.
     arguments, keywords : tuple, dict
-        Those of a call.
+        The arguments of a call.
     structures : tuple of callable
-        ``(parts(x), mapped(function, x))``, of what arguments and results consist of.
+        ``parts(x)`` and ``mapped(function, x)`` for the structure of arguments and results.
     """
     parts, mapped = structures
     given = (arguments, keywords)
@@ -86,12 +86,12 @@ def agrees(
 
 
 class Trial:
-    """Whether a rule fits, found out at its first calls with active arguments.
+    """Trial of a rule at its first calls with active arguments.
 
     Attributes
     ----------
     left : int
-        Calls that may still tell nothing, until the rule is believed.
+        Number of further inconclusive calls until the rule is accepted.
     """
 
     __slots__ = ("fits", "left")
@@ -102,11 +102,11 @@ class Trial:
 
     @property
     def is_over(self) -> bool:
-        """Whether the rule is known to fit or not, or believed."""
+        """True if the rule is known to fit or not, or was accepted."""
         return self.fits is not None or not self.left
 
     def refutes(self, *call: Any) -> bool:
-        """Whether the rule is wrong, as far as this call, or one before, tells; arguments of `agrees`."""
+        """Return whether this call, or an earlier one, shows that the rule is wrong; arguments as in `agrees`."""
         if not self.is_over:
             self.left -= 1
             self.fits = agrees(*call)
@@ -118,12 +118,12 @@ def _is_active(tape: Tape, x: Any) -> bool:
 
 
 def _own(x: Any) -> Any:
-    """A copy of an array, in which the function may compute."""
+    """A copy of an array, in which the function may compute in place."""
     return np.array(plain_of(x)) if isinstance(x, (np.ndarray, TrackedArray)) else x
 
 
 def _near(x: Any, rng: np.random.Generator) -> np.ndarray:
-    """Values near those of an array, in double precision: not at a tie, not at a knot."""
+    """Random values near those of an array, in double precision, away from ties and knots."""
     x = np.asarray(x)
     x = x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
     return x + 1e-3 * _drawn(rng, x.shape, x.dtype) * (np.abs(x) + _size(x))
@@ -139,7 +139,7 @@ def _drawn(rng: np.random.Generator, shape: tuple, dtype: np.dtype) -> Any:
 
 
 def _weighted(found: Iterable) -> tuple[Any, float]:
-    """A sum of all numbers of a result with any weights, and the sum of their sizes."""
+    """A sum of all numbers of a result with random weights, and the sum of their magnitudes."""
     rng = np.random.default_rng(2)
     total: Any = 0.0
     size = 0.0

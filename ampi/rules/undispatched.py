@@ -1,7 +1,7 @@
-"""Functions and classes of NumPy that compute with the numbers of an array behind the back of `ampi.ndarray`.
+"""Functions and classes of NumPy that do not dispatch on the classes of their arguments.
 
-NumPy does not hand these calls to the classes of their arguments.  Each is let through where nothing is lost by it, and
-refused otherwise.  (Not in `ampi.numpy`, where `any`, `all` and `sum` are NumPy's.)
+They read the numbers of an `ampi.ndarray` directly. A call is allowed if no derivative is lost, and refused otherwise.
+(The module is separate from `ampi.numpy`, where `any`, `all` and `sum` are NumPy's.)
 """
 
 from __future__ import annotations
@@ -36,26 +36,25 @@ SEQUENCES: set[Callable] = {
     np.stack,
     np.vstack,
 }
-"""Functions that are given lists of arrays, and whose arguments' classes NumPy looks for in these."""
+"""Functions of lists of arrays, which dispatch on the classes of the lists' items."""
 
 SEPARATE: set[Callable] = {np.block, np.rec.array, np.rec.fromarrays, np.rec.fromrecords}
-"""Functions whose lists are no arrays: their depth says what is done, or they hold columns with dtypes of their own."""
+"""Functions whose lists are not arrays: the nesting has a meaning, or the items are columns with different dtypes."""
 
 
 def with_lists_joined(function: Callable, arguments: tuple, keywords: dict) -> tuple[tuple, dict]:
-    """The arguments of a function with an array for every list of ours that NumPy would take for one, but for its
-    numbers alone."""
+    """The arguments of a function, with lists that hold active numbers converted to arrays if NumPy would do so."""
     if not any(isinstance(x, (list, tuple)) for x in (*arguments, *keywords.values())):
         return arguments, keywords
     if function in SEPARATE or (function in WRITERS and arguments and isinstance(arguments[0], ndarray)):
-        return arguments, keywords  # the latter cast lists in another way than arrays
+        return arguments, keywords  # writers cast lists differently from arrays
     join = _items_joined if function in SEQUENCES else _joined
     return tuple([join(x) for x in arguments]), {name: join(x) for name, x in keywords.items()}
 
 
 def _joined(x: Any) -> Any:
     if isinstance(x, (list, tuple)) and _is_array_of_ours(x):
-        with contextlib.suppress(ValueError):  # of items with different shapes, such as the bins of `histogramdd`
+        with contextlib.suppress(ValueError):  # items of different shapes, such as the bins of `histogramdd`
             return from_nested(x)
     return x
 
@@ -65,7 +64,7 @@ def _items_joined(x: Any) -> Any:
 
 
 def _is_array_of_ours(x: Any) -> bool:
-    """Whether a list is an array of numbers in NumPy's eyes, and has active ones."""
+    """Return whether NumPy would convert a list to an array of numbers, some of them active."""
     tape = current()
     found = list(leaves(x))
     return any(is_active(tape, item) for item in found) and all(map(_is_of_numbers, found))
@@ -78,9 +77,9 @@ def _is_of_numbers(item: Any) -> bool:
 
 
 def require_active(function: Callable, arguments: tuple, keywords: dict, result: Any) -> None:
-    """Raise if none of the numbers that a function gave of active arrays is active.
+    """Raise an error if a function of active arrays returned numbers none of which is active.
 
-    NumPy looks for arrays' classes among some of a function's arguments only.
+    NumPy dispatches on the classes of some of a function's arguments only.
     """
     tape = current()
     numbers = [r for r in leaves(result) if is_inexact(r)]
@@ -94,7 +93,7 @@ def any_active(arguments: tuple, keywords: dict) -> bool:
 
 
 def checked(function: Callable) -> Callable:
-    """A function that NumPy does not hand to its arguments' classes: what comes of active arrays has to be active."""
+    """Wrap a function that does not dispatch: its results must be active if its arguments are."""
 
     @functools.wraps(function)
     def run(*arguments: Any, **keywords: Any) -> Any:
@@ -109,7 +108,7 @@ def checked(function: Callable) -> Callable:
 
 
 def refusing(function: Callable) -> Callable:
-    """A function that computes with numbers alone, and says so of active arrays."""
+    """Wrap a function that reads plain numbers: active arguments are an error."""
 
     @functools.wraps(function)
     def run(*arguments: Any, **keywords: Any) -> Any:
@@ -122,7 +121,7 @@ def refusing(function: Callable) -> Callable:
 
 
 class Refusing(abc.ABCMeta):
-    """The class of classes that stand for NumPy's own, and refuse to make an instance of active arrays."""
+    """Metaclass of stand-ins for NumPy's classes, which refuse to make an instance from active arrays."""
 
     origin: Any
 
@@ -139,11 +138,11 @@ class Refusing(abc.ABCMeta):
     def __subclasscheck__(cls, other: type) -> bool:
         if "origin" not in vars(cls):
             return super().__subclasscheck__(other)
-        return type.__subclasscheck__(cls.origin, other)  # an abstract class would ask this one, its subclass, again
+        return type.__subclasscheck__(cls.origin, other)  # an abstract class would ask this subclass of it again
 
 
 def standing_for(origin: type) -> type:
-    """A class like NumPy's that refuses active arrays; instances are NumPy's own."""
+    """A stand-in for one of NumPy's classes that refuses active arrays; its instances are NumPy's own."""
     if issubclass(origin, (np.generic, Exception)):
         return origin
     names = {"origin": origin, "__doc__": origin.__doc__, "__module__": origin.__module__}
@@ -151,7 +150,7 @@ def standing_for(origin: type) -> type:
 
 
 class OfNumbers(Refusing):
-    """The class of a class that is told numbers where NumPy's is, such as `numpy.finfo`."""
+    """Metaclass of stand-ins that accept tracked numbers, such as `numpy.finfo`."""
 
     def __call__(cls, x: Any) -> Any:
         return cls.origin(x.dtype if is_scalar(x) else x)
@@ -160,5 +159,5 @@ class OfNumbers(Refusing):
 class RefusingToWrite(Refusing):
     def __call__(cls, op: Any, flags: Any = (), op_flags: Any = None, *arguments: Any, **keywords: Any) -> Any:
         if op_flags is not None and any(isinstance(x, ndarray) and concerns_tapes(x) for x in leaves(op)):
-            raise no_rule(np.nditer, " that may write (it does so behind the tape's back)")
+            raise no_rule(np.nditer, " that may write (the tape would not notice)")
         return super().__call__(op, flags, op_flags, *arguments, **keywords)

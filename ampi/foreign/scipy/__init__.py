@@ -1,7 +1,7 @@
-"""SciPy's functions: derivative rules, and an error where there is none.
+"""Derivative rules of SciPy's functions, and errors for functions without one.
 
-Nothing of SciPy is imported here.  When a tape records and the program has imported a part of SciPy, the module of the
-same name gives that part's rules, and `guards` sees to all its other functions.
+SciPy is not imported here. When a tape records and the program has imported a part of SciPy, the module of the same
+name defines its rules, and `guards` refuses active arguments of all its other functions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WITH_RULES = {
     "scipy.integrate": "integrate",
     "scipy.interpolate": "interpolate",
 }
-"""Parts of SciPy, and the modules here with their rules."""
+"""Parts of SciPy, and the modules with their rules."""
 
 PARTS = (
     "scipy.cluster.hierarchy",
@@ -56,7 +56,7 @@ PARTS = (
     "scipy.stats.qmc",
     "scipy.stats.sampling",
 )
-"""Parts of SciPy whose functions are guarded; what `scipy.io` is given is written and not computed with."""
+"""Parts of SciPy whose functions are guarded; `scipy.io` is not, since it only writes arrays."""
 
 
 def _put_in(part: str) -> None:

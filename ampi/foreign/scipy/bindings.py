@@ -1,10 +1,10 @@
-"""Rules are bound to the functions that they were written for: those of another SciPy are refused by name.
+"""Checks that rules fit the functions of the installed SciPy; functions without a fitting rule are refused.
 
-A rule that asks for a parameter which this version's function does not have, or whose function has parameters (or a
-place) that `known_parameters` does not list, is not used: active arguments are an error that names the function and the
-version.  Where the release, or the function's source, is not one that was tested (`known_sources`), the first call with
-active arguments is compared with finite differences: a rule that gives another derivative is refused in the same way.
-Nothing is raised while rules are put in, so that the rest of SciPy keeps its rules.
+A rule is not used if it requests a parameter that the function does not have, or if the function has parameters (or a
+module) that `known_parameters` does not list: active arguments are then an error that names the function and the
+version. If the release or the function's source was not tested (`known_sources`), the first call with active arguments
+is compared with finite differences; a rule that gives another derivative is refused in the same way. Installing rules
+raises no error, so that the rest of SciPy keeps its rules.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from .known_parameters import PARAMETERS
 from .known_sources import SOURCES
 
 problems: dict[str, Exception] = {}
-"""Parts of SciPy whose rules could not be put in, or not all of them."""
+"""Parts of SciPy whose rules could not be installed, or not all of them."""
 
 unfit: dict[str, str] = {}
-"""Functions whose rules do not fit this SciPy, and why."""
+"""Functions whose rules do not fit the installed SciPy, and the reasons."""
 
 
 absent: set[str] = set()
-"""Functions that rules were written for and this SciPy does not have."""
+"""Functions with rules that the installed SciPy does not have."""
 
 
 def put_in(part: str, modules: list[str]) -> None:
@@ -52,7 +52,7 @@ def put_in(part: str, modules: list[str]) -> None:
 
 
 def _imported(name: str) -> None:
-    """Import a module with rules; what it names and this SciPy does not have keeps none of its other rules away."""
+    """Import a module with rules; functions that the installed SciPy does not have are skipped."""
     stand_ins: list[tuple[types.ModuleType, str]] = []
     try:
         while True:
@@ -72,12 +72,12 @@ def _imported(name: str) -> None:
 
 
 def _nothing() -> None:
-    """In the place of a function that this SciPy does not have, while rules are put in."""
+    """Stand-in for a function that the installed SciPy does not have, while rules are installed."""
 
 
 @contextlib.contextmanager
 def bound(part: str) -> Iterator[None]:
-    """While the rules of a part are put in."""
+    """Context in which the rules of a part are installed."""
     before = set(libraries.all_hooks())
     definitions.not_fitting = _ask_too_much
     try:
@@ -92,7 +92,7 @@ def bound(part: str) -> Iterator[None]:
 
 
 def bind(found: Hook) -> None:
-    """Keep a function's rule if it is one that the rule was written for, or else have active arguments refused."""
+    """Keep a function's rule if it fits the function; otherwise refuse active arguments."""
     place = f"{getattr(found.original, '__module__', '')}:{getattr(found.original, '__qualname__', '')}"
     if (
         found.handle in (None, guards.refuse)
@@ -112,17 +112,17 @@ def bind(found: Hook) -> None:
 
 
 _BY_SCIPY = {"scipy.sparse"}
-"""Parts whose rules ask SciPy's own functions what they do."""
+"""Parts whose rules run SciPy's own functions to find where elements come from."""
 
 _HOLDING_VALUES = {
     "scipy.interpolate._polyint:_Interpolator1D.__call__",
     "scipy.interpolate._rgi:RegularGridInterpolator.__call__",
 }
-"""Methods of objects whose active values stand beside SciPy's own."""
+"""Methods of objects that hold active values beside SciPy's plain ones."""
 
 
 class _AtFirst:
-    """The handle of a function until it is known that its rule fits: looked at once it is needed."""
+    """The handler of a function until its rule is known to fit, which is checked at the first call."""
 
     def __init__(self, place: str, handle: Callable) -> None:
         self.place = place
@@ -134,7 +134,7 @@ class _AtFirst:
         if is_tested(self.place, found.original):
             found.handle = handle
         elif any_active(tape, arguments, keywords):
-            found.handle = handle  # by which it is tried
+            found.handle = handle  # used by the trial
             rule = lambda tape, arguments, keywords: handle(found, tape, arguments, keywords)
             if self.trial.refutes(found.original, rule, tape, arguments, keywords, (parts, mapped)):
                 _refuse(found, "its derivative is not that of the function that ampi's rule was written for")
@@ -145,14 +145,14 @@ class _AtFirst:
 
 
 def is_tested(place: str, function: Callable) -> bool:
-    """Whether a function of SciPy is, in this release, as ampi's tests have seen it."""
+    """Return whether a function's source in this release is one that ampi was tested with."""
     if versions.untested({"scipy": scipy.__version__}):
         return False
     return source_of(function) in (*SOURCES.get(place, "").split(), "")
 
 
 def source_of(function: Callable) -> str:
-    """A digest of a function's source; nothing where there is none."""
+    """A digest of a function's source; empty if there is no source."""
     try:
         source = inspect.getsource(function)
     except (OSError, TypeError):

@@ -1,7 +1,7 @@
-"""What SciPy gives as `numpy.matrix`: sums along an axis and dense forms of its matrices (not of its arrays).
+"""Results of SciPy that are a `numpy.matrix`: sums along an axis, and dense forms of sparse matrices (not arrays).
 
-NumPy does not let classes of arrays take the place of `numpy.matrix`.  `Matrix` is an array of ampi's that computes as
-it does: ``*`` is the product of matrices, and there are always two dimensions.
+No subclass of NumPy's array can replace `numpy.matrix`. `Matrix` is an `ampi.ndarray` with its arithmetic: ``*`` is the
+matrix product, and there are always two dimensions.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ...rules.definitions import refusal
 
 
 def as_matrix(x: Any) -> Any:
-    """An array of two dimensions as a `Matrix`; anything else as it is."""
+    """Convert an array with two dimensions to a `Matrix`; return anything else unchanged."""
     return x.view(Matrix) if isinstance(x, ndarray) and x.ndim == 2 else x
 
 
 def as_array(x: Any) -> Any:
-    """A `Matrix` as an array; anything else as it is."""
+    """Convert a `Matrix` to an array; return anything else unchanged."""
     return x.view(ndarray) if isinstance(x, Matrix) else x
 
 
@@ -94,7 +94,7 @@ class Matrix(ndarray):
         return as_matrix(self.A.flatten(order)[None])
 
     def squeeze(self, axis: Any = None) -> Any:
-        """The matrix as it is: there are always two dimensions."""
+        """The matrix itself: there are always two dimensions."""
         return self
 
 

@@ -1,6 +1,6 @@
-"""`scipy.fft`: the adjoint of a transform is the inverse one with the other normalisation.
+"""`scipy.fft`: the adjoint of a transform is the inverse transform with the other normalisation.
 
-What the program calls are multimethods, which hand on to the functions of two modules: the rules are theirs.
+The public functions are multimethods, which call the functions of two backend modules: these have the rules.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _complex(inverse: bool) -> Callable:
 
 def _from_real(conjugate: bool) -> Callable:
     def adjoint(g: Any, shape: Any, s: Any, axes: Any, norm: Any) -> Any:
-        # The half spectrum is the full one cropped: its adjoint is padded with zeros.
+        # The half spectrum is the cropped full one: its adjoint is padded with zeros.
         axes = _axes(shape, s, axes)
         if conjugate:
             g, norm = np.conj(g), ADJOINT_NORM[norm]
@@ -51,7 +51,7 @@ def _from_real(conjugate: bool) -> Callable:
 
 def _to_real(conjugate: bool) -> Callable:
     def adjoint(g: Any, shape: Any, s: Any, axes: Any, norm: Any) -> Any:
-        # Every frequency of the half spectrum but the first (and the last, of an even length) stands for two.
+        # Each frequency of the half spectrum except the first (and the last, for an even length) represents two.
         axes = _axes(shape, s, axes)
         norm = norm if conjugate else ADJOINT_NORM[norm]
         last, n = axes[-1], g.shape[axes[-1]]
@@ -72,8 +72,8 @@ def _to_real(conjugate: bool) -> Callable:
 def _transposed(g: np.ndarray, axis: int, kind: str, type: int, norm: Any, orthogonalize: Any) -> np.ndarray:
     """The transpose of a real transform along one axis.
 
-    With ``orthogonalize`` a transform is a multiple of an orthogonal one, whose transpose is that of the inverse type;
-    without it, ends of the axis have other weights.
+    With ``orthogonalize`` a transform is a multiple of an orthogonal one, whose transpose has the inverse type; without
+    it, the ends of the axis have other weights.
     """
     transform = getattr(scipy.fft, kind)
     orthogonalize = norm == "ortho" if orthogonalize is None else orthogonalize

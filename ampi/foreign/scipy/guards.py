@@ -1,4 +1,4 @@
-"""Functions of SciPy without a rule: an error that names them where they are given active arrays."""
+"""Errors for calls of SciPy's functions without a rule that get active arrays."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ...rules.definitions import any_active, refusal
 from ...tape import Tape, current, passive
 
 INSTEAD = {
-    "scipy.optimize": "differentiate the conditions that its result fulfils (implicit differentiation), as the adjoint "
-    "of a function with ampi.custom_vjp",
-    "scipy.integrate": "use scipy.integrate.solve_ivp with RK23, RK45 or DOP853, or a rule of numpy.trapezoid's kind; "
+    "scipy.optimize": "differentiate the conditions that its result satisfies (implicit differentiation), as the "
+    "adjoint of a function with ampi.custom_vjp",
+    "scipy.integrate": "use scipy.integrate.solve_ivp with RK23, RK45 or DOP853, or a sum such as numpy.trapezoid; "
     "or give the derivative with ampi.custom_vjp",
     "scipy.stats": "write it with functions of ampi.numpy and scipy.special, or give the derivative with "
     "ampi.custom_vjp",
 }
-_FORTRAN = {"scipy.linalg.blas", "scipy.linalg.lapack"}  # whose __all__ does not name them
+_FORTRAN = {"scipy.linalg.blas", "scipy.linalg.lapack"}  # functions that __all__ does not list
 _LEFT_ALONE = {
     "__init_subclass__",
     "__class_getitem__",
@@ -42,7 +42,7 @@ _LEFT_ALONE = {
 
 
 def guard(part: str) -> None:
-    """Have all public functions, and methods of public classes, of a part of SciPy refuse active arrays."""
+    """Make all public functions and methods of a part of SciPy refuse active arrays if they have no rule."""
     module = sys.modules[part]
     names = None if part in _FORTRAN else getattr(module, "__all__", None)
     names = names or [name for name in dir(module) if not name.startswith("_")]
@@ -77,7 +77,7 @@ def _guard_class(cls: type, name: str, seen: set[type]) -> None:
         for key, member in list(vars(base).items()):
             function = getattr(member, "__func__", member)
             if not isinstance(function, types.FunctionType) or key in _LEFT_ALONE or not _is_scipys(function):
-                continue  # `dataclasses` shares one function among all classes
+                continue  # `dataclasses` uses one function for all classes
             if key.startswith("_") and not (key.startswith("__") and key.endswith("__")):
                 continue
             method = hook(function, None if hook_of(function) else refuse, f"{name}.{key}")
@@ -85,11 +85,11 @@ def _guard_class(cls: type, name: str, seen: set[type]) -> None:
 
 
 def refuse(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
-    """A call of a function without a rule, while a tape records."""
+    """Handle a call of a function without a rule while a tape records."""
     if not any_active(tape, arguments, keywords):
         if any(_is_users(x) for x in (*arguments, *keywords.values())):
             errors: list = []
-            late = errors if found.name.startswith("scipy.ndimage.") else None  # whose C code goes on after an error
+            late = errors if found.name.startswith("scipy.ndimage.") else None  # its C code continues after an error
             arguments = tuple([_watched(found, x, late) for x in arguments])
             keywords = {name: _watched(found, x, late) for name, x in keywords.items()}
             result = found.original(*arguments, **keywords)
@@ -98,7 +98,7 @@ def refuse(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
             return result
         return found.original(*arguments, **keywords)
     if not found.name.endswith(("__init__", "__new__", "__setitem__")) and not found.name.startswith("scipy.optimize."):
-        # What gives numbers that carry no derivative anyhow: indices, counts, answers.
+        # Results that carry no derivative in any case: indices, counts, booleans.
         with passive():
             result = found.original(*mapped(plain_of, arguments), **mapped(plain_of, keywords))
         if _is_discrete(result):
@@ -108,11 +108,11 @@ def refuse(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
 
 
 without_rules: dict[str, str] = {}
-"""Parts of SciPy whose rules could not be put in, and in words why."""
+"""Parts of SciPy whose rules could not be installed, and the reasons in words."""
 
 
 def _called(found: Hook, arguments: tuple) -> str:
-    """The name of a function, or of a method of whatever class the object has."""
+    """The public name of a function, or of a method with the class of its object."""
     part = getattr(found, "part", None)
     if part is None or not arguments or not _is_scipys(type(arguments[0])):
         return found.name
@@ -121,7 +121,7 @@ def _called(found: Hook, arguments: tuple) -> str:
 
 
 def instead(found: Hook) -> str:
-    """What to do instead of calling a function."""
+    """Advice for an error message: what to write instead of calling a function."""
     return next((text for part, text in INSTEAD.items() if found.name.startswith(part + ".")), "")
 
 
@@ -146,7 +146,7 @@ def _is_users(x: Any) -> bool:
 
 
 def _watched(found: Hook, x: Any, late: list | None) -> Any:
-    """A function of the program's that one of SciPy's will call: what it gives must not be active."""
+    """Wrap a callback of the program's: it must not return active values."""
     if not _is_users(x):
         return x
 

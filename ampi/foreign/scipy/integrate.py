@@ -1,4 +1,4 @@
-"""`scipy.integrate`: sums, and initial value problems through the steps that SciPy takes."""
+"""`scipy.integrate`: quadrature sums, and initial value problems by repeating SciPy's steps."""
 
 from __future__ import annotations
 
@@ -53,9 +53,10 @@ _METHODS = {"RK23": si.RK23, "RK45": si.RK45, "DOP853": si.DOP853}
 
 
 def _solve_ivp(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
-    """`solve_ivp`, and the same steps again on the tape.
+    """`solve_ivp`, followed by the same steps on the tape.
 
-    It is done for every call while a tape records: the right-hand side may use active arrays unseen, or communicate.
+    Every call is repeated while a tape records: the right-hand side may use active arrays in its closure, or
+    communicate.
     """
     bound = found.signature.bind(*arguments, **keywords)
     bound.apply_defaults()
@@ -68,7 +69,7 @@ def _solve_ivp(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any
         why = " with dense_output or events"
     elif given["t_eval"] is not None and method is si.DOP853:
         why = " with t_eval and method='DOP853'"
-    # How far a step goes is a constant fraction of the whole; what else steers them is no part of the solution.
+    # Each step is a constant fraction of the interval; step size control is not part of the solution.
     dependent = [name for name, x in given.get("options", {}).items() if any_active(tape, x)]
     if dependent:
         raise refusal(found.name, f" with respect to {' and '.join(dependent)}", "pass a number for it")
@@ -96,7 +97,7 @@ def _solve_ivp(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any
 
 
 def _scaled(span: Any, times: np.ndarray) -> list:
-    """The times of steps as they depend on the interval: each one divides it in a constant ratio."""
+    """The times of the steps as functions of the interval, which each one divides in a constant ratio."""
     begin, end = span
     if not any(isinstance(x, np.ndarray) for x in (begin, end)):
         return list(times)
@@ -105,7 +106,7 @@ def _scaled(span: Any, times: np.ndarray) -> list:
 
 
 def _steps(method: Any, given: dict, times: list, wanted: Any, at: list) -> list:
-    """The states at the times of SciPy's steps, or between them where others are wanted."""
+    """The states at the times of SciPy's steps, or interpolated at other times."""
     y = _array(given["y0"])
     y = y.astype(np.complex128 if y.dtype.kind == "c" else np.float64, copy=False)
     arguments = given["args"] or ()
@@ -142,7 +143,7 @@ def _combined(weights: Any, slopes: list) -> Any:
 
 
 def _moved(y: Any, slope: Any, t: Any, begin: Any) -> Any:
-    """The initial state at a time that is the first one now."""
+    """The initial state, continued along its slope if the initial time is active."""
     return y + (t - begin) * slope if isinstance(t, np.ndarray) or isinstance(begin, np.ndarray) else y
 
 

@@ -1,8 +1,8 @@
-"""`scipy.interpolate`: interpolants of active values, and at active places.
+"""`scipy.interpolate`: interpolants of active values, and evaluation at active points.
 
-An interpolant that is made of active values holds them (piecewise polynomials and splines: their coefficients); where
-it is called, the adjoint is spread over them.  Since SciPy 1.18 splines and piecewise polynomials hold an object that
-computes for them, and that holds the arrays.
+An interpolant made from active values holds them (piecewise polynomials and splines hold their coefficients); the
+adjoint of an evaluation is distributed over them. Since SciPy 1.18 splines and piecewise polynomials hold an inner
+object, which has the arrays.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _put_together(arrays: tuple, x: Any) -> Any:
 
 
 def _classes(*public: type) -> list[type]:
-    """These classes, their bases in SciPy that have constructors, and the classes whose objects they hold."""
+    """Some classes, their bases in SciPy with constructors, and the classes of their inner objects."""
     found = [base for cls in public for base in cls.__mro__ if "__init__" in vars(base) and base is not object]
     for cls in public:
         inner = getattr(sys.modules[cls.__module__], f"_{cls.__name__}", None)
@@ -74,14 +74,14 @@ for _cls in _classes(ip.PPoly, ip.BPoly, _BSPLINE):
 
 
 def _made_by_source(cls: type) -> None:
-    """A class whose constructor is differentiated as SciPy has written it."""
+    """Differentiate a class's constructor through SciPy's own source."""
     ours: list = []
 
     def handle(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
         if not any_active(tape, arguments, keywords):
             return found.original(*arguments, **keywords)
         given = found.signature.bind(*arguments, **keywords).arguments
-        if any_active(tape, given.get("x"), given.get("t")):  # objects do not hold them as arrays that are active
+        if any_active(tape, given.get("x"), given.get("t")):  # the objects cannot hold active x or t
             raise refusal(found.name, " with respect to its knots")
         if not ours:
             ours.append(with_ours(vars(cls)["__init__"]))
@@ -100,7 +100,7 @@ for _cls in _classes(
 
 
 def _flat_places(self: Any, x: Any, extrapolate: Any) -> tuple:
-    """Places in their intervals, these, and where there are values at all."""
+    """Points relative to their intervals, the intervals, and a mask of the points with values."""
     knots = np.asarray(self.x)
     extrapolate = self.extrapolate if extrapolate is None else extrapolate
     x = np.asarray(x, float).ravel()
@@ -118,7 +118,7 @@ def _flat_places(self: Any, x: Any, extrapolate: Any) -> tuple:
 
 
 def _values_first(g: Any, axis: int, x: Any) -> Any:
-    """An adjoint with the axes of the places first, which are one."""
+    """An adjoint with the axes of the points merged into the first axis."""
     ndim = np.ndim(x)
     g = np.moveaxis(np.asanyarray(g), range(axis, axis + ndim), range(ndim))
     return g.reshape(np.size(x), -1)
@@ -217,7 +217,7 @@ define(ip.make_interp_spline, adjoint={"y": _of_values}, require=_plain_ends)
 
 
 def _holding_values(cls: type, name: str, position: int, known: Callable) -> None:
-    """A class that is made of active values: an object of the plain ones, and these beside it."""
+    """Let objects of a class hold active values beside SciPy's plain ones."""
     init = vars(cls)["__init__"]
 
     def handle(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
@@ -261,7 +261,7 @@ def _known_kind(given: dict) -> None:
 
 
 def _taps(self: Any, x: Any) -> tuple:
-    """For each place: where it is taken from, with which weights, their slopes, and whether it is inside."""
+    """For each point the indices and weights of its neighbours, the weights' slopes, and whether it is inside."""
     knots, x = np.asarray(self.x, float), np.asarray(x, float).ravel()
     inside = np.ones(x.shape, bool) if self._extrapolate else (x >= knots[0]) & (x <= knots[-1])
     if self._kind == "linear":
@@ -313,7 +313,7 @@ def _known_method(given: dict) -> None:
 
 
 def _corners(self: Any, xi: Any, method: Any) -> tuple:
-    """The corners of the cells of each place: their indices and, by axis, the weights and their slopes."""
+    """The corners of each point's cell: their indices and, by axis, the weights and their slopes."""
     xi = np.asarray(xi, float)
     xi = xi.reshape(-1, len(self.grid))
     inside, axes = np.isfinite(xi).all(1), []

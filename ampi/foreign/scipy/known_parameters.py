@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""The parameters of SciPy's functions that the rules were written for, from SciPy 1.15 to 1.18."""
+"""Parameters of SciPy's functions for which the rules were written (SciPy 1.15 to 1.18)."""
 
 from __future__ import annotations
 

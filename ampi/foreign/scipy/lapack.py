@@ -1,4 +1,4 @@
-"""`scipy.linalg.lapack`: systems with tridiagonal matrices (``gtsv``). All its other functions are refused."""
+"""`scipy.linalg.lapack`: tridiagonal systems (``gtsv``); all other functions are refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _GTSV = inspect.Signature(
 
 
 def _of_gtsv(function: Any) -> dict[str, Any]:
-    """The adjoints of ``du2, d, du, x, info = gtsv(dl, d, du, b)``: one more system, with the conjugate transpose."""
+    """The adjoints of ``du2, d, du, x, info = gtsv(dl, d, du, b)``, by a system with the conjugate transpose."""
 
     def solved(g: Any, dl: Any, d: Any, du: Any, result: Any) -> tuple[Any, Any]:
         if isinstance(g[3], TrackedArray):  # recorded to be transposed: for all four results

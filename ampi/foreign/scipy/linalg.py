@@ -1,6 +1,6 @@
-"""`scipy.linalg`: systems of equations and decompositions of matrices; also of stacks of them.
+"""`scipy.linalg`: systems of equations and decompositions of matrices and stacks of matrices.
 
-Where a function reads one triangle of a matrix, so does its derivative: what it does not look at gets zero.  The
+Where a function reads one triangle of a matrix, so does its derivative: the other triangle gets zero. The
 formulas are those of Giles, "Collected matrix derivative results for forward and reverse mode algorithmic
 differentiation" (2008), and of Wan and Zhang, "Automatic differentiation for complex valued SVD" (2019).
 """
@@ -56,7 +56,7 @@ def _hermitian(a: Any, lower: Any) -> Any:
 
 
 def of_triangle(bar: Any, lower: Any, conjugate: bool = True) -> Any:
-    """The adjoint of the triangle that stands for a Hermitian (or symmetric) matrix, from that of the matrix."""
+    """The adjoint of the triangle that represents a Hermitian (or symmetric) matrix, from that of the matrix."""
     both = bar + (h(bar) if conjugate else t(bar))
     return _triangle(both, lower) - _diagonal(bar if not conjugate else (both - bar.real).astype(bar.dtype))
 
@@ -113,7 +113,7 @@ def _inv(g: Any, result: Any, assume_a: Any, lower: Any) -> Any:
 
 
 def _as_documented(a: Any, assume_a: Any) -> None:
-    """SciPy leaves what it does not look at in the result, or not, depending on how the matrix lies in memory."""
+    """Refuse other elements of a diagonal matrix, which SciPy may copy to the result, depending on memory layout."""
     if assume_a == "diagonal" and np.any(a != _diagonal(a)):
         raise refusal(
             "scipy.linalg.inv",
@@ -179,7 +179,7 @@ def _solve_banded_b(g: Any, l_and_u: Any, ab: Any) -> Any:
     lower, upper = (int(k) for k in l_and_u)
     turned = np.zeros_like(ab)
     n = ab.shape[-1]
-    for d in range(-upper, lower + 1):  # a[j + d, j], which is a row above or below in the transpose
+    for d in range(-upper, lower + 1):  # a[j + d, j] is in another row of the transpose
         j = slice(max(0, -d), n - max(0, d))
         i = slice(max(0, d), n + min(0, d))
         turned[..., lower - d, i] = np.conj(ab[..., upper + d, j])
@@ -367,7 +367,7 @@ define(sl.cholesky, adjoint={"a": lambda g, result, lower: _cholesky_bar(result,
 
 
 _OTHER = float(sl.cho_factor(np.array([[4.0, 1.0], [1.0, 4.0]]))[0][1, 0])
-"""What SciPy leaves in the triangle that `cho_factor` does not use: the argument's (1), since 1.18 zeros."""
+"""SciPy's content of the triangle that `cho_factor` does not use: the argument's (1), since 1.18 zeros."""
 
 
 def _cho_factor(g: Any, result: Any, lower: Any) -> Any:
@@ -508,7 +508,7 @@ def _simple(b: Any, homogeneous_eigvals: Any) -> None:
 
 
 def _eigvals(g: Any, a: Any) -> Any:
-    _, v = np.linalg.eig(a)  # in LAPACK's order, as SciPy's
+    _, v = np.linalg.eig(a)  # in LAPACK's order, as in SciPy
     return _plain_solve(h(v), np.asanyarray(g)[..., :, None] * h(v))
 
 

@@ -1,4 +1,4 @@
-"""`scipy.linalg`: pseudoinverses, functions of matrices, and matrices of few numbers."""
+"""`scipy.linalg`: pseudoinverses, functions of matrices, and structured matrices."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ define(
 
 
 def _expm_bar(g: Any, A: Any) -> Any:
-    """The adjoint of `expm`; SciPy before 1.17 has `expm_frechet` of single matrices only."""
+    """The adjoint of `expm`; `expm_frechet` only takes single matrices before SciPy 1.17."""
     if A.ndim == 2:
         return sl.expm_frechet(h(A), g, compute_expm=False)
     return np.stack([_expm_bar(g[k], A[k]) for k in range(len(A))]) if len(A) else g

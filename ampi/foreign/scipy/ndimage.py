@@ -1,7 +1,7 @@
 """`scipy.ndimage`: linear filters and interpolation of low order.
 
-The adjoint of a filter spreads each output over the elements that it was made of, and folds what lies beyond the
-borders back to where it came from.
+The adjoint of a filter distributes each output over the elements that it depends on; contributions to the extension
+beyond the borders are added to the elements that were extended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ALIASES = {"grid-mirror": "reflect", "grid-wrap": "wrap", "grid-constant": "con
 
 
 def _places(k: Any, n: int, mode: str) -> Any:
-    """Which element of an axis of length n stands for each position; -1 for none."""
+    """For each position the index of the element of an axis of length n that it repeats; -1 for none."""
     mode = _ALIASES.get(mode, mode)
     if mode == "reflect":
         k = k % (2 * n)
@@ -40,7 +40,7 @@ def _places(k: Any, n: int, mode: str) -> Any:
 
 
 def _folded(wide: Any, axis: int, n: int, before: int, mode: str) -> Any:
-    """The adjoint of an axis from that of the axis with its borders."""
+    """The adjoint of an axis from that of the extended axis."""
     places = _places(np.arange(wide.shape[axis]) - before, n, mode)
     moved = np.moveaxis(wide, axis, 0)[places >= 0]
     found = zeros((n, *moved.shape[1:]), wide.dtype, wide)
@@ -88,7 +88,7 @@ def _of_weights(g: Any, x: Any, weights: Any, axes: tuple, mode: Any, origins: l
 
 
 def _turned(weights: Any, origins: list, convolution: bool) -> tuple:
-    """What a convolution is as a correlation (without conjugation)."""
+    """Weights and origins of a convolution or correlation as those of a correlation without conjugation."""
     weights = np.asarray(weights)
     if not convolution:
         return np.conj(weights), origins
@@ -294,7 +294,7 @@ def _low_order(name: str) -> Callable:
 
 
 def _scattered(g: Any, coordinates: Any, shape: tuple, order: int, mode: str) -> Any:
-    """The adjoint of taking values of an array between its elements."""
+    """The adjoint of interpolation between the elements of an array."""
     inside = np.ones(g.shape, bool)
     taps = []
     for x, n in zip(coordinates, shape):

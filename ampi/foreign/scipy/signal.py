@@ -1,4 +1,4 @@
-"""`scipy.signal`: convolutions and linear filters; filters as functions of their coefficients as well."""
+"""`scipy.signal`: convolutions and linear filters, with derivatives with respect to coefficients as well."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _axes(axes: Any, ndim: int) -> tuple:
 
 
 def _widened(g: Any, a: tuple, b: tuple, axes: tuple, mode: str) -> Any:
-    """The adjoint of the full convolution from that of a part of it."""
+    """The adjoint of the full convolution from that of its part."""
     if mode == "full":
         return g
     full, key = list(g.shape), [slice(None)] * g.ndim
@@ -113,7 +113,7 @@ for _name in ("convolve2d", "correlate2d"):
 
 
 def _backwards(b: Any, a: Any, g: Any, axis: int) -> Any:
-    """The transpose of a filter that starts at rest: the same filter, with time running backwards."""
+    """The transpose of a filter without initial state: the same filter backwards in time."""
     return np.flip(sg.lfilter(np.conj(b), np.conj(a), np.flip(g, axis), axis), axis)
 
 
@@ -155,7 +155,7 @@ def _lfilter(b: Any, a: Any, x: Any, axis: int = -1, zi: Any = None) -> Any:
     x = _array(x)
     if zi is None:
         return _from_rest(b, a, x, axis)
-    # An initial state is as if these were the first values behind the zeros of the filter.
+    # An initial state acts as the first inputs of the filter without its zeros (numerator a[0]).
     zi, n, order = _array(zi), x.shape[axis], max(len(b), len(a)) - 1
     if n < order:
         raise refusal("scipy.signal.lfilter", " for fewer values than its state has")
@@ -264,7 +264,7 @@ def _savgol_filter(
     half, t = window_length // 2, np.arange(window_length)
     fit = np.linalg.pinv(np.vander(t, polyorder + 1))
     values = np.array([np.polyval(np.polyder(p, deriv), t) for p in np.eye(polyorder + 1)]).T / delta**deriv
-    ends = values @ fit  # of a window's values: those of its polynomial
+    ends = values @ fit  # values of the polynomial that fits a window
     first = np.matmul(x[..., :window_length], ends[:half].T)
     last = np.matmul(x[..., -window_length:], ends[window_length - half :].T)
     return np.moveaxis(np.concatenate([first, y[..., half : y.shape[-1] - half], last], -1), -1, axis)

@@ -1,4 +1,4 @@
-"""SciPy's own Python source of a function, differentiated: with `ampi.numpy` in the place of NumPy."""
+"""Copies of functions of SciPy's Python source that compute with `ampi.numpy` instead of NumPy."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from ...interception.hooks import hook_of
 
 
 def with_ours(function: Any, **replaced: Any) -> Callable:
-    """A copy of a function of SciPy's that computes with `ampi.numpy`, as do those that it calls, unless they have a
-    rule; ``replaced``: others of the names in it."""
+    """A copy of a function of SciPy's that computes with `ampi.numpy`; ``replaced`` gives other names in it.
+
+    Functions that it calls are copied in the same way, unless they have a rule.
+    """
     return _copied(function, replaced, {})
 
 
@@ -48,7 +50,7 @@ def _copied(function: Any, replaced: dict, made: dict[int, Any]) -> Any:
 
 
 def _is_open(function: Any) -> bool:
-    """Whether a function has no rule of its own."""
+    """Return whether a function has no rule of its own."""
     from .guards import refuse
 
     found = hook_of(function)

@@ -1,7 +1,7 @@
 """`scipy.sparse`: matrices with active entries, and their products with active arrays.
 
-A matrix is its arrays: data and indices.  Here are constructors, products with arrays, and what is made of other
-methods; `sparse_entries` has the idea, and `sparse_arithmetic` what is computed of two matrices.
+A matrix is represented by its arrays: data and indices. This module has constructors, products with arrays, and methods
+that are composed of others; `sparse_entries` explains the method, `sparse_arithmetic` has operations on two matrices.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .sparse_entries import (
 
 
 def sampled(a: Any, left: Any, right: Any) -> tuple:
-    """The adjoints of a matrix's arrays where that of the matrix is left @ rightᴴ."""
+    """The adjoints of a matrix's arrays if the matrix's adjoint is left @ rightᴴ."""
     (row, column), picks = places_of(a)
     if np.ndim(left) == 1 and np.ndim(right) == 1:
         bar = left[row] * np.conj(right[column])
@@ -64,7 +64,7 @@ def _product_by_other(g: Any, self: Any, shape: Any) -> Any:
 def _product_by_self(g: Any, self: Any, other: Any) -> Any:
     if self.ndim != 2:
         raise refusal("scipy.sparse: a product", " of a matrix with active data that is not two-dimensional")
-    return sampled(self, np.reshape(g, (self.shape[0], *np.shape(other)[1:])), other)  # SciPy's may be a number
+    return sampled(self, np.reshape(g, (self.shape[0], *np.shape(other)[1:])), other)  # SciPy's result may be a number
 
 
 def _matmul(adjoint: Callable, found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
@@ -98,14 +98,14 @@ for _dispatch in {ss._base._spbase._matmul_dispatch, ss._coo._coo_base._matmul_d
 
 
 def _not_kept(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
-    """A method that gives a matrix of a format that keeps numbers of Python's."""
+    """Refuse a method that returns a matrix in a format that keeps Python's numbers."""
     if any_active(tape, arguments, keywords):
         raise refusal(name_of(found, arguments), " for active entries", INSTEAD)
     return found.original(*arguments, **keywords)
 
 
 def through(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
-    """A method that is made of others which have rules: what it gives of active arrays is active."""
+    """A method composed of others with rules: its results for active arrays must be active."""
     result = found.original(*arguments, **keywords)
     if any_entries(tape, arguments, keywords) and result is not NotImplemented and not any_active(tape, result):
         if any(np.size(x) for x in parts(result) if _is_inexact(x)):
@@ -118,7 +118,7 @@ def _is_inexact(x: Any) -> bool:
 
 
 def as_it_is(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
-    """A method that is made of others, whose derivative may be zero, or which yields its results."""
+    """A method composed of others, whose derivative may be zero, or which yields its results."""
     return found.original(*arguments, **keywords)
 
 
@@ -131,13 +131,13 @@ def first(x: Any) -> Any:
 
 
 def keep_track(a: Any) -> None:
-    """Have the data of a matrix be an array of ours, so that active values can be assigned to it."""
+    """Make the data of a matrix an `ampi.ndarray`, so that active values can be assigned to it."""
     if a.format in INDICES and is_inexact(vars(a).get("data")):
         a.data = tracked(a.data)
 
 
 def _copy(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
-    """`copy`: of data that nobody else has."""
+    """`copy` of a matrix; its data is tracked."""
     if any_active(tape, arguments):
         return _move(found, tape, arguments, keywords)
     result = found.original(*arguments, **keywords)
@@ -146,7 +146,7 @@ def _copy(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
 
 
 def _made(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
-    """A matrix of active data with indices, of an active array, or of another matrix."""
+    """Construct a matrix from active data and indices, an active array, or another matrix."""
     self, *given = arguments
     names = dict(zip(("arg1", "shape", "dtype", "copy"), given))
     named = {**names, **keywords}
@@ -225,7 +225,7 @@ _move_in_place = moving("self", "x", "value", "values", in_place=True)
 
 
 def _changed(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
-    """A method that moves the elements of its matrix about in place, and may set some."""
+    """A method that moves elements of its matrix in place, and may set some."""
     if any_active(tape, arguments, keywords):
         if arguments[0].format not in INDICES:
             raise refusal(name_of(found, arguments), " for active entries", INSTEAD)
@@ -246,7 +246,7 @@ def _handler(cls: type, name: str) -> tuple[Callable, str] | None:
 
 
 for _kind in ("array", "matrix"):
-    define_class(getattr(ss, f"dok_{_kind}"), lambda a: ((), a), lambda _, a: a)  # a dictionary of plain numbers
+    define_class(getattr(ss, f"dok_{_kind}"), lambda a: ((), a), lambda _, a: a)  # dictionaries of plain numbers
 
 for _cls in {
     base
@@ -286,7 +286,7 @@ hook(ss.find, arithmetic.find, "scipy.sparse.find")
 
 
 def _written(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
-    """A function that writes a matrix into a file: its values."""
+    """A function that writes the values of a matrix to a file."""
     return found.original(*mapped(plain_of, arguments), **keywords)
 
 

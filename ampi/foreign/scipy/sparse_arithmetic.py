@@ -1,6 +1,7 @@
-"""`scipy.sparse`: what is computed of the entries of one matrix, or of two.
+"""`scipy.sparse`: arithmetic with the entries of one or two matrices.
 
-Each is given by its terms: a product of two matrices is the sum over pairs of entries, a sum has the entries of both.
+Each operation is defined by its terms: a product of two matrices is a sum over pairs of entries, a sum has the entries
+of both.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from .sparse_entries import (
 
 
 def _exactly(found: Hook, *arguments: Any, **keywords: Any) -> Any:
-    """What SciPy gives."""
+    """SciPy's own result."""
     with passive():
         return found.original(*map(copied, arguments), **keywords)
 
@@ -56,7 +57,7 @@ def _joined(*pairs: Any) -> tuple[np.ndarray, Any]:
 
 
 def scaled(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
-    """A product with a number, which may be active as well as the data."""
+    """A product with a number; the number and the data may be active."""
     self, other = arguments[:2]
     if not any_active(tape, self, other):
         return found.original(*arguments, **keywords)
@@ -87,7 +88,7 @@ def scaled_in_place(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -
         return NotImplemented  # a new matrix
     if isinstance(self.data, TrackedArray):
         return found.original(self, other)
-    exact = _exactly(found, self, other)  # which raises for a type that cannot take it
+    exact = _exactly(found, self, other)  # raises an error for a dtype that does not fit
     k = as_array(other)
     data = self.data * (1.0 / k if found.name.endswith("/=") else k)
     self.data = with_values(found.name, tape, data.astype(exact.dtype, copy=False), exact.data, [self.data])
@@ -95,7 +96,7 @@ def scaled_in_place(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -
 
 
 def of_number_or_matrix(method: str, found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
-    """``A + B`` and ``A - B``, which SciPy hands on, but for numbers."""
+    """``A + B`` and ``A - B``, which SciPy passes on to other methods, except for numbers."""
     self, other = arguments
     if not any_active(tape, self, other):
         return found.original(self, other)
@@ -115,7 +116,7 @@ def sum_of_two(sign: int, found: Hook, tape: Tape, arguments: tuple, keywords: d
     if not any_active(tape, self, other):
         return found.original(*arguments, **keywords)
     keys, data = entries(other)
-    if keywords.get("sub") or any(arguments[2:]):  # of two matrices of diagonals
+    if keywords.get("sub") or any(arguments[2:]):  # of two diagonal-format matrices
         sign = -1
     exact = _exactly(found, *arguments, **keywords)
     return _given(found, tape, exact, *_joined(entries(self), (keys, sign * data)))
@@ -156,7 +157,7 @@ def total(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
 
 
 def without_zeros(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
-    """A.eliminate_zeros(): active entries stay, for their derivatives are not zero."""
+    """A.eliminate_zeros(): active entries stay, since their derivatives may not be zero."""
     if any_active(tape, arguments):
         return None
     detach(arguments[0])
@@ -186,7 +187,7 @@ def product(found: Hook, tape: Tape, self: Any, other: Any) -> Any:
 
 
 def _spread(a: Any, shape: tuple) -> tuple[np.ndarray, Any]:
-    """The entries of a matrix that is broadcast to a shape."""
+    """The entries of a matrix after broadcasting to a shape."""
     keys, data = entries(a)
     own = (1,) * (len(shape) - a.ndim) + a.shape
     if own == shape:
@@ -201,7 +202,7 @@ def _spread(a: Any, shape: tuple) -> tuple[np.ndarray, Any]:
 
 
 def multiplied(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
-    """A.multiply(B): the product of elements with those of a number, an array or a matrix."""
+    """A.multiply(B): the elementwise product with a number, an array or a matrix."""
     if not any_active(tape, arguments, keywords):
         return found.original(*arguments, **keywords)
     self, other = found.signature.bind(*arguments, **keywords).args
@@ -221,7 +222,7 @@ def multiplied(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any
 
 
 def extreme(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
-    """A.maximum(B) and A.minimum(B), of a matrix, an array, or a number that leaves zeros as they are."""
+    """A.maximum(B) and A.minimum(B) for a matrix, an array, or a number that keeps zeros."""
     if not any_active(tape, arguments, keywords):
         return found.original(*arguments, **keywords)
     import ampi.numpy as anp
@@ -244,7 +245,7 @@ def extreme(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
 
 
 def kron(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
-    """The Kronecker product: all pairs of an entry of A with one of B."""
+    """The Kronecker product: all pairs of an entry of A and one of B."""
     if not any_active(tape, arguments, keywords):
         return found.original(*arguments, **keywords)
     given = found.signature.bind(*arguments, **keywords).arguments
@@ -267,7 +268,7 @@ def _rows_and_columns(a: Any) -> tuple:
 
 
 def find(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
-    """Rows, columns and values of the entries, in SciPy's order; those that happen to be zero are among them."""
+    """Rows, columns and values of the entries, in SciPy's order, zero values included."""
     if not any_active(tape, arguments, keywords):
         return found.original(*arguments, **keywords)
     (a,) = found.signature.bind(*arguments, **keywords).args

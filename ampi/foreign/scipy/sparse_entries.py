@@ -1,12 +1,12 @@
-"""Entries of sparse matrices: where a function of SciPy has put them, and matrices of sums of entries.
+"""Entries of sparse matrices: entries moved by SciPy's functions, and matrices of sums of entries.
 
-A matrix is a list of triplets: places that are constant, and values that may be active.  Whatever a function of SciPy
-computes, its result has the structure (and the values) that SciPy gives it, and entries that are
+A matrix is a list of triplets: constant positions, and values that may be active. The result of a SciPy function has
+SciPy's structure (and values), and its entries are
 
-* *moved*: found by asking the function itself, with numbers in the place of the values that say where each came from;
-* *sums of terms*: products of entries of two matrices, or entries that stand at the same place.
+* *moved*: the function itself is run with indices instead of the values, which shows where each entry came from;
+* *sums of terms*: products of entries of two matrices, or entries at the same position.
 
-SciPy drops entries whose value is zero; here they stay, for their derivatives are not.
+SciPy drops entries with value zero; here they stay, since their derivatives may not be zero.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ INDICES = {
     "coo": ("coords",),
     "dia": ("offsets",),
 }
-"""The formats whose entries may be active, and what they have beside their data."""
+"""Formats whose entries may be active, and the names of their index arrays."""
 
 INSTEAD = "build the matrix from its entries and their places, scipy.sparse.coo_array((data, (row, column)), shape=...)"
 
@@ -45,15 +45,15 @@ INSTEAD = "build the matrix from its entries and their places, scipy.sparse.coo_
 def take_apart(a: Any) -> tuple:
     """The arrays of a sparse matrix, its data first, and the matrix."""
     if "data" not in vars(a):
-        return (), a  # which is being made
+        return (), a  # under construction
     return (a.data, *[getattr(a, name) for name in INDICES[a.format]]), a
 
 
 def put_together(arrays: tuple, a: Any) -> Any:
     """The same matrix with other arrays.
 
-    SciPy sorts data and indices in place, in functions that only read as well (comparisons, counts): a plain matrix in
-    the place of an active one has arrays of its own.
+    SciPy sorts data and indices in place, even in functions that only read (comparisons, counts): a plain matrix that
+    replaces an active one has its own arrays.
     """
     data = arrays[0]
     if isinstance(a.data, TrackedArray) and not isinstance(data, TrackedArray):
@@ -70,14 +70,14 @@ def _index(x: np.ndarray) -> np.ndarray:
 
 
 def holding(a: Any, data: Any) -> Any:
-    """The same matrix on the same indices, with other data."""
+    """The same matrix with the same indices and other data."""
     made = copy.copy(a)
     made.data = data
     return made
 
 
 def with_data(a: Any, data: Any) -> Any:
-    """The same matrix, with indices of its own, and other data."""
+    """The same matrix with its own indices and other data."""
     made = holding(a, data)
     for name in INDICES[a.format]:
         setattr(made, name, mapped(_index, getattr(a, name)))
@@ -90,32 +90,32 @@ for _format in INDICES:
 
 
 def detach(a: Any) -> None:
-    """Give a matrix arrays of its own before SciPy writes into them, which no tape would see."""
+    """Give a matrix its own arrays before SciPy writes into them without the tape's notice."""
     data = vars(a).get("data")
     if isinstance(data, np.ndarray) and storage_of(data) is not None:
         vars(a).update(vars(with_data(a, tracked(np.array(plain_of(data))))))
 
 
 def copied(x: Any) -> Any:
-    """A plain copy, which a function may change."""
+    """A plain copy that a function may change."""
     if ss.issparse(x) and x.format in INDICES:
         return with_data(x, np.array(plain_of(x.data)))
     return np.array(plain_of(x))[()] if isinstance(x, TrackedArray) else x
 
 
 def numbered(a: Any) -> Any:
-    """The matrix with the numbers of its data's elements (from 1) in their place."""
+    """The matrix with the indices of its data's elements (from 1) instead of their values."""
     numbers = np.arange(1.0, a.data.size + 1).reshape(a.data.shape)
     return with_data(a, numbers)
 
 
 def indices_of(numbers: np.ndarray) -> np.ndarray:
-    """Numbers of elements as indices; -1 where there is none."""
+    """Numbers from 1 as indices from 0; -1 for none."""
     return np.rint(numbers.real).astype(np.intp) - 1
 
 
 def name_of(found: Hook, arguments: tuple) -> str:
-    """What the program calls a function, or a method of the class that the matrix has."""
+    """The public name of a function, or of a method with the matrix's class."""
     own = type(arguments[0])
     if ":" in found.name:
         return found.name
@@ -126,7 +126,7 @@ def name_of(found: Hook, arguments: tuple) -> str:
 
 
 def keys_of(coords: tuple, shape: tuple) -> np.ndarray:
-    """Places as positions in C order."""
+    """Coordinates as flat positions in C order."""
     keys = np.zeros(len(coords[0]) if coords else 1, np.int64)
     for c, n in zip(coords, shape):
         keys = keys * n + c
@@ -134,7 +134,7 @@ def keys_of(coords: tuple, shape: tuple) -> np.ndarray:
 
 
 def coords_of(keys: np.ndarray, shape: tuple) -> tuple:
-    """Positions in C order as places."""
+    """Flat positions in C order as coordinates."""
     coords = []
     for n in shape[::-1]:
         coords.append(keys % max(n, 1))
@@ -143,7 +143,7 @@ def coords_of(keys: np.ndarray, shape: tuple) -> tuple:
 
 
 def places_of(a: Any) -> tuple[tuple, np.ndarray | None]:
-    """The places of a matrix's entries, and which elements of its data these are; None: all, in order."""
+    """The coordinates of a matrix's entries, and their indices in its data; None: all, in order."""
     if a.format == "coo":
         return a.coords, None
     if a.format in ("csr", "csc") and a.ndim == 2:
@@ -159,7 +159,7 @@ def places_of(a: Any) -> tuple[tuple, np.ndarray | None]:
 
 
 def entries(a: Any) -> tuple[np.ndarray, Any]:
-    """The positions of a matrix's entries, and their values: one array, which may be active."""
+    """The positions of a matrix's entries, and an array of their values, which may be active."""
     if a.format not in INDICES:
         with passive():
             a = a.tocoo()
@@ -169,7 +169,7 @@ def entries(a: Any) -> tuple[np.ndarray, Any]:
 
 
 def added(data: Any, slots: np.ndarray, n: int) -> Any:
-    """An array of n sums of the values that have the same slot."""
+    """An array of n sums of the values with the same slot."""
     import ampi.numpy as anp
 
     if len(slots) == n:
@@ -183,12 +183,12 @@ def added(data: Any, slots: np.ndarray, n: int) -> Any:
 
 
 def any_entries(tape: Tape, *given: Any) -> bool:
-    """Whether a part of an argument is active, and has elements."""
+    """Return whether a part of an argument is active and has elements."""
     return any(x.size and is_active(tape, x) for x in parts(given) if isinstance(x, np.ndarray))
 
 
 def with_values(name: str, tape: Tape, made: Any, exact: Any, given: list) -> Any:
-    """`exactly`, where there may be no elements at all."""
+    """`exactly` for arrays that may be empty."""
     is_known = is_active(tape, made) or any_entries(tape, given)
     if isinstance(exact, np.matrix):
         return as_matrix(exactly(name, tape, made, np.asarray(exact), given)) if is_known else exact
@@ -196,19 +196,19 @@ def with_values(name: str, tape: Tape, made: Any, exact: Any, given: list) -> An
 
 
 def summed(keys: np.ndarray, data: Any) -> tuple[np.ndarray, Any]:
-    """The same entries in order, with those at one place in one."""
+    """The entries in order, with those at the same position added up."""
     distinct, slots = np.unique(keys, return_inverse=True)
     return distinct, added(data, slots, len(distinct))
 
 
 def dense_of(name: str, tape: Tape, exact: Any, keys: np.ndarray, data: Any) -> Any:
-    """What a function has given, as sums of values at positions of that array (or number)."""
+    """A function's dense result as sums of values at its positions."""
     made = added(data, keys, np.size(exact)).reshape(np.shape(exact))
     return with_values(name, tape, made, exact, [data])
 
 
 def matrix_of(name: str, tape: Tape, exact: Any, keys: np.ndarray, data: Any) -> Any:
-    """The matrix that a function has given, as sums of values at positions; those that it has left out, it gets."""
+    """A function's sparse result as sums of values at positions; entries that SciPy left out are added."""
     coords, slots = places_of(exact)
     own = keys_of(coords, exact.shape)
     slots = np.arange(len(own)) if slots is None else slots
@@ -224,7 +224,7 @@ def matrix_of(name: str, tape: Tape, exact: Any, keys: np.ndarray, data: Any) ->
         made = added(data, slots[order[place]], exact.data.size).reshape(exact.data.shape)
         return holding(exact, with_values(name, tape, made, exact.data, [data]))
     places = np.unique(np.concatenate([own, keys]))
-    values = np.zeros(len(places), exact.dtype if own.size else data.dtype)  # of nothing, it has any
+    values = np.zeros(len(places), exact.dtype if own.size else data.dtype)  # the dtype of an empty sum is arbitrary
     np.add.at(values, np.searchsorted(places, own), exact.data.reshape(-1)[slots])
     made = with_values(name, tape, added(data, np.searchsorted(places, keys), len(places)), values, [data])
     kind = "array" if isinstance(exact, ss.sparray) else "matrix"
@@ -236,7 +236,7 @@ def matrix_of(name: str, tape: Tape, exact: Any, keys: np.ndarray, data: Any) ->
 
 
 def coalesced(a: Any) -> Any:
-    """A matrix with those of its entries in one that stand at the same place."""
+    """A matrix with the entries at the same position added up."""
     tape = current()
     if tape is None or a.format == "dia" or not a.data.size:
         return a
@@ -250,14 +250,14 @@ def coalesced(a: Any) -> Any:
 
 
 class Numbers:
-    """Arrays and matrices, with complex numbers in the place of their values: which of all elements it is, and 1j."""
+    """Arrays and matrices with complex numbers instead of their values: the index of the element, plus 1j."""
 
     def __init__(self) -> None:
         self.sources: list = []
         self.count = 0
 
     def of(self, x: Any) -> Any:
-        """Numbers for everything in lists of matrices, arrays and numbers."""
+        """Indices for all elements in lists of matrices, arrays and numbers."""
         if isinstance(x, np.ndarray) and x.dtype == object:
             x = x.tolist()
         if x is None or isinstance(x, str):
@@ -279,17 +279,17 @@ class Numbers:
 
 
 def numbers_of(x: Any) -> np.ndarray:
-    """The numbers in what a function has given."""
+    """The indices in a function's result."""
     return np.asarray(x.data if ss.issparse(x) else x)
 
 
 def are_sums(places: Any) -> bool:
-    """Whether a function has added numbers of several elements."""
+    """Return whether a function has added the indices of several elements."""
     return bool((numbers_of(places).imag > 1.5).any())
 
 
 def _picked(name: str, tape: Tape, sources: list, exact: Any, places: Any) -> Any:
-    """What a function gave, with the elements of its arguments where their numbers are."""
+    """A function's result, with the elements of its arguments instead of their indices."""
     import ampi.numpy as anp
 
     flat = [x.reshape(-1) for x in sources]
@@ -302,19 +302,19 @@ def _picked(name: str, tape: Tape, sources: list, exact: Any, places: Any) -> An
         return holding(places, result)
     if not ss.issparse(exact):
         return with_values(name, tape, result, exact, sources)
-    if not _has_places(exact, places):  # without the zeros, which have derivatives
+    if not _has_places(exact, places):  # SciPy left out zeros, which have derivatives
         return holding(places, result.astype(exact.dtype, copy=False))
     return holding(exact, with_values(name, tape, result, exact.data, sources))
 
 
 def _has_places(a: Any, b: Any) -> bool:
-    """Whether two matrices of one format have their entries at the same places."""
+    """Return whether two matrices of one format have their entries at the same positions."""
     arrays = [list(parts(x))[1:] for x in (a, b)]
     return a.data.shape == b.data.shape and all(np.array_equal(x, y) for x, y in zip(*arrays))
 
 
 def each(function: Callable, x: Any) -> Any:
-    """A function of the matrices and arrays in lists."""
+    """Apply a function to the matrices and arrays in lists."""
     if isinstance(x, (list, tuple)):
         return [each(function, item) for item in x]
     if isinstance(x, np.ndarray) and x.dtype == object:
@@ -327,8 +327,7 @@ def _with_one_entry_each(x: Any) -> Any:
 
 
 def moving(*names: str, in_place: bool = False) -> Callable:
-    """The handler of a function that moves the elements of some of its arguments, or of a method that does so in its
-    matrix."""
+    """The handler of a function that moves the elements of its arguments, or of such a method of a matrix."""
 
     def handle(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
         if not any_active(tape, arguments, keywords):
@@ -374,11 +373,11 @@ def moving(*names: str, in_place: bool = False) -> Callable:
 
 
 STAYING = set("tocsr tocsc tocoo todia tobsr asformat toarray todense".split())
-"""Methods that leave all entries where they are."""
+"""Methods that keep the positions of all entries."""
 
 
 def into(made: Any, out: Any, name: str) -> Any:
-    """A result, or the array into which it was to be written."""
+    """A result, or the output array to which it is written."""
     if out is None:
         return made
     assign(out, made, name)
@@ -386,8 +385,7 @@ def into(made: Any, out: Any, name: str) -> Any:
 
 
 def placed(self: Any, name: str, tape: Tape, run: Callable, source: Any) -> None:
-    """Have a new matrix hold the entries of another one, or of a dense array: ``run(matrix, source, exact)`` makes it
-    of plain ones."""
+    """Set a matrix to the entries of another one or of a dense array, as ``run(matrix, source, exact)`` does."""
     numbers = Numbers()
     with passive():
         places = copy.copy(self)
@@ -401,7 +399,7 @@ def placed(self: Any, name: str, tape: Tape, run: Callable, source: Any) -> None
 
 
 def as_array(x: Any) -> Any:
-    """Lists with active numbers as one array; everything else that is no sparse matrix as an array of ours."""
+    """Convert lists with active numbers, and anything that is no sparse matrix, to an `ampi.ndarray`."""
     if ss.issparse(x):
         return x
     x = from_nested(x)

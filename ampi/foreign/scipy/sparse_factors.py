@@ -1,6 +1,6 @@
-"""`scipy.sparse.linalg`: factors of sparse matrices, and solutions of systems by them.
+"""`scipy.sparse.linalg`: factors of sparse matrices, and solutions of systems with them.
 
-The adjoint system is solved with the same factors, of which SciPy solves with the (conjugate) transpose as well.
+The adjoint system is solved with the same factors, which also solve systems with the (conjugate) transpose.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _approximating: ContextVar[bool] = ContextVar("_approximating", default=False)
 
 @contextmanager
 def as_preconditioners() -> Iterator[None]:
-    """Inside, factors are preconditioners: what they give is no part of any result."""
+    """Context in which factors are preconditioners, which do not change results."""
     token = _approximating.set(True)
     try:
         yield
@@ -57,7 +57,7 @@ replace_method(_superlu, "solve", lambda _: _lu_solve)
 
 
 def factored_solve(A: Any, rhs: Any, factors: Any, trans: str) -> Any:
-    """The solution of a system of which there are factors."""
+    """The solution of a system by its factors."""
     return _original_solve(factors, rhs, trans)
 
 
@@ -83,15 +83,15 @@ define_twice(
 
 
 class Factors:
-    """What `splu` gives of a matrix with active entries: SuperLU's object, and the matrix.
+    """Result of `splu` for a matrix with active entries: SuperLU's object and the matrix.
 
     Attributes
     ----------
     factors : SuperLU
-        Its other attributes are attributes here.
+        Its attributes are attributes of this object as well.
     matrix : sparse array
     exact : bool
-        The factors are those of the matrix, and not of one near to it (`spilu`).
+        True if the factors are those of the matrix, not of an approximation (`spilu`).
     """
 
     def __init__(self, factors: Any, matrix: Any, exact: bool) -> None:
@@ -135,7 +135,7 @@ hook(sl.spilu, _factors, "scipy.sparse.linalg.spilu")
 
 
 def _factorized(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
-    """`factorized`: a function that solves."""
+    """`factorized`, which returns a function that solves the system."""
     if not any_active(tape, arguments, keywords):
         return found.original(*arguments, **keywords)
     return sl.splu(*arguments, **keywords).solve

@@ -1,7 +1,7 @@
-"""`scipy.sparse.linalg`: solutions of sparse systems, by solving the system of the conjugate transpose.
+"""`scipy.sparse.linalg`: solutions of sparse systems, differentiated by systems with the conjugate transpose.
 
-Iterative solvers are taken for what they converge to.  The adjoint system is solved by the same method with the same
-relative tolerance, of which the derivative has the order of magnitude; initial guess and preconditioner do not count.
+Iterative solvers are treated as if they had converged. The adjoint system is solved by the same method with the same
+relative tolerance, which is the order of the derivative's error; initial guess and preconditioner have no influence.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .sparse_entries import as_array, copied, matrix_of, numbered
 
 
 def _matrix_bar(a: Any, left: Any, right: Any) -> Any:
-    """The adjoint of a matrix (sparse: of its arrays) where it is left @ rightᴴ."""
+    """The adjoint left @ rightᴴ of a matrix (of the arrays of a sparse one)."""
     if isinstance(a, sl._interface.MatrixLinearOperator):
         a = a.A
     if ss.issparse(a):
@@ -47,7 +47,7 @@ def _adjoint_of(a: Any) -> Any:
 
 
 def _adjoint_of_preconditioner(M: Any) -> Any:
-    """None for one that says nothing of its adjoint: the adjoint system is solved without."""
+    """The adjoint of a preconditioner; None if it has none, and the adjoint system is solved without."""
     if isinstance(M, sl.LinearOperator):
         try:
             M.rmatvec(np.zeros(M.shape[0], M.dtype))
@@ -74,7 +74,7 @@ define_twice(
 
 
 def _solved_sparse(rule: Callable, found: Hook, tape: Any, arguments: tuple, keywords: dict) -> Any:
-    """`spsolve`; a sparse right-hand side gives a matrix with all entries, whether they are zero or not."""
+    """`spsolve`; with a sparse right-hand side the result has all entries, zeros included."""
     given = found.signature.bind(*arguments, **keywords).arguments
     b = given.get("b")
     if not ss.issparse(b) or not any_active(tape, arguments, keywords):
@@ -125,7 +125,7 @@ def _solver(solve: Callable) -> None:
 
     def bar(g: Any, A: Any, b: Any, given: dict) -> Any:
         settings = {name: x for name, x in given.items() if name != "M"}
-        if settings.get("atol"):  # which is for the right-hand side's scale
+        if settings.get("atol"):  # an absolute tolerance has the right-hand side's scale
             settings["atol"] *= np.linalg.norm(g) / max(np.linalg.norm(b), np.finfo(float).tiny)
         if given.get("shift"):
             settings["shift"] = np.conj(given["shift"])
@@ -166,7 +166,7 @@ def _solver(solve: Callable) -> None:
 
 
 def _asking(function: Callable, names: tuple) -> Callable:
-    """A function whose signature names what it needs."""
+    """Give an adjoint a signature with the parameters that it needs."""
 
     def adjoint(g: Any, **needed: Any) -> Any:
         return function(g, **needed)
@@ -186,7 +186,7 @@ for _name in "cg bicg bicgstab cgs gmres lgmres minres gcrotmk".split():
 
 
 def _least_squares(solve: Callable, norms: dict[int, str]) -> None:
-    """Solutions of least squares; of minimal norm, where there are several.
+    """Solutions of least squares problems, with minimal norm if there are several.
 
     With the pseudoinverse A⁺ and the residual r: dx = A⁺ db - A⁺ dA x + A⁺ A⁺ᴴ dAᴴ r + (1 - A⁺ A) dAᴴ A⁺ᴴ x (Golub and
     Pereyra, "The differentiation of pseudo-inverses and nonlinear least squares problems", 1973).
@@ -241,7 +241,7 @@ def _least_squares(solve: Callable, norms: dict[int, str]) -> None:
 
 
 class _Estimate(BaseAdjoint):
-    """Norms and variances that iterations estimate on their way: their derivatives are not known."""
+    """Norms and variances that the iterations estimate, whose derivatives are not known."""
 
     __slots__ = ("name", "result")
     second_order = "linear"
@@ -255,7 +255,7 @@ class _Estimate(BaseAdjoint):
             raise refusal(self.name, " that gives estimates of norms and variances (but its solution and residual)")
 
     def tangent(self, push: Any) -> None:
-        """Not a number, whatever uses it."""
+        """The tangent of an estimate: NaN."""
         push.put(self.result, np.full(self.result.shape, np.nan))
 
 

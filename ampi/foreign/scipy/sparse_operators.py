@@ -46,7 +46,7 @@ hook(sl.aslinearoperator, _of_matrix, "scipy.sparse.linalg.aslinearoperator")
 
 
 def require_matrix(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> None:
-    """Raise if a system's operator has active parts and is not that of one matrix."""
+    """Raise an error if a system's operator has active parts and is not made of one matrix."""
     given = found.signature.bind(*arguments, **keywords).arguments
     a = given.get("A")
     if isinstance(a, sl.LinearOperator) and not isinstance(a, OfMatrix) and any_active(tape, a):
@@ -93,7 +93,7 @@ def _applied(rule: Callable, adjoint: bool, found: Hook, tape: Tape, arguments: 
     if isinstance(self, OfMatrix):
         return (h(self.A) if adjoint else self.A) @ x
     rows = self.shape[1 if adjoint else 0]
-    y = getattr(self, f"_{found.__name__}")(x)  # SciPy's own method makes plain arrays of them
+    y = getattr(self, f"_{found.__name__}")(x)  # SciPy's own method converts to plain arrays
     return y.reshape(rows) if x.ndim == 1 else y.reshape(rows, -1)
 
 
@@ -122,7 +122,7 @@ for _name in "__new__ __add__ __sub__ __neg__ __rmul__ __pow__ __truediv__".spli
 
 
 def _tried(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
-    """The dtype of an operator, for which it is applied to any vector."""
+    """The dtype of an operator, found by applying it to a vector."""
     with as_preconditioners():
         return found.original(*arguments, **keywords)
 

@@ -1,10 +1,8 @@
-"""`scipy.special`: elementwise functions, whose partial derivatives are those of `kernel.runtime.special_table`, and
-other functions.
+"""`scipy.special`: elementwise functions with the partial derivatives of `kernel.runtime.special_table`, and others.
 
-Expressions of the table become functions of arrays, which second derivatives differentiate in turn.  An argument whose
-derivative needs a function that only kernels have (mostly an order, a parameter) is left to them (see
-`ampi.foreign.compiled_ufuncs`); it is an error where they do not know it either.  What stands neither there nor in
-autograd's table is an error as well.
+Expressions of the table become functions of arrays, which second order differentiates again. If the derivative with
+respect to an argument (mostly an order or a parameter) needs a function that only kernels have, a kernel computes it
+(`ampi.foreign.compiled_ufuncs`). Functions that are neither in the table nor in autograd's are refused.
 """
 
 from __future__ import annotations
@@ -29,11 +27,11 @@ from ...rules.definitions import define
 # -------------------------------------------------------------------------------- expressions of the table, for arrays
 
 _NAMES = {"x": "x", "y": "y", "z": "w", "w": "v", "r": "z"}
-"""Arguments and result, in the table and in rules of elementwise functions (see `ampi.arrays.elementwise`)."""
+"""Names of arguments and result in the table, and in the rules of `ampi.arrays.elementwise`."""
 
 
 class _OfArrays(ast.NodeTransformer):
-    """An expression of the table with NumPy's choices of elements, which looks its functions up."""
+    """Transformer of an expression of the table: conditions become `numpy.where`."""
 
     def __init__(self) -> None:
         self.used: set[str] = set()
@@ -52,7 +50,7 @@ class _OfArrays(ast.NodeTransformer):
 
 
 class Formula:
-    """A function of the table that SciPy does not have, of arrays; called as a ufunc is."""
+    """A function of arrays from the table that SciPy does not have; called like a ufunc."""
 
     def __init__(self, name: str, function: Callable, nin: int) -> None:
         self.__name__ = name
@@ -65,7 +63,7 @@ class Formula:
         return self.function(*inputs)
 
     def described(self) -> str:
-        """What the function is to a program: the derivative of functions of SciPy's."""
+        """The name for error messages: the derivative of functions of SciPy's."""
         return in_words(self.__name__)
 
 
@@ -75,7 +73,7 @@ def _called(text: str) -> set[str]:
 
 @functools.cache
 def _known(name: str) -> Any:
-    """A function that expressions call, for arrays; None: only kernels have it, or this version of SciPy has not."""
+    """The function of arrays for a name in expressions; None if only kernels have it, or SciPy lacks it."""
     if name in FORMULAS:
         names = [
             x for x in "xyzw" if x in {n.id for n in ast.walk(ast.parse(FORMULAS[name])) if isinstance(n, ast.Name)}
@@ -89,7 +87,7 @@ def _known(name: str) -> Any:
 
 
 def _trigamma(x: Any) -> Any:
-    """By reflection for x <= 0, where SciPy would add up a term for each integer in between."""
+    """The trigamma function, by reflection for x <= 0, where SciPy would add a term for each integer."""
     with np.errstate(all="ignore"):
         sine = np.sin(np.pi * (x - 2 * np.rint(0.5 * x)))
         right = sp.polygamma(1, np.where(x > 0, x, 1 - x))
@@ -114,10 +112,10 @@ _ELEMENTARY: dict[str, Any] = {
 
 
 def _function(text: str, parameters: tuple[str, ...] | None = None, whole: tuple[str, ...] = ()) -> Callable | None:
-    """An expression of the table as a function of arrays; None: it needs what only kernels have.
+    """An expression of the table as a function of arrays; None if it needs functions that only kernels have.
 
-    Its parameters are what the expression needs.  Python's numbers become NumPy's, which may be divided by zero;
-    those in ``whole`` stay.
+    Its parameters are the names in the expression. Python's numbers become NumPy's, which may be divided by zero,
+    except those in ``whole``.
     """
     called = _called(text) | {"where"}
     known = {name: _known(name) for name in called}
@@ -142,7 +140,7 @@ def _entries(name: str, texts: tuple[str, ...]) -> tuple:
 
 
 def _give(function: Any, name: str) -> None:
-    """Enter the rules of a function of the table."""
+    """Add the rule of a function of the table."""
     rule = elementwise.rule(name, _entries(name, PARTIALS[name]), False)
     rule.whole = WHOLE.get(name, ())
     if name not in COMPLEX:

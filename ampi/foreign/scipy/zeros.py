@@ -1,4 +1,4 @@
-"""Zeros for adjoints to add to, also while an adjoint is itself recorded for its transpose (forward mode)."""
+"""Zeros to which adjoints add, also while an adjoint is recorded to be transposed (forward mode)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from ...memory.storages import TrackedArray
 
 
 def zeros(shape: Any, dtype: Any, *adjoints: Any) -> Any:
-    """Zeros to which parts of adjoints are added: of `ampi.numpy` where one of these is."""
+    """Zeros to which parts of adjoints are added; tracked if one of these is."""
     ours = any(isinstance(g, TrackedArray) for g in adjoints)
     return anp.zeros(shape, dtype) if ours else np.zeros(shape, dtype)
