@@ -23,7 +23,7 @@ import traceback
 import hypothesis
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests" / "mpi"), str(ROOT / "tests")]
+sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
 ROUND = 50  # programs drawn with one seed on one number of ranks
 PATIENCE = 120  # seconds for one program, on a machine with other work

@@ -16,7 +16,7 @@ import warnings
 import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-FOLDERS = [str(ROOT), str(ROOT / "tests" / "kernel"), str(ROOT / "tests")]
+FOLDERS = [str(ROOT), str(ROOT / "tests" / "kernel"), str(ROOT / "tests" / "helpers")]
 sys.path[:0] = FOLDERS
 
 os.environ.setdefault("AMPI_VERIFY", "1")

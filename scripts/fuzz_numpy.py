@@ -8,7 +8,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "helpers")]
 
 EVERY = 500  # programs between two lines of news
 
@@ -98,7 +98,7 @@ def main():
 def report(seed, lines):
     file = pathlib.Path(f"fuzz-numpy-{seed}.py").resolve()
     text = "\n".join(lines)
-    file.write_text(SCRIPT.format(root=str(ROOT), tests=str(ROOT / "tests"), lines=text), encoding="utf-8")
+    file.write_text(SCRIPT.format(root=str(ROOT), tests=str(ROOT / "tests" / "helpers"), lines=text), encoding="utf-8")
     print(f"\n{text}\n{problem(lines)[1]}\n\npython {file}", flush=True)
 
 

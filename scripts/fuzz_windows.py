@@ -10,7 +10,7 @@ TESTS = pathlib.Path(__file__).parent.parent / "tests"
 
 
 def main() -> None:
-    sys.path[:0] = [str(TESTS / "mpi"), str(TESTS)]
+    sys.path[:0] = [str(TESTS / "mpi" / "windows"), str(TESTS / "helpers")]
     from test_random_windows import check
 
     from ampi.mpi import COMM_WORLD

@@ -1,4 +1,4 @@
-"""Programs whose cost must grow with their length only, for ``scripts/bench_mpi`` and ``tests/test_growth.py``.
+"""Programs whose cost must grow with their length only, for ``scripts/bench_mpi`` and ``tests/tape/test_growth.py``.
 
 A program is a generator: it says what comes next, and does so much of it.  Each is run at several lengths; time, bytes
 and work per item must stay the same.  They run between any two ranks, or on one, which then is its own partner.

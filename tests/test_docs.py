@@ -94,9 +94,9 @@ def test_other_blocks_are_commands_that_are_known_cells_or_output(page, mpiexec,
             done = mpiexec(RANKS, "-c", text.partition("\n")[2])
             assert done.returncode == 0, done.stderr
         elif text.startswith("import"):
-            compile(text, str(page), "exec")  # runs in a notebook: tests/test_notebooks.py
+            compile(text, str(page), "exec")  # runs in a notebook: tests/examples/test_notebooks.py
         else:
-            assert text.startswith("Exact on 8 ranks and more"), text  # tests/test_scaling_model.py
+            assert text.startswith("Exact on 8 ranks and more"), text  # tests/scaling/test_scaling_model.py
 
 
 MODULE = ["python", "-m", "ampi.scaling"]

@@ -222,7 +222,7 @@ def ones(typing_context, x):
 
 
 def test_another_process_takes_them_from_the_cache(tmp_path):
-    folders = [os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__)), *sys.path]
+    folders = [os.path.dirname(__file__), *sys.path]
     environment = {**os.environ, "AMPI_CACHE_DIR": str(tmp_path / "kept"), "PYTHONPATH": os.pathsep.join(folders)}
 
     def run(definition):

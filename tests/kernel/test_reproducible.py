@@ -25,7 +25,7 @@ def test_programs_do_not_depend_on_the_order_of_sets(kernels, seeds):
 
 
 def programs_with(seed, kernels):
-    path = os.pathsep.join(map(str, (FOLDER, FOLDER.parent, FOLDER.parent.parent)))
+    path = os.pathsep.join(map(str, (FOLDER, FOLDER.parent / "helpers", FOLDER.parents[1])))
     environment = {**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": path}
     return subprocess.Popen([sys.executable, __file__, kernels], env=environment, stdout=subprocess.PIPE, text=True)
 

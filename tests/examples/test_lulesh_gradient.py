@@ -10,7 +10,7 @@ import ampi
 
 pytestmark = pytest.mark.timeout(400)  # the first test compiles LULESH's kernels and their adjoints
 
-PROGRAM = pathlib.Path(__file__).parents[1] / "examples" / "lulesh" / "lulesh.py"
+PROGRAM = pathlib.Path(__file__).parents[2] / "examples" / "lulesh" / "lulesh.py"
 sys.path.insert(0, str(PROGRAM.parent))
 h5py = pytest.importorskip("h5py")
 from sedov import hydro, output, sensitivity  # noqa: E402

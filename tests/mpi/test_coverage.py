@@ -12,7 +12,7 @@ from ampi import coverage
 from ampi.mpi.base.rules import TABLE, Operation, Treatment
 from ampi.mpi.namespace import BASE
 
-PAGE = pathlib.Path(__file__).parents[1] / "docs" / "differentiated.rst"
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "differentiated.rst"
 METHODS = [(owner, name) for owner in coverage.CLASSES for name in coverage.methods_of(owner)]
 
 

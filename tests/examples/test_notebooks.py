@@ -8,7 +8,7 @@ import pytest
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
 pytest.importorskip("ipykernel")
-FOLDER = pathlib.Path(__file__).parents[1] / "examples" / "notebooks"
+FOLDER = pathlib.Path(__file__).parents[2] / "examples" / "notebooks"
 
 
 def printed(cell):

@@ -18,7 +18,7 @@ from ampi.interception import hooks as libraries
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")
 OBJECTS = {"scipy.interpolate", "scipy.sparse", "scipy.sparse.linalg"}
 ELSEWHERE = {
-    "solve_ivp",  # tests/test_scipy_integrate.py: its functions are the program's
+    "solve_ivp",  # tests/foreign/scipy/test_scipy_integrate.py: its functions are the program's
     "interpn",
     "make_interp_spline",
     *("sgtsv", "dgtsv", "cgtsv", "zgtsv"),  # which have results without derivatives

@@ -150,7 +150,7 @@ def test_traceback_shows_the_programs_lines(path, mpiexec):
 def test_lulesh_as_it_stands(ranks, name, mpiexec):
     import pathlib
 
-    lulesh = pathlib.Path(__file__).parents[1] / "examples" / "lulesh" / "lulesh.py"
+    lulesh = pathlib.Path(__file__).parents[2] / "examples" / "lulesh" / "lulesh.py"
     options = ["--wrt", f"main:domain.{name}", "--of", "main:domain.energy", "--check"]
     result = mpiexec(ranks, "-m", "ampi.run", *options, lulesh, "-s", "3", "-i", "10", timeout=800)
     assert result.returncode == 0, result.stdout + result.stderr

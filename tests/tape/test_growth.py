@@ -7,7 +7,7 @@ import pytest
 
 import ampi
 
-FILE = pathlib.Path(__file__).parents[1] / "scripts" / "growth.py"
+FILE = pathlib.Path(__file__).parents[2] / "scripts" / "growth.py"
 SPEC = importlib.util.spec_from_file_location("growth", FILE)
 growth = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(growth)

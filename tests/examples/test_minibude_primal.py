@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 PROGRAM = ROOT / "examples" / "minibude" / "minibude.py"
 REFERENCE = ROOT / "tests" / "data" / "bm1"
 

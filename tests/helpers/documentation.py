@@ -14,7 +14,7 @@ import re
 import shlex
 import textwrap
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 PAGES = [ROOT / "README.rst", *sorted((ROOT / "docs").glob("**/*.rst"))]
 RANKS = 2  # on which the blocks without a caption run
 

@@ -308,7 +308,7 @@ def test_two_cannot_write_at_once(tmp_path):
             results.Writer(tmp_path / "a.jsonl")
 
 
-EXAMPLES = sorted(pathlib.Path(__file__).parents[1].glob("examples/*/*.toml"))
+EXAMPLES = sorted(pathlib.Path(__file__).parents[2].glob("examples/*/*.toml"))
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.parent.name)

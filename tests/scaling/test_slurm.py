@@ -11,7 +11,7 @@ import pytest
 from ampi import scaling
 from ampi.scaling import results
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 STUDY = f"""\
 [study]
 script = "{ROOT}/examples/lulesh/lulesh.py"

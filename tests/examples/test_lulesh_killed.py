@@ -13,7 +13,7 @@ from patience import patience
 
 h5py = pytest.importorskip("h5py")
 
-PROGRAM = pathlib.Path(__file__).parents[1] / "examples" / "lulesh" / "lulesh.py"
+PROGRAM = pathlib.Path(__file__).parents[2] / "examples" / "lulesh" / "lulesh.py"
 OPTIONS = {1: ("-s", "3", "-i", "20", "--checkpoints", "2"), 8: ("-s", "2", "-i", "8", "--checkpoints", "1")}
 pytestmark = pytest.mark.timeout(400)  # the first run compiles LULESH's kernels and their adjoints
 

@@ -11,7 +11,7 @@ import pytest
 import ampi
 
 pytestmark = pytest.mark.skipif(ampi.COMM_WORLD.size > 1, reason="the ranks would only do the same")
-SCRIPTS = Path(__file__).resolve().parent.parent / "scripts" / "benchmarks"
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts" / "benchmarks"
 
 KERNEL = """
 import numpy as np

@@ -13,7 +13,7 @@ from ampi.programs.runs import Program
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 WORLD = ampi.COMM_WORLD
-EXAMPLES = pathlib.Path(__file__).parent.parent / "examples" / "libraries"
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples" / "libraries"
 
 PROGRAMS = {
     "pylops_mpi": "--also pylops --also pylops_mpi --wrt model --wrt matrix --of misfit --objective replicated",

@@ -9,7 +9,7 @@ import pytest
 
 from ampi.programs import lint
 
-EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 
 LINES = {
     "import somelib": "import somelib: .*--also somelib",

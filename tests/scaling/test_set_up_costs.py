@@ -9,7 +9,7 @@ import sys
 import pytest
 from patience import patience
 
-SCRIPTS = pathlib.Path(__file__).parents[1] / "scripts"
+SCRIPTS = pathlib.Path(__file__).parents[2] / "scripts"
 CRASH = """\
 import os
 import signal

@@ -10,7 +10,7 @@ import pytest
 
 import ampi
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 PROGRAM = ROOT / "examples" / "minibude" / "minibude.py"
 
 sys.path.insert(0, str(PROGRAM.parent))

@@ -14,7 +14,7 @@ import pytest
 from mpi4py import MPI
 from patience import patience
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 PROGRAM = ROOT / "examples" / "lulesh" / "lulesh.py"
 REFERENCE = ROOT / "tests" / "data" / "lulesh"
 
