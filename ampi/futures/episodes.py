@@ -25,7 +25,7 @@ from ..interception.hooks import hook_of
 from ..memory.storages import region_of, storage_of
 from ..tape import Need, Sweep, Tape, at_closing, living
 from ..tape.recording import tasks as running
-from ..tape.recording import this_thread
+from ..tape.recording import note_tasks, this_thread
 from . import races, sweeps
 from .strands import Path, Strand, in_order
 
@@ -122,6 +122,7 @@ class Episode:
         tape.accesses = self.own
         _note_reads(tape, self.own)
         running.append(self)
+        note_tasks()
 
     def fork(self, strand: Strand) -> Strand:
         """A strand submits a task."""

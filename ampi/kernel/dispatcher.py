@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from types import CellType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from ampi.kernel import arguments
 from ampi.kernel.frontend.language.custom import custom_jvp
 from ampi.kernel.frontend.language.declared import declared, is_signature, names_code, number, present, with_types
 from ampi.memory import storages as memory
+from ampi.tape.recording import at_first_task
 
 if TYPE_CHECKING:
     from numba import types
@@ -187,9 +189,11 @@ class Kernel:
     """
 
     are_there = False  # whether any kernel exists
+    living: WeakSet[Kernel] = WeakSet()
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any], without: frozenset[str] = frozenset()):
         Kernel.are_there = True
+        Kernel.living.add(self)
         functools.update_wrapper(self, function)
         self.py_func = function
         self._is_compiled = False
@@ -354,6 +358,13 @@ class Kernel:
         from ampi.kernel.runtime.frozen import frozen
 
         return frozen(self.py_func)
+
+    def release_gil(self) -> None:
+        """The program has tasks in other threads: code that is called from now on releases the GIL."""
+        for known in (self.primals, self.contracts, self.untaped, self.untaped_again, self.prepared):
+            known.clear()
+        for name in ("serial", "_on_threads", "_spread"):
+            vars(self).pop(name, None)
 
     def _thaw(self) -> None:
         """Read globals again, after a first compilation has failed."""
@@ -600,3 +611,11 @@ def with_rest_as_tuple(function: Any) -> Any:
     made = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
     made.__module__, made.__qualname__ = function.__module__, function.__qualname__
     return made
+
+
+def _release_gil() -> None:
+    for kernel in list(Kernel.living):
+        kernel.release_gil()
+
+
+at_first_task.append(_release_gil)

@@ -11,7 +11,7 @@ import contextlib
 import os
 import threading
 from _thread import get_ident
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 from weakref import WeakSet
@@ -44,6 +44,10 @@ class Scope:
 open_tapes: list[Any] = []
 """All tapes that are open, in any thread: while it is empty, nothing records and nothing can be lost."""
 
+had_tasks = [False]
+"""Whether a program has submitted tasks that record, in this process."""
+at_first_task: list[Callable[[], None]] = []
+"""For the floors above: called when that happens."""
 tasks: list[Any] = []
 """The tapes of which tasks run now in other threads: writes are noted even where no record needs the old values."""
 
@@ -88,6 +92,14 @@ def sweeps_for(thread: int) -> Iterator[None]:
     finally:
         actively(scope)
         _thread.sweeping_for = before
+
+
+def note_tasks() -> None:
+    """A program submits tasks that record."""
+    if not had_tasks[0]:
+        had_tasks[0] = True
+        for callback in at_first_task:
+            callback()
 
 
 def set_bystander(bystander: Any) -> None:

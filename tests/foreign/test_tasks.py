@@ -1,5 +1,6 @@
 """Tasks in other threads: the sweep is their graph backwards, races are errors, results are bitwise repeatable."""
 
+import _thread
 import concurrent.futures
 import gc
 import threading
@@ -269,6 +270,43 @@ def test_kernels_and_dtypes(dtype):
 
     x = ampi.grad(lambda x: f(x, by_tasks))(X)
     numpy.testing.assert_allclose(x, ampi.grad(lambda x: f(x, lambda f, k: list(map(f, k))))(X), rtol=1e-6)
+
+
+@ampi.kernel
+def slow(x, y):
+    for i in range(len(x)):
+        s = x[i]
+        for _ in range(300):
+            s = np.sin(s) + 0.1 * s
+        y[i] = s
+
+
+def test_kernels_in_tasks_release_the_gil():
+    """Also one that has been compiled before the first task; the adjoint as well."""
+    slow(np.ones(1), np.zeros(1))
+    ticks, over = [0], threading.Event()
+
+    def tick():
+        while not over.wait(1e-3):
+            ticks[0] += 1
+
+    def f(x):
+        y = np.zeros(x.size)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(slow, x, y).result()
+        return np.sum(y)
+
+    ampi.grad(f)(X)  # which compiles
+    _thread.start_new_thread(tick, ())
+    try:
+        with ampi.Tape() as tape:
+            x = tape.watch(numpy.full(20_000, 0.3))
+            y = f(x)
+        primal, ticks[0] = ticks[0], 0
+        tape.gradient(y, x)
+        assert primal > 20 and ticks[0] > 20  # of a hundred each, and of one or two where it is held
+    finally:
+        over.set()
 
 
 def test_a_tape_is_swept_many_times_in_any_thread():

@@ -46,6 +46,7 @@ from ampi.kernel.runtime.overloads import KNOWN, declared_overloads, is_plain
 from ampi.kernel.runtime.progress import announced, counted
 from ampi.kernel.runtime.quick_compilation import quick_compilation
 from ampi.kernel.runtime.scipy_names import name_in_scipy
+from ampi.tape.recording import had_tasks
 
 _GENERATED = "ampi_generated_"
 """How the names of generated modules begin."""
@@ -446,8 +447,11 @@ def compiled(
     """``numba.njit(**options)(function)`` whose compiled code is kept in our folder as ``name``.
 
     ``check(dispatcher, signature)`` is a context in which it is compiled, where it was not found there; ``what`` says
-    what it is to whom waits for it.
+    what it is to whom waits for it.  Code on one thread releases the interpreter's lock (GIL) once the program has had
+    tasks in other threads, at 0.15 µs for each call.
     """
+    if had_tasks[0] and not options.get("parallel") and "nogil" not in options:
+        options, name = {**options, "nogil": True}, f"{name}_nogil"
     dispatcher = numba.njit(**options)(function)
     if dispatcher is function:  # NUMBA_DISABLE_JIT
         return function
