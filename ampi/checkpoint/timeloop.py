@@ -160,9 +160,9 @@ def timeloop(
     tape = recording()
     if last(state, 0):
         return state
-    if tape is None or tape.forward is not None or tape.walks:
+    if tape is None or tape.forward is not None or tape.walks or tape.accesses is not None:
         if tape is not None and tape.forward is None:
-            _keep_all(checkpoints=checkpoints, memory=memory, schedule=schedule, storage=storage)
+            _keep_all(tape, checkpoints=checkpoints, memory=memory, schedule=schedule, storage=storage)
         return _plainly(step, state, last, shown)
     if storage is not None and isinstance(tape, StepTape):
         raise TapeError(
@@ -211,13 +211,14 @@ def _named(name: str, on_disk: bool) -> Callable[[int, int], Iterable[Any]]:
     return known[name]
 
 
-def _keep_all(**asked: Any) -> None:
+def _keep_all(tape: Tape, **asked: Any) -> None:
     """Say that the tape keeps all steps, if the program wants it to keep less."""
     given = ", ".join(f"{name}={value!r}" for name, value in asked.items() if value is not None)
     if given:
+        who = "the tapes of ampi.hvp and ampi.linearize" if tape.walks else "a task, and a tape while tasks run,"
         warnings.warn(
-            f"ampi.timeloop: the tapes of ampi.hvp and ampi.linearize keep all steps, so that their memory grows with "
-            f"the number of steps; without effect here: {given}",
+            f"ampi.timeloop: {who} keep all steps, so that their memory grows with the number of steps; without effect "
+            f"here: {given}",
             PerformanceWarning,
             stacklevel=warning_level(),
         )

@@ -382,6 +382,22 @@ def test_time_loops_around_tasks():
     same(run(step), run(plainly))
 
 
+@pytest.mark.parametrize("where", ["in a task", "beside a task"])
+def test_time_loops_in_and_beside_tasks_keep_all_steps(where):
+    def loop(x):
+        return ampi.timeloop(lambda u: np.sin(u) * 1.1, x * 1.0, steps=5, checkpoints=2)
+
+    def f(x):
+        with ThreadPoolExecutor(2) as pool:
+            other = pool.submit(np.cos, x)
+            found = pool.submit(loop, x).result() if where == "in a task" else loop(x)
+            return np.sum(found * other.result())
+
+    expected = ampi.grad(lambda x: np.sum(loop(x) * np.cos(x)))(X)
+    with pytest.warns(ampi.PerformanceWarning, match="keep all steps"):
+        numpy.testing.assert_allclose(ampi.grad(f)(X), expected, rtol=1e-13)
+
+
 def test_tapes_with_tasks_are_freed():
     with ThreadPoolExecutor(2) as pool:
         with ampi.Tape() as tape:
