@@ -24,8 +24,8 @@ from ..errors import ActivityError
 from ..interception.hooks import hook_of
 from ..memory.storages import region_of, storage_of
 from ..tape import Need, Sweep, Tape, at_closing, living
-from ..tape.recording import tasks as running
 from ..tape.recording import note_tasks, this_thread
+from ..tape.recording import tasks as running
 from . import races, sweeps
 from .strands import Path, Strand, in_order
 
