@@ -1,6 +1,6 @@
 """Communicators: subclasses of mpi4py's, each with a reverse communicator made when it is made.
 
-Whatever makes a communicator from one of ours returns one of ours.
+Whatever makes a communicator from one of ampi's returns one of ampi's.
 """
 
 from __future__ import annotations

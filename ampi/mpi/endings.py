@@ -1,4 +1,4 @@
-"""Program termination on one of several ranks: the others do not wait for it for ever, or it is said that they may.
+"""Program termination on one of several ranks: the others do not wait for it for ever, or a warning is printed.
 
 Without a runner, an exception that nobody catches, or ``sys.exit(3)``, ends one process while the others wait in MPI.
 ``import ampi`` has it end all of them, as ``python -m ampi.run`` does, where there are several and nobody types
@@ -31,7 +31,7 @@ TOGETHER = 1.0
 """Seconds in which ranks that end with a status other than zero are believed to end together."""
 
 SOON, LATE = 10.0, 60.0
-"""Seconds after which a rank that has ended says that another has not: after `sys.exit`, and after its last line."""
+"""Seconds after which a rank that has ended reports that another has not: after `sys.exit`, after its last line."""
 
 UNREACHABLE = 10.0
 """Seconds after which a process ends by itself that its launcher should have ended."""
@@ -87,7 +87,7 @@ def _hook(previous: Callable[..., Any], world: mpi.Comm, process: int) -> Callab
     rank, size = world.rank, world.size  # a program may fail after Finalize
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """Show an exception that nobody has caught, with the rank, and end all ranks."""
+        """Print an uncaught exception with the rank, and end all ranks."""
         if os.getpid() != process or mpi.Is_finalized() or not _is_over(sys._getframe()):
             previous(kind, error, trace)
             return

@@ -127,12 +127,12 @@ class File(Handles, _File, metaclass=AcceptsBase):
 
 
 def _is_done(file: File) -> bool:
-    """Whether a step runs once more, and what it does to a file has been done."""
+    """Return whether a step runs again whose operation on a file has been done."""
     return is_again() and not file.__dict__.get("_passing", False)
 
 
 def _is_gone(file: File) -> bool:
-    """Whether a step runs once more that uses a file which the program has closed since then."""
+    """Return whether a step runs again that uses a file which the program has closed since then."""
     return not file and is_again()
 
 
@@ -161,7 +161,7 @@ def positions() -> list[Position]:
 
 
 def told_positions(found: list[Position]) -> list[tuple[str, int]]:
-    """The same as data, which another process understands that has opened the same files."""
+    """Return the state as data for another process that has opened the same files."""
     return [(position.file._filename, position.offset) for position in found]
 
 

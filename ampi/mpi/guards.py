@@ -95,7 +95,7 @@ def _arrays(given: Any) -> Iterator[np.ndarray]:
 
 
 def guard(owner: str, cls: type) -> None:
-    """Guard the methods of a class of ours that have no rule, and enter them into the table.
+    """Guard the methods of one of ampi's classes that have no rule, and enter them into the table.
 
     Parameters
     ----------

@@ -140,7 +140,7 @@ def _rebuild_base(name: str, *arguments: Any) -> Any:
 
 
 def install() -> None:
-    """Put our communicators and classes in the place of mpi4py's, for programs that are not to be changed."""
+    """Replace mpi4py's communicators and classes by ampi's, for unmodified programs."""
     rebind_classes()
     for name in ("COMM_WORLD", "COMM_SELF"):
         setattr(mpi, name, getattr(MPI, name))
@@ -148,7 +148,7 @@ def install() -> None:
 
 @contextlib.contextmanager
 def installed() -> Iterator[None]:
-    """The same for as long as a block runs."""
+    """Replace them while a block runs."""
     before = {name: getattr(mpi, name) for name in ("COMM_WORLD", "COMM_SELF")}
     install()
     try:

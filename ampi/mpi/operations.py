@@ -53,7 +53,7 @@ class Op(Constant, Handles, _Op, metaclass=AcceptsBase):
             message's dtype, of any length.  The operation is differentiated by the kernel's adjoint.  Any other
             function is one of mpi4py's, ``function(inbuf, inoutbuf, datatype)``; active arrays are refused there.
         commute : bool
-            Whether a ∘ b = b ∘ a.
+            a ∘ b = b ∘ a.
         """
         kernel = function if isinstance(function, Kernel) else None
         op = super().Create(function if kernel is None else _combining(kernel), commute)

@@ -93,7 +93,7 @@ def _put(cls: type, name: str, make: Callable[[Callable, str], Callable]) -> Non
 
 
 def _followed(open_books: Sequence[Book], name: str) -> tuple[bool, Any]:
-    """Whether a step that runs again is to see what it saw, and what that was."""
+    """Return whether a step that runs again must see what it saw in its first run, and what that was."""
     found = [book.next(name) for book in open_books if book.follows]
     return (True, found[0]) if found else (False, None)
 
@@ -156,7 +156,7 @@ def _receiving(function: Callable, name: str, parameters: tuple[str, ...]) -> Ca
 
 
 def _starting(function: Callable, name: str) -> Callable:
-    """A method that gives a request: one of ours, whose methods are these here."""
+    """Decorate a method that returns a request: it returns one of ampi's, with the methods here."""
 
     def method(*arguments: Any, **keywords: Any) -> Any:
         request = function(*arguments, **keywords)
@@ -248,7 +248,7 @@ def _completing(function: Callable, name: str) -> Callable:
 
 
 def _ended(kind: str, outcome: Any, count: int) -> Sequence[int]:
-    """Which of so many requests have ended."""
+    """Return which of these requests have ended."""
     if kind in ("wait", "waitall"):
         return range(count)
     if kind in ("test", "testall"):

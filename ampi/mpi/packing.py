@@ -77,7 +77,7 @@ class Datatype(Constant, Handles, _Datatype, metaclass=AcceptsBase):
 
 
 def _items(datatype: mpi.Datatype, memory: Any) -> int:
-    """How many items of a datatype mpi4py takes memory for."""
+    """Return the number of items of a datatype that mpi4py finds in memory."""
     return as_array(memory).nbytes // datatype.extent if datatype.extent > 0 else 0
 
 
@@ -92,7 +92,7 @@ def _unpack(datatype: Datatype, inbuf: Any, position: int, outbuf: Any, size: in
 
 
 def _bytes_at(memory: Any, position: int, size: int) -> Buffer:
-    """Packed memory: ``size`` bytes from ``position`` on, as far as there are so many."""
+    """Return packed memory: up to ``size`` bytes from ``position`` on."""
     size = max(min(size, as_array(memory).nbytes - position), 0)
     return parse_bytes([memory, (size, position), mpi.BYTE])
 
@@ -151,7 +151,7 @@ def _activate(tape: Tape, name: str, source: Buffer, target: Buffer) -> None:
 
 
 def _carries(name: str, source: Buffer, target: Buffer, size: int) -> bool:
-    """Whether active elements arrive as such.
+    """Return whether active elements arrive as such.
 
     Raises
     ------

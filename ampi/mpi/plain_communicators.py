@@ -71,7 +71,7 @@ def _methods() -> Iterator[tuple[type, str, Any]]:
 
 
 class _Inside(threading.local):
-    """Whether this thread is in a method that has been looked at."""
+    """Return whether this thread is in a method that has been checked."""
 
     flag = False
 
@@ -151,7 +151,7 @@ def _buffers(x: Any, depth: int) -> Iterator[mpi.buffer]:
 
 
 def _instead(name: str, method: Callable) -> Callable:
-    """A method in the place of mpi4py's, where no machine code stands before it."""
+    """Make a method that replaces mpi4py's, where no machine code intercepts it."""
 
     @functools.wraps(method)
     def call(self: Any, *arguments: Any, **keywords: Any) -> Any:

@@ -125,7 +125,7 @@ class LoggedMessage(AdjointRecord):
         return f"the adjoint of {self.describe()}"
 
     def describe(self) -> str:
-        """For error messages."""
+        """Describe it for error messages."""
         raise NotImplementedError
 
 
@@ -144,7 +144,7 @@ class Sent(LoggedMessage):
             self.void = True
 
     def describe(self) -> str:
-        """For error messages."""
+        """Describe it for error messages."""
         route = self.route
         where = line_of(route.where)
         return f"{route.name} to rank {route.partner} with tag {route.tag} on {self.reverse.name}, {where}"
@@ -188,7 +188,7 @@ class Received(LoggedMessage):
     undo: Sequence[Undo]
 
     def describe(self) -> str:
-        """For error messages."""
+        """Describe it for error messages."""
         route = self.route
         source = "any rank" if route.partner == mpi.ANY_SOURCE else f"rank {route.partner}"
         tag = "any tag" if route.tag == mpi.ANY_TAG else f"tag {route.tag}"
@@ -400,7 +400,7 @@ class Collective:
         return self.happening
 
     def describe(self) -> str:
-        """For error messages."""
+        """Describe it for error messages."""
         return f"{self.name} on {self.reverse.name}, {line_of(self.where)}"
 
 

@@ -44,7 +44,7 @@ def statuses_for(requests: Sequence[Any], statuses: list[mpi.Status] | None) -> 
 
 
 def record_completion(requests: Sequence[Any]) -> Completion | None:
-    """Record the completion of requests that are about to be waited for, while what is known of them is in the caches.
+    """Record the completion of requests that are about to be waited for, while their objects are in the caches.
 
     Returns
     -------
@@ -88,7 +88,7 @@ def record_completion(requests: Sequence[Any]) -> Completion | None:
 
 
 def restore(requests: Sequence[Any], completion: Completion) -> None:
-    """The wait has failed: nobody knows which of them have completed."""
+    """Restore requests after a failed wait: it is not known which of them have completed."""
     for request, part in zip(requests, completion):
         request.parts = (part,)
         if type(part) is Received:
@@ -98,7 +98,7 @@ def restore(requests: Sequence[Any], completion: Completion) -> None:
 
 
 def finish(requests: Sequence[Any], statuses: Sequence[mpi.Status | None] | None) -> None:
-    """Requests have completed: resolve what they matched, and record the wait on the tape of the start."""
+    """Resolve what completed requests have matched, and record the wait on the tape of the start."""
     begun = Completion()
     reference = None
     position = -1
@@ -154,7 +154,7 @@ def record_some(
 
 
 def raised(requests: Sequence[Any], statuses: Sequence[mpi.Status | None] | None, error: mpi.Exception) -> None:
-    """A wait or test has raised an error, which the program may catch: some requests have completed nevertheless.
+    """Finish the requests that completed although a wait or test raised an error, which the program may catch.
 
     MPI fills the memory of a message that was too long with its head.
     """
@@ -170,7 +170,7 @@ def raised(requests: Sequence[Any], statuses: Sequence[mpi.Status | None] | None
 
 
 def lost(requests: Sequence[Any]) -> None:
-    """A wait for objects has raised an error: those that have come could not be unpickled, or were too long."""
+    """Finish requests whose objects could not be unpickled, or were too long, after a wait has raised an error."""
     ended = [request for request in requests if parts_of(request) is not None and not request]
     for request in ended:
         for part in request.parts:

@@ -1,15 +1,15 @@
-"""Forward mode of messages: the tangent of what is sent goes beside it, on the reverse communicator.
+"""Forward mode of messages: the tangent of a message is sent beside it, on the reverse communicator.
 
-Every message of a buffer has one of a tangent, empty where the sender's memory carries none: the receiver cannot know.
-(Objects have the tangents of what is in them with them: `bundles`.)
+Every message of a buffer has a message of its tangent, which is empty where the sender's memory carries none: the
+receiver cannot know.  (Pickled objects contain the tangents of their arrays: `bundles`.)
 It is sent before the message itself, so both are in flight together.  Messages of one sender and tag are received in
 the order in which they were sent, and so are their tangents, if these are asked for in the order in which MPI matches
 the receives: that of posting.  A receive that names its partner asks as soon as it is posted; one with a wildcard when
 it has completed, and after those that were posted before it.
 
-Which dtype the elements have is told by a last byte, which makes the length odd: their real numbers' size.  Eight, the
-usual one, is not told.  Zero: the message was of bytes with packed elements, whose tangents (`packed_adjoints`) come in
-a message of their own, with the number that this one holds.
+A last byte, which makes the length odd, gives the size of the elements' real numbers; it is omitted for the usual size,
+eight.  Zero: the message consists of bytes with packed elements, whose tangents (`packed_adjoints`) come in a separate
+message, with the number that this one contains.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ..waiting.waiting import Patience, outbox_of
 
 
 def weakly(method: Callable[[Any], None]) -> Callable[[Any], None]:
-    """A method that does not keep its object alive, for what that object has itself."""
+    """Return a method that does not keep its object alive, to be stored in an attribute of that object."""
     reference = weakref.WeakMethod(method)
     return lambda item: reference()(item)  # type: ignore[misc]
 
@@ -54,7 +54,7 @@ class ForwardCommunication(Communication):
         tape.forward.at_end(self.end)
 
     def log(self, reverse: Reverse) -> Log:
-        """What is told of the messages of one communicator."""
+        """Return the log of one communicator."""
         found = self.logs.get(reverse)
         if found is None:
             reverse.ready()
@@ -68,7 +68,7 @@ class ForwardCommunication(Communication):
         return found
 
     def end(self, error: BaseException | None) -> None:
-        """The program has ended: deliver all tangents."""
+        """Deliver all tangents at the end of the program."""
         if error is None:
             for found in self.logs.values():
                 for receive in found.waiting:  # type: ignore[attr-defined]
@@ -101,9 +101,9 @@ class ForwardLog(Log):
     numbers : dict
         Number of messages of packed elements sent so far, by rank; and of starts of partitioned requests.
     came : dict
-        What came aside before it was asked for, by rank, key and number.
+        Messages that came before they were asked for, by rank, key and number.
     balance : int
-        How many more tangents have been sent than received.
+        Number of tangents sent minus those received.
     """
 
     __slots__ = ("__weakref__", "balance", "came", "numbers", "push", "used", "waiting")
@@ -126,7 +126,7 @@ class ForwardLog(Log):
             raise no_tangent(f"{call.name} on {self.reverse.name}")
 
     def said(self, message: Any) -> None:
-        """A message is about to be sent, or a receive to be posted."""
+        """Send the tangent of a message that is about to be sent, or prepare for that of a receive."""
         message.reverse = self.reverse
         if isinstance(message.buffer, Bundle):
             if isinstance(message, Received):
@@ -151,7 +151,7 @@ class ForwardLog(Log):
             raise no_tangent(f"{message.route.name} on {self.reverse.name}")
 
     def tag(self, tag: int) -> int:
-        """The tag of the tangent."""
+        """Return the tag of the tangent."""
         if tag < 0:
             return tag  # any, or one that MPI refuses
         if tag >= self.reverse.tags:
@@ -173,7 +173,7 @@ class ForwardLog(Log):
         outbox.send(self.reverse, flat.view(np.uint8), route.partner, self.tag(route.tag), describe)
 
     def ask_early(self, receive: ForwardReceived) -> None:
-        """Post the receive of a tangent, if it is certain which one it is."""
+        """Post the receive of a tangent, if it is certain which tangent it gets."""
         route, buffer = receive.route, receive.buffer
         if not isinstance(buffer, Buffer) or buffer.dtype is None or route.partner < 0 or route.tag < 0:
             return
@@ -187,7 +187,7 @@ class ForwardLog(Log):
         flight.request = self.reverse.comm.Irecv(flight.array, route.partner, self.tag(route.tag))
 
     def completed(self, receive: ForwardReceived, status: mpi.Status | None) -> None:
-        """A receive has completed: get the tangent of what came."""
+        """Get the tangent of what a completed receive has received."""
         if not receive.void:
             self.settle_before(receive)
         if receive in self.waiting:
@@ -253,7 +253,7 @@ class ForwardLog(Log):
     def hear_aside(
         self, partner: int, key: int, number: int, length: int, describe: Callable[[], str]
     ) -> tuple[list[int], np.ndarray]:
-        """Wait for the next message of a key and a number: its head, of so many integers, and the bytes."""
+        """Wait for the next message with a key and a number; return its head of ``length`` integers, and the bytes."""
         comm, status, came = self.reverse.comm, mpi.Status(), self.came
         with Patience(describe, lambda: [(self.reverse, partner)]) as patience:
             while not came.get((partner, key, number)):
@@ -272,8 +272,7 @@ class ForwardLog(Log):
         return array[: 8 * length].view(np.int64).tolist(), array[8 * length :]
 
     def settle_before(self, receive: ForwardReceived) -> None:
-        """Have the tangents asked for of those receives, posted before, that have matched earlier messages of the same
-        sender and tag."""
+        """Ask for the tangents of earlier receives that matched earlier messages of the same sender and tag."""
         partner, tag = receive.route.partner, receive.route.tag
         for other in self.waiting:
             if other is receive:
@@ -314,11 +313,11 @@ _PROBES = ("Mprobe", "Improbe", "mprobe", "improbe")
 
 
 PARTITIONED: dict[str, Callable[[ForwardLog, Any], None]] = {}
-"""What is done when a partitioned request has been started, by the name of the method that made it."""
+"""Functions called when a partitioned request has been started, by the name of the method that made it."""
 
 
 def other_elements(receive: Received, directions: int) -> CommunicationError:
-    """The error for tangents that do not belong to what is received."""
+    """Return the error for tangents that do not belong to what is received."""
     others = "" if directions == 1 else f", and jvp in the same number of directions (here: {directions})"
     return CommunicationError(
         f"{receive.describe()}: the sender's elements are not those of the receiver's datatype, so that "
@@ -331,7 +330,7 @@ def _real_size(dtype: np.dtype) -> int:
 
 
 class Flight:
-    """What is known of the tangent of a receive.
+    """The state of the tangent of a receive.
 
     Attributes
     ----------
@@ -355,11 +354,11 @@ class Flight:
         self.passed_over = False
 
     def is_settled(self) -> bool:
-        """Whether it is certain which one it is."""
+        """Return whether it is certain which tangent it is."""
         return self.request is not None or self.message is not None
 
     def forget(self, receive: ForwardReceived) -> None:
-        """The message that was matched is of an object, which has its tangents with it."""
+        """Forget the tangent: the matched message is an object, which contains its tangents."""
         if self.is_settled():
             raise CommunicationError(
                 f"forward mode: {receive.describe()} is of an object and matched by Mprobe or Improbe; take mprobe, or "
@@ -369,7 +368,7 @@ class Flight:
         receive.flight = None
 
     def take(self, receive: ForwardReceived) -> np.ndarray:
-        """Wait for it; gives its bytes."""
+        """Wait for the tangent; return its bytes."""
         reverse, partner = self.log.reverse, receive.route.partner
         status = mpi.Status()
         if self.request is None:
@@ -387,7 +386,7 @@ class Flight:
         return self.array[: status.Get_count(mpi.BYTE)]
 
     def head(self, receive: ForwardReceived) -> np.ndarray:
-        """What came of a tangent that is too long, as its message was."""
+        """Return the part that came of a tangent that is too long, as its message was."""
         buffer, directions = receive.buffer, len(lanes_of(self.log.push))
         if receive.nbytes != CUT:
             raise other_elements(receive, directions)
@@ -407,15 +406,15 @@ class ForwardReceived(Received):
     propagates_tangents = True
 
     def tangent(self, push: Push) -> None:
-        """Nothing: it comes when the message has come."""
+        """Do nothing: the tangent comes when the message has come."""
 
     def may_match(self, source: int, tag: int) -> bool:
-        """Whether the receive, as it was posted, could have got a message."""
+        """Return whether the receive, as it was posted, could match a message."""
         route = self.route
         return route.partner in (mpi.ANY_SOURCE, source) and (tag == mpi.ANY_TAG or route.tag in (mpi.ANY_TAG, tag))
 
     def resolve(self, status: mpi.Status | None) -> None:
-        """The receive has completed."""
+        """Note that the receive has completed."""
         Received.resolve(self, status)
         flight = self.flight
         if flight is not None:
@@ -423,7 +422,7 @@ class ForwardReceived(Received):
             self.flight = None
 
     def waiting(self) -> str:
-        """For the message of a wait that lasts too long."""
+        """Describe what is waited for, for messages."""
         return f"the tangent of {self.describe()}"
 
 

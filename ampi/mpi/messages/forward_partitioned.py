@@ -1,7 +1,7 @@
-"""Forward mode of partitioned messages: the tangent of a partition goes at its ``Pready``, beside it.
+"""Forward mode of partitioned messages: the tangent of a partition is sent beside it, at its ``Pready``.
 
 Both sides count the starts of a pair of requests, and the receiver may have other partitions than the sender: a message
-of tangents says to which start it belongs, and which elements it has.
+of tangents contains the number of the start, and which elements it has.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .partitioned import PartitionedReceived, PartitionedSent
 
 
 class Parts:
-    """What is known of the tangents of one start.
+    """The tangents of one start.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class ForwardPartitionedReceived(PartitionedReceived):
         self.tangents.put(self, self.buffer, start, stop)
 
     def waiting(self) -> str:
-        """For the message of a wait that lasts too long."""
+        """Describe what is waited for, for messages."""
         return f"the tangent of {self.describe()}"
 
 

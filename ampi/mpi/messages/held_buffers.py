@@ -1,4 +1,4 @@
-"""Lifetimes of buffers: somebody has to keep their memory until an operation under way has read it, or written it.
+"""Lifetimes of buffers: their memory must be kept alive until an operation under way has read or written it.
 
 A program may give an operation an array that nothing else holds: ``comm.Iallreduce(u * u, y)``, ``win.Put(2 * x, 1)``.
 mpi4py's requests keep the arrays of most operations, but not those of reductions and of Iallgatherv, and its windows
@@ -18,7 +18,7 @@ from .requests import Request
 
 
 def holding(request: mpi.Request, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Request:
-    """The request of an operation, one of ours, which keeps what that was given as long as it lives."""
+    """Return ampi's request for an operation; it keeps the operation's arguments alive."""
     ours = request if type(request) is Request else Request(request)  # type: ignore[call-arg]
     given = (*arguments, *keywords.values()) if keywords else arguments
     ours.held = [tuple(x) if type(x) is list else x for x in given]
@@ -36,13 +36,13 @@ def hold(win: mpi.Win, rank: int, *buffers: Any) -> None:
 
 
 def let_go(win: mpi.Win) -> None:
-    """All operations of a window have completed here."""
+    """Release the buffers of all operations of a window, which have completed here."""
     if _held:
         _held.pop(_handle_of(win), None)
 
 
 def let_go_of(win: mpi.Win, rank: int) -> None:
-    """All operations on a target have completed here."""
+    """Release the buffers of all operations on a target, which have completed here."""
     if _held:
         by_rank = _held.get(_handle_of(win))
         if by_rank is not None:

@@ -1,4 +1,4 @@
-"""Recording of point-to-point messages: what a send or a receive of a buffer puts into the log and on the tape."""
+"""Recording of point-to-point messages: entries of sends and receives of buffers in the log and on the tape."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def send_again(
     start: Callable[[Any, Any, int, int], mpi.Request] | None = None,
     least: int = 0,
 ) -> Any:
-    """Log and record a send of an array that was in a message before, and is active.
+    """Log and record a send of an active array that has been in a message before.
 
     Parameters
     ----------
     start : callable, optional
-        Begins to send, if the message has so many bytes at least, and gives the request of the message, which is
-        recorded while it is on its way.
+        Starts to send, if the message has at least ``least`` bytes, and returns its request; the message is recorded
+        while it is on its way.
 
     Returns
     -------
     Sent, Request or None
-        The request, if the message has been begun.  None for other arrays, of which nothing has been recorded.
+        The request, if the message has been started.  None for other arrays, of which nothing has been recorded.
     """
     scope = scope_now()
     tape = scope.tape
@@ -96,7 +96,7 @@ def receive_again(
     tag: int,
     start: Callable[[Any, Any, int, int], mpi.Request] | None = None,
 ) -> Any:
-    """The same before a receive into an array that was in a message before: saves what it overwrites."""
+    """Log and record a receive into an array that has been in a message before, and save what it overwrites."""
     scope = scope_now()
     tape = scope.tape
     buffer = getattr(buf, "_message", None)
@@ -129,7 +129,7 @@ def receive_again(
     receive.dropped = False
     storage = buffer.storage
     if start is None and storage.arriving:
-        communication.look()  # what came into the same memory has been overwritten
+        communication.look()  # earlier receives into the same memory are overwritten
     is_seen = storage.tape is None or storage.tape is tape.reference
     receive.undo = () if is_seen and not (storage.needs or storage.guard) else overwrite(buf)
     storage.tape = tape.reference
@@ -157,7 +157,7 @@ def receive_again(
 
 
 def _route(frame: Any, route: Route | None, name: str, place: object, partner: int, tag: int, wild: bool) -> Route:
-    """The route of a call that seems to be another one than the latest: a tracer may stand between it and its line."""
+    """Return the route of a call that seems to differ from the latest one: a tracer may be between it and its line."""
     same = (
         route is not None
         and route.partner == partner
@@ -174,17 +174,17 @@ def _route(frame: Any, route: Route | None, name: str, place: object, partner: i
 
 
 def record_send(name: str, comm: Any, buf: Any, dest: int, tag: int) -> Sent | None:
-    """Log and record a send, of an array that was in a message before or of anything."""
+    """Log and record any send."""
     return send_again(name, comm, buf, dest, tag) or record_first_send(name, comm, buf, dest, tag)
 
 
 def record_receive(name: str, comm: Any, buf: Any, source: int, tag: int) -> Received | None:
-    """The same before a receive."""
+    """Log and record any receive, before it."""
     return receive_again(name, comm, buf, source, tag) or record_first_receive(name, comm, buf, source, tag)
 
 
 def record_first_send(name: str, comm: Any, buf: Any, dest: int, tag: int) -> Sent | None:
-    """Log and record any send, if this thread has a tape."""
+    """Log and record a send whose buffer has to be parsed, if this thread has a tape."""
     tape = opened()
     buffer = parse_bytes(buf)
     if tape is None:
@@ -203,7 +203,7 @@ def record_first_send(name: str, comm: Any, buf: Any, dest: int, tag: int) -> Se
 
 
 def record_first_receive(name: str, comm: Any, buf: Any, source: int, tag: int) -> Received | None:
-    """Before any receive: save what it overwrites, and log it if a tape is open."""
+    """Save what a receive overwrites whose buffer has to be parsed, and log it if a tape is open."""
     buffer = parse_bytes(buf)
     tape = opened()
     if tape is None:
@@ -219,7 +219,7 @@ def record_first_receive(name: str, comm: Any, buf: Any, source: int, tag: int) 
 
 
 def _overwrite_and_record(tape: Tape, receive: Received, buffer: Buffer, undo: list[Undo]) -> None:
-    """What a receive does to memory: overwrites it, with what may be active."""
+    """Record that a receive overwrites memory with values that may be active."""
     receive.dropped = recording() is None
     receive.buffer = buffer if buffer.tracked and not receive.dropped else None
     if receive.active:
@@ -232,7 +232,7 @@ def _overwrite_and_record(tape: Tape, receive: Received, buffer: Buffer, undo: l
 
 
 def record_matched_receive(name: str, message: Any, buf: Any) -> Received | None:
-    """Before a matched message is received."""
+    """Record a receive of a matched message, before it."""
     if message == mpi.MESSAGE_NO_PROC:
         return None
     buffer = parse_bytes(buf)
@@ -259,12 +259,12 @@ def record_exchange(
 
 
 def nothing_to_learn(receive: Received) -> bool:
-    """Whether a blocking receive that has been recorded needs nothing more when it has ended."""
+    """Return whether nothing is to be done when a recorded blocking receive has ended."""
     return not receive.wild and opened().observer is None
 
 
 def receive_ended(receive: Received, status: mpi.Status | None) -> None:
-    """A blocking receive has ended."""
+    """Note that a blocking receive has ended."""
     if receive.wild:
         receive.resolve(status)
     observer = opened().observer
@@ -275,9 +275,10 @@ def receive_ended(receive: Received, status: mpi.Status | None) -> None:
 def raised(
     error: BaseException, sent: Sent | None, receive: Received | None = None, status: mpi.Status | None = None
 ) -> None:
-    """A call has raised an error, which the program may catch: keep of its records what MPI has done.
+    """Keep the records of what MPI has done in a call that raised an error, which the program may catch.
 
-    A message that is too long fills the memory with its head.  All other errors come before anything is sent or posted.
+    A message that is too long fills the memory with its beginning.  All other errors come before anything is sent or
+    posted.
     """
     if isinstance(error, mpi.Exception) and error.Get_error_class() == mpi.ERR_TRUNCATE:
         if receive is not None:

@@ -40,9 +40,9 @@ def send_object(name: str, primal: Callable[..., Any], comm: Any, obj: Any, dest
 
 
 def _sending(name: str) -> Callable[..., Any]:
-    """The method that sends an object in one of MPI's modes, blocking or not.
+    """Make the method that sends an object in one of MPI's modes, blocking or not.
 
-    With active arrays in it, an object takes some hundred bytes more than pickled: buffered modes want a larger buffer.
+    An object with active arrays takes a few hundred bytes more than pickled: buffered modes need a larger buffer.
     """
 
     def method(self: Any, obj: Any, dest: int, tag: int = 0) -> Any:
@@ -65,7 +65,7 @@ def posted(name: str, comm: Any, source: int, tag: int) -> Received:
 
 
 def received(tape: Tape, receive: Received, message: Any) -> Any:
-    """The object of a receive has arrived."""
+    """Activate the arrays of an object that has arrived, and return it."""
     if id(message) not in arrived:
         receive.void = True  # the sender sent no parcel
     elif receive.dropped:
@@ -77,9 +77,9 @@ def received(tape: Tape, receive: Received, message: Any) -> Any:
 
 
 def not_received(receive: Received, status: mpi.Status | None, error: BaseException) -> None:
-    """A receive of an object has raised an error, which the program may catch: there is no object to differentiate.
+    """Drop a receive of an object that has raised an error, which the program may catch.
 
-    The message has gone if it was too long for its buffer, or if it is the object that raised the error.
+    The message is lost if it was too long for its buffer, or if unpickling the object raised the error.
     """
     if isinstance(error, mpi.Exception) and error.Get_error_class() != mpi.ERR_TRUNCATE:
         receive.void = True
@@ -99,7 +99,7 @@ class ObjectMessages:
     __slots__ = ()
 
     _primal: Any = _Comm
-    """Whose methods move the pickled objects."""
+    """The class whose methods move the pickled objects."""
 
     send = _sending("send")
     bsend = _sending("bsend")
@@ -166,7 +166,7 @@ class ObjectMessages:
 
 
 def record_matched(receive: Received, message: Any) -> Any:
-    """Record what a blocking receive of a matched message gave; the object for the user."""
+    """Record a blocking receive of a matched message; return the object."""
     tape = opened()
     message = received(tape, receive, message)
     if receive.wild:
@@ -202,7 +202,7 @@ class MatchedObjects:
 
 
 def matched(message: Any, name: str) -> Received | None:
-    """The probe's entry in the log, made that of the receive of an object."""
+    """Return the probe's entry in the log, as that of a receive of an object."""
     receive = getattr(message, "logged", None)
     if opened() is None or receive is None:
         return None

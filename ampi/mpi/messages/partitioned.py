@@ -1,11 +1,10 @@
 """Partitioned messages: one message for each start, whose parts are sent when they are ready and arrive one by one.
 
-What is sent of a partition is what it holds at its ``Pready``; what has arrived may be used from its ``Parrived`` on.
-The adjoint goes back by partitions of the receiver: each at the mirror of its ``Parrived``, or of the wait, and the
-adjoint of a ``Pready`` waits for those that overlap with its partition.  So a program that computes one partition from
-what came back for another one does not deadlock in the sweep.  A walk forward goes by partitions of the sender.
-Messages of one pair of requests are matched with one another and with no others, in the order in which the requests
-were made.
+A partition is sent as it is at its ``Pready``, and may be used at the receiver from its ``Parrived`` on.  The adjoint
+is sent back in partitions of the receiver: each at the mirror of its ``Parrived``, or of the wait; the adjoint of a
+``Pready`` waits for those that overlap with its partition.  So a program that computes one partition from the answer
+to another one does not deadlock in the sweep.  A walk forward uses the partitions of the sender.  Messages of one pair
+of requests are matched with one another and with no others, in the order in which the requests were made.
 """
 
 from __future__ import annotations
@@ -45,16 +44,16 @@ class PartitionedSent(Sent):
     __slots__ = ("parts", "parts_there", "tangents", "user_tag")
 
     def tangent(self, push: Push) -> None:
-        """Nothing: those of partitions go at their ``Pready``."""
+        """Do nothing: the tangents of partitions are sent at their ``Pready``."""
 
     def describe(self) -> str:
-        """For error messages."""
+        """Describe it for error messages."""
         tag = self.user_tag
         route = self.route
         return f"{route.name} to rank {route.partner} with tag {tag} on {self.reverse.name}, {line_of(route.where)}"
 
     def begin(self, sweep: Sweep) -> None:
-        """Mirror of the wait: the adjoints of partitions may come, in any order."""
+        """Mirror the wait: post the receives of the partitions' adjoints, which come in any order."""
         if self.back is None or self.flight is not None:
             return
         size = self.buffer.count // self.parts_there
@@ -64,7 +63,7 @@ class PartitionedSent(Sent):
         self.flight = [(comm.Irecv(array.view(np.uint8), dest, self.back), array) for array in arrays], {}
 
     def adjoint(self, sweep: Sweep, part: int) -> np.ndarray:
-        """The adjoint of one partition, for each lane of the sweep."""
+        """Return the adjoint of one partition, for each lane of the sweep."""
         self.begin(sweep)
         flights, came = self.flight
         size, size_there = self.buffer.count // self.parts, self.buffer.count // self.parts_there
@@ -84,14 +83,14 @@ class PartitionedSent(Sent):
         came[int(array["part"][0])] = array["adjoint"][0]
 
     def __call__(self, sweep: Sweep) -> None:
-        """Mirror of the start."""
+        """Mirror the start."""
         self.flight = None
 
 
 class _Ready(BaseAdjoint):
-    """Record of a Pready: x̄ of the partition += what came.
+    """Record of a Pready: x̄ of the partition += the adjoint that came.
 
-    Those of constants are recorded as well: in a walk the receiver cannot know which ones these are.
+    Partitions of constants are recorded as well: in a walk the receiver cannot know which ones these are.
     """
 
     __slots__ = ("active", "part", "sent")
@@ -107,7 +106,7 @@ class _Ready(BaseAdjoint):
         self.active = active
 
     def tangent(self, push: Push) -> None:
-        """In a walk: send the tangent of the partition, behind its number and how many there are."""
+        """In a walk: send the tangent of the partition, after its index and the number of partitions."""
         sent = self.sent
         if sent.back is None:
             return
@@ -138,7 +137,7 @@ class PartitionedReceived(Received):
     early: set[int]
 
     def tangent(self, push: Push) -> None:
-        """In a walk: nothing of it has come yet."""
+        """In a walk: start without any tangents."""
         self.flight = {}
         push.at_last.append(self._forget)
 
@@ -146,13 +145,13 @@ class PartitionedReceived(Received):
         self.flight = None
 
     def arrive(self, push: Push) -> None:
-        """In a walk, at the wait: the tangents of all partitions that were not used before it."""
+        """In a walk, at the wait: receive the tangents of all partitions that were not used before it."""
         for part in range(self.parts):
             if part not in self.early:
                 self.receive(push, part)
 
     def receive(self, push: Push, part: int) -> None:
-        """In a walk: the tangents of a partition, which may lie in several ones of the sender's."""
+        """In a walk: receive the tangents of a partition, which may lie in several partitions of the sender."""
         buffer = _part(self.buffer, self.parts, part)
         if self.back is None:
             set_tangent(push, buffer, None)
@@ -173,7 +172,7 @@ class PartitionedReceived(Received):
         set_tangent(push, buffer, found.reshape(-1))
 
     def _next(self, came: dict[int, np.ndarray], directions: int) -> None:
-        """Wait for the tangents of the next partition of the sender's."""
+        """Wait for the tangents of the sender's next partition."""
         comm, source, status = self.reverse.comm, self.route.partner, mpi.Status()
         with Patience(self.waiting, lambda: [(self.reverse, source)]) as patience:
             while True:
@@ -189,23 +188,23 @@ class PartitionedReceived(Received):
         came[part * size] = flat.reshape(directions, size) if flat.size else np.zeros((directions, size))
 
     def arrived(self, part: int) -> None:
-        """In forward mode: a partition has arrived."""
+        """In forward mode: note that a partition has arrived."""
         raise NotImplementedError
 
     def describe(self) -> str:
-        """For error messages."""
+        """Describe it for error messages."""
         tag = self.user_tag
         route = self.route
         return f"{route.name} from rank {route.partner} with tag {tag} on {self.reverse.name}, {line_of(route.where)}"
 
     def resolve(self, status: mpi.Status | None) -> None:
-        """The receive has completed."""
+        """Note that the receive has completed."""
         if self.request is not None:
             self.request = None
             arrive(self.buffer, -1)
 
     def begin(self, sweep: Sweep) -> None:
-        """Mirror of the wait: x̄ of all partitions that were not used before it."""
+        """Mirror the wait: send back x̄ of all partitions that were not used before it."""
         if self.flight is sweep:
             return
         self.flight = sweep
@@ -214,7 +213,7 @@ class PartitionedReceived(Received):
                 self.send(sweep, part)
 
     def send(self, sweep: Sweep, part: int) -> None:
-        """x̄ of a partition goes back, and is zero here."""
+        """Send back x̄ of a partition, and set it to zero."""
         overwritten = _part(self.buffer, self.parts, part)
         if self.back is None:
             for lane in lanes_of(sweep):
@@ -228,7 +227,7 @@ class PartitionedReceived(Received):
 
 
 class _Arrived(BaseAdjoint):
-    """Record of a Parrived that said yes."""
+    """Record of a Parrived that returned True."""
 
     __slots__ = ("part", "received")
     is_local = False
@@ -242,7 +241,7 @@ class _Arrived(BaseAdjoint):
         self.part = part
 
     def tangent(self, push: Push) -> None:
-        """In a walk: the tangents of the partition."""
+        """In a walk: receive the tangents of the partition."""
         self.received.receive(push, self.part)
 
     def __call__(self, sweep: Sweep) -> None:
@@ -258,7 +257,7 @@ def _part(buffer: Buffer, parts: int, part: int) -> Buffer:
 
 
 class _Partitioned:
-    """What a partitioned request is for; called when it is started."""
+    """The operation of a partitioned request; called when it is started."""
 
     __slots__ = ("buf", "comm", "key", "message", "name", "partitions", "partner", "user_tag")
 
@@ -273,7 +272,7 @@ class _Partitioned:
         self.message: Any = None
 
     def buffer(self) -> Buffer:
-        """The memory of all partitions."""
+        """Return the memory of all partitions."""
         return as_packed(parse(self.buf, self.partitions))
 
 
@@ -292,7 +291,7 @@ class _Sending(_Partitioned):
         return (sent,)
 
     def ready(self, parts: Iterable[int]) -> None:
-        """What partitions hold now is sent."""
+        """Record that the present contents of partitions are sent."""
         tape = recording()
         buffer = self.buffer()
         if opened() is not None and goes_forward(opened()):
@@ -319,14 +318,14 @@ class _Sending(_Partitioned):
             tape.append(_Ready(sent, part, True))
 
     def _constant(self, tape: Any, parts: Iterable[int]) -> None:
-        """Partitions of constants are sent."""
+        """Record that partitions of constants are sent."""
         if tape is None or goes_forward(tape) or self.message is None or self.message[1] is not tape.reference:
             return
         for part in parts:
             tape.append_start(_Ready(self.message[0], part, False))
 
     def _ready_forward(self, buffer: Buffer, parts: Iterable[int]) -> None:
-        """The tangents of partitions go beside them."""
+        """Send the tangents of partitions beside them."""
         if self.message is None or self.message[1] is not opened().reference:
             return
         active = recording() is not None and buffer.active(opened())
@@ -339,7 +338,7 @@ class _Receiving(_Partitioned):
     __slots__ = ()
 
     def __call__(self) -> tuple[PartitionedReceived, ...]:
-        """Log the message, and save what it overwrites."""
+        """Log the receive, and save what it overwrites."""
         self.message = None
         buffer = self.buffer()
         tape = opened()
@@ -363,7 +362,7 @@ class _Receiving(_Partitioned):
         return (received,)
 
     def arrived(self, part: int) -> None:
-        """A partition has arrived."""
+        """Record that a partition has arrived."""
         tape = recording()
         if tape is None or self.message is None or self.message[1] is not tape.reference:
             return
@@ -377,7 +376,7 @@ class _Receiving(_Partitioned):
 
 
 def goes_forward(tape: Any) -> bool:
-    """Whether tangents go beside the values."""
+    """Return whether tangents are sent beside the values."""
     return tape.forward is not None or tape.tangents is not None
 
 

@@ -44,11 +44,11 @@ _Isendrecv, _Isendrecv_replace = _Comm.Isendrecv, _Comm.Isendrecv_replace
 _PROC_NULL = mpi.PROC_NULL
 
 _LARGE = 1 << 16
-"""Bytes of a message that takes so long that the recording of a blocking send may be done meanwhile."""
+"""Bytes of a message that takes long enough to record a blocking send while it is under way."""
 
 
 def _blocking_send(name: str, primal: Callable[[Any, Any, int, int], None]) -> Callable[[Any, Any, int, int], None]:
-    """The method that sends a buffer in one of MPI's modes."""
+    """Make the method that sends a buffer in one of MPI's modes."""
 
     def method(self: Any, buf: Any, dest: int, tag: int = 0) -> None:
         if not open_tapes or dest == _PROC_NULL:
@@ -67,7 +67,7 @@ def _blocking_send(name: str, primal: Callable[[Any, Any, int, int], None]) -> C
 def _nonblocking_send(
     name: str, primal: Callable[[Any, Any, int, int], mpi.Request]
 ) -> Callable[[Any, Any, int, int], mpi.Request]:
-    """The same for its nonblocking form."""
+    """Make the nonblocking method that sends a buffer in one of MPI's modes."""
 
     def method(self: Any, buf: Any, dest: int, tag: int = 0) -> mpi.Request:
         if not open_tapes or dest == _PROC_NULL:
@@ -90,7 +90,7 @@ def _nonblocking_send(
 def _persistent_send(
     name: str, primal: Callable[[Any, Any, int, int], mpi.Prequest]
 ) -> Callable[[Any, Any, int, int], mpi.Prequest]:
-    """The same for its persistent form."""
+    """Make the method for persistent sends in one of MPI's modes."""
 
     def method(self: Any, buf: Any, dest: int, tag: int = 0) -> mpi.Prequest:
         request = primal(self, buf, dest, tag)
@@ -104,7 +104,7 @@ def _persistent_send(
 
 
 def _matching_probe(name: str, primal: Callable[..., mpi.Message | None]) -> Callable[..., mpi.Message | None]:
-    """The method that tests for a matched message, with a buffer or an object."""
+    """Make the method that probes for a matched message, with a buffer or an object."""
 
     def method(
         self: Any, source: int = mpi.ANY_SOURCE, tag: int = mpi.ANY_TAG, status: mpi.Status | None = None
@@ -199,7 +199,7 @@ class PointToPoint(Partitioned):
         """Send and receive a message."""
         if not living:
             return _Sendrecv(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
-        # The send's record comes first: the receive overwrites what it has read.
+        # The record of the send comes first: the receive overwrites what the send has read.
         sent = receive = None
         if open_tapes and dest != _PROC_NULL:
             sent = send_again("Sendrecv", self, sendbuf, dest, sendtag)
@@ -308,7 +308,7 @@ class PointToPoint(Partitioned):
 
 
 def _probe_of(name: str) -> Any:
-    """A method of the class of matched messages that calls the communicator's."""
+    """Make a method of the class of matched messages that calls the communicator's."""
 
     def method(
         cls: Any, comm: Any, source: int = mpi.ANY_SOURCE, tag: int = mpi.ANY_TAG, status: mpi.Status | None = None
@@ -366,7 +366,7 @@ class Message(MatchedObjects, Handles, _Message, metaclass=AcceptsBase):
 
 
 class WildReceive:
-    """How the request of a persistent receive from any source receives from one source for a time."""
+    """A persistent receive from any source, which can be narrowed to one source for a time."""
 
     def __init__(self, comm: Any, buf: Any, tag: int) -> None:
         buf, self._datatypes = duplicated(buf)
@@ -378,7 +378,7 @@ class WildReceive:
             datatype.Free()
 
     def narrow(self, request: mpi.Prequest, source: int) -> None:
-        """From the next start on the request, which is not active, is that of a receive from this source (or any)."""
+        """Make an inactive request a receive from this source (or any), from the next start on."""
         if source == self._source:
             return
         comm, buf, tag = self._arguments
@@ -396,7 +396,7 @@ def _some(part: Sent | Received | None) -> tuple[Sent | Received, ...]:
 
 
 def _matched(name: str, comm: Any, message: mpi.Message, status: mpi.Status) -> mpi.Message:
-    """A message that was matched while a tape records: it is in the log from here on."""
+    """Log a message that was matched while a tape records."""
     tape = opened()
     if tape is None or message == mpi.MESSAGE_NO_PROC:
         return message
@@ -412,9 +412,9 @@ def _is_wild(parts: tuple[Sent | None, Received | None]) -> bool:
 def _two_requests(
     comm: Any, sendbuf: Any, dest: int, sendtag: int, recvbuf: Any, source: int, recvtag: int, parts: tuple
 ) -> mpi.Request:
-    """A nonblocking exchange with wildcards as a send and a receive of their own.
+    """Start a nonblocking exchange with wildcards as a separate send and receive.
 
-    MPICH 5.0 does not say in the status of Isendrecv what was matched.
+    The status of Isendrecv in MPICH 5.0 does not tell what was matched.
     """
     sent, _ = parts
     pair = _Isend(comm, sendbuf, dest, sendtag)
@@ -426,14 +426,14 @@ def _two_requests(
 
 
 def _copied(spec: Any) -> Any:
-    """A message argument with a copy of its memory."""
+    """Return a message argument with a copy of its memory."""
     if isinstance(spec, (list, tuple)):
         return [_copied(spec[0]), *spec[1:]]
     return plain(np.asarray(spec if isinstance(spec, np.ndarray) else memoryview(spec))).copy(order="K")
 
 
 def _status_for(receive: Received | None, status: mpi.Status | None) -> mpi.Status | None:
-    """A status of our own where the program asks for none and the receive has a wildcard."""
+    """Return a status for a receive with a wildcard, where the program gives none."""
     return mpi.Status() if status is None and receive is not None and receive.wild else status
 
 

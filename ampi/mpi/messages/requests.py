@@ -1,7 +1,7 @@
-"""Requests and matched messages: subclasses of mpi4py's which complete what the log of a tape holds.
+"""Requests: subclasses of mpi4py's that complete operations in the log of a tape.
 
-`mpi4py.MPI.Request` and its relatives are rebound to these classes by ``import ampi``, because programs write
-``MPI.Request.Waitall(requests)`` against mpi4py's name. Objects of mpi4py's own classes are taken everywhere.
+``import ampi`` rebinds `mpi4py.MPI.Request` and `mpi4py.MPI.Prequest` to these classes, because programs call
+``MPI.Request.Waitall(requests)`` by mpi4py's name.  Objects of mpi4py's original classes are accepted everywhere.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .completion import (
 )
 
 at_plain_start: list[Callable[[mpi.Prequest], None]] = []
-"""Called with requests of mpi4py's own class that are about to start."""
+"""Called with requests of mpi4py's original class that are about to start."""
 
 _Request = mpi.Request  # mpi4py's own: the name in its module is rebound later
 _Prequest = mpi.Prequest
@@ -181,7 +181,7 @@ class Completions:
             return _Get_status(self, status)
         status = status_for(self, status)
         done = is_done(self, status)
-        if done and status is not None and status.Is_cancelled():  # MPICH says so only once
+        if done and status is not None and status.Is_cancelled():  # MPICH reports it only once
             for part in parts:
                 part.resolve(status)
         return done
@@ -189,7 +189,7 @@ class Completions:
     def Cancel(self) -> None:
         """Cancel a request."""
         for part in parts_of(self) or ():
-            part.wild = True  # the status at completion says whether it succeeded
+            part.wild = True  # the status at completion tells whether it succeeded
         _Request.Cancel(self)
 
     # ------------------------------------------------------------------------------------------- Python objects
@@ -298,8 +298,8 @@ class Completions:
         return finish_some_objects(requests, some, statuses)
 
 
-# What a recording tape knows of a request, absent if nothing: the messages in its log, the tape (by reference), and
-# what makes the object for the user of the one that mpi4py's lowercase wait returns. And what `held_buffers` holds.
+# What a recording tape stores with a request, absent if nothing: the messages in its log, the tape (by reference), the
+# function that makes the user's object of what mpi4py's lowercase wait returns; and what `held_buffers` keeps alive.
 _SLOTS = ("held", "parts", "recorded_by", "unpack")
 
 
@@ -385,7 +385,7 @@ class Prequest(Completions, Handles, _Prequest, metaclass=AcceptsBase):
 
 
 def persistent(request: mpi.Prequest, start: Callable[[], tuple[Sent | Received, ...]]) -> Prequest:
-    """The request of a persistent operation; ``start()`` is called before each start while a tape exists."""
+    """Return the request of a persistent operation; ``start()`` is called before each start while a tape exists."""
     ours = Prequest.__new__(Prequest, request)
     ours._start = start
     return ours
@@ -398,7 +398,7 @@ def _ready(request: Any, partitions: Iterable[int]) -> None:
 
 
 def _log_start(request: mpi.Prequest) -> tuple[Sent | Received, ...]:
-    """Log and record what is about to start."""
+    """Log and record an operation that is about to start."""
     start = getattr(request, "_start", None)
     if start is None and type(request) is _Prequest:
         for look in at_plain_start:
@@ -407,9 +407,9 @@ def _log_start(request: mpi.Prequest) -> tuple[Sent | Received, ...]:
 
 
 def _start(requests: Sequence[mpi.Prequest], primal: Callable[[], None]) -> None:
-    """Start requests.  MPI looks at all of them, and starts none if it refuses one, by an error that programs catch."""
+    """Start requests.  MPI checks all of them, and starts none if it refuses one, with an error that programs catch."""
     tape = opened()
-    # A tangent goes before its message, and cannot be called back.  Of what is active MPI knows more than a tape does.
+    # A tangent is sent before its message, and cannot be recalled.  MPI knows better which requests are active.
     pushes = tape is not None and (tape.forward is not None or tape.tangents is not None)
     first = not all(requests) or (pushes and any_recorded(requests))
     if first:
@@ -429,7 +429,7 @@ def _start(requests: Sequence[mpi.Prequest], primal: Callable[[], None]) -> None
 
 
 def _take_back(parts: Iterable[Sent | Received], error: BaseException) -> None:
-    """MPI has refused to start a request."""
+    """Void the entries of a request that MPI has refused to start."""
     for part in parts:
         if hasattr(part, "take_back"):
             part.take_back(opened(), error)
@@ -440,7 +440,7 @@ def _take_back(parts: Iterable[Sent | Received], error: BaseException) -> None:
 
 
 def _started(request: mpi.Prequest, parts: tuple[Sent | Received, ...]) -> None:
-    """A request has been started.  Before, MPI says of it that it has completed."""
+    """Store the parts of a request that has been started; before the start, MPI reports it as completed."""
     if getattr(request, "_start", None) is None:
         return
     forget(request)
@@ -458,7 +458,7 @@ def _started(request: mpi.Prequest, parts: tuple[Sent | Received, ...]) -> None:
 def recorded(
     tape: Tape, request: mpi.Request, *parts: Sent | Received, unpack: Callable[[Any], Any] | None = None
 ) -> Request:
-    """The request of a recorded operation.
+    """Return the request of a recorded operation.
 
     Parameters
     ----------

@@ -36,7 +36,7 @@ NONLINEAR = (mpi.PROD, mpi.MIN, mpi.MAX, *LOCATED)
 
 
 def elements_of(buffer: Buffer) -> np.ndarray:
-    """The elements that an atomic operation reads: values, or pairs of a value and a location."""
+    """Return the elements that an atomic operation reads: values, or pairs of a value and a location."""
     if not buffer.mixed:
         return buffer.values()
     locations = buffer.others(np.dtype(np.intc))
@@ -101,26 +101,26 @@ class Access(BaseAdjoint):
 
     @property
     def updates(self) -> bool:
-        """Whether the target's memory is changed."""
+        """True if the target's memory is changed."""
         return self.op is not None and self.op != mpi.NO_OP
 
     @property
     def nonlinear(self) -> bool:
-        """Whether the derivative depends on values."""
+        """True if the derivative depends on values."""
         return self.op in NONLINEAR
 
     @property
     def values(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of a nonlinear operation that has completed: those of the target before, and of the origin."""
+        """Values of a completed nonlinear operation: the target's before it, and the origin's."""
         return self._values  # type: ignore[return-value]
 
     def keep(self, source: Buffer, sink: Buffer | None) -> None:
-        """Before a nonlinear operation starts: keep what its derivative needs."""
+        """Save what the derivative of a nonlinear operation needs, before it starts."""
         self._operand = elements_of(source)
         self.old = np.empty_like(self._operand) if sink is None else sink
 
     def put_off(self, source: Buffer | None, sink: Buffer | None) -> None:
-        """Keep what is needed to carry out an atomic operation at the end of its epoch."""
+        """Save what is needed to carry out an atomic operation at the end of its epoch."""
         if source is None:
             self._operand = np.zeros(sink.count, pair_of(sink.dtype) if sink.mixed else sink.dtype)  # type: ignore
         else:
@@ -130,11 +130,11 @@ class Access(BaseAdjoint):
             self.old = np.empty_like(self._operand)
 
     def holds(self, buffer: Buffer) -> bool:
-        """Whether values are yet to be read from the buffer's memory, or written there."""
+        """Return whether the buffer's memory is still to be read or written."""
         return buffer is self.old or buffer is self._sink
 
     def carry_out(self, win: Any) -> None:
-        """Start the operation that was put off, in words of our own: the user may have freed the datatypes."""
+        """Start the operation that was put off, with ampi's datatypes: the user may have freed the original ones."""
         target, datatype = self.target, _type_of(self._operand.dtype)  # type: ignore[union-attr]
         if not target.count:
             return
@@ -146,7 +146,7 @@ class Access(BaseAdjoint):
                 _Win.Get_accumulate(win, operand, [self.old, datatype], target.rank, spec, self.op)
 
     def complete(self) -> None:
-        """The operation has completed: the target's old value is here."""
+        """Complete the operation: the target's old value has arrived."""
         if self._operand is None:
             return
         x, old = self._operand, self.old
@@ -160,11 +160,11 @@ class Access(BaseAdjoint):
         self._operand = self.old = self._sink = None
 
     def take(self, sweep: Sweep) -> np.ndarray | None:
-        """The result's adjoint, which is zero from here on."""
+        """Return the result's adjoint, and set it to zero."""
         return None if self.result is None else self.result.take(sweep)
 
     def exchange(self, shadow: Shadow, going: np.ndarray | None) -> None:
-        """Add the result's adjoint to the target's, and fetch from there what the origin's gets."""
+        """Add the result's adjoint to the target's, and fetch the contribution to the origin's."""
         target = self.target
         if self.origin is not None and shadow.place(target) is None:
             raise CommunicationError(
@@ -187,7 +187,7 @@ class Access(BaseAdjoint):
             shadow.came[self] = shadow.exchange(target, going, op, self.waiting)
 
     def exchange_pairs(self, shadows: Sequence[Shadow], going: Sequence[np.ndarray | None]) -> None:
-        """The same in second order, where the partial derivatives have tangents, for adjoints with their tangents."""
+        """Exchange adjoints and their tangents in second order, where partial derivatives have tangents."""
         value, *tangents = [shadow.exchange(self.target, None, mpi.NO_OP, self.waiting) for shadow in shadows]
         rule: Any = known(self.op)  # type: ignore[arg-type]
         pairs = []
@@ -202,14 +202,14 @@ class Access(BaseAdjoint):
             shadow.exchange(self.target, its if mine is None else its + mine, mpi.REPLACE, self.waiting)
 
     def collect(self, sweep: Sweep) -> None:
-        """Mirror of the start in a lock epoch, the exchange having taken place at the mirror of the completion."""
+        """Mirror the start in a lock epoch; the exchange took place at the mirror of the completion."""
         shadow = shadow_of(sweep, self.window)
         came = None if shadow is None else shadow.came.pop(self, None)
         if self.origin is not None and came is not None:
             self.origin.add(sweep, came)
 
     def __call__(self, sweep: Sweep) -> None:
-        """The adjoint in an epoch of Fence or Start."""
+        """Reverse the access in an epoch of Fence or Start."""
         going = self.take(sweep)
         shadow = shadow_of(sweep, self.window)
         if shadow is None:
@@ -223,7 +223,7 @@ class Access(BaseAdjoint):
         self.collect(sweep)
 
     def tangent(self, push: Push) -> None:
-        """In a walk: the tangent in such an epoch, which comes at its end."""
+        """In a walk: start the tangent in such an epoch; it arrives at the end of the epoch."""
         forward = shadow_of(push, self.window)
         if forward is None:
             self.forget(push)
@@ -232,21 +232,21 @@ class Access(BaseAdjoint):
         forward.push(self)
 
     def forget(self, push: Push) -> None:
-        """In a walk: nothing differentiable happened, and the result is a constant."""
+        """In a walk: set the tangent of the result to zero, because nothing differentiable happened."""
         if self.result is not None:
             set_tangent(push, self.result, None)
 
     def describe(self) -> str:
-        """For error messages."""
+        """Describe it for error messages."""
         return f"{self.name} with target rank {self.target.rank} in {self.window.reverse.name}, {line_of(self.where)}"
 
     def waiting(self) -> str:
-        """For the message of a wait that lasts too long."""
+        """Describe what is waited for, for messages."""
         return f"the adjoint of {self.describe()}"
 
 
 class Begun(BaseAdjoint):
-    """Record of the beginning of an access in a lock epoch, or of one that is put off: what it reads it reads now."""
+    """Record of the start of an access in a lock epoch, or of one that is put off: it reads the origin now."""
 
     __slots__ = ("access",)
     is_local = False
@@ -257,11 +257,11 @@ class Begun(BaseAdjoint):
         self.access = access
 
     def __call__(self, sweep: Sweep) -> None:
-        """Give the origin its adjoint."""
+        """Add to the origin's adjoint."""
         self.access.collect(sweep)
 
     def tangent(self, push: Push) -> None:
-        """In a walk: keep the tangent of the origin until the access has its turn."""
+        """In a walk: save the tangent of the origin until the access has its turn."""
         forward = shadow_of(push, self.access.window)
         if forward is not None:
             forward.note(self.access, self.access.origin)
@@ -284,7 +284,7 @@ class Completed(BaseAdjoint):
         self.accesses = accesses
 
     def __call__(self, sweep: Sweep) -> None:
-        """The adjoints of the accesses, one after the other."""
+        """Reverse the accesses, one after the other."""
         lanes = lanes_of(sweep)
         going = [(access, [access.take(lane) for lane in lanes]) for access in reversed(self.accesses)]
         shadows: list[Any] = [shadow_of(lane, self.window) for lane in lanes]
@@ -301,7 +301,7 @@ class Completed(BaseAdjoint):
         turns.end(self.rank, self.ticket)
 
     def tangent(self, push: Push) -> None:
-        """In a walk: the tangents of the accesses, likewise."""
+        """In a walk: compute the tangents of the accesses, one after the other."""
         lanes = lanes_of(push)
         forward: list[Any] = [shadow_of(lane, self.window) for lane in lanes]
         if forward[0] is None:
@@ -318,12 +318,12 @@ class Completed(BaseAdjoint):
         turns.end(self.rank, self.ticket)
 
     def waiting(self) -> str:
-        """For the message of a wait that lasts too long."""
+        """Describe what is waited for, for messages."""
         return f"its turn for {self.accesses[-1].waiting()}"
 
 
 class _OfAllRanks(CollectiveAdjoint):
-    """Record of a collective call of a window's ranks that moves no data itself."""
+    """Record of a collective call on a window that moves no data itself."""
 
     __slots__ = ("window",)
     touches_windows = False
@@ -334,7 +334,7 @@ class _OfAllRanks(CollectiveAdjoint):
         self.token = token
 
     def waiting(self) -> str:
-        """For the message of a wait that lasts too long."""
+        """Describe what is waited for, for messages."""
         return f"the mirror of {self.token.describe()}"
 
 
@@ -345,7 +345,7 @@ class Fence(_OfAllRanks):
     second_order = "linear"
 
     def __call__(self, sweep: Sweep) -> None:
-        """The same the other way round: closes the mirror of the epoch that it opened."""
+        """Mirror the fence: close the mirror of the epoch that it opened."""
         shadow = shadow_of(sweep, self.window)
         if shadow is None:
             return
@@ -354,14 +354,14 @@ class Fence(_OfAllRanks):
         shadow.barrier(self.waiting)
 
     def tangent(self, push: Push) -> None:
-        """In a walk: the same; all of the epoch that it closes has been done before."""
+        """In a walk: complete the tangents of the epoch that it closes."""
         forward = shadow_of(push, self.window)
         if forward is not None:
             forward.meet(self.waiting)
 
 
 class Made(_OfAllRanks):
-    """Record of the creation of a window: the sweep needs its shadow no more."""
+    """Record of the creation of a window: the sweep no longer needs its shadow."""
 
     __slots__ = ()
     second_order = "joint"
@@ -373,18 +373,18 @@ class Made(_OfAllRanks):
             leave(sweep, self.window)
 
     def tangent(self, push: Push) -> None:
-        """Nothing: in a walk all are open from its beginning."""
+        """Do nothing: in a walk all shadow windows are open from the start."""
 
 
 class Freed(_OfAllRanks):
-    """Record of the end of a window: where the sweep opens its shadow window."""
+    """Record of the end of a window, where the sweep opens its shadow window."""
 
     __slots__ = ()
     second_order = "joint"
     batched = True
 
     def __call__(self, sweep: Sweep) -> None:
-        """Open it, once all ranks have come; collective."""
+        """Open the shadow window, once all ranks have come; collective."""
         opening = lanes_of(sweep)[0].state["opened windows"].pop(self.window, None)
         if opening is not None:
             reverse = self.window.reverse
@@ -392,11 +392,11 @@ class Freed(_OfAllRanks):
             opening()
 
     def tangent(self, push: Push) -> None:
-        """Nothing: in a walk all are open until its end."""
+        """Do nothing: in a walk all shadow windows are open until its end."""
 
 
 class Handshake(BaseAdjoint):
-    """Record of Post, Start, Complete or Wait: in the sweep it hears from the other side, or tells it."""
+    """Record of Post, Start, Complete or Wait: in the sweep it notifies the other side, or waits for it."""
 
     __slots__ = ("name", "partners", "where", "window")
     is_local = False
@@ -412,7 +412,7 @@ class Handshake(BaseAdjoint):
         self.where = call_site()
 
     def __call__(self, sweep: Sweep) -> None:
-        """Tell the other side, or wait for it."""
+        """Notify the other side, or wait for it."""
         shadow = shadow_of(sweep, self.window)
         if shadow is None:
             return
@@ -437,13 +437,13 @@ class Handshake(BaseAdjoint):
         shadow.win.Sync()
 
     def tangent(self, push: Push) -> None:
-        """In a walk: as MPI does it."""
+        """In a walk: notify or wait in MPI's direction."""
         forward = shadow_of(push, self.window)
         if forward is not None:
             forward.shake_hands(push, self.name, self.partners, self.waiting)
 
     def meetings(self) -> list[tuple[Any, bool]]:
-        """What it is counted among on both sides, and whether the other side comes after it."""
+        """Return the counters of both sides that it belongs to, and whether the other side comes after it."""
         rank, identity = self.window.reverse.rank, self.window.reverse.identity
         kind, comes_first = (
             ("access" if self.name in ("Start", "Post") else "exposure"),
@@ -453,9 +453,9 @@ class Handshake(BaseAdjoint):
         return [((kind, identity, *pair), comes_first) for pair in pairs]
 
     def describe(self) -> str:
-        """For error messages."""
+        """Describe it for error messages."""
         return f"{self.name} in {self.window.reverse.name}, {line_of(self.where)}"
 
     def waiting(self) -> str:
-        """For the message of a wait that lasts too long."""
+        """Describe what is waited for, for messages."""
         return f"the mirror of {self.describe()}"

@@ -28,19 +28,19 @@ class Cells:
         comm.Barrier()  # the values are there before others use them
 
     def add(self, rank: int, cell: int, value: int) -> int:
-        """Add; the value before."""
+        """Add to a cell; return the value before."""
         return self._exchange(rank, cell, value, mpi.SUM)
 
     def read(self, rank: int, cell: int) -> int:
-        """The present value."""
+        """Return the present value of a cell."""
         return self._exchange(rank, cell, 0, mpi.NO_OP)
 
     def write(self, rank: int, cell: int, value: int) -> None:
-        """Replace."""
+        """Replace the value of a cell."""
         self._exchange(rank, cell, value, mpi.REPLACE)
 
     def swap(self, rank: int, cell: int, expected: int, value: int) -> bool:
-        """Replace the expected value by another one; whether it was there."""
+        """Replace the expected value of a cell; return whether it was there."""
         self._ready()
         before, going, there = np.zeros(1, np.int64), np.array([value]), np.array([expected])  # until the flush
         self.win.Compare_and_swap(going, there, before, rank, cell)

@@ -25,7 +25,7 @@ _Group, _Win = mpi.Group, mpi.Win  # mpi4py's own: its names may be rebound
 def complete(window: Window, rank: int = -1, primal: Callable[[], None] | None = None) -> None:
     """Complete this rank's accesses to a target's memory (to all of them) in lock epochs.
 
-    The tickets are drawn before: others may be let in at once.
+    The tickets are drawn first: other ranks may proceed at once.
     """
     done: list[tuple[Trace, Access]] = []
     left: list[tuple[Trace, Access]] = []
@@ -47,14 +47,14 @@ def complete(window: Window, rank: int = -1, primal: Callable[[], None] | None =
 
 
 def _send(accesses: list[tuple[Any, Access]]) -> None:
-    """Have tangents under way together with the values, up to the first operation that needs these."""
+    """Start the tangents together with the values, up to the first operation that needs values."""
     for trace, access in itertools.takewhile(lambda entry: not entry[1].nonlinear, accesses):
         if trace.pushes:
             trace.push(access)
 
 
 def _completed(accesses: list[tuple[Any, Access]]) -> None:
-    """Operations have completed; their tangents do now."""
+    """Complete the tangents of operations that have completed."""
     for _, access in accesses:
         access.complete()
     pushed = [(trace, access) for trace, access in accesses if trace.pushes]
@@ -89,7 +89,7 @@ def carry_out(win: Any, window: Window, primal: Callable[[], Any]) -> None:
 
 def catch_up(win: Any, window: Window, assertion: int) -> None:
     """At a fence: the ranks carry out what they have put off, one after the other; collective."""
-    if assertion:  # what it says of the epoch to come is not true yet
+    if assertion:  # its promises about the next epoch do not hold yet
         _Win.Fence(win, mpi.MODE_NOPRECEDE)
     comm = window.reverse.comm
     late = np.empty(comm.Get_size(), np.int8)
@@ -109,7 +109,7 @@ def catch_up(win: Any, window: Window, assertion: int) -> None:
 def one_by_one(win: Any, window: Window) -> None:
     """Complete an epoch of Start: one origin at a time carries out what it has put off.
 
-    A rank that holds others up waits for nothing that these have to do first: its targets have posted.
+    A rank that makes others wait does not itself depend on them: its targets have posted.
     """
     order = window.order
     for target in window.started:
@@ -126,7 +126,7 @@ def one_by_one(win: Any, window: Window) -> None:
 
 @contextlib.contextmanager
 def in_order(win: Any, recorded_access: tuple[Trace, Access] | None) -> Iterator[None]:
-    """Do an atomic operation; in an epoch of a shared lock at once, with a ticket of its own."""
+    """Carry out an atomic operation inside the block; in an epoch of a shared lock at once, with its own ticket."""
     if recorded_access is None:
         yield
         return
@@ -143,7 +143,7 @@ def in_order(win: Any, recorded_access: tuple[Trace, Access] | None) -> Iterator
 
 
 def ranks_of(win: Any, group: mpi.Group) -> list[int]:
-    """The ranks of a group in a window."""
+    """Return the ranks of a group in a window."""
     own = _Win.Get_group(win)
     try:
         return list(_Group.Translate_ranks(group, None, own))

@@ -1,12 +1,12 @@
-"""Tangents of one-sided communication: they go through a shadow window as values go through the window.
+"""Tangents of one-sided communication: they pass through a shadow window as values pass through the window.
 
-They do in forward mode, and in second order while the program runs, where all is recorded for the sweep as well.  The
-shadow window is on the tangents of window memory.  It is made, collectively, with the window, or at the first fence
-inside `ampi.jvp` or `ampi.hvp` of a window that was there before.  What an operation does to the target's memory its
-origin does to the target's tangents besides, in a passive epoch that lasts as long as the shadow.  All of an epoch is
-under way together, and with the values, and has been done before the call that ends the epoch of the values ends it for
-others.  Atomic operations whose order matters are carried out one after the other, as on a tape of reverse mode
-(`rma_epochs`), and so are those on their tangents.
+This holds in forward mode, and in second order while the program runs, where the operations are recorded for the sweep
+as well.  The shadow window exposes the tangents of window memory.  It is made, collectively, with the window, or at
+the first fence inside `ampi.jvp` or `ampi.hvp` of an older window.  The origin of an operation also applies it to the
+target's tangents, in a passive epoch that lasts as long as the shadow.  All operations of an epoch are under way
+together with the values, and complete before the call that ends the epoch ends it for other ranks.  Atomic operations
+whose order matters are carried out one after the other, as on a tape of reverse mode (`epochs`), and so are those on
+their tangents.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .window import Window
 
 _Win = mpi.Win  # mpi4py's own: the name in its module is rebound
 
-_COMPLETED = 1  # key of what the origin of an epoch of Start says at its end
+_COMPLETED = 1  # key of the message from the origin of an epoch of Start at its end
 _MOST_ATTACHED = 256
 
 
@@ -79,7 +79,7 @@ class ForwardShadow(Shadow):
         comm.Barrier()
 
     def know(self, rank: int, segment: Storage) -> None:
-        """Another rank's memory in a shared window: so are its tangents."""
+        """Share the tangents of another rank's memory in a shared window."""
         self._share(segment, self._segment(rank))
 
     def _share(self, storage: Storage, block: np.ndarray) -> None:  # type: ignore[override]
@@ -87,7 +87,7 @@ class ForwardShadow(Shadow):
         self.blocks[storage] = block
 
     def _open_dynamic(self, comm: mpi.Intracomm, attached: Iterable[Storage]) -> None:
-        """Where the tangents of attached memory lie is read from the target."""
+        """Open the shadow of a dynamic window: the places of tangents of attached memory are read from the target."""
         self.win = _Win.Create_dynamic(comm=comm)
         self._listed = np.zeros((_MOST_ATTACHED, 3), np.int64)
         self._directory = _Win.Create(self._listed, 8, comm=comm)
@@ -96,7 +96,7 @@ class ForwardShadow(Shadow):
             self.attach(storage)
 
     def attach(self, storage: Storage) -> None:
-        """This rank's memory is attached."""
+        """Attach the tangents of memory that this rank attaches."""
         if storage in self.blocks or not storage.nbytes:
             return
         if len(self.blocks) == _MOST_ATTACHED:
@@ -108,7 +108,7 @@ class ForwardShadow(Shadow):
         self._directory.Sync()
 
     def place(self, target: Target) -> int | None:
-        """Displacement of a target's elements in the shadow window; None if its memory was not tracked there."""
+        """Return the displacement of a target's elements in the shadow window; None if its memory is not tracked."""
         if self._directory is None:
             return target.start
         listed = np.zeros((_MOST_ATTACHED, 3), np.int64)
@@ -120,7 +120,7 @@ class ForwardShadow(Shadow):
         return None
 
     def free(self) -> None:
-        """The program has ended; collective."""
+        """Free the shadow window at the end of the program; collective."""
         self.barrier(lambda: f"the end of the other ranks' part in {self.window.reverse.name}")
         self.win.Unlock_all()
         if self._directory is not None:
@@ -135,7 +135,7 @@ class ForwardShadow(Shadow):
 
 
 class ForwardTrace:
-    """What this rank does with a window in forward mode: in the place of a `rma_trace.Trace`.
+    """What this rank does with a window in forward mode, instead of a `trace.Trace`.
 
     It has a shadow for each direction.
     """
@@ -163,31 +163,34 @@ class ForwardTrace:
         self.heard: dict[int, int] = {}
 
     def refuse(self, text: str) -> None:
-        """Forward mode cannot go through this."""
+        """Raise an error: forward mode cannot differentiate this."""
         raise no_tangent(text)
 
     def announce(self) -> None:
-        """Nothing: there is no sweep."""
+        """Do nothing: there is no sweep."""
 
     def begin(self, access: Access) -> None:
-        """An access in a lock epoch begins."""
+        """Start an access in a lock epoch."""
         self.window.incomplete.append((self, access))  # type: ignore[arg-type]
 
     def draw(self, rank: int, accesses: list[Access]) -> None:
-        """Accesses to a target's memory are completed."""
+        """Note that accesses to a target's memory are complete."""
         for access in accesses:
             if access.request is not None:
                 access.request.end()
 
     def note(self, access: Access, source: Buffer | None) -> None:
-        """Before an operation: keep the tangent of what it reads here."""
+        """Save the tangent of what an operation reads here, before it starts."""
         self._noted.pop(access, None)
         if access.origin is not None:
             self._noted[access] = [tangent_in(shadow.push, source) for shadow in self.shadows]
 
     def push(self, access: Access) -> None:
-        """Do to the target's tangents what is done to its memory: if that needs no values, it is under way until
-        `settle`, with the values and what else is; if it does, these have come, and it is done after all that is."""
+        """Apply an operation to the target's tangents.
+
+        If it needs no values, it is under way until `settle`, together with the values and other operations.  If it
+        does, the values have come, and it is carried out after all operations that are under way.
+        """
         if not access.nonlinear:
             if access not in self.under_way:
                 self.under_way[access] = [self._begun(access, *each) for each in self._by_shadow(access)]
@@ -215,7 +218,7 @@ class ForwardTrace:
             self._noted.pop(access, None)
 
     def _by_shadow(self, access: Access) -> Iterator[tuple[ForwardShadow, np.ndarray | None]]:
-        """The shadows, each with the tangent of what an operation has read here."""
+        """Iterate over the shadows, each with the tangent of what an operation has read here."""
         for shadow, x_dot in zip(self.shadows, self._noted.get(access, [None] * len(self.shadows))):
             if x_dot is not None and shadow.place(access.target) is None:
                 raise CommunicationError(
@@ -225,7 +228,7 @@ class ForwardTrace:
             yield shadow, x_dot
 
     def _combine(self, access: Access, shadow: ForwardShadow, x_dot: np.ndarray | None) -> None:
-        """The same of an operation whose derivative needs the target's values."""
+        """Apply an operation whose derivative needs the target's values to its tangents."""
         target = access.target
         came = shadow.exchange(target, None, mpi.NO_OP, access.waiting)
         rule: Any = known(access.op)  # type: ignore[arg-type]
@@ -241,7 +244,7 @@ class ForwardTrace:
             set_tangent(shadow.push, access.result, came)
 
     def shake(self, name: str, partners: list[int]) -> None:
-        """Post, Start, Complete or Wait: what is done to tangents happens between them as well."""
+        """Mirror Post, Start, Complete or Wait: operations on tangents happen between them as well."""
         log: Any = log_of(self.tape(), self.window)
         self.settle()
         self.sync()
@@ -259,18 +262,18 @@ class ForwardTrace:
         self.sync()
 
     def sync(self) -> None:
-        """See what others have done."""
+        """Synchronise memory with the operations of other ranks."""
         for shadow in self.shadows:
             shadow.win.Sync()
 
 
 def push_of(tape: Tape) -> Any:
-    """The tangents that go along with the program; None in reverse mode."""
+    """Return the push of tangents beside the program; None in reverse mode."""
     return tape.forward if tape.tangents is None else tape.tangents
 
 
 def log_of(tape: Tape, window: Window) -> ForwardLog:
-    """What is said besides: on the window's reverse communicator."""
+    """Return the log of messages beside the window's operations, on its reverse communicator."""
     log: Any = communication_of(tape).log(window.reverse)
     log.used = True
     return log
@@ -289,7 +292,7 @@ def open_shadow(tape: Tape, window: Window) -> ForwardTrace:
 
 
 def close_shadow(tape: Tape, window: Window) -> None:
-    """The window has been freed; collective over it."""
+    """Free the shadow of a window that has been freed; collective over it."""
     trace = push_of(tape).state.get("windows", {}).pop(window, None)
     if trace is not None:
         trace.settle()
@@ -309,7 +312,7 @@ def _close(traces: dict[Window, ForwardTrace], error: BaseException | None) -> N
 
 
 def forward_trace(tape: Tape, window: Window) -> ForwardTrace:
-    """What this rank does with a window."""
+    """Return what this rank does with a window in forward mode."""
     trace = push_of(tape).state.get("windows", {}).get(window)
     if trace is None:
         name = "ampi.jvp" if tape.tangents is None else "ampi.hvp"
@@ -321,7 +324,7 @@ def forward_trace(tape: Tape, window: Window) -> ForwardTrace:
 
 
 def open_at_fence(tape: Tape, window: Window) -> ForwardTrace:
-    """The same at a fence, where all ranks are; collective where the window has no shadow yet."""
+    """Return the trace of a window at a fence of all ranks; collective where the window has no shadow yet."""
     trace = push_of(tape).state.get("windows", {}).get(window)
     if trace is not None:
         return trace
@@ -333,7 +336,7 @@ def open_at_fence(tape: Tape, window: Window) -> ForwardTrace:
 
 
 def fenced(tape: Tape, window: Window, assertion: int) -> None:
-    """After a fence."""
+    """Synchronise the shadows after a fence."""
     trace = forward_trace(tape, window)
     if assertion & mpi.MODE_NOPRECEDE:  # MPI may let ranks through before the others have come
         trace.shadows[0].barrier(lambda: f"a fence of {window.reverse.name}")
@@ -343,7 +346,7 @@ def fenced(tape: Tape, window: Window, assertion: int) -> None:
 def check_lost(
     trace: ForwardTrace, access: Access | None, name: str, rank: int, spec: Any, given: Any, sink: Buffer
 ) -> None:
-    """Raise if tangents come from a target into memory where they would be lost."""
+    """Raise an error if tangents come from a target into memory where they would be lost."""
     window = trace.window
     if not sink.loses or not sink.nbytes or not window.tracked[rank] or sink.dtype is None or sink.raw or sink.mixed:
         return

@@ -1,4 +1,4 @@
-"""History of a tape with RMA accesses: which collectives had begun and ended when tickets were drawn and marks made."""
+"""History of a tape with RMA accesses: which collectives had started and ended at each ticket and mark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .precedence import ADD, CHANGE, READ, Counts, Drawn, Moment, Touched, count
 
 @dataclass(slots=True)
 class _Stage:
-    """A place of a tape, where this rank has drawn tickets, or seen some for its own memory.
+    """A position on a tape at which this rank drew tickets, or saw tickets for its own memory.
 
     Attributes
     ----------
@@ -51,14 +51,14 @@ _NOTHING: tuple[int, Counts] = (0, {})
 
 
 class History:
-    """What a tape says of collectives, tickets and marks, in their order.
+    """The collectives, tickets and marks of a tape, in their order.
 
     Attributes
     ----------
     begun : dict
-        How many collectives of each kind this rank has begun.
+        Number of collectives of each kind that this rank has started.
     facts : dict
-        For each mark, its place on the tape, and how many collectives of each kind had ended before it.
+        For each mark, its position on the tape, and the number of collectives of each kind that had ended before it.
     """
 
     __slots__ = (
@@ -95,7 +95,7 @@ class History:
                 if seen.get(adjoint.window, 0) != known:
                     seen[adjoint.window] = known  # type: ignore[assignment]
                     self._stages.append(_Stage(window=adjoint.window, seen=known))
-                # One without a bound stands behind the record whose adjoint waits for what it lets others do.
+                # A mark without a bound follows the record whose adjoint waits for what the mark lets others do.
                 so_far = higher(so_far, self._ended)
                 self.facts[adjoint] = position, so_far
                 self._marks.setdefault(adjoint.window, []).append(
@@ -111,7 +111,7 @@ class History:
                 self._pass(adjoint, position)
 
     def _draws(self, adjoint: Any, position: int) -> None:
-        """Enter a ticket; those of a visit, which come one after the other, have been drawn at once."""
+        """Enter a ticket; those of a visit, which follow each other, were drawn at the same time."""
         key = adjoint.window, adjoint.rank, adjoint.ticket
         if key in self._stages_of:
             return  # the end of a visit
@@ -127,7 +127,7 @@ class History:
         self._stages_of[key] = last
 
     def _pass(self, adjoint: Any, position: int) -> None:
-        """Count what a record begins, and what it ends."""
+        """Count the collectives and epochs that a record starts and ends."""
         if isinstance(adjoint, Handshake):
             for kind, comes_first in adjoint.meetings():
                 if comes_first:
@@ -167,19 +167,19 @@ class History:
     def drawn(
         self, window: Any, rank: int, tickets: Sequence[int]
     ) -> list[tuple[int, Moment, Counts, tuple[Touched, ...]]]:
-        """Tickets for a target's memory, when they were drawn, what had ended before them, and what they touch."""
+        """Return tickets for a target's memory, their moments, what had ended before them, and what they touch."""
         stages = [self._stages_of.get((window, rank, abs(ticket)), _NEVER) for ticket in tickets]
         return [(ticket, stage.moment, stage.ended, stage.touched) for ticket, stage in zip(tickets, stages)]
 
     def hand_on(self, window: Any, came: dict[tuple[int, int], Sequence[Any]], told: dict[int, Sequence[Any]]) -> bool:
-        """What had ended before tickets had before those that this rank drew later, too; whether that is new.
+        """Extend what had ended before each ticket to this rank's later tickets; return whether that changes anything.
 
         Parameters
         ----------
         came : dict
-            Of this rank's tickets, by target and ticket, their place in the target's order and what had ended before.
+            For this rank's tickets, by target and ticket: position in the target's order, and what had ended before.
         told : dict
-            The same of all tickets for this rank's memory, of which the tape says what it had seen where.
+            For all tickets for this rank's memory: the same; the tape has marks of which it had seen where.
         """
         ended: Counts = {}
         is_new = False
@@ -196,7 +196,7 @@ class History:
         return is_new
 
     def places(self, window: Any, order: list[Drawn], seen: int) -> tuple[dict[Mark, tuple[int, int]], int]:
-        """How many tickets for this rank's memory each mark leaves to precede it, as limit and as bound; and the end.
+        """Return the number of tickets for this rank's memory that precede each mark (limit and bound), and the end.
 
         Parameters
         ----------
@@ -216,12 +216,14 @@ class History:
         return places, limits(seen, 1 << 62)
 
     def touching(self) -> list[int]:
-        """The places of records that may touch the memory of windows, without a ticket."""
+        """Return the positions of records that may touch the memory of windows without a ticket."""
         return [place for place, record in enumerate(self._records) if _may_touch(record.adjoint)]
 
     def preceding(self, order: list[Drawn], marks: Iterable[Mark]) -> list[int]:
-        """For each mark, and for the end of the tape, the number of the last ticket that its rank drew before a
-        collective which had ended here by then: whenever it was seen, the access came first."""
+        """Return for each mark, and the end of the tape, the last ticket drawn before a collective that had ended here.
+
+        The access came before the mark, whenever it was seen.
+        """
         ended = [*(self.facts[mark][1] for mark in marks), self._ended]
         last = [0] * len(ended)
         for number, drawn in enumerate(order, 1):
@@ -261,5 +263,5 @@ def _touched(access: Access) -> Touched:
 
 
 def _orders(call: Collective) -> bool:
-    """Whether the sweep may wait at a collective: the same on all ranks of the communicator."""
+    """Return whether the sweep may wait at a collective: the same on all ranks of the communicator."""
     return bool(call.reverse.identity) and (call.happening or call.name in ("Fence", "Free"))

@@ -1,7 +1,7 @@
 """Window memory: storages of windows, of dynamic windows, and of other ranks in shared windows.
 
-Others overwrite window memory unseen, so values that an adjoint needs are copied when they are used
-(`Storage.volatile`), and it counts as active from the beginning of a tape.
+Other ranks overwrite window memory unseen, so values that an adjoint needs are copied when they are used
+(`Storage.volatile`), and it counts as active from the start of a tape.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ class Elsewhere(Storage):
 
     @property
     def tape(self) -> Any:  # type: ignore[override]
-        """It always carries derivatives; who asks is about to record a load or store."""
+        """The tape on which it is active, which is every one; the caller is about to record a load or store."""
         return self._visited()
 
     @tape.setter
     def tape(self, tape: Any) -> None:
-        """It does so for every tape."""
+        """Do nothing: it is active on every tape."""
 
     @property
     def needs(self) -> dict:  # type: ignore[override]
-        """Nothing: values are copied when they are used.  Who asks is about to store."""
+        """Nothing: values are copied when they are used.  The caller is about to store."""
         self._visited()
         return {}
 
     @needs.setter
     def needs(self, needs: dict) -> None:
-        """Stays empty."""
+        """Do nothing: it stays empty."""
 
     def _visited(self) -> Any:
         window = self.window()
@@ -72,7 +72,7 @@ class Elsewhere(Storage):
 
 
 def register(win: Any, comm: Any, unit: int, memory: Any = None, shared: bool = False) -> Any:
-    """Know a new window; collective over it.  Without memory of the user's MPI has allocated it."""
+    """Register a new window; collective over it.  Without memory of the user MPI has allocated it."""
     reverse = reverse_of_window(comm)
     if memory is None:
         buffer = _Win.tomemory(win)
@@ -100,7 +100,7 @@ def _enter(win: Any, window: Window) -> None:
 
 
 def _trace(window: Window) -> None:
-    """A window has been made: the tape that is open sees what is done with it."""
+    """Have the open tape record what is done with a new window."""
     tape = tape_of(window)
     if tape is not None and push_of(tape) is not None:
         open_shadow(tape, window)
@@ -109,7 +109,7 @@ def _trace(window: Window) -> None:
 
 
 def require_innermost_memory(memory: Any) -> None:
-    """Raise if memory that is to be a window's, where others write, carries derivatives on an outer tape."""
+    """Raise an error if memory of a new window, which others write, carries derivatives on an outer tape."""
     tape = opened()
     if tape is None or memory is None or isinstance(memory, mpi.BottomType):
         return
@@ -119,7 +119,7 @@ def require_innermost_memory(memory: Any) -> None:
 
 
 def _expose(storage: Storage, memory: np.ndarray | None) -> None:
-    """Others may write to the memory unseen from now on."""
+    """Mark memory that others may write to unseen from now on."""
     if storage.volatile:
         return
     tape = opened()
@@ -130,7 +130,7 @@ def _expose(storage: Storage, memory: np.ndarray | None) -> None:
 
 
 def register_dynamic(win: Any, comm: Any) -> Any:
-    """Know a new window without memory; collective over it."""
+    """Register a new window without memory; collective over it."""
     window = Window(reverse_of_window(comm), None, 0, 0, 1, True)
     _enter(win, window)
     _trace(window)
@@ -138,7 +138,7 @@ def register_dynamic(win: Any, comm: Any) -> Any:
 
 
 def attach(win: Any, memory: Any) -> None:
-    """Memory is attached to a dynamic window."""
+    """Attach memory to a dynamic window."""
     window = window_of(win)
     array = as_array(memory)
     storage = storage_of(array) if dtype_of_memory(array) is not None else None
@@ -157,7 +157,7 @@ def attach(win: Any, memory: Any) -> None:
 
 
 def detach(win: Any, memory: Any) -> None:
-    """Memory is detached from a dynamic window; a tape that recorded with it keeps it alive."""
+    """Detach memory from a dynamic window; a tape that recorded with it keeps it alive."""
     window = window_of(win)
     array = as_array(memory)
     storage = storage_of(array)
@@ -170,7 +170,7 @@ def detach(win: Any, memory: Any) -> None:
 
 
 def track_segment(win: Any, rank: int, segment: mpi.buffer) -> None:
-    """This rank knows the memory of another one in a shared window from now on."""
+    """Track another rank's memory in a shared window from now on."""
     window = window_of(win)
     if window is None or window.segments is None or not segment.nbytes:
         return
@@ -187,5 +187,5 @@ def track_segment(win: Any, rank: int, segment: mpi.buffer) -> None:
 
 
 def _owner_of(win: Any, size: int) -> int:
-    """The lowest rank that has memory in a shared window: whose MPI.PROC_NULL means."""
+    """Return the lowest rank that has memory in a shared window, which ``MPI.PROC_NULL`` stands for."""
     return next(rank for rank in range(size) if _Win.Shared_query(win, rank)[0].nbytes)

@@ -1,10 +1,10 @@
-"""Order of RMA accesses: tickets say it while a tape records, turns reverse it in the sweep.
+"""Order of RMA accesses: tickets define it while a tape records, turns reverse it in the sweep.
 
 The target of a lock epoch makes no call.  While a tape records, the origin therefore draws a *ticket* from a counter of
 the target each time its accesses are complete there: at Flush, Unlock, or when a request has completed.  Of two
 accesses that the program orders, by locks, messages or barriers, the later one has the higher ticket.  Accesses that
-it does not order commute, except for atomic updates that fetch, whose order is that of chance: they are carried out one
-at a time, each with a ticket of its own.
+it does not order commute, except for atomic updates that fetch, whose order is random: they are carried out one at a
+time, each with its own ticket.
 
 Atomic operations in epochs of Fence and of Start whose order matters are put off to the end of the epoch, and get their
 tickets there: at a fence the ranks carry them out one after the other, at Complete one origin at a time.
@@ -13,11 +13,11 @@ The target looks at its counter whenever something is recorded on its tape, and 
 loads and stores lie.
 
 In the sweep the tickets have their turns in descending order.  A turn begins when the target's sweep has come to the
-ticket, which the target says by lowering a limit; and the target does not touch the adjoint of its memory before the
-turns of all tickets that were drawn later have ended.  Nobody waits for anything but what happened later in the
-program, so what did not deadlock does not deadlock.  The adjoint of a collective waits for what all ranks did after it,
-though: accesses by a rank that had left it which chance put before it on another are put behind it at the beginning of
-the sweep (`rma_precedence`, of which the tape's `rma_history` tells).
+ticket, which the target shows by lowering a limit; and the target does not touch the adjoint of its memory before the
+turns of all tickets that were drawn later have ended.  No rank waits for anything but what happened later in the
+program, so a program that did not deadlock does not deadlock in the sweep.  The adjoint of a collective waits for what
+all ranks did after it, though: accesses by a rank that had left it, which by chance came before it on another rank, are
+moved behind it at the start of the sweep (`precedence`; `history` has the facts of the tape).
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _WORLD = mpi.COMM_WORLD  # mpi4py's own: the name in its module may be rebound
 
 # ------------------------------------------------------------------------------------------------- while recording
 
-_TICKETS, _ATOMIC = 0, 1  # tickets drawn; somebody is updating
+_TICKETS, _ATOMIC = 0, 1  # tickets drawn; a rank is updating
 _FENCE = 2  # the last fence at which operations were put off
-_STEPPED, _STEPPING, _STEP_FENCE = 3, 4, 5  # in steps: atomic operations so far; somebody does one; as _FENCE
+_STEPPED, _STEPPING, _STEP_FENCE = 3, 4, 5  # in steps: atomic operations so far; one is under way; as _FENCE
 _EPOCHS, _EXCLUSIVE = 6, 7  # in steps: epochs of locks that have ended, and those of exclusive ones
 _MISUSED = 8  # in steps: uses by tapes of steps of a window that is older than the loop
 _POSTS = 9  # from here on, epochs posted for each rank; and then, on which tapes each rank has used the window
@@ -70,26 +70,26 @@ class Order:
         return self.cells.add(rank, _TICKETS, 1) + 1
 
     def call(self, fence: int) -> None:
-        """Before a fence: let every rank know that it is followed by what was put off."""
+        """Before a fence: announce to all ranks that operations which were put off follow it."""
         for rank in range(self.size):
             self.cells.write(rank, _FENCE, fence)
 
     def called(self, fence: int) -> bool:
-        """After a fence: whether any rank has put off operations."""
+        """After a fence: return whether any rank has put off operations."""
         return int(self.cells.own[_FENCE]) == fence
 
     def post(self, ranks: list[int]) -> None:
-        """Epochs of this rank's memory have been posted for these ranks."""
+        """Count epochs of this rank's memory posted for these ranks."""
         for rank in ranks:
             self.cells.own[_POSTS + rank] += 1
 
     def await_post(self, rank: int, number: int) -> None:
-        """Wait until a rank has posted so many epochs for this one."""
+        """Wait until a rank has posted ``number`` epochs for this one."""
         while self.cells.read(rank, _POSTS + self.cells.rank) < number:
             _give_way()
 
     def enter(self, rank: int) -> None:
-        """Wait until nobody else updates the memory of a rank."""
+        """Wait until no other rank updates the memory of a rank, and lock it."""
         self._close(rank, _ATOMIC)
 
     def leave(self, rank: int) -> None:
@@ -112,12 +112,12 @@ class Order:
         return int(self.cells.own[_STEP_FENCE]) == fence
 
     def misuse(self) -> None:
-        """Let every rank know that a step has used the window, which is older than the loop."""
+        """Announce to all ranks that a step has used the window, which is older than the loop."""
         for rank in range(self.size):
             self.cells.add(rank, _MISUSED, 1)
 
     def is_misused(self) -> bool:
-        """Whether any rank has said so since this was asked."""
+        """Return whether any rank has announced such a use since the last call."""
         known, self._known_misuses = self._known_misuses, int(self.cells.own[_MISUSED])
         return known != self._known_misuses
 
@@ -126,32 +126,32 @@ class Order:
         self._close(rank, _STEPPING)
 
     def leave_step(self, rank: int) -> None:
-        """Let others do so."""
+        """Let other steps do so."""
         self.cells.write(rank, _STEPPING, 0)
 
     def stepped(self, rank: int) -> int:
-        """Number of atomic operations that steps have carried out on the memory of a rank."""
+        """Return the number of atomic operations that steps have carried out on the memory of a rank."""
         return self.cells.read(rank, _STEPPED)
 
     def await_step(self, rank: int, number: int) -> None:
-        """Wait until so many have been carried out."""
+        """Wait until ``number`` of them have been carried out."""
         while self.stepped(rank) < number:
             _give_way()
 
     def step(self, rank: int, count: int) -> int:
-        """So many more have been carried out; the number before."""
+        """Count ``count`` more of them; return the number before."""
         return self.cells.add(rank, _STEPPED, count)
 
     def epochs(self, rank: int) -> int:
-        """Number of lock epochs of steps that have ended at a rank."""
+        """Return the number of lock epochs of steps that have ended at a rank."""
         return self.cells.read(rank, _EPOCHS)
 
     def exclusive_epochs(self, rank: int) -> int:
-        """Number of those of exclusive locks."""
+        """Return the number of those of exclusive locks."""
         return self.cells.read(rank, _EXCLUSIVE)
 
     def end_epoch(self, rank: int, exclusive: bool) -> int:
-        """A lock epoch ends; how many have ended before it of those that it could not overlap with."""
+        """End a lock epoch; return the number of earlier ones that it could not overlap with."""
         ended = self.cells.add(rank, _EPOCHS, 1)
         if not exclusive:
             return self.cells.read(rank, _EXCLUSIVE)
@@ -160,12 +160,12 @@ class Order:
 
 
 def _give_way() -> None:
-    _WORLD.Iprobe()  # lets MPI serve what others ask of this rank: who updates now may wait for it
+    _WORLD.Iprobe()  # lets MPI serve requests of other ranks: the one that updates now may wait for this rank
     os.sched_yield()
 
 
 class Observer:
-    """Marks on a tape which tickets for this rank's memory had been drawn when.
+    """Observer of a tape that marks which tickets for this rank's memory had been drawn at each record.
 
     Loads from other ranks' memory and stores to it get tickets here.
 
@@ -174,7 +174,7 @@ class Observer:
     seen : dict
         For each window the number of tickets up to the last mark.
     last : dict
-        For each window that has been freed, how many tickets were drawn.
+        For each window that has been freed, the number of tickets drawn.
     visited : set of (Window, int)
         Other ranks' memory that local work is about to load from or store to.
     """
@@ -191,12 +191,12 @@ class Observer:
         tape.observe(self)
 
     def watch(self, window: Any) -> None:
-        """Begin with a window: of all that is recorded from now on it will be known."""
-        self.seen[window] = window.order.drawn  # by others, perhaps, whose tapes have begun before this one
+        """Begin to watch a window."""
+        self.seen[window] = window.order.drawn  # perhaps by others, whose tapes started before this one
         self.records.append(_record(Mark(window, 0, 0)))
 
     def leave(self, window: Any) -> None:
-        """A window has been freed: no more tickets are drawn for it."""
+        """Stop to watch a window that has been freed: no more tickets are drawn for it."""
         drawn = self.last[window] = window.order.drawn
         seen = self.seen.pop(window)
         if seen != drawn:
@@ -205,7 +205,7 @@ class Observer:
     def append(self, record: Record) -> None:
         """Append a record, with the marks that belong before and after it."""
         if self.visited and not _communicates(record):
-            self.visited = {visit for visit in self.visited if not visit[0].freed}  # looked at, and left alone
+            self.visited = {visit for visit in self.visited if not visit[0].freed}  # those were examined only
             if self.visited:
                 self._append_visit(record)
                 return
@@ -219,7 +219,7 @@ class Observer:
                 self._add(record)
             return
         if isinstance(record.adjoint, LateCompletion):
-            self._add(record)  # what is new by now may have come after what is to be appended next has begun
+            self._add(record)  # new tickets may have come after the start of what is appended next
         elif _synchronizes(record):
             self._meet(record)
         elif _communicates(record):
@@ -230,10 +230,10 @@ class Observer:
             self._add(record)
 
     def _append_visit(self, record: Record) -> None:
-        """Append the record of local work on other ranks' memory, which has its turn there in the sweep.
+        """Append the record of local work on other ranks' memory, which gets its turn there in the sweep.
 
-        It has one for this rank's own memory, too, on which it may work as well.  All tickets are drawn under one lock,
-        so that any two ranks have theirs in the same order.
+        It also gets a turn for this rank's own memory, on which it may work as well.  All tickets are drawn under one
+        lock, so that any two ranks have theirs in the same order.
         """
         windows = {window: None for window, _ in self.visited}
         visited = self.visited | {(window, window.reverse.rank) for window in windows}
@@ -255,10 +255,10 @@ class Observer:
         self.records.extend(_record(Mark(window, seen, None)) for window, seen in news)
 
     def look(self) -> None:
-        """Mark what is new at the end of a communication, whose record is the last one.
+        """Mark new tickets at the end of a communication, whose record is the last one.
 
-        It may have lasted for some time.  What others did meanwhile has nothing to do with its memory, but perhaps with
-        its partner's progress: neither waits for the other in the sweep.
+        It may have lasted for some time.  Accesses of others in that time do not concern its memory, but perhaps its
+        partner's progress: neither waits for the other in the sweep.
         """
         position = len(self.records) - 1
         for window, seen in self._news():
@@ -266,16 +266,16 @@ class Observer:
             self.records.append(_record(Mark(window, seen, None)))
 
     def has_received(self, receive: Any) -> None:
-        """A blocking receive has ended, which has no record where it has overwritten nothing that counts."""
+        """Mark the end of a blocking receive, which has no record where it has overwritten nothing that matters."""
         if self.records and self.records[-1].adjoint is receive:
             self.look()
         else:
             self.close()
 
     def _meet(self, record: Record) -> None:
-        """Append a record that waits in the sweep for what other ranks did later: what they did here may be in between.
+        """Append a record that waits in the sweep for what other ranks did later, perhaps here.
 
-        It may have been seen before, by chance: see `rma_precedence`.
+        Their accesses may have been seen before it, by chance: see `precedence`.
         """
         news = dict(self._news())
         marked = [(window, news.get(window, seen)) for window, seen in self.seen.items()]
@@ -284,7 +284,7 @@ class Observer:
         self.records.extend(_record(Mark(window, seen, None)) for window, seen in marked)
 
     def close(self) -> None:
-        """Mark what is new now, before local work or at the end of the tape."""
+        """Mark new tickets, before local work or at the end of the tape."""
         for window, seen in self._news():
             self.records.append(_record(Mark(window, seen, seen)))
 
@@ -312,11 +312,11 @@ def _synchronizes(record: Record) -> bool:
 # --------------------------------------------------------------------------------------------------- in the sweep
 
 _TURN, _LIMIT = 0, 1  # whose turn it is, or one of the two below; tickets up to the limit must still wait
-_BUSY, _HELD = -1, -2  # in the place of a turn: it has begun; the rank itself works on the adjoint of its memory
+_BUSY, _HELD = -1, -2  # instead of a turn: it has started; the rank itself works on the adjoint of its memory
 
 
 class Mark(BaseAdjoint):
-    """Record of how many tickets for this rank's memory had been drawn.
+    """Record of the number of tickets drawn for this rank's memory.
 
     Attributes
     ----------
@@ -345,11 +345,11 @@ class Mark(BaseAdjoint):
             shadow.turns.lower(self)
 
     def tangent(self, push: Push) -> None:
-        """Nothing: a walk knows from its beginning what waits for what."""
+        """Do nothing: a walk knows from its start what waits for what."""
 
 
 class Visit(BaseAdjoint):
-    """Record of the end (in the sweep, the beginning) of local work on another rank's memory, or of its beginning."""
+    """Record of the start or end of local work on another rank's memory."""
 
     __slots__ = ("begins", "rank", "ticket", "window")
     is_local = False
@@ -365,7 +365,7 @@ class Visit(BaseAdjoint):
         self.begins = begins
 
     def __call__(self, sweep: Sweep) -> None:
-        """Begin the turn, or end it."""
+        """Begin or end the turn."""
         shadows = [lane.state["windows"].get(self.window) for lane in lanes_of(sweep)]
         if shadows[0] is None:
             return
@@ -379,7 +379,7 @@ class Visit(BaseAdjoint):
             turns.end(self.rank, self.ticket)
 
     def tangent(self, push: Push) -> None:
-        """In a walk: the other way round."""
+        """In a walk: end or begin the turn."""
         forward = [lane.state["windows"].get(self.window) for lane in lanes_of(push)]
         if forward[0] is None:
             return
@@ -392,17 +392,17 @@ class Visit(BaseAdjoint):
             turns.end(self.rank, self.ticket)
 
     def waiting(self) -> str:
-        """For the message of a wait that lasts too long."""
+        """Describe what is waited for, for messages."""
         return (
             f"its turn for the adjoint of loads and stores in rank {self.rank}'s memory of {self.window.reverse.name}"
         )
 
 
 class Schedule:
-    """Tickets of a window, of which each has its turn.
+    """Schedule of the turns of a window's tickets.
 
-    The tickets of each target are numbered from 1, without those of other tapes, in the order that `rma_precedence`
-    gives them.
+    The tickets of each target are numbered from 1, without those of other tapes, in the order that `precedence` gives
+    them.
 
     Parameters
     ----------
@@ -469,7 +469,7 @@ class Schedule:
         self.problems = [text for text in comm.allgather(problem) if text]
 
     def beginning(self, order: list[Drawn], history: Any) -> list[int]:
-        """What this rank's cells are at first, with these tickets for its memory, and this tape."""
+        """Return the initial values of this rank's cells, from the tickets for its memory and its tape."""
         raise NotImplementedError
 
     def open(self) -> None:
@@ -477,14 +477,14 @@ class Schedule:
         self.cells = Cells(self.reverse.comm, self._first)
 
     def close(self) -> None:
-        """All have had them; collective."""
+        """End the schedule: all tickets have had their turns; collective."""
         self.cells.free()
 
     def attend(self, sweep: Any, shadows: Sequence[Any]) -> None:
-        """A walk begins, with these shadows in its directions."""
+        """Prepare a walk with these shadows in its directions."""
 
     def let_in(self) -> None:
-        """This rank has come to the end of its tape."""
+        """Let all tickets have their turns at the end of this rank's tape."""
 
 
 class Turns(Schedule):
@@ -493,7 +493,7 @@ class Turns(Schedule):
     __slots__ = ("_bound", "_held", "_limit", "_settled")
 
     def beginning(self, order: list[Drawn], history: Any) -> list[int]:
-        """The last ticket has the first turn, those that the tape knows of must wait."""
+        """Give the last ticket the first turn; tickets that the tape knows of must wait."""
         *above, end = history.preceding(order, self.places)
         self.places = {
             mark: (max(bound if mark.limit is None else limit, k), max(bound, k))
@@ -510,7 +510,7 @@ class Turns(Schedule):
         running.underway.append(self.release)
 
     def close(self) -> None:
-        """All have had them; collective."""
+        """End the schedule: all tickets have had their turns; collective."""
         if self.release in running.underway:  # at the end of the sweep it is not
             running.underway.remove(self.release)
         super().close()
@@ -525,13 +525,13 @@ class Turns(Schedule):
                 patience.pause()
 
     def end(self, rank: int, ticket: int) -> None:
-        """The turn is over."""
+        """End the turn."""
         self.cells.write(rank, _TURN, self.numbers[rank, ticket] - 1)
 
-    # --------------------------------------------------------------------------------------------- of one's own memory
+    # ------------------------------------------------------------------------------------------ of this rank's memory
 
     def lower(self, mark: Mark) -> None:
-        """The sweep has come to a mark."""
+        """Apply a mark that the sweep has reached."""
         self.release()
         limit, bound = self.places[mark]
         if limit != self._limit:
@@ -542,7 +542,7 @@ class Turns(Schedule):
         self._settled = False
 
     def settle(self) -> None:
-        """Before this rank touches the adjoint of its memory: wait for the turns that come first."""
+        """Wait for the turns that come first, before this rank touches the adjoint of its memory."""
         if self._settled:
             return
         with Patience(self._waiting, lambda: [(self.reverse, None)]) as patience:
@@ -562,14 +562,14 @@ class Turns(Schedule):
         return False
 
     def release(self) -> None:
-        """Let others begin their turns, if this rank has held them up: it waits, or has come to a mark."""
+        """Let others begin their turns, if this rank has blocked them: it waits, or has reached a mark."""
         if self._held:
             self.cells.write(self.cells.rank, _TURN, self._held)
             self._held = 0
             self._settled = False
 
     def finished(self) -> bool:
-        """Whether all turns of this rank's memory are over."""
+        """Return whether all turns of this rank's memory are over."""
         return int(self.cells.own[_TURN]) == 0
 
     def _waiting(self) -> str:

@@ -1,14 +1,14 @@
-"""What came before what in a program with RMA accesses, apart from what chance has brought about.
+"""Precedence of accesses in a program with RMA: what the program orders, apart from what happened by chance.
 
-Tickets say in which order accesses took place, and marks which of them a target had seen at a place of its tape.  Some
-of that is chance: a rank that has left a reduction to another one may access the memory of a rank that has not come to
-it yet.  The program does not order the two, for MPI may let every collective wait for all ranks of its communicator.
-The sweep would: the adjoint of a collective does wait for them all.
+Tickets tell in which order accesses took place, and marks which of them a target had seen at a position of its tape.
+Some of that is chance: a rank that has left a reduction may access the memory of a rank that has not reached it yet.
+The program does not order the two, for MPI may let every collective wait for all ranks of its communicator.  The sweep
+would: the adjoint of a collective does wait for all of them.
 
 So an access that came after a collective on its rank follows all that came before this collective on any rank.  At the
-beginning of a sweep, tickets and marks that say otherwise give way; what no collective orders stays as it was.  Where
-two accesses under locks would have to change places of which it matters which came first, the sweep is refused.  The
-same holds for an epoch of Start, which follows that of Post, and for Wait, which follows Complete.
+start of a sweep, tickets and marks that contradict this are reordered; what no collective orders is unchanged.  Where
+two accesses under locks would have to be exchanged whose order matters, the sweep is refused.  The same holds for an
+epoch of Start, which follows that of Post, and for Wait, which follows Complete.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Counts = dict[Any, int]  # by what is counted: collectives of a communicator, or
 
 
 class Moment(NamedTuple):
-    """When a rank drew a ticket: so many collectives of each kind had begun and had ended for it."""
+    """Moment of a ticket: the collectives of each kind that had started and ended on its rank."""
 
     begun: Counts
     ended: Counts
 
 
 READ, ADD, CHANGE = range(3)
-"""What an operation does to the target's memory; two that only read, or only add, may change places."""
+"""Effects of an operation on the target's memory; two that only read, or only add, commute."""
 Touched = tuple[int, int, int]
 
 
@@ -47,12 +47,12 @@ class Drawn(NamedTuple):
     touched: tuple[Touched, ...] = ()
 
     def precedes(self, what_ended: Counts) -> bool:
-        """Whether the access came before the beginning of something that had ended elsewhere."""
+        """Return whether the access came before the start of a collective that had ended elsewhere."""
         begun, takes_part = self.moment.begun, self.takes_part
         return any(begun.get(kind, 0) < number and kind in takes_part for kind, number in what_ended.items())
 
     def by_its_rank(self) -> Drawn:
-        """The same without the end of collectives which its rank had yet to come to, and of which it knew by chance."""
+        """Return the ticket without the ends of collectives that its rank had not reached, but knew of by chance."""
         if not self.precedes(self.ended):
             return self
         begun, takes_part = self.moment.begun, self.takes_part
@@ -60,7 +60,7 @@ class Drawn(NamedTuple):
         return self._replace(ended=ended)
 
     def minds(self, other: Drawn) -> bool:
-        """Whether it makes a difference which of the two comes first."""
+        """Return whether the order of the two accesses matters."""
         return any(
             begin < end_of_other and begin_of_other < end and (does, does_other) not in ((READ, READ), (ADD, ADD))
             for begin, end, does in self.touched
@@ -69,9 +69,9 @@ class Drawn(NamedTuple):
 
 
 def in_order(tickets: Iterable[Drawn]) -> list[Drawn]:
-    """Tickets for one rank's memory in the order of their accesses; of two that nothing orders, as they were drawn.
+    """Sort the tickets for one rank's memory by their accesses; where nothing orders two, as they were drawn.
 
-    Two change places only where a collective orders them.
+    Two are exchanged only where a collective orders them.
     """
     order: list[Drawn] = []
     most: Counts = {}  # of those so far
@@ -88,7 +88,7 @@ def in_order(tickets: Iterable[Drawn]) -> list[Drawn]:
 
 
 def is_contradicted(order: list[Drawn]) -> bool:
-    """Whether accesses of which it matters came in another order than this one."""
+    """Return whether accesses whose order matters came in a different order."""
     most = 0
     for k, drawn in enumerate(order):
         if drawn.ticket < most and any(other.ticket > drawn.ticket and other.minds(drawn) for other in order[:k]):
@@ -98,18 +98,18 @@ def is_contradicted(order: list[Drawn]) -> bool:
 
 
 def higher(counts: Counts, others: Counts) -> Counts:
-    """The higher ones of both; the first ones themselves, if they are."""
+    """Return the higher counts of both; the first object itself, if it has all of them."""
     new = {kind: number for kind, number in others.items() if counts.get(kind, 0) < number}
     return {**counts, **new} if new else counts
 
 
 def handed_on(order: list[Drawn]) -> list[Counts]:
-    """What had ended before the tickets up to each in the order, this one included."""
+    """Return what had ended before any of the tickets up to and including each in the order."""
     return list(itertools.accumulate((drawn.ended for drawn in order), higher))
 
 
 def counter(order: list[Drawn], follows: Callable[[Counts], int]) -> Callable[[int, int], int]:
-    """What says how many tickets precede a place of the target's tape.
+    """Return a function that counts the tickets before a position of the target's tape.
 
     Parameters
     ----------

@@ -102,10 +102,10 @@ def _cut(tape: Tape, window: Window | None, sink: Buffer | None, undo: Any, is_f
 
 
 def carried_out(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that records an operation and starts it.
+    """Decorate a method that records an operation and starts it.
 
-    If that is refused by an error which the program may catch, the operation has not been there; if not, its tangents
-    go as well.
+    If MPI refuses it with an error, which the program may catch, the records are removed; otherwise its tangents are
+    sent as well.
     """
 
     @functools.wraps(method)
@@ -139,7 +139,7 @@ def _trace_so_far(tape: Tape, window: Window) -> Any:
 
 
 def _take_back(tape: Tape, window: Window, records: int, incomplete: int, put_off: int) -> None:
-    """An operation has been refused: drop what was recorded of it behind so many records and operations."""
+    """Remove what was recorded of an operation that was refused, after these numbers of records and operations."""
     window.to_push = None
     del window.incomplete[incomplete:], window.put_off[put_off:]
     dropped = [record for record in tape.records[records:] if isinstance(record.adjoint, (Access, Begun, Cut))]
@@ -160,14 +160,14 @@ class Cut(BaseAdjoint):
         self.sink = sink
 
     def __call__(self, sweep: Any) -> None:
-        """What it overwrites has an adjoint of zero before it, and a tangent of zero after it."""
+        """Set to zero the adjoint of what it overwrites, or the tangent of what it received."""
         self.sink.zero(sweep)
 
     tangent = __call__
 
 
 def _waits(trace: Any, access: Access, rank: int, source: Buffer | None, sink: Buffer | None) -> bool:
-    """Whether an access takes effect later, where it is noted: at the end of its lock, or of the epoch."""
+    """Return whether an access takes effect later, at the end of its lock or epoch; if so, note it there."""
     window = trace.window
     if window.is_locked(rank):
         if access.nonlinear:
@@ -192,7 +192,7 @@ def _access(
     sink: Buffer | None,
     op: mpi.Op | None,
 ) -> Access | None:
-    """What the sweep has to do for an operation; says to the agreement what the operation means."""
+    """Return the access that the sweep reverses, None if there is nothing to do, and inform the agreement."""
     window, token = trace.window, trace.token
     dtype = (source if sink is None else sink).dtype  # type: ignore[union-attr]
     updates = op is not None and op != mpi.NO_OP
@@ -251,7 +251,7 @@ def _access(
 
 
 def _is_put_off(trace: Trace, access: Access, fetches: bool) -> bool:
-    """Whether an operation in an epoch of Fence or Start is put off to its end.
+    """Return whether an operation in an epoch of Fence or Start is put off to its end.
 
     In an epoch of Start that is every atomic operation.  In one of Fence the sums that do not fetch come first: they
     commute, and what is put off comes after them.
@@ -272,7 +272,7 @@ def _is_put_off(trace: Trace, access: Access, fetches: bool) -> bool:
 
 
 class Requested:
-    """What a request of Rget or Rget_accumulate completes: like a receive, for `requests`."""
+    """The part of a request of Rget or Rget_accumulate: like a receive, for `requests`."""
 
     __slots__ = ("access", "active", "buffer", "request", "wild", "win")
 
@@ -285,25 +285,25 @@ class Requested:
         self.request: Any = None
 
     def resolve(self, status: mpi.Status | None) -> None:
-        """The request has completed, and with it all that this rank has done there before."""
+        """Note that the request has completed, and with it all earlier operations of this rank there."""
         if self.active:
             complete(self.access.window, self.access.target.rank)
 
     def describe(self) -> str:
-        """For error messages."""
+        """Describe it for error messages."""
         return self.access.describe()
 
     def completed(self) -> bool:
-        """Whether the request has been completed, be it by a method that ampi does not see."""
+        """Return whether the request has been completed, perhaps by a method that ampi does not see."""
         return not self.request
 
     def begin(self, sweep: Sweep) -> None:
-        """Mirror of the wait: see `Completed`."""
+        """Do nothing: `Completed` mirrors the wait."""
 
     arrive = begin
 
     def end(self) -> None:
-        """The access is complete."""
+        """Note that the access is complete."""
         self.active = False
         if self.request is not None:
             self.request = None
@@ -321,7 +321,7 @@ def _refuse_unknown(name: str, tape: Tape, source: Buffer | None, sink: Buffer |
 
 
 def was_put_off(access: tuple[Trace, Access] | None) -> bool:
-    """Whether an operation was put off."""
+    """Return whether an operation was put off."""
     if access is None:
         return False
     put_off = access[1].window.put_off
@@ -329,18 +329,18 @@ def was_put_off(access: tuple[Trace, Access] | None) -> bool:
 
 
 def wants_old(access: tuple[Trace, Access] | None) -> bool:
-    """Whether the target's old value has to be fetched."""
+    """Return whether the target's old value has to be fetched."""
     return access is not None and access[1].old is not None
 
 
 def old_argument(access: Any) -> Any:
-    """The result argument where the target's old value has to be fetched."""
+    """Return the result argument for fetching the target's old value."""
     old = access[1].old
     return [old, datatype_named(old.dtype.char)]
 
 
 def requested(win: Any, access: tuple[Trace, Access] | None, request: mpi.Request) -> mpi.Request:
-    """The request of an operation that brings a result."""
+    """Return the request of an operation that brings a result."""
     if access is None or access[1].result is None or access not in access[1].window.incomplete:
         return request
     trace, operation = access
@@ -349,5 +349,5 @@ def requested(win: Any, access: tuple[Trace, Access] | None, request: mpi.Reques
 
 
 def read_argument(origin: Any, op: mpi.Op) -> Any:
-    """The origin argument, if it is read."""
+    """Return the origin argument, if it is read."""
     return None if op == mpi.NO_OP else origin

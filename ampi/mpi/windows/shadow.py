@@ -83,7 +83,7 @@ class Shadow:
         self.turns: Any = None
 
     def is_touched(self) -> bool:
-        """Whether the window's memory has an adjoint as the sweep begins: it is an output."""
+        """Return whether the window's memory has an adjoint at the start of the sweep: it is an output."""
         return any(block.any() for block in self.blocks.values())
 
     def follow(self, sweep: Sweep, turns: Turns) -> None:
@@ -114,7 +114,7 @@ class Shadow:
                     sweep.guards[storage] = others
 
     def _share(self, sweep: Sweep, window: Any) -> None:
-        """Adjoints of shared memory are shared as the memory is."""
+        """Share the adjoints of shared memory."""
         self.win = _Win.Allocate_shared(window.nbytes, 1, comm=window.reverse.comm)
         self.block = self._segment(window.reverse.rank)
         self.block[:] = self.blocks[window.storage]
@@ -129,7 +129,7 @@ class Shadow:
         return np.asarray(memoryview(self.win.Shared_query(rank)[0])).view(np.uint8)
 
     def require_turn(self, rank: int) -> None:
-        """Raise if work on another rank's memory is not at its turn."""
+        """Raise an error if work on another rank's memory does not have its turn."""
         if rank not in self.visiting:
             raise CommunicationError(
                 f"rank {self.window.reverse.rank}: work on rank {rank}'s memory in {self.window.reverse.name} was "
@@ -140,7 +140,7 @@ class Shadow:
         return [block for block in self.blocks.values() if block.nbytes]
 
     def place(self, target: Target) -> int | None:
-        """Displacement of a target's elements in the shadow window; None if its memory was not tracked there."""
+        """Return the displacement of a target's elements in the shadow window; None if its memory is not tracked."""
         if self.places is None:
             return target.start
         for address, nbytes, shadow in self.places[target.rank]:
@@ -149,20 +149,20 @@ class Shadow:
         return None
 
     def settle(self) -> None:
-        """Before this rank touches the adjoint of its memory."""
+        """Wait for the turns of others before this rank touches the adjoint of its memory."""
         if self.turns is not None and self.window.reverse.rank not in self.visiting:
             self.turns.settle()
             self.win.Sync()
 
     def exchange(self, target: Target, going: np.ndarray | None, op: mpi.Op, describe: Callable[[], str]) -> np.ndarray:
-        """Combine an array with the target's adjoint, in one atomic step; what was there before."""
+        """Combine an array with the target's adjoint in one atomic step; return what was there before."""
         under_way = self.begin(target, going, op)
         self.await_request(under_way, describe)
         self.flush(under_way)
         return under_way.came
 
     def begin(self, target: Target, going: np.ndarray | None, op: mpi.Op) -> Exchange:
-        """Begin to combine an array, which stays as it is meanwhile, with the target's adjoint."""
+        """Begin to combine an array, which must not change meanwhile, with the target's adjoint."""
         came = np.zeros(target.count, target.dtype)
         start = self.place(target)
         if not target.count or start is None:
@@ -175,17 +175,17 @@ class Shadow:
         return Exchange(target, came, going, request, is_complete=False)
 
     def await_request(self, under_way: Exchange, describe: Callable[[], str]) -> None:
-        """Wait until what was at the target is here."""
+        """Wait until the target's old value has arrived."""
         if under_way.request is not None:
             wait(under_way.request, describe, self.window.reverse, under_way.target.rank)
 
     def flush(self, under_way: Exchange) -> None:
-        """Complete it at the target."""
+        """Complete the exchange at the target."""
         if not under_way.is_complete:
             self.win.Flush(under_way.target.rank)
 
     def add_what_precedes(self, target: Target, describe: Callable[[], str]) -> None:
-        """Add now what this rank received from the same place later in the program."""
+        """Add now the adjoints of what this rank received from the same place later in the program."""
         now = [entry for entry in self.later if entry[0].overlaps(target)]
         if now:
             self.later = [entry for entry in self.later if not entry[0].overlaps(target)]
@@ -201,7 +201,7 @@ class Shadow:
                 self.exchange(target, going, mpi.SUM, describe)
 
     def deliver(self, sweep: Sweep, describe: Callable[[], str]) -> None:
-        """Send what had to wait to its targets, who add it in the order of the ranks; collective."""
+        """Send adjoints that had to wait to their targets, which add them in the order of the ranks; collective."""
         comm = self.window.reverse.comm
         going: dict[int, list[tuple[Target, np.ndarray]]] = {}
         for entry in self.taken_later():
@@ -220,7 +220,7 @@ class Shadow:
         outbox_of(sweep).send(self.window.reverse, message, partner, tag, describe)
 
     def hear(self, partner: int, tag: int, describe: Callable[[], str]) -> Any:
-        """Receive what another rank tells."""
+        """Receive the adjoints of another rank."""
         reverse, status = self.window.reverse, mpi.Status()
         with Patience(describe, lambda: [(reverse, partner)]) as patience:
             while (message := reverse.comm.Improbe(partner, tag, status)) is None:
@@ -230,18 +230,18 @@ class Shadow:
         return pickle.loads(came.tobytes())
 
     def taken_later(self) -> list[tuple[Target, np.ndarray]]:
-        """Hand out what had to wait for the end of the mirrored epoch."""
+        """Return and forget the adjoints that had to wait for the end of the mirrored epoch."""
         entries, self.later = self.later, []
         return entries
 
     def barrier(self, describe: Callable[[], str]) -> None:
-        """All ranks of the window have come here, and see each other's updates."""
+        """Wait until all ranks of the window are here and see each other's updates."""
         self.win.Sync()
         wait(self.window.reverse.comm.Ibarrier(), describe, self.window.reverse)
         self.win.Sync()
 
     def free(self) -> None:
-        """The sweep is over; collective."""
+        """Free the shadow window at the end of the sweep; collective."""
         self._guarded = {}
         self.barrier(lambda: "the end of the other ranks' sweep")
         self.win.Unlock_all()
@@ -260,7 +260,7 @@ def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[],
 
 
 def shadow_of(sweep: Sweep, window: Any) -> Shadow | None:
-    """The shadow window of a window; None if nothing differentiable happened through it."""
+    """Return the shadow window of a window; None if nothing differentiable happened through it."""
     return sweep.state["windows"].get(window)
 
 
@@ -276,7 +276,7 @@ def leave(sweep: Sweep, window: Any) -> None:
 
 
 def close_all(shadows: Sequence[dict[Any, Shadow]], error: BaseException | None) -> None:
-    """At the end of a sweep or a walk; by lanes."""
+    """Close all shadow windows of all lanes at the end of a sweep or a walk."""
     if error is not None:
         stranded.append(shadows)
         return

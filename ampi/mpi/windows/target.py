@@ -40,12 +40,12 @@ class Target:
         self.pieces = None if pieces is None else [piece._replace(offset=piece.offset - low) for piece in pieces]
 
     def overlaps(self, other: Target) -> bool:
-        """Whether both may touch one location (never denied if they do)."""
+        """Return whether both may touch one location; never False if they do."""
         return self.rank == other.rank and self.start < other.stop and other.start < self.stop
 
     @contextlib.contextmanager
     def argument(self, start: int, unit: int, datatype: mpi.Datatype) -> Iterator[tuple[int, int, mpi.Datatype]]:
-        """mpi4py's target argument for these elements, from ``start`` on, in a window with a displacement unit."""
+        """Make mpi4py's target argument for these elements, from ``start`` on, in a window with a displacement unit."""
         displacement, rest = divmod(start, unit)
         if self.pieces is None and not rest:
             yield displacement, self.count, datatype
@@ -59,14 +59,14 @@ class Target:
 
 
 def target_of(rank: int, unit: int, spec: Any, origin: Any, dtype: np.dtype) -> Target:
-    """The elements of the dtype that a target argument of mpi4py's means.
+    """Return the elements of the dtype that a target argument of mpi4py names.
 
     Parameters
     ----------
     unit : int
         Displacement unit of the target.
     spec
-        The target argument; what it does not say is as in the origin argument.
+        The target argument; what it does not give is as in the origin argument.
     """
     displacement, count, datatype = 0, None, None
     if isinstance(spec, (list, tuple)):
@@ -100,7 +100,7 @@ def _datatype(datatype: Any) -> mpi.Datatype:
 
 
 def _items(spec: Any) -> tuple[int, Typemap]:
-    """Number of items of an origin argument and their typemap."""
+    """Return the number of items of an origin argument and their typemap."""
     memory, count, displ, datatype = simple_form(spec)
     array = as_array(memory)
     typemap = typemap_for(datatype, array.dtype)

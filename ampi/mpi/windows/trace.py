@@ -1,4 +1,4 @@
-"""Window traces: what a rank did with each window while a tape recorded, agreed upon when a sweep begins."""
+"""Window traces: what a rank did with each window while a tape recorded, agreed upon at the start of a sweep."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Trace:
     Attributes
     ----------
     token : Collective
-        For the agreement: whether anything differentiable happened through the window on any rank.
+        For the agreement: differentiable operations through the window on any rank.
     refused : str
-        Why it cannot be differentiated, if it happens to be necessary.
+        Why the window cannot be differentiated, in case that is needed.
     accesses : list of Access
         Since the last fence, those that were not put off.
     access_epoch, exposure : Handshake or None
@@ -62,7 +62,7 @@ class Trace:
     """
 
     pushes = False
-    """Whether tangents go along, through a `ForwardTrace`."""
+    """True if tangents are sent beside the operations, through a `ForwardTrace`."""
 
     __slots__ = (
         *(
@@ -104,34 +104,34 @@ class Trace:
         communication_of(tape).log(window.reverse).used_by_others = self.used_by_others
 
     def used_by_others(self) -> bool:
-        """Whether any rank has used the window in epochs of some ranks: all have to take part in the sweep."""
+        """Return whether any rank has used the window in epochs of some ranks: all have to take part in the sweep."""
         return self.joined or bool(np.any(self.told()))
 
     def told(self) -> np.ndarray:
-        """Which ranks have announced such uses."""
+        """Return which ranks have announced such uses."""
         if self.counted is None:
             return np.zeros(self.window.order.size, bool)
         return self.window.order.uses.by(self.counted, self.sweeps)
 
     def leave_alone(self) -> None:
-        """The tape has been closed, and swept by this rank alone."""
+        """Note that the tape has been closed, and swept by this rank alone."""
         if self.counted is not None:
             self.window.order.uses.alone(self.counted)
             self.counted = None
 
     def log(self, tape: Tape, name: str, active: bool, tracked: bool) -> Collective:
-        """Log something collective."""
+        """Log a collective operation of the window."""
         token = Collective(name, self.window.reverse, active, tracked, False)
         communication_of(tape).log(self.window.reverse).add_collective(token)
         return token
 
     def begin(self, access: Access) -> None:
-        """An access in a lock epoch begins."""
+        """Start an access in a lock epoch."""
         self.announce()
         self.window.incomplete.append((self, access))
 
     def announce(self) -> None:
-        """Let the other ranks see that the window is used by more than calls of theirs."""
+        """Announce to the other ranks that the window is used in epochs in which they make no call."""
         if self.announced:
             return
         self.announced = True
@@ -150,16 +150,16 @@ class Trace:
         return ticket
 
     def refuse(self, text: str) -> None:
-        """The sweep cannot reverse what happens here."""
+        """Note that the sweep cannot reverse what happens here."""
         self.refused = self.refused or f"{text}, {line_of(call_site())}"
 
     def note_creation(self, tape: Tape) -> None:
-        """The window has just been made."""
+        """Record that the window has just been made."""
         self.made = True
         tape.append(Made(self.window, self.token))
 
     def note_end(self, tape: Tape) -> None:
-        """The window has just been freed."""
+        """Record that the window has just been freed."""
         self.freed = True
         tape.append(Freed(self.window, self.log(tape, "Free", False, False)))
 
@@ -177,7 +177,7 @@ class Trace:
                 access.request.end()
 
     def problem(self) -> str:
-        """Why the window cannot be swept; empty if it can."""
+        """Return why the window cannot be swept; '' if it can."""
         here = f"rank {self.window.reverse.rank}"
         if self.refused:
             return f"{here}: {self.refused}"
@@ -195,22 +195,22 @@ class Trace:
 
 
 class SecondTrace(Trace):
-    """The same in second order, where tangents go along."""
+    """A trace in second order, where tangents are sent beside the operations."""
 
     __slots__ = ()
     pushes = True
 
     @property
     def forward(self) -> ForwardTrace:
-        """By which they go."""
+        """The trace of the tangents."""
         return forward_trace(self.tape(), self.window)  # type: ignore[arg-type]
 
     def note(self, access: Access, source: Any) -> None:
-        """Before an operation: keep the tangent of what it reads here."""
+        """Save the tangent of what an operation reads here, before it starts."""
         self.forward.note(access, source)
 
     def push(self, access: Access) -> None:
-        """Do to the target's tangents what is done to its memory; see `ForwardTrace`."""
+        """Apply an operation to the target's tangents; see `ForwardTrace`."""
         self.forward.push(access)
 
     def settle(self) -> None:
@@ -229,7 +229,7 @@ class Traces:
         self.observer = Observer(tape, lambda window, rank: of[window].visit(reference(), rank))
 
     def used(self) -> list[Storage]:
-        """Memory of windows that this rank has used, or of which it knows that others have, while the tape recorded."""
+        """Return the memory of windows that this rank has used, or knows that others have, while the tape recorded."""
         used: list[Storage] = []
         for window, trace in self.of.items():
             tape = trace.tape()
@@ -241,7 +241,7 @@ class Traces:
         return used
 
     def __call__(self, sweep: Sweep) -> None:
-        """Expose the adjoints, in a walk the tangents, of window memory; collective over each window that was used."""
+        """Expose adjoints (in a walk, tangents) of window memory; collective over each window that was used."""
         shadow_for, turns_for = (walked, ForwardTurns) if isinstance(sweep, Push) else (Shadow, Turns)
         lanes = lanes_of(sweep)  # of which each has its own shadow of a window; their turns are the same
         shadows: list[dict[Window, Any]] = [{} for _ in lanes]
@@ -295,7 +295,7 @@ class Traces:
             raise CommunicationError("\n".join(problems))
 
     def _seen(self, window: Window) -> int:
-        """How many tickets for this rank's memory its tape knows of."""
+        """Return the number of tickets for this rank's memory that its tape knows of."""
         seen = self.observer.seen.get(window)
         return self.observer.last[window] if seen is None else seen
 
@@ -308,7 +308,7 @@ def _open(sweep: Sweep, window: Window, trace: Trace, follow: Callable[[], None]
 
 
 def _follow(sweep: Sweep, window: Window, order: Any) -> None:
-    """Have accesses to a window's memory their turns; collective over it."""
+    """Start the turns of accesses to a window's memory; collective over it."""
     if order is None:
         return
     order.open()
@@ -320,8 +320,7 @@ def _follow(sweep: Sweep, window: Window, order: Any) -> None:
 
 
 def _agreed(trace: Trace, is_quiet: bool) -> tuple[bool, bool, bool, bool]:
-    """Whether any rank of a window has a problem, and whether any has drawn tickets; and whether all have made the
-    window on the tape, and freed it.
+    """Return whether any rank has a problem, any has drawn tickets, all have made the window, and all have freed it.
 
     ``is_quiet``: all that this rank knows of the sweep is what others have announced.
     """
@@ -350,7 +349,7 @@ def _problems(trace: Trace) -> list[str]:
 
 
 def trace_of(tape: Tape, window: Window, site: int = 0, is_new: bool = False) -> Any:
-    """What this rank does with a window, which may just have been made, while a tape records."""
+    """Return the trace of a window, which may be new, on a tape that records."""
     if tape.tangents is not None:
         require_program(tape)
     elif tape.forward is not None:
@@ -374,7 +373,7 @@ def trace_of(tape: Tape, window: Window, site: int = 0, is_new: bool = False) ->
 
 
 def _forward(tape: Tape, window: Window) -> Any:
-    """The same in forward mode."""
+    """Return the trace of a window in forward mode."""
     trace = forward_trace(tape, window)
     for storage in () if window.storage is None else (window.storage,):
         activate(storage, tape)
@@ -382,7 +381,7 @@ def _forward(tape: Tape, window: Window) -> Any:
 
 
 def window_freed(window: Window) -> None:
-    """A window has been freed: the tape that is open sees no more of it; collective over it."""
+    """Tell the open tape that a window has been freed; collective over it."""
     tape = tape_of(window)
     if tape is None:
         return
@@ -397,9 +396,9 @@ def window_freed(window: Window) -> None:
 
 
 def activate(storage: Storage, tape: Tape) -> None:
-    """Window memory carries derivatives: others may write active values into it unseen.
+    """Mark window memory as active: others may write active values into it unseen.
 
-    What is on an outer tape stays there: it may hold what was computed there.
+    Memory that is active on an outer tape stays so: it may hold values that were computed there.
     """
     other = None if storage.tape is None else storage.tape()
     if other is None or not is_around(other):
@@ -407,9 +406,9 @@ def activate(storage: Storage, tape: Tape) -> None:
 
 
 def require_innermost(tape: Tape, window: Window) -> None:
-    """Raise if a window from before an inner tape is used there, while an outer tape needs to know what is done.
+    """Raise an error if an older window is used on an inner tape, while an outer tape needs to see what is done.
 
-    Steps of time loops, which have tapes of their own, are looked at by the loop.
+    Steps of time loops, which have their own tapes, are checked by the loop.
     """
     if tape.of_step:
         return
@@ -423,7 +422,7 @@ def require_innermost(tape: Tape, window: Window) -> None:
 
 
 def _begin(tape: Tape) -> None:
-    """A tape begins to record: windows that exist may be used by other ranks without a call of this one."""
+    """Trace the existing windows on a tape that starts to record: others may use them without a call of this rank."""
     if tape.forward is not None or not windows:
         return
     site = zlib.crc32("\n".join(map(line_of, call_sites())).encode()) >> 1
@@ -433,7 +432,7 @@ def _begin(tape: Tape) -> None:
 
 
 def _end(tape: Tape) -> None:
-    """A tape ends to record."""
+    """Complete the traces of a tape that stops recording."""
     if tape.observer is not None:
         tape.observer.close()
     traces = tape.sweep_starts.get("windows")

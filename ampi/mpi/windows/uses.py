@@ -1,13 +1,14 @@
-"""Uses of a window: on which tapes other ranks have used it, in epochs in which this rank makes no call.
+"""Uses of a window: the tapes on which other ranks have used it in epochs in which this rank makes no call.
 
-A rank that has said nothing while a tape recorded does not take part in the tape's sweep, so that gradients of local
-work wait for nobody.  If others have used one of its windows on their tapes, it has to: they *announce* that, once for
-a tape, with the number that the tape has at their window.  Ranks that open the same tapes in the same order count them
-alike.  Tapes of some ranks only are not counted once they have been swept alone; and what a tape has been counted as on
-all ranks is exchanged in its sweep, so that ranks which have counted differently know it from there on.
+A rank that has not communicated while a tape recorded does not take part in the tape's sweep, so that gradients of
+local work wait for no other rank.  If others have used one of its windows on their tapes, it has to take part: they
+*announce* that, once for a tape, with the number of the tape at their window.  Ranks that open the same tapes in the
+same order number them equally.  Tapes of only some ranks are not counted once they have been swept alone; and the
+numbers of a tape on all ranks are exchanged in its sweep, so that ranks which have counted differently know it from
+then on.
 
-A tape on which nobody uses the window is swept alone as well, by each rank in its time: the next one then has the same
-number on a rank that is ahead.  So it is also told the how manieth tape has been opened, there and in all.
+A tape on which no rank uses the window is also swept alone, by each rank at its own time: the next one then has the
+same number on a rank that is ahead.  So announcements also contain the ordinal of the tape, at its line and in all.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ _SWEEPS, _SITE = 1 << 8, 1 << 31  # more than what is told of sweeps, and than t
 
 
 class Counted(NamedTuple):
-    """A tape as this rank counts it.
+    """The numbers of a tape on this rank.
 
     Attributes
     ----------
     number : int
-        Its own, without those that this rank has swept alone before it was opened.
+        Its ordinal without tapes that this rank had swept alone before it was opened.
     opened : int
-        The how manieth it is.
+        Its ordinal.
     site : int
-        Where in the program it has been opened; 0 if that was before there was the window.
+        Where in the program it was opened; 0 if it is older than the window.
     here : int
-        The how manieth it is there.
+        Its ordinal among the tapes opened there.
     """
 
     number: int
@@ -49,7 +50,7 @@ class Counted(NamedTuple):
 
 
 class _Common(NamedTuple):
-    """A tape that all ranks have swept: what it is here, and on all ranks."""
+    """A tape that all ranks have swept: its numbers here, and on all ranks."""
 
     mine: Counted
     numbers: np.ndarray
@@ -64,13 +65,13 @@ class Uses:
     Attributes
     ----------
     last : int
-        Number of the last tape that this rank has opened beside the window.
+        Number of the last tape that this rank has opened while the window existed.
     opened : int
-        How many these were.
+        How many it has opened.
     common : list
-        Tapes that all ranks have swept, in the order of their numbers, as far as they tell how the ranks count.
+        Tapes that all ranks have swept, in the order of their numbers, where these tell how the ranks count.
     sites : dict
-        Where in the program this rank has opened tapes, and how many.
+        The number of tapes that this rank has opened at each line.
     """
 
     __slots__ = ("_cells", "_first", "_size", "common", "last", "opened", "sites")
@@ -85,25 +86,24 @@ class Uses:
         self.sites: dict[int, int] = {}
 
     def begin(self, site: int) -> Counted:
-        """A tape begins to see the window."""
+        """Count a tape that starts to trace the window."""
         self.last += 1
         self.opened += 1
         self.sites[site] = self.sites.get(site, 0) + 1
         return Counted(self.last, self.opened, site, self.sites[site])
 
     def announce(self, tape: Counted, sweeps: int) -> None:
-        """Let every rank know that the window is used on a tape, which has been swept so often before."""
+        """Announce to all ranks that the window is used on a tape that has been swept ``sweeps`` times before."""
         cell = self._first + CELLS * self._cells.rank + 2 * (tape.number % SLOTS)
         for rank in range(self._size):
             self._cells.write(rank, cell + 1, _SITE * tape.opened + tape.here)
             self._cells.write(rank, cell, _SITE * (_SWEEPS * tape.number + min(sweeps, _SWEEPS - 1)) + tape.site)
 
     def by(self, tape: Counted, sweeps: int) -> np.ndarray:
-        """Which ranks have announced that they used the window on this tape before its sweep number ``sweeps``.
+        """Return which ranks have announced that they used the window on this tape before its sweep number ``sweeps``.
 
-        Ranks may be ahead, and this tape may be one of this rank only that stands where their next one will.  That has
-        been opened at another place of the program, where this rank has also been, or it is not the same in the row of
-        those that have been opened.
+        Ranks may be ahead, and this tape may exist on this rank only, with the number of their next one.  That one was
+        opened at another line of the program, where this rank has also been, or its ordinal is a different one.
         """
         known = self._known(tape.number)
         numbers = known.numbers + (tape.number - known.mine.number)
@@ -118,12 +118,12 @@ class Uses:
         return (there == numbers) & (numbers > 0) & (after <= sweeps) & same
 
     def alone(self, tape: Counted) -> None:
-        """A tape has been swept by this rank alone: others do not count it."""
+        """Take back the number of a tape that this rank has swept alone: others do not count it."""
         if tape.number == self.last:
             self.last -= 1
 
     def agree(self, tape: Counted, everywhere: np.ndarray, told: np.ndarray | None) -> bool:
-        """All ranks of the window sweep a tape, which is counted so on them, a row for each: whether that can be.
+        """Return whether a tape with these numbers, a row for each rank, can be the one that all ranks sweep.
 
         It cannot if the numbers of an earlier tape are higher, or if this rank takes part only because others have
         announced the window's use (``told``: which ones), and they did so on tapes with other numbers.
@@ -145,11 +145,11 @@ class Uses:
         return True
 
     def _known(self, number: int) -> _Common:
-        """The last tape before one with this number that tells how the ranks count."""
+        """Return the last tape before this number that tells how the ranks count."""
         return self.common[max(bisect.bisect_right(self.common, number, key=_number) - 1, 0)]
 
     def _ahead(self, tape: Counted) -> np.ndarray:
-        """How many more tapes than this rank the others have opened where this one was, as far as is known."""
+        """Return how many more tapes than this rank the others are known to have opened where this one was."""
         found = np.zeros(self._size, np.int64)
         for common in self.common[: bisect.bisect_right(self.common, tape.number, key=_number)]:
             there = common.sites == tape.site

@@ -1,10 +1,10 @@
-"""Walks over one-sided communication: `tape.tangent` takes tangents through shadow windows in the order of the tape.
+"""Walks over one-sided communication: `tape.tangent` moves tangents through shadow windows in the order of the tape.
 
-What a sweep does backwards is done forwards.  Operations are carried out on windows on the tangents of memory, as in
-forward mode (`forward_windows`); in epochs of locks, and where their order matters, each has its turn (`rma_order`), in
-the order in which the sweep takes them back.  A rank's own work on its memory, between two marks on its tape, follows
-the tickets that it had seen by then, and precedes the others.  Nobody waits for anything but what happened earlier in
-the program.
+A walk does forwards what a sweep does backwards.  Operations are carried out on windows on the tangents of memory, as
+in forward mode (`forward_windows`); in epochs of locks, and where their order matters, each has its turn (`order`), in
+the order that the sweep reverses.  A rank's own work on its memory, between two marks on its tape, follows the tickets
+that it had seen by then, and precedes the others.  No rank waits for anything but what happened earlier in the
+program.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class ForwardTurns(Schedule):
     __slots__ = ("lasts", "waits")
 
     def beginning(self, order: list[Drawn], history: Any) -> list[int]:
-        """The first ticket has the first turn, as soon as this rank has come far enough."""
-        # A mark says what had been seen before: records that touch the memory come before the tickets above the bound
+        """Give the first ticket the first turn, as soon as this rank has come far enough."""
+        # A mark tells what had been seen before: records that touch the memory come before the tickets above the bound
         # of the next mark, and after those up to its limit.
         touching = history.touching()
         places = [history.facts[mark][0] for mark in self.places]
@@ -64,11 +64,11 @@ class ForwardTurns(Schedule):
                 patience.pause()
 
     def end(self, rank: int, ticket: int) -> None:
-        """The turn is over."""
+        """End the turn."""
         self.cells.write(rank, _DONE, self.numbers[rank, ticket])
 
     def attend(self, push: Push, forward: Sequence[Walked]) -> None:
-        """A walk begins: say what waits for what."""
+        """Prepare a walk: schedule what waits for what."""
 
         def let_in(last: int) -> None:
             for each in forward:
@@ -91,7 +91,7 @@ class ForwardTurns(Schedule):
         push.at_last.append(partial(settle, self.seen))
 
     def let_in(self) -> None:
-        """Let those have their turns whose accesses came after this rank's tape had been closed."""
+        """Let accesses have their turns that came after this rank's tape had been closed."""
         self.cells.write(self.cells.rank, _LAST, 1 << 62)
 
     def _waiting(self) -> str:
@@ -113,7 +113,7 @@ class Walked(ForwardTrace):
         return self.shadows[0]
 
     def is_touched(self) -> bool:
-        """No memory has a tangent yet that others could change too early: they are let in at the end."""
+        """Return False: no memory has a tangent yet that others could change too early."""
         return False
 
     def follow(self, push: Push, turns: ForwardTurns) -> None:
@@ -121,17 +121,17 @@ class Walked(ForwardTrace):
         self.turns = turns
 
     def visit(self, rank: int, begins: bool) -> None:
-        """Local work on a rank's memory begins, or has ended."""
+        """Note that local work on a rank's memory begins or has ended."""
         (self.shadow.visiting.add if begins else self.shadow.visiting.discard)(rank)
         self.sync()
 
     def meet(self, describe: Callable[[], str]) -> None:
-        """At a fence: what all ranks have done is complete."""
+        """Complete the operations of all ranks at a fence."""
         self.settle()
         self.shadow.barrier(describe)
 
     def shake_hands(self, push: Push, name: str, partners: list[int], describe: Callable[[], str]) -> None:
-        """Post, Start, Complete or Wait."""
+        """Notify partners or wait for them, at Post, Start, Complete or Wait."""
         shadow = self.shadow
         self.settle()
         self.sync()
@@ -143,7 +143,7 @@ class Walked(ForwardTrace):
         self.sync()
 
     def free(self) -> None:
-        """The walk is over; collective."""
+        """Free the shadow at the end of the walk; collective."""
         self.settle()
         self.shadow.free()
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class InSteps:
-    """What steps of time loops do with a window: see `rma_replay`.
+    """What steps of time loops do with a window: see `replay`.
 
     Attributes
     ----------
@@ -47,26 +47,26 @@ class InSteps:
         self.touched: set[int] = set()
 
     def made_in(self, book: Book) -> bool:
-        """Whether the window was made in the step whose book this is."""
+        """Return whether the window was made in the step whose book this is."""
         return any(book is other for other in self._made_in)
 
     def is_beside(self, tape: Any) -> bool:
-        """Whether a tape does not see the window: it was made by a step of a loop on it, which nobody records."""
+        """Return whether a tape does not see the window: a step of a loop on it made it, which is not recorded."""
         return tape.reference is self._beside and recording() is None
 
     def taken(self) -> list[Any]:
-        """What was put off, which is not any more."""
+        """Return and forget the operations that were put off."""
         later, self.later = self.later, []
         return later
 
 
 class Window:
-    """What ampi knows of a window.
+    """The state of a window.
 
     Attributes
     ----------
     reverse : Reverse
-        For what the ranks say to one another in a sweep.
+        For messages between the ranks in a sweep.
     storage : Storage or None
         Of this rank's memory; None if it is not tracked.
     offset, nbytes : int
@@ -74,7 +74,7 @@ class Window:
     units : list of int
         Displacement unit of each rank.
     tracked : list of bool
-        Whether the memory of each rank is tracked.
+        For each rank: its memory is tracked.
     posted, started : list of int
         Ranks of the present epochs of Post and Start.
     starts : list of int
@@ -98,7 +98,7 @@ class Window:
         MPI's, of the window.
     in_steps : InSteps
     to_push : callable or None
-        Sends the tangents of an operation that is about to be started.
+        Sends the tangents of an operation that is about to start.
     freed : bool
     thread : object
         That made it (`this_thread`): only tapes of this thread see what is done with it.
@@ -164,11 +164,11 @@ class Window:
         self.thread = this_thread()
 
     def is_locked(self, rank: int) -> bool:
-        """Whether this rank has an epoch of Lock or Lock_all at the target."""
+        """Return whether this rank has an epoch of Lock or Lock_all at the target."""
         return rank in self.locked or ALL in self.locked
 
     def puts_off(self, rank: int) -> bool:
-        """Whether an atomic operation on a target's memory has been put off in this epoch."""
+        """Return whether an atomic operation on a target's memory has been put off in this epoch."""
         return any(access.target.rank == rank for _, access in self.put_off)
 
 
@@ -176,32 +176,32 @@ def _carries_tangents(tape: Any) -> bool:
     return tape is not None and (tape.forward is not None or tape.tangents is not None)
 
 
-ALL = -1  # in the place of a rank: all of them
+ALL = -1  # instead of a rank: all of them
 windows: dict[int, Window] = {}
 """By handle, in the order of their creation."""
 
 
 def window_of(win: Any) -> Window | None:
-    """What is known of a window; None if ampi did not see it being made."""
+    """Return the state of a window; None if ampi did not see it being made."""
     return windows.get(win.handle)
 
 
 def tape_of(window: Window | None) -> Any:
-    """The innermost open tape of this thread, if it sees what is done with a window; None if there is none."""
+    """Return the innermost open tape of this thread if it sees what is done with a window; else None."""
     tape = opened()
     return None if tape is None or (window is not None and window.in_steps.is_beside(tape)) else tape
 
 
 def alive(window: weakref.ref[Window]) -> Window | None:
-    """A window that has not been freed."""
+    """Return the window, or None if it has been freed."""
     found = window()
     return None if found is None or found.freed else found
 
 
 def require_own(window: Window) -> None:
-    """Raise unless this is the thread that made the window, or no tape can see what is done.
+    """Raise an error unless this is the thread that made the window, or no tape can see what is done.
 
-    Other ranks use a window without a call of this one: which of two threads' tapes is concerned must be known before.
+    Other ranks use a window without a call of this one: it must be known which of two threads' tapes is concerned.
     """
     if window.thread is this_thread():
         return

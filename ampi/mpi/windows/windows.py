@@ -1,16 +1,15 @@
 """One-sided communication: the methods of windows.
 
 The target of a Put or Get makes no call that a tape could record.  In a sweep every rank of a window therefore exposes
-the adjoint of its window memory through a *shadow window* (`rma_shadow`), and the origin alone does the adjoint of what
-it did.  Epochs are mirrored, each kind in its own way; those of locks have no mirror at the target, and an order of
-their own (`rma_order`).  So have atomic operations whose adjoints depend on their order: in epochs of Fence and of
-Start, where MPI does not say it, they are put off while a tape records, and carried out one after the other at the end
-of the epoch.
+the adjoint of its window memory through a *shadow window* (`shadow`), and the origin alone reverses its operation.
+Epochs are mirrored, each kind in its own way; those of locks have no mirror at the target, but an order (`order`).  So
+have atomic operations whose adjoints depend on their order: in epochs of Fence and of Start, where MPI does not define
+it, they are put off while a tape records, and carried out one after the other at the end of the epoch.
 
-Two things follow for window memory.  Others overwrite it unseen, so values that an adjoint needs are copied when they
-are used (`Storage.volatile`), and it counts as active from the beginning of a tape.  And others add to its adjoint:
-where both a rank itself and others may read a location in one epoch, what the others add has to wait for the end of the
-mirrored epoch, when the rank does not touch its shadow.
+Two things follow for window memory.  Other ranks overwrite it unseen, so values that an adjoint needs are copied when
+they are used (`Storage.volatile`), and it counts as active from the start of a tape.  And other ranks add to its
+adjoint: where both a rank itself and others may read a location in one epoch, the contributions of the others wait for
+the end of the mirrored epoch, when the rank does not touch its shadow.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
 
     @classmethod
     def Create(cls, memory: Any, disp_unit: int = 1, info: mpi.Info = mpi.INFO_NULL, comm: Any = mpi.COMM_SELF) -> Any:
-        """Create a window on memory of the user's; collective."""
+        """Create a window on the user's memory; collective."""
         require_innermost_memory(memory)
         win = super().Create(memory, disp_unit, info, comm)
         return register(win, comm, disp_unit, mpi.BOTTOM if memory is None else memory)
