@@ -1,4 +1,4 @@
-"""ampi differentiates Python MPI programs as they stand."""
+"""Differentiation of Python MPI programs."""
 
 __version__ = "0.1.0"
 
@@ -129,7 +129,7 @@ _ARRAYS = (
     "foreign.scipy",
     "rules.definitions",
 )
-"""What is there before the first tape opens; a program that has messages alone does without."""
+"""Names of modules imported with the first tape; programs that only send messages do not need them."""
 
 _WITH_NUMBERS = ("foreign.pictures", "foreign.standard_library")
 """What is there with `ampi.numpy`: other packages are given its numbers before a tape opens as well."""
@@ -157,7 +157,7 @@ _HOMES = {
     "value_and_grad": "derivatives.first_order",
     "vjp": "derivatives.first_order",
 }
-"""The modules of names which are imported when they are asked for; that of Numba's ``prange`` is Numba."""
+"""The modules of names that are imported on first use; that of ``prange`` is Numba."""
 
 
 def _import(modules: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""``python -m ampi``: the versions that matter in a bug report, and a self-test on the ranks it was started with."""
+"""``python -m ampi``: versions for a bug report, and a self-test on all ranks."""
 
 import sys
 
@@ -11,7 +11,7 @@ from ampi.base.arguments import ArgumentParser, add_version
 from ampi.base.versions import TESTED, installed, untested, version
 from ampi.kernel.runtime.files import folder
 
-SIZE = 4  # numbers of each rank in the self-test
+SIZE = 4  # numbers per rank in the self-test
 
 
 @ampi.kernel
@@ -22,7 +22,7 @@ def cubes(x, y):
 
 
 def energy(x):
-    """A number of all ranks: Σ x³ + Σ (last of the left neighbour) · (own first)."""
+    """The objective of the self-test over all ranks: Σ x³ + Σ (last of the left neighbour) · (own first)."""
     comm = ampi.COMM_WORLD
     left = np.zeros(1)
     comm.Sendrecv(x[-1:], (comm.rank + 1) % comm.size, recvbuf=left, source=(comm.rank - 1) % comm.size)
@@ -47,7 +47,7 @@ def gradient(rank, size):
 
 
 def self_test(comm):
-    """Try a gradient through messages, a collective and a kernel; gives on rank 0 what is wrong with it. Collective."""
+    """Test a gradient through messages, a collective and a kernel; returns the problems on rank 0. Collective."""
     try:
         found = ampi.grad(energy, objective="replicated")(numbers(comm.rank))
         expected = gradient(comm.rank, comm.size)
@@ -59,18 +59,18 @@ def self_test(comm):
 
 
 def tested_text(found):
-    """Lines that say whether an environment is one of those that were tested."""
+    """Lines that say whether the installed versions were tested."""
     problems = untested(found)
     if not problems:
         return [f"tested with Python {TESTED[0]['Python']} to {TESTED[-1]['Python']} and with these releases"]
     return [
         *(f"not tested: {problem}" for problem in problems),
-        "  (derivatives of functions that are not as ampi knows them are refused by name)",
+        "  (functions that differ from the versions for which ampi has rules are refused by name)",
     ]
 
 
 def parse(arguments):
-    """The command line, which has nothing but help and version."""
+    """Parse the command line, which has only help and version."""
     parser = ArgumentParser(
         prog="python -m ampi",
         description="Print the versions that matter in a bug report, and try a gradient on the ranks of this program "
@@ -83,8 +83,8 @@ def parse(arguments):
 
 
 def main(arguments=None):
-    """Print what ampi, mpi4py, the MPI library and Numba are on this machine, and try them; the exit status says how it
-    went."""
+    """Print the versions of ampi, mpi4py, the MPI library and Numba, and run the self-test; the exit status is its
+    result."""
     parse(arguments)
     comm = MPI.Intracomm(MPI.COMM_WORLD)
     if comm.rank == 0:

@@ -1,7 +1,7 @@
-"""What in a program will not be differentiated: ``python -m ampi.check program.py``.
+"""List places in a program that will not be differentiated: ``python -m ampi.check program.py``.
 
-The source of the script and of its own modules is looked through. With ``--run`` the program is run besides, and where
-derivatives were carried is listed: ``mpiexec -n N python -m ampi.check --run --wrt NAME program.py``.
+The source of the script and of its own modules is examined. With ``--run`` the program also runs, and the lines that
+carried derivatives are listed: ``mpiexec -n N python -m ampi.check --run --wrt NAME program.py``.
 """
 
 import argparse
@@ -38,23 +38,23 @@ def main(arguments=None):
 
 
 def parse(arguments):
-    """The command line."""
+    """Parse the command line."""
     parser = ArgumentParser(prog="python -m ampi.check", description=__doc__.splitlines()[0])
     parser.add_argument("--also", action="append", default=[], metavar="PACKAGE", help="PACKAGE belongs to the program")
-    parser.add_argument("--run", action="store_true", help="run the program, and say where derivatives were carried")
+    parser.add_argument("--run", action="store_true", help="run the program, and list lines that carried derivatives")
     parser.add_argument("--wrt", action="append", default=[], metavar="NAME", help="an independent, for --run")
     add_version(parser)
     parser.add_argument("script")
     rest = parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program, for --run")
-    rest.required = False  # or it is listed as missing where the script is
+    rest.required = False  # otherwise it is listed as missing together with the script
     options = parser.parse_args(arguments)
     if options.run and not options.wrt:
-        parser.error("--run needs --wrt NAME: with respect to what is differentiated")
+        parser.error("--run needs --wrt NAME: the variable with respect to which to differentiate")
     return options
 
 
 def run(options, comm, say):
-    """Run the program, and print what carried derivatives."""
+    """Run the program, and print the lines that carried derivatives."""
     program = command.program_of([options.script, *options.arguments])
     board = runner.Board()
     runner.RUNNERS.add(__file__)

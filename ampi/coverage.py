@@ -1,10 +1,10 @@
-"""``python -m ampi.coverage``: every method of mpi4py's that moves data, and how it is treated.
+"""``python -m ampi.coverage``: all methods of mpi4py that move data, and how ampi treats them.
 
     python -m ampi.coverage               by class
     python -m ampi.coverage --rst         as a table for the documentation
-    python -m ampi.coverage --rst FILE    the same, put between the marks in FILE
+    python -m ampi.coverage --rst FILE    the same, written between the marks in FILE
 
-All of it is reported from the table of operations.
+The reports are made from the table of operations.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CLASSES = (
     *("Comm", "Intracomm", "Intercomm", "Topocomm", "Cartcomm", "Graphcomm", "Distgraphcomm"),
     *("Request", "Prequest", "Message", "Win", "File", "Datatype", "Op"),
 )
-"""Classes of mpi4py's whose methods are accounted for."""
+"""Classes of mpi4py with methods to account for."""
 
 _HANDLES = "fromhandle free toint fromint py2f f2py Free"
 _CALLBACKS = "Create_errhandler Get_errhandler Set_errhandler Call_errhandler"
@@ -80,7 +80,7 @@ MOVES_NO_DATA: dict[str, frozenset[str]] = {
         "Op": (_HANDLES, "Create Is_commutative"),
     }.items()
 }
-"""Methods that make, ask, name, complete or order something, by class."""
+"""Methods that move no data: they make, query, name, complete or order objects; by class."""
 
 _FAMILIES = (
     ("point to point", r"Comm\.[A-Z]\w*(end|ecv)(rec|_|$)|Message\.[A-Z]|Prequest\."),
@@ -94,7 +94,7 @@ _FAMILIES = (
 
 
 def families() -> Iterator[tuple[str, list[Operation]]]:
-    """The operations of the table by what they are: names of families, and their operations."""
+    """Families of operations in the table: names, and the operations of each."""
     left = list(TABLE.values())
     for family, pattern in _FAMILIES:
         found = [operation for operation in left if re.match(pattern, f"{operation.owner}.{operation.name}")]
@@ -103,7 +103,7 @@ def families() -> Iterator[tuple[str, list[Operation]]]:
 
 
 def unaccounted() -> list[str]:
-    """Methods of mpi4py's, as ``"Class.method"``, that are neither in the table nor known to move no data."""
+    """Methods of mpi4py, as ``"Class.method"``, that are neither in the table nor known to move no data."""
     return [
         f"{owner}.{name}"
         for owner in CLASSES
@@ -113,7 +113,7 @@ def unaccounted() -> list[str]:
 
 
 def methods_of(owner: str) -> Iterator[str]:
-    """Public methods that a class of mpi4py's defines itself."""
+    """Public methods that a class of mpi4py itself defines."""
     base = BASE[owner]
     for name in vars(base):
         if not name.startswith("_") and callable(getattr(base, name)):
@@ -157,7 +157,7 @@ def rst() -> str:
 
 
 def _row(*cells: str) -> str:
-    # reStructuredText: a row whose first cell is empty goes on with the one above.
+    # reStructuredText: a row with an empty first cell continues the one above.
     return "  ".join(f"{cell:{width}}" for cell, width in zip(cells, _WIDTHS)).rstrip()
 
 
@@ -200,7 +200,7 @@ def _wrapped(names: Iterable[str], width: int) -> list[str]:
 
 
 def put(text: str) -> str:
-    """A text with the table between its marks brought up to date."""
+    """A text with the table between its marks updated."""
     before, found, rest = text.partition(f"{_BEGIN}\n")
     _, end, after = rest.partition(_END)
     if not found or not end:
@@ -209,7 +209,7 @@ def put(text: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = ArgumentParser(prog="python -m ampi.coverage", description=report.__doc__)
     parser.add_argument("--rst", metavar="FILE", nargs="?", const="", help="a table for the documentation; into FILE")
     add_version(parser)

@@ -1,9 +1,9 @@
-"""Run a program written against mpi4py with ampi's communicators: ``mpiexec -n N python -m ampi.run program.py``.
+"""Run an mpi4py program with ampi's communicators: ``mpiexec -n N python -m ampi.run program.py``.
 
-`mpi4py.MPI.COMM_WORLD`, `COMM_SELF` and the names of the classes are ampi's before the program starts. Everything else
-is as under ``python -m mpi4py.run``: `sys.argv`, ``__main__``, ``-m``, ``-c``, ``-``, and exit codes, where a status
-other than zero on one rank ends all ranks with it. An exception is shown once: the ranks of a node leave their
-tracebacks on a board in shared memory, and the lowest of those that failed prints it for all.
+`mpi4py.MPI.COMM_WORLD`, `COMM_SELF` and the names of the classes are replaced before the program starts. Everything
+else is as under ``python -m mpi4py.run``: `sys.argv`, ``__main__``, ``-m``, ``-c``, ``-``, and exit codes; a nonzero
+status on one rank ends all ranks. An exception is shown once: the ranks of a node write their tracebacks to a board in
+shared memory, and the lowest rank that failed prints them for all.
 """
 
 import ast
@@ -32,7 +32,7 @@ from ampi.errors import ProgramError
 from ampi.programs import command, traced
 from ampi.programs.session import OnThisRank
 
-WORLD = MPI.Intracomm(MPI.COMM_WORLD)  # the handle as mpi4py made it: install() rebinds the name
+WORLD = MPI.Intracomm(MPI.COMM_WORLD)  # mpi4py's own handle: install() rebinds the name
 RANK, SIZE = WORLD.rank, WORLD.size  # a program may fail after Finalize
 
 USAGE = f"""\
@@ -50,12 +50,12 @@ With --wrt and --of it prints the gradient of one variable of the program with r
 EMPTY_LINE = "\n\n"
 PROGRAMS = os.path.dirname(command.__file__)
 RUNNERS = {__file__, traced.__file__, mpi4py.run.__file__, runpy.run_path.__code__.co_filename}
-"""Files whose frames are not shown where they are the first ones of a traceback."""
+"""Files whose frames are omitted at the beginning of a traceback."""
 
 JOINING = 0.25  # seconds in which ranks that fail together are gathered into one report
-PATIENCE = 5.0  # seconds a rank leaves to the one that prints
-MOST_WARNINGS = 512  # that are told from those of other ranks
-TEXT_SIZE = 1 << 14  # bytes of a traceback that a rank can leave on the board
+PATIENCE = 5.0  # seconds a rank waits for the one that prints
+MOST_WARNINGS = 512  # warnings that are compared with those of other ranks
+TEXT_SIZE = 1 << 14  # bytes of a traceback on the board
 
 
 def main():
@@ -93,14 +93,16 @@ def main():
 
 
 def parse(arguments):
-    """Our options (None if there are none), and the program with its arguments; exits for ``-h`` and where there is no
-    program."""
+    """Split the command line into ampi's options (None if there are none), and the program with its arguments.
+
+    Exits for ``-h``, and if there is no program.
+    """
     options = None
     try:
         if arguments and arguments[0].partition("=")[0] in command.FIRST:
             options, arguments = command.split(arguments)
     except ProgramError as error:
-        say(f"ampi.run: {error}\n(python -m ampi.run --help says what there is)", sys.stderr)
+        say(f"ampi.run: {error}\n(see python -m ampi.run --help)", sys.stderr)
         sys.exit(2)
     match arguments:
         case [option, *_] if option in command.HELP:
@@ -119,7 +121,7 @@ def parse(arguments):
 
 
 def require_program(path):
-    """End all ranks, with a line of the first one, if one of them cannot read the program. Collective."""
+    """End all ranks with one message if any of them cannot read the program. Collective."""
     problem = ""
     if not path.startswith("-"):
         try:
@@ -138,7 +140,7 @@ def require_program(path):
 
 
 def wrong(arguments):
-    """What is wrong with a command line that names no program, and where to look."""
+    """The error message for a command line without a program."""
     known = (*command.FIRST, *command.HELP, *command.VERSION, "-m", "-c")
     match arguments:
         case []:
@@ -148,7 +150,7 @@ def wrong(arguments):
         case [option, *_]:
             near = difflib.get_close_matches(option.partition("=")[0], known, 1)
             text = f"unknown option {option}" + (f", did you mean {near[0]}?" if near else "")
-    return f"{text} (python -m ampi.run --help says what there is)"
+    return f"{text} (see python -m ampi.run --help)"
 
 
 def say(text, stream, end="\n"):
@@ -159,12 +161,12 @@ def say(text, stream, end="\n"):
 
 def install():
     """Replace mpi4py's communicators and class names by ampi's."""
-    ampi.base.checks.strict = True  # nothing of the program says ampi: it is not looked through for warnings
+    ampi.base.checks.strict = True  # arrays that leave for plain NumPy are errors
     ampi.mpi.install()
 
 
 def fail(board, error, besides=""):
-    """Show `error`, and what else is to be said, and end all ranks with its status."""
+    """Show `error` and a further text, and end all ranks with its status."""
     status = ampi.mpi.waiting.notices.status_of(error)
     sys.stdout.flush()
     board.post(render(error))
@@ -173,28 +175,28 @@ def fail(board, error, besides=""):
     sys.stderr.flush()
     if MPI.Is_finalized():
         sys.exit(status)
-    time.sleep(0.05)  # mpiexec may drop what it has not read yet when it ends the ranks
+    time.sleep(0.05)  # mpiexec may drop unread output when it ends the ranks
     ampi.mpi.endings.abort(WORLD, status)
 
 
 def render(error):
-    """The traceback from the program's own first frame on, without those of the runner."""
+    """The traceback from the program's first frame on, without those of the runner."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename in RUNNERS:
         frames = frames.tb_next
     shown = traceback.TracebackException(type(error), error, frames)
     outside = [frame for frame in shown.stack if os.path.dirname(frame.filename) != PROGRAMS]
-    if isinstance(error, SyntaxError):  # of what is read, which is no frame
+    if isinstance(error, SyntaxError):  # its source has no frame
         outside = [frame for frame in outside if frame.filename != ast.__file__]
     shown.stack = traceback.StackSummary.from_list(outside)
     return "".join(shown.format())
 
 
 class Board:
-    """One slot in shared memory for each rank of a node: when it failed (0: it has not), its rank, its traceback.
+    """A slot in shared memory for each rank of a node: time of failure (0: none), rank, traceback.
 
-    Making it is collective over all ranks of the program; afterwards no rank needs another one's help, or MPI. (It is a
-    mapped file and no window, since Open MPI takes a window's memory away in `Finalize`.)
+    The constructor is collective over all ranks of the program; afterwards no rank needs others, or MPI. (It is a
+    mapped file and not a window, since Open MPI frees a window's memory in `Finalize`.)
     """
 
     slot = np.dtype([("rank", "i8"), ("time", "f8"), ("text", f"S{TEXT_SIZE}")])
@@ -213,14 +215,15 @@ class Board:
             os.unlink(path)
         if node.allreduce(slots is not None, MPI.LAND):
             self.slots, place = slots, node.rank
-        else:  # no room for a file: each rank sees itself alone
+        else:  # no room for a file: each rank sees only itself
             self.slots, place = np.zeros(1, self.slot), 0
         self.mine = self.slots[place : place + 1]
         self.mine["rank"] = RANK
         node.Free()
 
     def make(self, size):
-        """A file for so many ranks; None where there is no room for it, for who writes to pages without is killed."""
+        """A file for this number of ranks; None if there is no room for it, since writing to its pages would then
+        kill."""
         path = None
         try:
             handle, path = tempfile.mkstemp(prefix="ampi-run-")
@@ -235,7 +238,7 @@ class Board:
         return path
 
     def show_warnings_once(self):
-        """Have a warning shown once that several ranks of the node give, in one piece."""
+        """Show a warning that several ranks of the node raise once, without interleaving."""
         if SIZE == 1 or self.file is None:
             return
         times = collections.Counter()
@@ -270,13 +273,13 @@ class Board:
 
     def post(self, text):
         text = text.encode()
-        if len(text) > TEXT_SIZE:  # the end says what happened
+        if len(text) > TEXT_SIZE:  # the end has the error
             text = b"...\n" + text[4 - TEXT_SIZE :]
         self.mine["text"] = text
         self.mine["time"] = time.time()
 
     def wait_for_turn(self):
-        """Return on the lowest rank that failed. The others are ended by it as they wait, or return late."""
+        """Wait, except on the lowest rank that failed, which ends the others; these return after a time limit."""
         time.sleep(JOINING)
         if self.failed()["rank"][0] != self.mine["rank"]:
             time.sleep(PATIENCE)
@@ -286,7 +289,7 @@ class Board:
         return self.slots[self.slots["time"] > 0]
 
     def report(self):
-        """The first failure in full, with all ranks that failed alike, and a line for each other kind."""
+        """The first failure in full, with all ranks that failed in the same way, and a line for each other kind."""
         alike = {}
         for rank, _, text in np.sort(self.failed(), order="time").tolist():
             text = text.decode(errors="replace")

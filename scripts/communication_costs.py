@@ -1,7 +1,7 @@
-"""The measurements of ``scripts/bench_mpi``: plain mpi4py, ampi with no tape, recording, and in forward mode, in turn.
+"""Measurements of ``scripts/bench_mpi``: plain mpi4py, ampi without a tape, recording, and in forward mode.
 
-A row is one way to exchange messages between two ranks. All of its variants run once per round, so that what else the
-machine does hits them alike, and the medians over the rounds of the differences within a round are reported.
+A row is one way to exchange messages between two ranks. All of its variants run once per round, so that other load
+affects them equally, and the medians over the rounds of the differences within a round are reported.
 """
 
 import argparse
@@ -31,7 +31,7 @@ BARS = {"idle": 0.3, "record": 5.0, "sweep": 10.0, "large": 1.1, "forward": 2.0,
 
 
 def ping_pong(comm, request, x, y, turns):
-    """Send and Recv in turn: what a message costs on its way from rank to rank."""
+    """Send and Recv in turn: the cost of a message from rank to rank."""
     for turn in range(turns):
         if turn % 2 == PLAIN.rank:
             comm.Send(x, PARTNER)
@@ -67,7 +67,7 @@ WAYS = {
 
 
 def timed(way, comm, request, x, y, turns):
-    """Microseconds per turn, after two that find out what the others need not find out again."""
+    """Microseconds per turn, after two turns for set-up."""
     way(comm, request, x, y, 2)
     PLAIN.Barrier()
     start = time.perf_counter()
@@ -76,7 +76,7 @@ def timed(way, comm, request, x, y, turns):
 
 
 def one_round(number, way, elements, turns):
-    """Microseconds per turn of every variant, once; in each round another one comes first."""
+    """Microseconds per turn of every variant, once; each round begins with another one."""
     took = {}
     variants = [plain, idle, recorded, forward]
     for variant in variants[number % 4 :] + variants[: number % 4]:
@@ -147,13 +147,13 @@ def measure(name, elements, turns, rounds):
 
 
 def tape_bytes(name, turns=2000):
-    """Bytes that a tape holds per message, beside saved values (here none are needed)."""
+    """Bytes of a tape per message, without saved values (none are needed here)."""
     way, _, messages = WAYS[name]
     with ampi.Tape() as tape:
         x = tape.watch(numpy.ones(1))
         y = np.zeros(1)
         y[...] = x
-        way(COMM, ampi.Request, x, y, 100)  # grows what is allocated once
+        way(COMM, ampi.Request, x, y, 100)  # grows buffers that are allocated once
         gc.collect()
         tracemalloc.start()
         way(COMM, ampi.Request, x, y, turns)

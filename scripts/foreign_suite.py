@@ -1,15 +1,15 @@
-"""What ``scripts/mpi4py_suite`` runs: mpi4py's tests in four ways, and what came out differently from plain mpi4py.
+"""Run mpi4py's tests in four ways, and report differences from plain mpi4py (``scripts/mpi4py_suite``).
 
 Ways:
 
-plain      mpi4py alone: what the others are compared with
+plain      mpi4py alone, for comparison
 swapped    ``MPI.COMM_WORLD`` and ``MPI.COMM_SELF`` replaced by ampi's, no tape
 recording  the same, and every test runs inside a tape that records
 run        unchanged under ``python -m ampi.run``
 
 A difference is a test whose outcome (passed, failed, error, skipped, not finished, not run) on any rank is not that of
-the plain run; those that cannot be otherwise are named in `EXPECTED`, with the reason. A table at the end says how the
-tests came out in each way, every test counted once, as on the rank where it came out worst.
+the plain run; unavoidable ones are listed in `EXPECTED`, with the reason. A table at the end has the outcomes of the
+tests in each way; every test counts once, with its worst outcome on any rank.
 """
 
 import argparse
@@ -32,7 +32,7 @@ import urllib.request
 WAYS = ("plain", "swapped", "recording", "run")
 RANKS = (1, 2, 3)
 SHOWN = 40  # lines of differences for one way
-PATIENCE = 600  # seconds in which no test ends on any rank: they hang
+PATIENCE = 600  # seconds without the end of a test on any rank, after which the run counts as hanging
 OUTCOMES = (
     "not run",
     "not finished",
@@ -48,7 +48,7 @@ COLUMNS = ("tests", "passed", "failed", "error", "skipped", "other", "different"
 LEFT_OUT = ("test_spawn", "test_dynproc")
 # A pool has no worker on one rank.
 LEFT_OUT_ALONE = ("test_util_pool",)
-# What C code makes of a handle is an object of mpi4py's own class; the test asks for the class of COMM_SELF.
+# C code makes objects of mpi4py's own class from handles; the test compares with the class of COMM_SELF.
 EXPECTED = {"test_objmodel.TestObjModel.testCAPI"}
 
 
@@ -112,7 +112,7 @@ def fetch_tests():
             path = pathlib.Path(unpacked, "archive")
             path.write_bytes(archive)
             with tarfile.open(path) as tar:
-                # Pythons before 3.10.12 and 3.11.4 know no filters; the checksum says what is in it.
+                # Pythons before 3.10.12 and 3.11.4 have no filters; the checksum verifies the contents.
                 tar.extractall(unpacked, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
             pathlib.Path(unpacked, name).rename(cache / name)
     return folder
@@ -143,7 +143,7 @@ def outcomes(way, ranks, tests, arguments):
 
 
 def wait(process, files):
-    """Wait until mpiexec ends, or no test has ended for long; how it ended in words, "" if well."""
+    """Wait until mpiexec ends, or no test has ended for long; a description of the end, "" for success."""
     begin = time.time()
     while True:
         try:
@@ -165,12 +165,12 @@ def tally(found):
 
 
 def kind(outcome):
-    """An outcome without what was raised."""
+    """An outcome without the error."""
     return outcome.split(":")[0]
 
 
 def compare(plain, found):
-    """A line for each test that came out differently, by name."""
+    """A line for each test with a different outcome, by name."""
     lines = {}
     for name in sorted(plain.keys() | found.keys()):
         before, after = plain.get(name, ["not run"]), found.get(name, ["not run"])
@@ -234,7 +234,7 @@ class Outcomes(unittest.TextTestResult):
 
 
 def child(way, tests, folder, arguments):
-    """Run the tests on this rank and leave their outcomes in a file."""
+    """Run the tests on this rank and write their outcomes to a file."""
     from mpi4py import MPI
 
     rank = MPI.Intracomm(MPI.COMM_WORLD).Get_rank()

@@ -1,7 +1,7 @@
-"""The search of `scripts/fuzz`: hypothesis draws programs here, and a group of ranks checks them.
+"""The search of `scripts/fuzz`: hypothesis draws programs, and a group of ranks checks them.
 
-The ranks are started once and take one program after another.  When one of them dies or none answers, all are started
-anew, and the program has failed.
+The ranks are started once and check one program after another.  If one of them dies or none answers, all are restarted,
+and the program has failed.
 """
 
 import argparse
@@ -34,7 +34,7 @@ ANSWER = "answer: "
 
 
 def work():
-    """What each rank does: check programs, which rank 0 reads line by line."""
+    """The work of each rank: check programs, which rank 0 reads line by line."""
     from generated_check import WORLD, attach_buffer, check
     from generated_programs import function
 
@@ -44,7 +44,7 @@ def work():
         if not line:
             return
         task = json.loads(line)
-        faulthandler.dump_traceback_later(PATIENCE - 10)  # where each rank stands that does not answer
+        faulthandler.dump_traceback_later(PATIENCE - 10)  # shows where ranks that do not answer are
         try:
             problems = check(function(task["source"]), task["narrow"], task["kept"])
         except BaseException:
@@ -76,7 +76,7 @@ class Group:
         )
 
     def check(self, source, narrow, kept):
-        """What is wrong with a program; nothing if the list is empty."""
+        """The problems of a program; empty if there are none."""
         try:
             self.process.stdin.write(json.dumps({"source": source, "narrow": narrow, "kept": kept}).encode() + b"\n")
             self.process.stdin.flush()
@@ -170,7 +170,7 @@ class Search:
             raise Found
 
     def fails(self, program):
-        """Return whether a program fails; it is kept if so."""
+        """Return whether a program fails; it is saved if so."""
         from generated_programs import script, source
 
         problems = self.verdict(program, source(program))

@@ -21,9 +21,9 @@ sys.path[:0] = FOLDERS
 
 os.environ.setdefault("AMPI_VERIFY", "1")
 
-PATIENCE = 60  # seconds of the processor's time for one kernel
+PATIENCE = 60  # seconds of CPU time for one kernel
 LONG = 2  # seconds after which one run in Python is slow
-EVERY = 25  # kernels between two lines of news
+EVERY = 25  # kernels between two progress lines
 
 SCRIPT = '''"""A kernel whose derivatives were found wrong."""
 
@@ -44,7 +44,7 @@ class TooSlow(Exception):
 
 
 class SlowKernel(Exception):
-    """The same of one that takes long by itself."""
+    """The same for a kernel that is slow itself."""
 
 
 @contextlib.contextmanager
@@ -61,7 +61,7 @@ def limited():
 
 
 def problem(text, seed):
-    """What is wrong with a kernel, as an exception; None if nothing is, or if it cannot be run itself."""
+    """The problem of a kernel, as an exception; None if there is none, or if the kernel itself cannot run."""
     from random_check import examine_all, run_by_python
 
     try:
@@ -84,7 +84,7 @@ def problem(text, seed):
 
 
 def minimised(text, seed, error):
-    """The program without all blocks and lines that it fails without as well."""
+    """The program without blocks and lines that are not needed for the failure."""
     lines = text.splitlines()
     changed = True
     while changed:

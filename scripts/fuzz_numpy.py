@@ -1,4 +1,4 @@
-"""The search of `scripts/fuzz --numpy`: random NumPy programs, until the time is over or one computes otherwise."""
+"""The search of `scripts/fuzz --numpy`: random NumPy programs, until the time is over or one has other results."""
 
 import argparse
 import collections
@@ -10,7 +10,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "helpers")]
 
-EVERY = 500  # programs between two lines of news
+EVERY = 500  # programs between two progress lines
 
 SCRIPT = '''"""A NumPy program with which ampi computes something else, or a wrong gradient."""
 
@@ -29,7 +29,7 @@ print(*examine(LINES, Alone(helpers())), sep="\\n")
 
 
 def problem(lines):
-    """What is wrong with a program, and the kind of mistake; None if nothing is, or if NumPy does not run it."""
+    """The problem of a program, and its kind; None if there is none, or if NumPy does not run it."""
     import numpy as np
     from element_programs import helpers
     from numpy_check import Alone, Refused, examine
@@ -49,7 +49,7 @@ def problem(lines):
 
 
 def minimised(lines, kind):
-    """The program without all lines that it fails without in the same way."""
+    """The program without lines that are not needed for the same failure."""
     position = len(lines) - 1
     while position >= 0:
         candidate = lines[:position] + lines[position + 1 :]

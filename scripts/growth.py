@@ -1,6 +1,7 @@
-"""Programs whose cost must grow with their length only, for ``scripts/bench_mpi`` and ``tests/tape/test_growth.py``.
+"""Programs whose cost must be proportional to their length, for ``scripts/bench_mpi`` and
+``tests/tape/test_growth.py``.
 
-A program is a generator: it says what comes next, and does so much of it.  Each is run at several lengths; time, bytes
+A program is a generator that yields the name of each phase before its work.  Each runs at several lengths; time, bytes
 and work per item must stay the same.  They run between any two ranks, or on one, which then is its own partner.
 """
 
@@ -35,7 +36,7 @@ def program(length):
 
 @program(1000)
 def requests(comm, partner, n):
-    """As many receives into parts of one array, and sends of parts of one, at a time."""
+    """Receives to parts of one array, and sends of parts of another, all at the same time."""
     with ampi.Tape() as tape:
         x, y = tape.watch(numpy.ones(n)), np.zeros(n)
         yield "record"
@@ -49,7 +50,7 @@ def requests(comm, partner, n):
 
 @program(500)
 def requests_one_by_one(comm, partner, n):
-    """What is sent is computed while all receives are outstanding, and what has come is used one by one."""
+    """Messages are computed while all receives are outstanding, and used one by one."""
     with ampi.Tape() as tape:
         x, y, z = tape.watch(numpy.ones(n)), np.zeros(n), np.zeros(1)
         yield "record"
@@ -65,7 +66,7 @@ def requests_one_by_one(comm, partner, n):
 
 @program(250)
 def persistent_requests(comm, partner, n):
-    """As many persistent requests on parts of one array, all started at a time."""
+    """Persistent requests on parts of one array, all started at the same time."""
     with ampi.Tape() as tape:
         x, y = tape.watch(numpy.ones(n)), np.zeros(n)
         yield "record"
@@ -85,7 +86,7 @@ def persistent_requests(comm, partner, n):
 
 @program(250)
 def collectives_at_a_time(comm, partner, n):
-    """As many nonblocking reductions into parts of one array."""
+    """Nonblocking reductions to parts of one array."""
     with ampi.Tape() as tape:
         x, y = tape.watch(numpy.ones(n)), np.zeros(n)
         yield "record"
@@ -110,7 +111,7 @@ def messages(comm, partner, n):
 
 @program(250)
 def partitions(comm, partner, n):
-    """One message of so many partitions."""
+    """One message with many partitions."""
     with ampi.Tape() as tape:
         x, y = tape.watch(numpy.ones(n)), np.zeros(n)
         yield "record"
@@ -131,7 +132,7 @@ def partitions(comm, partner, n):
 
 @program(40)
 def communicators_held(comm, partner, n):
-    """A message on each of so many communicators, that are freed at the end."""
+    """A message on each of many communicators, which are freed at the end."""
     with ampi.Tape() as tape:
         x, y = tape.watch(numpy.ones(n)), np.zeros(n)
         yield "make"
@@ -162,7 +163,7 @@ def communicators_freed(comm, partner, n):
 
 @program(250)
 def fences(comm, partner, n):
-    """A window with so many epochs, one access each."""
+    """A window with many epochs, one access each."""
     window = ampi.Win.Allocate(8, 8, comm=comm)
     with ampi.Tape() as tape:
         x = tape.watch(numpy.ones(1))
@@ -181,7 +182,7 @@ def fences(comm, partner, n):
 
 @program(250)
 def locks(comm, partner, n):
-    """A window with so many lock epochs, one access each."""
+    """A window with many lock epochs, one access each."""
     window = ampi.Win.Allocate(8, 8, comm=comm)
     with ampi.Tape() as tape:
         x = tape.watch(numpy.ones(1))
@@ -302,7 +303,7 @@ def views(comm, partner, n):
 
 @program(500)
 def independents(comm, partner, n):
-    """As many independents and outputs."""
+    """Many independents and outputs."""
     with ampi.Tape() as tape:
         yield "record"
         xs = [tape.watch(np.ones(1)) for _ in range(n)]
@@ -370,7 +371,7 @@ def held(make, comm, partner, n):
 
 
 def worked(make, comm, partner, n):
-    """Instructions of Python's per item in each phase, without those that wait for something."""
+    """Python instructions per item in each phase, without waits."""
     count = 0
 
     def of_frame(frame, event, argument):
@@ -401,7 +402,7 @@ WAITING = {"__init__", "__enter__", "__exit__", "pause", "wait", "timeout", "wai
 
 
 def _waits(code):
-    """Return whether how often a function is called depends on how long something takes."""
+    """Return whether the number of calls of a function depends on timing."""
     place = pathlib.Path(code.co_filename)
     if place.parent.name != "mpi" or place.parents[1].name != "ampi":
         return False

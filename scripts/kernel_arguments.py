@@ -1,6 +1,6 @@
-"""Arguments for other people's kernels: what each parameter may be, by its use and its name, and values for that.
+"""Arguments for other people's kernels: candidates for each parameter, by its use and its name, and values for these.
 
-An argument is written as a short text, by which `value_of` makes the same value again: ``f`` is a number, ``f2`` a
+An argument is written as a short text, from which `value_of` makes the same value again: ``f`` is a number, ``f2`` a
 matrix of these (``c``, ``i`` and ``b``: complex numbers, integers, Booleans), ``i=3`` and ``b=True`` are constants,
 ``up1`` is ``arange``, ``t=8,8`` a tuple of integers, ``fn2`` a function of two numbers, ``none`` is None; ``as=f4:f1``
 has another dtype.
@@ -55,7 +55,7 @@ class Use:
 
 
 def uses(function, depth=3):
-    """The `Use` of each parameter, found in the text of a function and of those to which it passes them on."""
+    """The `Use` of each parameter, from the source of a function and of those to which it passes them."""
     names = list(inspect.signature(function).parameters)
     found = {name: Use() for name in names}
     try:
@@ -166,7 +166,7 @@ def pass_on(inner, use):
 
 
 def candidates(name, use, parameter, size):
-    """What a parameter may be, the likeliest first, as pairs of a cost and a text."""
+    """Candidates for a parameter, the likeliest first, as pairs of a cost and a text."""
     low = name.lower()
     if parameter.default is not parameter.empty and not use.dimensions:
         yield 0, "default"

@@ -1,7 +1,7 @@
-"""Kills gradients of a time loop at random moments, on one rank or all: ``scripts/fuzz --kills``.
+"""Kill gradients of a time loop at random moments, on one rank or all: ``scripts/fuzz --kills``.
 
-Each gradient is started again by the same command until it comes to its end, and compared bit by bit with one that
-nobody has killed.
+Each gradient is restarted by the same command until it completes, and must be bitwise identical to one that was not
+killed.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def start(folder: Path, seed: int, ranks: int) -> subprocess.Popen:
 
 
 def kill(folder: Path, ranks: int, draw: random.Random) -> str | None:
-    """Kill one rank or all of them: when and whom, or None where none was there any more."""
+    """Kill one rank or all of them; returns when and which, or None if none was running."""
     victims = [draw.randrange(ranks)] if draw.random() < 0.5 else list(range(ranks))
     killed = 0
     for rank in victims:
@@ -63,7 +63,7 @@ def kill(folder: Path, ranks: int, draw: random.Random) -> str | None:
 
 
 def wait_in_loop(process: subprocess.Popen, folder: Path, draw: random.Random) -> int | None:
-    """Wait until a few files more are there, and a moment longer; or the end."""
+    """Wait until a few more files exist, and a moment longer, or until the end."""
 
     def files() -> set[str]:
         return {str(path) for path in folder.glob("s/*/*/*.h5")}
@@ -77,11 +77,11 @@ def wait_in_loop(process: subprocess.Popen, folder: Path, draw: random.Random) -
             time.sleep(draw.uniform(0.0, 0.03))
             return process.poll()
         time.sleep(0.001)
-    raise SystemExit(f"{folder}: nothing happens any more")
+    raise SystemExit(f"{folder}: no progress")
 
 
 def case(seed: int, top: Path) -> Counter[str]:
-    """One gradient; the kills that it took, by when and whom."""
+    """Compute one gradient; the numbers of kills by time and victim."""
     draw = random.Random(seed)
     ranks = draw.choice([1, 2, 2, 3])
     whole, killed = top / f"whole-{seed}", top / f"killed-{seed}"
@@ -109,9 +109,7 @@ def case(seed: int, top: Path) -> Counter[str]:
     for rank in range(ranks):
         name = f"result-{rank}.npy"
         if (whole / name).read_bytes() != (killed / name).read_bytes():
-            raise SystemExit(
-                f"seed {seed}, rank {rank} of {ranks}: after {kills.total()} kills the gradient is another one"
-            )
+            raise SystemExit(f"seed {seed}, rank {rank} of {ranks}: after {kills.total()} kills the gradient differs")
     return +kills
 
 

@@ -1,16 +1,16 @@
-"""What ``scripts/numpy_suite`` runs: NumPy's own tests on `ampi.numpy`, and what came out differently from plain NumPy.
+"""Run NumPy's own tests on `ampi.numpy`, and report differences from plain NumPy (``scripts/numpy_suite``).
 
 Ways:
 
-plain      NumPy as it is: what the others are compared with
-idle       the test modules' names of NumPy stand for those of `ampi.numpy`; no tape
+plain      NumPy alone, for comparison
+idle       the test modules' names of NumPy are bound to those of `ampi.numpy`; no tape
 recording  the same, and every test runs inside a tape that records
 active     the same, and every floating-point array that a test makes carries derivatives
 
 A difference is a test whose outcome is not that of the plain run. A test that ends with one of ampi's errors about
-derivatives (`AmpiError`) is ``refused``, which the way ``active`` may do: such a test asks for what is not
-differentiated. What cannot be otherwise is named in `EXPECTED`, with the reason. The table says of each file and way
-how many tests came out the same, were refused, differ as expected, and differ.
+derivatives (`AmpiError`) is ``refused``, which is allowed in the way ``active``: such a test uses what is not
+differentiated. Unavoidable differences are listed in `EXPECTED`, with the reason. The table has for each file and way
+the numbers of tests with the same outcome, refused, with an expected difference, and with another one.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from foreign_suite import kind
 
 WAYS = ("plain", "idle", "recording", "active")
 PACKAGES = ("numpy._core.tests", "numpy.lib.tests", "numpy.linalg.tests", "numpy.fft.tests", "numpy.random.tests")
-# Files about NumPy's insides (compilers, SIMD, dtypes' C interface, files of records), which have no arrays to replace.
+# Files about NumPy's internals (compilers, SIMD, dtypes' C interface, files of records), without arrays to replace.
 LEFT_OUT = {
     "test__datasource",
     "test__exceptions",
@@ -68,7 +68,7 @@ _LISTS = "lists are searched for ampi's arrays before NumPy reads them; these ch
 _FUNCTIONS = "classes of the test's own tell NumPy's functions and `like=` apart by ampi.numpy's (__array_function__)"
 _PROTOCOLS = "protocols of the arguments (__array_wrap__, __array_priority__) are given an ampi.ndarray"
 
-# Test names (regular expressions) -> why they cannot come out as with NumPy.
+# Test names (regular expressions) -> why their outcome must differ from NumPy's.
 EXPECTED: dict[str, str] = {
     r"::test_(\w+_)?(subclass(es|2)?|subok|subclass_preservation|preserve_subclass)\b": _SUBCLASSES,
     r"Test(Solve|Inv)::test_0_size|TestKeepdims::test_raise|test_reduce_output_subclass_ok": _SUBCLASSES,
@@ -175,12 +175,12 @@ def find_files():
 
 
 def explanation(name):
-    """Why a test cannot come out as with NumPy; None if nothing says so."""
+    """The reason why a test's outcome must differ from NumPy's; None if there is none."""
     return next((reason for pattern, reason in EXPECTED.items() if re.search(pattern, name)), None)
 
 
 def kept_outcomes(way, label, path, arguments, folder):
-    """Outcomes of a file's tests in a way: those that a folder has, or else those of a run, which it gets then."""
+    """Outcomes of a file's tests in a way: from a folder, or from a run, whose outcomes are stored there."""
     if folder is None:
         return outcomes(way, label, path, arguments)
     kept = folder / f"{label.replace('/', '-')}-{way}.json"
@@ -216,7 +216,7 @@ def differs(way, before, outcome):
 
 
 def compare(found):
-    """What came out differently: dict of test name -> dict of way -> outcome."""
+    """Tests with different outcomes: dict of test name -> dict of way -> outcome."""
     differences = {}
     for name in sorted(set().union(*found.values())):
         before = found["plain"].get(name, "not run")
@@ -231,7 +231,7 @@ COLUMNS = ("same", "refused", "expected", "differ")
 
 
 def tally(found, way, differences):
-    """How many of a file's tests came out as in the plain way, were refused, differ with a reason or without."""
+    """The numbers of a file's tests with the plain outcome, refused, and with a difference with or without a reason."""
     counts = collections.Counter({name: 0 for name in COLUMNS})
     for name, before in found["plain"].items():
         if way in differences.get(name, ()):
@@ -249,7 +249,7 @@ def total(table, ways):
 
 
 def show(table, ways):
-    """Print rows; where there are several, with what their columns mean."""
+    """Print rows; with headings if there are several."""
     if len(table) > 1:
         print(f"{'':38}", *(f"{way:^35}" for way in ways))
         print(f"{'file':32} tests", *(f"{name:>8}" for _ in ways for name in COLUMNS))
@@ -261,7 +261,7 @@ def show(table, ways):
 
 
 def child(way, file, notes, arguments):
-    """Run one file of tests in a way and leave the outcomes in a file."""
+    """Run one file of tests in a way and write the outcomes to a file."""
     os.environ.update(NUMPY_EXPERIMENTAL_DTYPE_API="1", NPY_AVAILABLE_MEM="1GB")
     with open(notes, "w", buffering=1) as output:
         options = ["-q", "-x" if "-x" in arguments else "--tb=short", "-p", "no:cacheprovider", "-c", os.devnull]
@@ -305,7 +305,7 @@ class Plugin:
             import ampi
 
             with ampi.Tape() as tape:
-                tape.watch(numpy.zeros(1))  # what is active follows from something on the tape
+                tape.watch(numpy.zeros(1))  # active arrays need an independent on the tape
                 yield
         else:
             yield
@@ -341,7 +341,7 @@ def describe(report, error):
 
 
 def importing(original, module, ours):
-    """What imports have to be while a test module is read, for it to find `ampi.numpy` wherever it asks for NumPy."""
+    """The import function for a test module that must find `ampi.numpy` instead of NumPy."""
 
     def imported(name, names=None, locals=None, fromlist=(), level=0):
         found = original(name, names, locals, fromlist, level)
@@ -356,7 +356,7 @@ def importing(original, module, ours):
 
 
 def substitute(names, ours):
-    """Let a test module's names of NumPy stand for those of `ampi.numpy`."""
+    """Bind a test module's names of NumPy to those of `ampi.numpy`."""
     import numpy
 
     for name, found in list(names.items()):
@@ -372,7 +372,7 @@ def substitute(names, ours):
 
 
 def activate_what_is_made(ours):
-    """Have floating-point arrays from `ampi.numpy`'s creation functions carry derivatives."""
+    """Make floating-point arrays from `ampi.numpy`'s creation functions active."""
     import functools
 
     from ampi.memory.storages import TrackedArray, carries_derivatives
@@ -387,7 +387,7 @@ def activate_what_is_made(ours):
                 tape.activate(made)
             return made
 
-        return functools.update_wrapper(functools.partial(make), function)  # which binds no self, as in NumPy
+        return functools.update_wrapper(functools.partial(make), function)  # binds no self, as in NumPy
 
     made = "arange array asarray empty empty_like eye full full_like identity linspace ones ones_like zeros zeros_like"
     for name in made.split():

@@ -1,7 +1,7 @@
 """The passes of ``scripts/test``: pytest on one rank without ``mpiexec``, then on several ranks under it.
 
-All tests of one rank are shared out to one process more than there are cores (five at most), since some tests only
-wait; those of one file stay together, since they share what they compile.
+The tests of one rank are distributed to one process more than there are cores (at most five), since some tests only
+wait; those of one file stay together, since they share compiled code.
 
 Kernels are compiled with little optimisation (``NUMBA_OPT=1``, if nothing else is set), which takes half of the time;
 the slow tests have all of it.
@@ -21,11 +21,11 @@ import tempfile
 import time
 
 RANKS = (1, 2, 3, 4, 8)
-ALONE = 0.6  # the part of the time for the tests on one rank, if the time is limited
-GRACE = 600  # seconds for the tests that have begun when the time is over
-LATE = -1000  # in the place of an exit status: the time was over, and no test hung
+ALONE = 0.6  # the part of a limited time for the tests on one rank
+GRACE = 600  # seconds for running tests when the time is over
+LATE = -1000  # instead of an exit status: the time was over, and no test hung
 PATIENCE = 600 * float(os.environ.get("AMPI_TEST_PATIENCE", "1"))
-"""Seconds in which no test begins; a single test has its own limit, in pyproject.toml."""
+"""Seconds without the start of a test; a single test has its own limit, in pyproject.toml."""
 NO_TESTS = 5  # pytest's exit status when nothing was selected
 
 
@@ -36,7 +36,7 @@ def main():
     options, pytest_args = parser.parse_known_args()
 
     totals = collections.Counter()
-    failed = []  # a line for each failure, shown together at the end: of a long log one may see that alone
+    failed = []  # a line for each failure, shown together at the end of a long log
     wanted = None
     end = time.time() + 60 * options.within if options.within else None
     passes = options.ranks or RANKS
@@ -70,8 +70,8 @@ def main():
 
 
 def run_pass(ranks, pytest_args, folder, until=None, end=None):
-    """Run pytest on `ranks` ranks; how many tests ``passed``, ``failed`` and were ``skipped``, and how many of the last
-    because they would have begun after ``until`` (``late``).  What still runs at ``end`` has `GRACE`."""
+    """Run pytest on `ranks` ranks; numbers of tests that ``passed``, ``failed`` and were ``skipped``, and of those
+    skipped because they would have begun after ``until`` (``late``).  Tests that still run at ``end`` have `GRACE`."""
     print(f"\n##### {ranks} rank{'s' * (ranks > 1)}", flush=True)
     command = [sys.executable, "-m", "pytest", *pytest_args]
     environment = {**os.environ, "AMPI_TEST_FOLDER": str(folder)}
@@ -115,7 +115,7 @@ def run_pass(ranks, pytest_args, folder, until=None, end=None):
 
 
 def run_patiently(command, environment, running, end=None):
-    """Run `command` until it ends or hangs, or the time is over; its exit status, and in words how it ended."""
+    """Run `command` until it ends or hangs, or the time is over; its exit status, and a description of its end."""
     process = subprocess.Popen(command, env=environment, start_new_session=True, stdin=subprocess.DEVNULL)
     begin = time.time()
     try:
@@ -136,7 +136,7 @@ def run_patiently(command, environment, running, end=None):
 
 
 def stop(process):
-    """End mpiexec politely, so that it ends its ranks, and what is left of its process group by force."""
+    """Terminate mpiexec, which ends its ranks, and then kill the rest of its process group."""
     process.terminate()
     try:
         process.wait(10)
@@ -164,7 +164,7 @@ def add_name(folder, text):
 
 
 def read_names(folder):
-    """A line for each phase of a test that failed: its name and what the error says."""
+    """A line for each failed phase of a test: its name and the error message."""
     file = folder / "names"
     return file.read_text(errors="replace").splitlines() if file.exists() else []
 

@@ -1,7 +1,7 @@
-"""Many ranks on one machine that share the memory of what they import: forks of one process that has imported it.
+"""Many ranks on one machine that share the memory of imported modules, as forks of one process.
 
-mpiexec starts a small program for each rank. That hands environment, folder and descriptors to a server of ours, which
-forks; the fork is the rank. Pages that no rank writes to exist once.
+mpiexec starts a small program for each rank, which passes environment, folder and descriptors to our server. The server
+forks, and the fork is the rank. Pages that no rank writes exist once.
 """
 
 import atexit
@@ -24,14 +24,14 @@ import traceback
 import types
 
 LARGEST = 1 << 18
-"""Bytes of what a rank is told: above all its environment."""
+"""Bytes of the message to a rank, mostly its environment."""
 
 
 # ----------------------------------------------------------------------------------------------- what mpiexec starts
 
 
 def stand_in(address, function, *arguments):
-    """Have the server fork a rank, and wait for its end; no import but what is needed, and no Python while it waits."""
+    """Ask the server to fork a rank, and wait for its end, with few imports and without Python while waiting."""
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     server.connect(address)
     manager = int(os.environ["PMI_FD"])
@@ -47,9 +47,9 @@ def stand_in(address, function, *arguments):
 
 
 def serve(address, *imported):
-    """Import modules; then fork as many ranks as mpiexec has started as soon as all of them ask.
+    """Import modules, then fork as many ranks as mpiexec has started as soon as all of them have asked.
 
-    Of ampi, those are imported that do without MPI; of the others the code is loaded, and each rank runs it.
+    Modules of ampi that do not need MPI are imported; the code of the others is loaded, and each rank runs it.
     """
     import mpi4py
 
@@ -77,7 +77,7 @@ def serve(address, *imported):
                 os.close(keeper)
                 listening.close()
                 _let_go(other for other in asking if other is not rank)
-                os.read(gate, 1)  # until all are there: who waits in MPI keeps the cores from those who are to come
+                os.read(gate, 1)  # until all exist: ranks that wait in MPI take the cores from those being started
                 _be_a_rank(*rank)
         os.close(gate)
         os.close(keeper)
@@ -92,14 +92,14 @@ def _let_go(asked):
 
 
 def _asked(listening):
-    """A connection with a stand-in, what it tells, and the descriptors that it hands over."""
+    """A connection with a stand-in, its message, and the descriptors that it passes."""
     connection, _ = listening.accept()
     message, descriptors, _, _ = socket.recv_fds(connection, LARGEST, 4)
     return connection, json.loads(message), descriptors
 
 
 def _codes_of(package):
-    """Code of all modules of a package, which is not imported."""
+    """The code of all modules of a package, without importing it."""
     folder = pathlib.Path(importlib.util.find_spec(package).origin).parent
     found = {}
     for path in folder.rglob("*.py"):
@@ -110,7 +110,7 @@ def _codes_of(package):
 
 
 class _Refused:
-    """Finds no module of ``ampi.mpi``, which is to begin MPI."""
+    """A finder that refuses modules of ``ampi.mpi``, which would start MPI."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
@@ -120,7 +120,7 @@ class _Refused:
 
 
 def _import_alone(names):
-    """Import the modules of ampi that do without MPI, and not ampi itself: ranks find them when they import it."""
+    """Import the modules of ampi that do not need MPI, but not ampi itself: ranks find them when they import it."""
     bare = types.ModuleType("ampi")
     bare.__path__ = [str(pathlib.Path(importlib.util.find_spec("ampi").origin).parent)]
     sys.modules["ampi"] = bare
@@ -133,7 +133,7 @@ def _import_alone(names):
 
 
 def _be_a_rank(asking, told, descriptors):
-    """Run a function as what mpiexec has started would, and end."""
+    """Run a function as a process started by mpiexec would, and exit."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     fcntl.fcntl(asking, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(asking, fcntl.F_SETFL, os.O_ASYNC)  # SIGIO ends this process when its stand-in is killed
@@ -160,8 +160,8 @@ def _be_a_rank(asking, told, descriptors):
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    # MPICH says goodbye to its launcher when the process ends. Python's own end would go through all objects, and each
-    # rank would have its copy of the pages they lie in.
+    # MPICH notifies its launcher when the process ends. Python's own exit would touch all objects, and each rank would
+    # get a copy of their pages.
     ctypes.CDLL(None).exit(status)
 
 
@@ -170,9 +170,9 @@ def _be_a_rank(asking, told, descriptors):
 
 @contextlib.contextmanager
 def server(*imported):
-    """A server that has imported these modules; gives the beginning of the command that mpiexec is to start.
+    """Start a server that has imported these modules; yields the beginning of the command for mpiexec.
 
-    After it stand ``module:function`` and texts as its arguments.
+    ``module:function`` and its arguments as texts are to be appended.
     """
     with tempfile.TemporaryDirectory() as folder:
         address = os.path.join(folder, "server")

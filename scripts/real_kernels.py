@@ -1,9 +1,9 @@
-"""What ``scripts/real_kernels`` runs: the njit functions of other people's modules, each as a kernel of ampi.
+"""Run the njit functions of other people's modules as kernels of ampi (``scripts/real_kernels``).
 
-The modules are imported, their functions given arguments of a small catalogue until Numba takes them, and the gradients
-compared with central differences of what Numba compiled, in random directions. Each function has processes of its own,
-with a limit of time: one draws the arguments (and checks indices), the other measures. Packages that a module imports
-and that are not there are stood in for by empty ones.
+The modules are imported, arguments from a small catalogue are tried until Numba accepts them, and gradients are
+compared with central differences of Numba's function in random directions. Each function has two processes with a time
+limit: one draws the arguments (and checks indices), the other measures. Missing packages that a module imports are
+replaced by empty ones.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def parse() -> argparse.Namespace:
 
 
 def prepare() -> None:
-    """What all processes have in common."""
+    """Set-up of all processes."""
     kept = tempfile.mkdtemp(prefix="real-kernels-")
     os.environ.setdefault("AMPI_CACHE_DIR", kept)
     os.environ.setdefault("NUMBA_CACHE_DIR", kept)
@@ -120,7 +120,7 @@ def known(options):
 
 
 def forked(function, *arguments, seconds):
-    """What a function gives in a process of its own, a line of JSON at a time; then how it ended, if not well."""
+    """The lines of JSON that a function yields in a separate process; then a description of its end, if it failed."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -170,7 +170,7 @@ def package_of(file):
 
 
 def name_of(file):
-    """The name by which a file is imported, and the folder that must be on the path for that (None: by itself)."""
+    """The name under which a file is imported, and the folder that must be on the path (None: it is loaded alone)."""
     parts, folder = [file.stem], file.parent
     while (folder / "__init__.py").exists():
         parts.insert(0, folder.name)
@@ -181,9 +181,9 @@ def name_of(file):
 
 
 class Missing(types.ModuleType):
-    """What stands for a package that is not there, and for all in it.
+    """A stand-in for a missing package and everything in it.
 
-    It may be called, gone through, inherited from, asked for instances, and be a part of a union of types.
+    It can be called, iterated over, inherited from, used in ``isinstance`` and in unions of types.
     """
 
     __path__: list = []
@@ -228,7 +228,7 @@ class Missing(types.ModuleType):
 
 
 class Stands:
-    """Finds modules of packages that are not there."""
+    """A finder of modules of missing packages."""
 
     names: set = set()
 
@@ -273,7 +273,7 @@ def imported(file):
 
 
 def in_module(file, wanted, options):
-    """The results of all functions of a module; runs in a process of its own."""
+    """The results of all functions of a module; runs in a separate process."""
     sys.argv = [str(file)]
     sys.path.insert(0, str(ROOT / "scripts"))
     try:
@@ -334,7 +334,7 @@ def one(dispatcher, arguments, size, patience):
 
 
 def draw(dispatcher):
-    """Arguments that Numba takes, with numbers for results; if possible such on which these depend."""
+    """Arguments that Numba accepts, if possible such that numbers in the results depend on them."""
     import numba
     from kernel_arguments import draws
 
@@ -398,7 +398,7 @@ def leaves(value):
 
 
 def total(found, np):
-    """One number made of all results."""
+    """A random combination of all results, as one number."""
     result = 0.0
     for k, value in enumerate(found):
         weights = [[0.3, 1.7, -0.9, 0.6, 1.1, -1.3, 0.8][(i + 3 * k) % 7] for i in range(max(1, np.size(value)))]
@@ -410,7 +410,7 @@ def total(found, np):
 
 
 def spoil():
-    """Fill free memory, so that what is read before it is written is not the same by chance."""
+    """Fill free memory, so that uninitialised reads differ."""
     import numba
     import numpy as np
 
@@ -471,7 +471,7 @@ class Differences:
 
 
 def measure(dispatcher, texts, size):
-    """How the gradient compares with differences; and the seconds of CPU for the first call and the first gradient."""
+    """Compare the gradient with differences, and measure CPU seconds of the first call and the first gradient."""
     point = values(dispatcher, texts, size)
     before = time.process_time()
     if not dispatcher._can_compile:  # it has been, for the signatures that it was given when the module was imported
@@ -493,7 +493,7 @@ def measure(dispatcher, texts, size):
 
 
 def by_numpy(dispatcher, texts, size):
-    """Return whether NumPy takes the arguments; Numba adds arrays of other sizes in place without a word."""
+    """Return whether NumPy accepts the arguments; Numba silently adds arrays of different sizes in place."""
     from numba.core.dispatcher import Dispatcher
 
     for module in list(sys.modules.values()):

@@ -1,8 +1,7 @@
-"""The measurement of ``scripts/bench_report``: gradients of LULESH with and without a tracer, in one run.
+"""Measurements of ``scripts/bench_report``: gradients of LULESH with and without a tracer, in one run.
 
-Pairs are run in random order, so that what else the machine does hits both alike. What a tracer
-does is computing, hence CPU time of all ranks is compared as well; and what disturbs makes both longer, hence the lower
-quartiles are compared.
+Pairs run in random order, so that other load affects both equally. A tracer takes computing time, so CPU time of all
+ranks is compared as well; disturbances only lengthen times, so lower quartiles are compared.
 """
 
 import argparse
@@ -27,10 +26,10 @@ WARM = 4  # cycles of the first gradient
 
 
 def costs(domain, state, cycles, traced):
-    """What a gradient takes: the longest time of a rank, and CPU time of all. Collective.
+    """The cost of a gradient: the longest time of a rank, and CPU time of all. Collective.
 
-    The second one of two, so that what tracing takes once is left out: ranks compare their clocks, and Python finds
-    methods anew, as those of MPI are others now.
+    It is the second of two, to exclude the set-up of tracing: ranks compare their clocks, and Python's method caches
+    are rebuilt since those of MPI have been replaced.
     """
     comm = domain.comm
     arguments = domain, sensitivity.FUNCTIONALS["origin"], list(sensitivity.INDEPENDENTS)
@@ -47,7 +46,7 @@ def costs(domain, state, cycles, traced):
 
 
 def quotient(plain, traced):
-    """The quotient of two lower quartiles, and where it lies in 95 of 100 such measurements (bootstrap over pairs)."""
+    """The quotient of two lower quartiles, with a 95% interval (bootstrap over pairs)."""
     pairs = numpy.array([plain, traced])
     drawn = pairs[:, numpy.random.default_rng(0).integers(len(plain), size=(2000, len(plain)))]
     low, high = numpy.quantile(drawn, 0.25, axis=2)

@@ -1,7 +1,7 @@
-"""The measurements of ``scripts/bench_mpi --set-up RANKS...``: what a tape and the set-up of its sweep hold on a rank.
+"""Measurements of ``scripts/bench_mpi --set-up RANKS...``: memory of a tape and of the set-up of its sweep on a rank.
 
-A ring (two partners) and a halo on a square grid (eight at most), of many small ranks: far more than there are cores,
-so times are those of the cores, shared by all records of all ranks.
+A ring (two partners) and a halo on a square grid (at most eight), with far more ranks than cores: times are those of
+the cores, shared by all records of all ranks.
 """
 
 import argparse
@@ -25,9 +25,9 @@ LEAN = {
     "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",
     "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",  # ranks that wait sleep
 }
-"""What MPICH (and malloc) is told where ranks are many and cores few."""
+"""Settings of MPICH (and malloc) for many ranks on few cores."""
 LEAST = 2 << 30
-"""Bytes of memory that the machine keeps: before there are less, ranks are ended."""
+"""Bytes of memory that stay free: with less, ranks are ended."""
 
 
 def neighbours(name, rank, size):
@@ -41,7 +41,7 @@ def neighbours(name, rank, size):
 
 
 def measure(name):
-    """Bytes that this rank holds, and seconds: of the tape, of the set-up of its sweep, and of its records."""
+    """Bytes of this rank, and seconds: of the tape, of the set-up of its sweep, and of its records."""
     import numpy
 
     import ampi
@@ -74,7 +74,7 @@ def measure(name):
             held.append(tracemalloc.get_traced_memory()[0])
         return held, len(tape)
 
-    program(2)  # what is made once
+    program(2)  # makes objects that are made once
     comm.Barrier()
     _, records = program(TURNS)
     took = moments["ready"] - moments["begin"]
@@ -106,7 +106,7 @@ def on_ranks(name):
 
 
 def own_memory():
-    """Bytes of memory of this process, what it shares with others in parts."""
+    """Bytes of memory of this process, with shared memory in proportion."""
     for line in pathlib.Path("/proc/self/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return 1024 * int(line.split()[1])
@@ -150,7 +150,7 @@ def started(mpiexec, ranks, command, spared):
 
 
 class Segments:
-    """Files in /dev/shm that MPICH makes for the ranks we start: those of ranks that are killed stay."""
+    """Files in /dev/shm that MPICH makes for our ranks: those of killed ranks remain."""
 
     def __init__(self):
         self.before = self._there()
@@ -161,7 +161,7 @@ class Segments:
         return set(pathlib.Path("/dev/shm").glob("mpich_shm_*"))
 
     def look(self):
-        """Find out which of the files that are new are mapped by descendants of this process."""
+        """Find the new files that are mapped by descendants of this process."""
         if new := self._there() - self.before - self.own:
             for maps in _of_descendants("maps"):
                 self.own |= {path for path in new if str(path) in maps}
@@ -188,7 +188,7 @@ def _of_descendants(name):
 
 
 def available():
-    """Bytes of memory that programs can still have."""
+    """Bytes of available memory."""
     (line,) = (
         line for line in pathlib.Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable")
     )
@@ -196,7 +196,7 @@ def available():
 
 
 def main():
-    """Start as many ranks as are asked for, one number after the other; print a line for each."""
+    """Measure for each of the given numbers of ranks, and print a line for each."""
     parser = argparse.ArgumentParser(prog="scripts/bench_mpi --set-up")
     parser.add_argument("ranks", type=int, nargs="+")
     parser.add_argument("--preload", action="store_true", help="ranks are forks of one process (preloaded_ranks.py)")
@@ -218,7 +218,7 @@ def main():
 
 
 def measured(mpiexec, command, names, numbers):
-    """What the ranks say, program by program and for one number of ranks after the other."""
+    """The measurements of all programs, for one number of ranks after the other."""
     print(f"{'':6}  ranks partners  records      tape  + tables  a record us/record  MB each  MB in all  seconds")
     for name in names:
         for ranks in numbers:

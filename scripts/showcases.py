@@ -1,8 +1,9 @@
-"""What ``scripts/showcases`` runs: other people's programs as they stand, one row for each case and number of ranks.
+"""Differentiate other people's unmodified programs, with a row for each case and number of ranks
+(``scripts/showcases``).
 
-A row is of three runs: the program by itself, ``python -m ampi.run --check``, and one that measures. `CASES` says
-what is run with which arguments; their code is none of ours, and is only read. An edit is a piece of a file and what
-stands in its place in a copy; where there is one, the program does not run by itself either, with a new mpi4py.
+A row comes from three runs: the program alone, ``python -m ampi.run --check``, and a measurement. `CASES` has the
+programs and their arguments; their code is not part of ampi, and is only read. An edit is a piece of a file and its
+replacement in a copy, for programs that do not run with a new mpi4py.
 """
 
 import argparse
@@ -135,7 +136,7 @@ def parse() -> argparse.Namespace:
 
 
 def find(case: Case, folders: list[pathlib.Path]) -> tuple[pathlib.Path | None, str]:
-    """A case's program, or why it is not there."""
+    """A case's program, or the reason why it is missing."""
     for package in case.needs:
         if importlib.util.find_spec(package) is None:
             return None, f"Python finds no {package}"
@@ -149,7 +150,7 @@ def find(case: Case, folders: list[pathlib.Path]) -> tuple[pathlib.Path | None, 
 
 @contextlib.contextmanager
 def copied(case: Case, path: pathlib.Path):
-    """The program: itself, or a copy with its edits in a folder of its own."""
+    """The program itself, or a copy with its edits in a new folder."""
     if not case.edits:
         yield path
         return
@@ -189,7 +190,7 @@ def row(case: Case, script: pathlib.Path, ranks: int, verbose: bool) -> tuple[st
 def run(
     ranks: int, command: list[str], script: pathlib.Path, folder: str, verbose: bool
 ) -> subprocess.CompletedProcess:
-    """Run Python on several ranks, in a folder for what is written; the checkout is where its modules are found."""
+    """Run Python on several ranks, in a folder for output; modules are found in the checkout."""
     path = [str(ROOT), str(script.parent.parent), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ,
@@ -215,7 +216,7 @@ def run(
 
 
 def last_line(done: subprocess.CompletedProcess) -> str:
-    """The line of an error that says most."""
+    """The most informative line of an error."""
     lines = [
         line for line in (done.stdout + "\n" + done.stderr).splitlines() if re.match(r"\S*(Error|ampi\.run:)", line)
     ]
@@ -238,7 +239,7 @@ def measure(what: list) -> int:
 
 
 def measured(options: str, script: str, arguments: list[str]) -> list[float]:
-    """Seconds of the second run of each, in one process, without what is imported and compiled."""
+    """Seconds of the second run of each, in one process, without imports and compilation."""
     primal = [timed(lambda: plainly(script, arguments)) for _ in range(2)][-1]
     import ampi.mpi
     from ampi.programs import command
@@ -311,7 +312,7 @@ def plainly(script: str, arguments: list[str]) -> None:
 
 @contextlib.contextmanager
 def quietly():
-    """Without what the program prints."""
+    """A context without the program's output."""
     sys.stdout.flush()
     kept = os.dup(1)
     with open(os.devnull, "w") as nothing:

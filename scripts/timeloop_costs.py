@@ -1,4 +1,4 @@
-"""What gradients of time loops cost; see ``scripts/bench_timeloop``."""
+"""Costs of gradients of time loops; see ``scripts/bench_timeloop``."""
 
 import gc
 import pathlib

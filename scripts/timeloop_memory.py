@@ -1,6 +1,6 @@
-"""A picture of what gradients of LULESH keep over time, and a table: ``scripts/bench_timeloop memory FILE``.
+"""A picture of the memory of LULESH's gradients over time, and a table: ``scripts/bench_timeloop memory FILE``.
 
-Each number of states runs in a process of its own, in which a thread looks at its resident memory.
+Each number of states runs in a separate process, in which a thread samples the resident memory.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import threading
 import time
 
 ROOT = pathlib.Path(__file__).parent.parent
-EVERY = 0.02  # seconds between two looks
+EVERY = 0.02  # seconds between two samples
 MIB = 2**20
 COLOURS = {None: "#444444", 30: "#d95f02", 10: "#1b9e77", 5: "#7570b3"}
 

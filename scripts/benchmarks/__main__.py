@@ -1,4 +1,4 @@
-"""What gradients cost: every row of the table, or some of them. See ``--help``; start it with ``scripts/bench``."""
+"""Costs of gradients: all rows of the table, or some of them. See ``--help``; start it with ``scripts/bench``."""
 
 import argparse
 import fnmatch
@@ -47,7 +47,7 @@ def parse_arguments():
 
 
 def calibration() -> dict[str, float]:
-    """By what factors this machine differs from the one that the bars of times are for."""
+    """The factors by which this machine differs from the reference machine of the bars."""
     command = [sys.executable, Path(__file__).with_name("calibrate.py")]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return {kind: float(factor) for kind, factor in re.findall(r"(\w+): .* ms, ([\d.]+) x", done.stdout)}

@@ -1,4 +1,4 @@
-"""What tapes take beside values: a memory budget that sends most of them to a file, and bytes of small records."""
+"""Costs of tapes: a memory budget that moves most values to a file, and bytes of small records."""
 
 import gc
 import statistics

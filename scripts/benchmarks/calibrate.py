@@ -1,7 +1,7 @@
-"""How fast is this machine, compared with the one on which the times were measured that ``scripts/bench`` has for bars?
+"""Calibration: the speed of this machine relative to the reference machine of the bars in ``scripts/bench``.
 
-Prints two factors, this machine's time over that one's: for gathers in double precision like those of LULESH, and for
-vectorised pairs in single precision like miniBUDE's.
+Prints two ratios of times: for gathers in double precision like those of LULESH, and for vectorised pairs in single
+precision like miniBUDE's.
 """
 
 import math

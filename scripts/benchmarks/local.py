@@ -1,4 +1,4 @@
-"""What the gradients of small programs cost, against the same code compiled by plain ``numba.njit``."""
+"""Costs of gradients of small programs, relative to the same code compiled by plain ``numba.njit``."""
 
 import statistics
 import time

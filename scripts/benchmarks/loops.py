@@ -1,4 +1,4 @@
-"""What loops of Python over single elements cost, and NumPy's functions of small arrays, against NumPy alone."""
+"""Costs of Python loops over single elements, and of NumPy's functions of small arrays, relative to NumPy alone."""
 
 import numpy
 from local import interleaved, seconds

@@ -1,6 +1,6 @@
-"""What a gradient of LULESH costs.
+"""Costs of gradients of LULESH.
 
-``rows`` starts the measurements, each in processes of its own; what these run is below it::
+``rows`` starts the measurements in separate processes, which run one of::
 
     mpiexec -n RANKS python lulesh.py cost SIZE REPEAT
     mpiexec -n RANKS python lulesh.py scaling SIZE REPEAT THREADS

@@ -1,4 +1,4 @@
-"""What one njit function costs: cold and warm, its gradient, and whether that is right."""
+"""Costs of one njit function and its gradient, cold and warm, with a check of the gradient."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What miniBUDE and its gradients cost for 65,536 poses on one core."""
+"""Costs of miniBUDE and its gradients for 65,536 poses on one core."""
 
 import dataclasses
 import sys

@@ -1,6 +1,6 @@
-"""What forward mode and second order cost: LULESH and miniBUDE.
+"""Costs of forward mode and second order: LULESH and miniBUDE.
 
-``rows`` starts the measurements, each in a process of its own, which runs what is below it::
+``rows`` starts the measurements, each in a separate process, which runs one of::
 
     python modes.py lulesh SIZE REPEAT
     python modes.py minibude REPEAT

@@ -1,4 +1,4 @@
-"""What ``deterministic=True`` costs: gradients of two kernels on two threads, against the same without it."""
+"""Cost of ``deterministic=True``: gradients of two kernels on two threads, relative to those without it."""
 
 import numba
 import numpy

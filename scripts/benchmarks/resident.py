@@ -1,4 +1,4 @@
-"""How much memory a piece of work takes at its peak, as the operating system counts it (Linux)."""
+"""Peak memory of a piece of work, as counted by the operating system (Linux)."""
 
 import ctypes
 import gc

@@ -1,6 +1,6 @@
-"""What a sweep for eight seeds costs, against eight sweeps one after the other over the same tape.
+"""Cost of a sweep for eight seeds, relative to eight sweeps over the same tape.
 
-``rows`` measures a heat equation here, and LULESH in a process of its own, which runs what is below it::
+``rows`` measures a heat equation here, and LULESH in a separate process, which runs::
 
     python vector.py SIZE REPEAT
 """
