@@ -218,6 +218,23 @@ def test_loops_over_the_grid_stop_where_a_condition_does():
     assert "prange(a.size)" in strided.source(strided[2, 4], np.zeros(3), np.zeros(3)).replace("a.shape[0]", "a.size")
 
 
+@cuda.jit
+def updated(a, b):
+    shared = cuda.shared.array(8, float64)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    shared[t] = a[i]
+    cuda.syncthreads()
+    if i > 2:
+        b[i] = b[i] * shared[7 - t] * b[i]
+
+
+def test_elements_that_a_thread_stores_are_its_own_in_the_adjoint(capsys):
+    """Also where they are stored under a condition: the blocks of the adjoint run on threads."""
+    text = updated.explain(updated[64, 8], np.ones(512), np.ones(512))
+    assert "on threads: no two iterations touch an element that is written" in text
+    compare(updated[3, 8], (RANDOM.normal(size=SIZE), RANDOM.normal(size=SIZE)), (0, 1))
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_names_of_numba_itself(in_python):
     of_numba = pytest.importorskip("numba.cuda")

@@ -14,7 +14,7 @@ from typing import Any
 from numba import types
 
 from ampi.kernel import ir
-from ampi.kernel.cuda.loops import ONE, ZERO, Geometry, Launched, Places
+from ampi.kernel.cuda.loops import ONE, ZERO, Geometry, Launched, Places, by_speed
 from ampi.kernel.cuda.uniformity import assigned
 from ampi.kernel.frontend.cuda.language import AXES, INT, place
 from ampi.kernel.ir import index_algebra, inference
@@ -119,8 +119,7 @@ def over_grid(
     for k in axes:
         body, starts[k], extents[k] = _within(body, GRID[k], extents[k])
     body = tuple(map(places.put_into, body))
-    innermost = _fastest(body, threads, axes) if axes else -1
-    order = [k for k in axes if k == innermost] + [k for k in axes if k != innermost]
+    order = by_speed(body, [frozenset((getattr(t, "name", ""),)) for t in threads], axes)
     for k in order:
         start, stop = places.put_into(starts[k]), places.put_into(extents[k])
         is_outer = parallel and k == order[-1]
@@ -210,18 +209,6 @@ def _is_fixed(e: ir.Expr) -> bool:
 
 
 _OF_LAUNCH = frozenset(f"{n}.{a}" for n in ("blockDim", "gridDim", "gridsize") for a in AXES)
-
-
-def _fastest(body: tuple[ir.Stmt, ...], threads: list[ir.Expr], axes: list[int]) -> int:
-    """The axis of the grid that most often is the last index of an array."""
-    if len(axes) == 1:
-        return axes[0]
-    count: Counter[int] = Counter()
-    for n in ir.walk(body):
-        if isinstance(n, (ir.Load, ir.Store, ir.Accumulate)) and n.index:
-            inside = {v.name for v in ir.walk(n.index[-1]) if isinstance(v, ir.Var)}
-            count.update(k for k in axes if threads[k].name in inside)  # type: ignore[attr-defined]
-    return max(axes, key=lambda k: (count[k], -k))
 
 
 # --------------------------------------------------------------------------------------------- grid-stride loops

@@ -16,6 +16,8 @@ from ampi.errors import KernelError
 
 MOST_THREADS = 1024
 MOST_ALONG = (1024, 1024, 64)
+ENOUGH = 31
+"""Blocks along an axis: more than these run on threads well."""
 HOW = "write kernel[blocks, threads](...): integers, or tuples of one to three of them"
 
 
@@ -86,8 +88,8 @@ class CudaKernel:
         from ampi.kernel.cuda.loops import Geometry
 
         grid = launch.grid
-        outermost = max(range(3), key=lambda k: (grid[k], k))
-        geometry = Geometry(launch.block, tuple(n > 1 for n in grid), outermost, launch.shared > 0)  # type: ignore[arg-type]
+        more, wide = (tuple(n > least for n in grid) for least in (1, min(max(grid) // 2, ENOUGH)))
+        geometry = Geometry(launch.block, more, wide, launch.shared > 0)  # type: ignore[arg-type]
         key = geometry, tuple(map(kind, args))
         found = self._lowered.get(key)
         if found is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,15 +28,15 @@ class Geometry:
         Threads of a block along x, y and z.
     grid : tuple of bool
         Whether there is more than one block along these.
-    outermost : int
-        The axis of the grid along which blocks run on threads.
+    wide : tuple of bool
+        Whether there are enough blocks along these to run on threads.
     dynamic : bool
         Whether there is dynamic shared memory.
     """
 
     block: tuple[int, int, int]
     grid: tuple[bool, bool, bool]
-    outermost: int
+    wide: tuple[bool, bool, bool]
     dynamic: bool
 
     @property
@@ -112,10 +113,12 @@ def over_blocks(
     places.with_blocks(blocks)
     inner = over_threads(body, geometry, places, names)
     axes = [k for k in range(3) if geometry.grid[k]]
-    order = [geometry.outermost, *(k for k in reversed(axes) if k != geometry.outermost)] if axes else []
-    for k in reversed(order):
-        is_outer = parallel and k == geometry.outermost
-        inner = (ir.For(blocks[k], ZERO, launched.blocks[k], ONE, inner, is_outer, line=_line(body)),)  # type: ignore[arg-type]
+    order = by_speed(body, [places_of_axis(axis) for axis in AXES], axes)
+    outermost = next((k for k in reversed(order) if geometry.wide[k]), -1)
+    order = [k for k in order if k != outermost] + [k for k in order if k == outermost]
+    for k in order:
+        is_outer = parallel and k == order[-1]
+        inner = (ir.For(counter(blocks[k]), ZERO, launched.blocks[k], ONE, inner, is_outer, line=_line(body)),)
     return inner
 
 
@@ -146,11 +149,49 @@ def phase(p: Phase, geometry: Geometry, places: Places, names: Names) -> tuple[i
     threads = [ir.Var(names.fresh(f"t{a}"), INT) if n > 1 else ZERO for a, n in zip(AXES, geometry.block)]
     places.with_threads(tuple(threads), geometry)
     body = tuple(map(places.put_into, p.body))
-    for t, n in zip(threads, geometry.block):
-        if isinstance(t, ir.Var):
-            body = (ir.For(t, ZERO, ir.Const(n, INT), ONE, body, line=p.line),)
+    axes = [k for k in range(3) if geometry.block[k] > 1]
+    for k in by_speed(p.body, [places_of_axis(axis) for axis in AXES], axes):
+        loop = ir.For(counter(threads[k]), ZERO, ir.Const(geometry.block[k], INT), ONE, body, line=p.line, threads=True)
+        body = (loop,)
     return body
+
+
+def places_of_axis(axis: str) -> frozenset[str]:
+    """The places that differ along an axis."""
+    return frozenset(f"{name}.{axis}" for name in ("threadIdx", "blockIdx", "grid"))
+
+
+def by_speed(body: Any, places: list[frozenset[str]], axes: list[int]) -> list[int]:
+    """Axes with the one first that most often is the last index of an array; what is said by names counts as well."""
+    values: dict[str, set[str]] = {}
+    for s in ir.walk(body):
+        if isinstance(s, ir.Assign):
+            values.setdefault(s.target.name, set()).update(mentioned(s.value, values))
+    count: Counter[int] = Counter()
+    for n in ir.walk(body):
+        if isinstance(n, (ir.Load, ir.Store, ir.Accumulate)) and n.index:
+            said = mentioned(n.index[-1], values)
+            count.update(k for k in axes if places[k] & said)
+    first = max(axes, key=lambda k: (count[k], -k)) if axes else -1
+    return [k for k in axes if k == first] + [k for k in axes if k != first]
+
+
+def mentioned(e: ir.Expr, values: dict[str, set[str]]) -> set[str]:
+    """The places and variables in an expression, and the places in what these are."""
+    found: set[str] = set()
+    for n in ir.walk(e):
+        if isinstance(n, ir.Op) and not n.args:
+            found.add(n.name)
+        elif isinstance(n, ir.Var):
+            found |= {n.name, *values.get(n.name, ())}
+    return found
 
 
 def _line(body: tuple[ir.Stmt, ...]) -> int:
     return next((n.line for n in ir.walk(body) if isinstance(n, ir.Stmt) and n.line), 0)
+
+
+def counter(place: ir.Expr) -> ir.Var:
+    """The variable of a loop over an axis that has one."""
+    assert isinstance(place, ir.Var)
+    return place

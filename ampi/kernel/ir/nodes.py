@@ -231,7 +231,8 @@ class Agree(Stmt):
 class For(Stmt):
     """``for var in range(start, stop, step)``; ``parallel`` means ``prange``: the iterations are independent, except
     for the scalars in ``reductions`` (``name -> 'add' | 'mul' | 'min' | 'max'``), and whole arrays if it
-    ``reduces_arrays``.  ``whole``: it is an operation on whole arrays."""
+    ``reduces_arrays``.  ``whole``: it is an operation on whole arrays.  ``threads``: over the threads of a block of a
+    CUDA kernel; it stays a loop."""
 
     var: Var
     start: Expr
@@ -242,6 +243,7 @@ class For(Stmt):
     reductions: tuple[tuple[str, str], ...] = ()
     whole: bool = False
     reduces_arrays: bool = False
+    threads: bool = False
 
 
 @dataclass(frozen=True)

@@ -166,14 +166,15 @@ class _Deciding:
         """How several iterations touch the same element of an array that the loop writes; None if none do."""
         accesses = [a for a in self.accesses.of[array.name] if any(around is s for around in a.loops)]
         assigned = self.assigned(array.name, s.body)
+        exclusive = exclusive_accesses(accesses)
         level = next(k for k, around in enumerate(accesses[0].loops) if around is s)
         distinct: frozenset[str] | None = frozenset()
         distance: int | None = 0
         for w in accesses:
-            if w.is_load or _place(w.index) in assigned:
+            if w.is_load or _place(w.index) in assigned or w.position in exclusive:
                 continue
             for other in accesses:
-                if _place(other.index) in assigned:
+                if _place(other.index) in assigned or other.position in exclusive:
                     continue
                 common = tbr.common_loops(w, other)
                 for pair in ((w, other), (other, w)):
@@ -219,6 +220,22 @@ class _Deciding:
             for block in blocks(t) if isinstance(t, Loop) else ():
                 found |= self.assigned(array, block)
         return found
+
+
+def exclusive_accesses(accesses: list[tbr.Access]) -> set[int]:
+    """The positions of accesses to elements that their iteration assigns wherever the access is made, in branches too.
+
+    The primal's iterations are independent, so no other one has such an element, nor its shadow.
+    """
+    stores = [a for a in accesses if isinstance(a.statement, ir.Store)]
+    return {
+        a.position
+        for a in accesses
+        for store in stores
+        if _place(store.index) == _place(a.index)
+        and set(store.arms) <= set(a.arms)
+        and all(any(inner is around for inner in a.loops) for around in store.loops)
+    }
 
 
 class _Outlining:
