@@ -1,12 +1,15 @@
 """CUDA kernels on the processor: lowered kernels against the interpreter, gradients, races, and what is refused."""
 
 import math
+import os
+import subprocess
+import sys
 
 import numba
 import numpy as np
 import pytest
 import random_cuda
-from numba import float32, float64, int32
+from numba import config, float32, float64, int32
 from random_cuda import compare
 
 import ampi
@@ -14,17 +17,22 @@ import ampi.cuda as cuda
 from ampi import KernelError
 from ampi.kernel.cuda import launch as launches
 from ampi.kernel.cuda.interpreter import interpret
-from ampi.kernel.ir import inference
 
 RANDOM = np.random.default_rng(5)
 SIZE = 24
 
 
-@pytest.fixture
-def in_python(monkeypatch):
-    """Nothing is compiled: for what is compared anyway."""
-    inference.result_type(min, (numba.int64, numba.int64))  # Numba compiles to answer this
-    monkeypatch.setattr(numba.core.config, "DISABLE_JIT", True)
+in_python = pytest.mark.skipif(not config.DISABLE_JIT, reason="runs where nothing is compiled: see test_in_python")
+compiled = pytest.mark.skipif(config.DISABLE_JIT, reason="Numba compiles nothing")
+
+
+@compiled
+def test_in_python(request):
+    """Most tests here are run in a process of their own in which nothing is compiled, which would take far longer."""
+    slow = ["--slow"] if request.config.getoption("--slow") else []
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, *slow]
+    run = subprocess.run(command, env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout
 
 
 @cuda.jit(device=True)
@@ -113,7 +121,8 @@ def registers(a, b):
     shared[t] = r * a[i]
     for k in range(3):
         cuda.syncthreads()
-        other = shared[(t + 1) % min(8, a.size - 3 - 8 * cuda.blockIdx.x)]
+        left = a.size - 3 - 8 * cuda.blockIdx.x
+        other = shared[(t + 1) % (left if left < 8 else 8)]
         cuda.syncthreads()
         shared[t] += 0.1 * other * r * own[k % 2]
         own[1] *= 0.5 * r
@@ -165,6 +174,17 @@ def in_place(a, b):
     b[i] = a[i]
 
 
+@cuda.jit
+def updated(a, b):
+    shared = cuda.shared.array(8, float64)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    shared[t] = a[i]
+    cuda.syncthreads()
+    j = (5 * i + 3) % b.size
+    if i > 2:
+        b[j] = b[j] * shared[7 - t] * b[j]
+
+
 LAUNCHES = {
     elements: (5, 7),
     strided: (2, 4),
@@ -178,21 +198,27 @@ LAUNCHES = {
     largest: (3, 8),
     counted: (3, 8),
     in_place: (3, 8),
+    updated: (3, 8),
 }
 
 
+@in_python
 @pytest.mark.parametrize("kernel", LAUNCHES, ids=lambda kernel: kernel.__name__)
-def test_kernels(kernel, in_python):
+def test_kernels(kernel):
     tolerance = 1e-4 if kernel is tile else 1e-9
     compare(kernel[LAUNCHES[kernel]], (RANDOM.normal(size=SIZE), np.zeros(SIZE)), (0,), tolerance)
 
 
-@pytest.mark.parametrize("kernel", [planar, registers], ids=lambda kernel: kernel.__name__)
+@compiled
+@pytest.mark.parametrize(
+    "kernel", [tree, *(pytest.param(k, marks=pytest.mark.slow) for k in (planar, registers))], ids=lambda k: k.__name__
+)
 def test_compiled(kernel):
     compare(kernel[LAUNCHES[kernel]], (RANDOM.normal(size=SIZE), np.zeros(SIZE)), (0,))
 
 
-def test_forall(in_python):
+@in_python
+def test_forall():
     a, b = RANDOM.normal(size=300), np.zeros(300)
     elements.forall(a.size)(a, b)
     np.testing.assert_array_equal(b, a * a)
@@ -200,7 +226,8 @@ def test_forall(in_python):
     assert b[-1] == a[0] ** 2
 
 
-def test_second_order(in_python):
+@in_python
+def test_second_order():
     def objective(a):
         b = ampi.numpy.zeros(SIZE)
         dynamic[3, 8, 0, 128](a, b)
@@ -218,25 +245,16 @@ def test_loops_over_the_grid_stop_where_a_condition_does():
     assert "prange(a.size)" in strided.source(strided[2, 4], np.zeros(3), np.zeros(3)).replace("a.shape[0]", "a.size")
 
 
-@cuda.jit
-def updated(a, b):
-    shared = cuda.shared.array(8, float64)
-    t, i = cuda.threadIdx.x, cuda.grid(1)
-    shared[t] = a[i]
-    cuda.syncthreads()
-    if i > 2:
-        b[i] = b[i] * shared[7 - t] * b[i]
-
-
+@compiled
 def test_elements_that_a_thread_stores_are_its_own_in_the_adjoint(capsys):
     """Also where they are stored under a condition: the blocks of the adjoint run on threads."""
     text = updated.explain(updated[64, 8], np.ones(512), np.ones(512))
     assert "on threads: no two iterations touch an element that is written" in text
-    compare(updated[3, 8], (RANDOM.normal(size=SIZE), RANDOM.normal(size=SIZE)), (0, 1))
 
 
+@in_python
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_names_of_numba_itself(in_python):
+def test_names_of_numba_itself():
     of_numba = pytest.importorskip("numba.cuda")
 
     @of_numba.jit(device=True)
@@ -296,7 +314,7 @@ FOUND = {
 
 
 @pytest.mark.parametrize("kernel", FOUND, ids=lambda kernel: kernel.__name__)
-def test_full_checks(kernel, monkeypatch, in_python):
+def test_full_checks(kernel, monkeypatch):
     monkeypatch.setattr(launches, "is_full", lambda: True)
     with pytest.raises(KernelError, match=FOUND[kernel]):
         kernel[2, 8](np.ones(SIZE), np.zeros(SIZE))
@@ -397,6 +415,7 @@ def test_launches_that_do_not_fit(launch, problem):
         launch(np.ones(8))
 
 
+@in_python
 @pytest.mark.parametrize("seed", [pytest.param(s, marks=[pytest.mark.slow] if s > 2 else []) for s in range(60)])
-def test_random(seed, in_python):
+def test_random(seed):
     random_cuda.examine(seed)
