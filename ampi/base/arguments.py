@@ -44,10 +44,10 @@ class ArgumentParser(argparse.ArgumentParser):
 
 
 def add_version(parser: argparse.ArgumentParser) -> None:
-    """Give one of ampi's own commands the option ``--version``."""
+    """Add the option ``--version`` to a parser of one of ampi's own commands."""
     parser.add_argument("-V", "--version", action="version", version=version_line(), help="print the version, and exit")
 
 
 def version_line() -> str:
-    """What ``--version`` prints: ampi's version, and the Python that runs it."""
+    """Return ampi's version, and that of Python, as ``--version`` prints them."""
     return f"ampi {version('ampi')} (Python {platform.python_version()})"

@@ -1,4 +1,4 @@
-"""What is done when a module has been imported, by whoever does so; it is not imported for it (post-import hooks)."""
+"""Post-import hooks: functions that are called once a module has been imported by any code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _lock = threading.RLock()
 
 
 def when_imported(name: str, then: Callable[[], None]) -> None:
-    """Call a function once a module has been imported: at once if it has."""
+    """Call a function once a module has been imported: at once if it has been."""
     with _lock:
         _listen()
         _waiting.setdefault(name, []).append(then)
@@ -23,14 +23,14 @@ def when_imported(name: str, then: Callable[[], None]) -> None:
 
 
 def around_imports(package: str, context: Callable[[], AbstractContextManager]) -> None:
-    """Have each module of a package that is imported from now on run inside of a context."""
+    """Run each module of a package that is imported from now on inside a context."""
     with _lock:
         _listen()
         _around[package] = context
 
 
 def settle(*names: str) -> None:
-    """Do what is due: for modules that are there, also if another finder than ours has found them."""
+    """Call the functions that are due, also for modules that another finder than ours has found."""
     if not names and _waiting.keys().isdisjoint(sys.modules.keys()):
         return  # as each time but the first few that a tape opens
     for name in names or tuple(_waiting):
@@ -50,10 +50,10 @@ def _is_complete(name: str) -> bool:
 
 
 class _Finder:
-    """Has what others find run with what is to be done around and after it."""
+    """A finder that has modules found by others run with their hooks."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        """The module's own, with a loader that goes on."""
+        """Return the spec of another finder, with a loader that calls the hooks."""
         context = _around.get(name.partition(".")[0])
         if context is None and name not in _waiting:
             return None
@@ -74,7 +74,7 @@ class _Finder:
 
 
 class _Asking(threading.local):
-    """The modules for which other finders are asked in a thread: there are some that ask all others themselves."""
+    """The modules that a thread is asking other finders for: some finders ask all others themselves."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()

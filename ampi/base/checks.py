@@ -1,4 +1,4 @@
-"""How much ampi checks while a program runs: the setting of the environment variable ``AMPI_CHECK``.
+"""The setting ``AMPI_CHECK``: how much ampi checks while a program runs.
 
 Not set: what can be seen at next to no cost.  ``full``: everything that is known to be checkable, whatever it costs.
 ``off``: nothing that NumPy and Python do not show by themselves (nothing outside ampi is changed then).
@@ -13,7 +13,7 @@ FULL, DEFAULT, OFF = "full", "", "off"
 
 
 def setting(name: str, values: Collection[str], what: str) -> str:
-    """The value of an environment variable, in small letters; empty if it is not set.
+    """Return the value of an environment variable in lower case; empty if it is not set.
 
     Parameters
     ----------
@@ -36,22 +36,22 @@ def setting(name: str, values: Collection[str], what: str) -> str:
 
 
 def read_level() -> str:
-    """The level of checks that ``AMPI_CHECK`` asks for."""
+    """Return the level of checks that ``AMPI_CHECK`` asks for."""
     return setting("AMPI_CHECK", (FULL, OFF), "'full' or 'off', or not be set")
 
 
 level = read_level()
 strict = level == FULL
-"""Whether a derivative that is dropped where an array leaves for plain NumPy is an error, and not a warning."""
+"""True if a derivative that is dropped where an array leaves for plain NumPy is an error, and not a warning."""
 
 intercepts = setting("AMPI_INTERCEPT", ("on", "off"), "'off', or not be set") != "off"
-"""Whether C functions of NumPy and of other packages are redirected while a tape records (see `interception`)."""
+"""True if C functions of NumPy and of other packages are redirected while a tape records (see `interception`)."""
 
 whole = False
-"""Whether the program is differentiated as it stands: ``x.item()`` keeps derivatives then, and where a number would
+"""True if the program is differentiated unmodified: ``x.item()`` keeps derivatives then, and where a number would
 lose its derivative is an error."""
 
 
 def is_full() -> bool:
-    """Whether everything is to be checked."""
+    """Return whether everything is to be checked."""
     return level == FULL

@@ -7,13 +7,13 @@ from .program_lines import where_called
 
 
 def public_name(name: str) -> str:
-    """A function's dotted name without the private modules that it is defined in: as programs write it."""
+    """Return a function's dotted name as programs write it, without private modules."""
     *modules, function = name.split(".")
     return ".".join([*[part for part in modules if not part.startswith("_")], function])
 
 
 def no_rule(function: object, why: str = "") -> ActivityError:
-    """The error for a NumPy function that has no derivative rule (for the arguments that ``why`` describes)."""
+    """Return the error for a function that has no derivative rule (for the arguments that ``why`` describes)."""
     name = getattr(function, "__name__", str(function))
     module = getattr(function, "__module__", None) or ("numpy" if hasattr(np, name) else "")
     name = public_name(f"{module}.{name}" if module else name)

@@ -21,7 +21,7 @@ def _is_of_a_library(frame: Any) -> bool:
 
 
 def calling_frame() -> Any:
-    """The frame of the program's line that runs; None if there is none."""
+    """Return the frame of the program's line that runs; None if there is none."""
     frame: Any = sys._getframe(1)
     while frame is not None and _is_of_a_library(frame):
         frame = frame.f_back
@@ -29,7 +29,7 @@ def calling_frame() -> Any:
 
 
 def where_called() -> str:
-    """``file:line`` of the program's line that runs, for messages."""
+    """Return ``file:line`` of the program's line that runs, for messages."""
     frame = calling_frame()
     return "an unknown line" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def leaves(x: Any) -> Iterator[Any]:
-    """What tuples, lists and dictionaries hold, however nested, in order."""
+    """Iterate over the leaves of nested tuples, lists and dictionaries, in order."""
     if isinstance(x, (tuple, list)):
         for item in x:
             yield from leaves(item)
@@ -19,7 +19,7 @@ def leaves(x: Any) -> Iterator[Any]:
 
 
 def mapped(function: Callable, x: Any) -> Any:
-    """The same structure with a function applied to each leaf.
+    """Return the same structure with a function applied to each leaf.
 
     An object of a class derived from list or dict is kept as it is where nothing in it changes.
     """
@@ -36,7 +36,7 @@ def mapped(function: Callable, x: Any) -> Any:
 
 
 def bound(names: str, arguments: tuple, keywords: dict) -> dict[str, Any]:
-    """Arguments by name, for a function whose parameters are ``names`` (separated by blanks)."""
+    """Return arguments by name, for a function with the parameters ``names`` (separated by blanks)."""
     parameters = names.split()
     if len(arguments) > len(parameters):
         raise TypeError(f"takes {len(parameters)} arguments ({names}) but {len(arguments)} were given")

@@ -18,7 +18,7 @@ PACKAGES = tuple(name for name in TESTED[0] if name != "Python")
 
 
 def version(package: str) -> str:
-    """The version of an installed package, or ``(not installed)``."""
+    """Return the version of an installed package, or ``(not installed)``."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -26,12 +26,12 @@ def version(package: str) -> str:
 
 
 def installed() -> dict[str, str]:
-    """The versions of this environment, under the names of `TESTED`."""
+    """Return the versions of this environment, under the names of `TESTED`."""
     return {"Python": platform.python_version(), **{package: version(package) for package in PACKAGES}}
 
 
 def untested(found: dict[str, str]) -> list[str]:
-    """What of an environment is older or newer than everything tested, a sentence each.
+    """Return a sentence for each package that is older or newer than everything tested.
 
     Parameters
     ----------
@@ -57,5 +57,5 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _minor(text: str) -> tuple[int, ...]:
-    """The numbers of a feature release: of a later bug-fix release no other behaviour is expected."""
+    """Return the numbers of a feature release: bug-fix releases are expected to behave alike."""
     return _numbers(text)[:2]

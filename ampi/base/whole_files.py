@@ -1,6 +1,6 @@
-"""Files that are written whole or not at all: what was there stays until the new one is complete.
+"""Files that are written completely or not at all: the old file stays until the new one is complete.
 
-A disk may be full, or a folder not be one's own. Then the error says which file, how many bytes, and why, and nothing
+If the disk is full or the folder not writable, the error says which file, how many bytes, and why, and nothing
 half written is left behind. What is no ordinary file (``/dev/stdout``, a pipe) is written to as it is.
 """
 
@@ -22,7 +22,7 @@ def size_of(nbytes: int) -> str:
 def replacing(
     path: Any, mode: str = "w", *, needed: int = 0, error: Callable[[str], Exception] = AmpiError, **how: Any
 ) -> Iterator[IO[Any]]:
-    """Open a file to be written; it takes the place of the one that is there when all of it has been.
+    """Open a file for writing, which replaces the existing one when it is complete.
 
     Parameters
     ----------
@@ -55,14 +55,14 @@ def replacing(
 
 
 def write(path: Any, content: str | bytes, error: Callable[[str], Exception] = AmpiError) -> None:
-    """Write a file, whole or not at all."""
+    """Write a file, completely or not at all."""
     data = content.encode() if isinstance(content, str) else content
     with replacing(path, "wb", needed=len(data), error=error) as file:
         file.write(data)
 
 
 class Guarded:
-    """A file for HDF5, which crashes where it cannot write: the error is raised when HDF5 has closed it."""
+    """A file for HDF5, which crashes where it cannot write: the error is raised after HDF5 has closed it."""
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
@@ -76,7 +76,7 @@ class Guarded:
             raise self._error
 
     def write(self, data: Any) -> int:
-        """Write all of the data, if nothing has gone wrong."""
+        """Write all of the data, unless an error has occurred."""
         left = memoryview(data).cast("B")
         size = len(left)
         try:
@@ -91,14 +91,14 @@ class Guarded:
         return bytes(self._raw.read(size))
 
     def readinto(self, room: Any) -> int:
-        """Read; zeros where nothing could be written."""
+        """Read into a buffer; zeros where nothing could be written."""
         view = memoryview(room).cast("B")
         count = self._raw.readinto(view) or 0
         view[count:] = bytes(len(view) - count)
         return len(view)
 
     def truncate(self, size: int | None = None) -> int:
-        """Make the file so long."""
+        """Set the size of the file."""
         try:
             return int(self._raw.truncate(size))
         except OSError as error:
@@ -106,12 +106,12 @@ class Guarded:
         return size or 0
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a place."""
+        """Go to an offset."""
         return int(self._raw.seek(offset, whence))
 
     def tell(self) -> int:
-        """Return the place."""
+        """Return the offset."""
         return int(self._raw.tell())
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """Do nothing: no data is buffered."""

@@ -1,4 +1,4 @@
-"""States as plain data and arrays, for files: what another process of the same program can make them of again."""
+"""States as plain data and arrays, for files from which another process of the same program restores them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .views import ATOMS, GENERATORS, attributes, has_state, spelled
 
 
 class Outside:
-    """The memory that existed when a loop began, by names that another process of the program gives it as well.
+    """The memory that existed when a loop began, with names that are the same in another process of the program.
 
     What the state held comes first, then what is active, in the order in which it was made; the rest is told by its
     size, and by its place among all of that size.
@@ -70,7 +70,7 @@ def _serial(storage: Storage) -> int:
 
 
 def objects_of(state: Any) -> list[Any]:
-    """All objects in a state but numbers and text, each once, in the order in which they are met."""
+    """Return all objects in a state except numbers and text, each once, in the order of a traversal."""
     found: dict[int, Any] = {}
 
     def visit(x: Any) -> None:
@@ -95,7 +95,7 @@ def _parts(x: Any) -> dict[Any, Any]:
 
 
 class Encoder:
-    """Makes data of a state; ``arrays`` collects what goes beside it.
+    """Encodes a state as plain data; ``arrays`` collects what is stored beside it.
 
     Objects that the state held when the loop began (``first``, from `objects_of`) are told by their number there.
     """
@@ -175,7 +175,7 @@ class Encoder:
 
 
 class Decoder:
-    """Makes a state of data again, of the objects that it held when the loop began where they were there."""
+    """Decodes a state, with the objects that it held when the loop began where these exist."""
 
     def __init__(self, outside: Outside, first: Sequence[Any], arrays: Sequence[np.ndarray]) -> None:
         self.outside = outside
@@ -284,7 +284,7 @@ _MAKERS: dict[str, Callable[..., Any]] = {
 
 
 def region_again(storage: Storage, told: tuple[Any, ...]) -> Region:
-    """A region of a storage, from offset, shape, strides and dtype."""
+    """Return a region of a storage from offset, shape, strides and dtype."""
     region = Region.__new__(Region)
     region.storage = storage
     region.offset, region.shape, region.strides, region.dtype = told

@@ -1,4 +1,4 @@
-"""A time loop's states and adjoints in a folder: what is there survives a kill at any moment.
+"""The folder of a time loop: states and adjoints that survive a kill at any moment.
 
 Each rank has a folder of its own in it, with one HDF5 file for each state: a file is written under another name,
 synced, and renamed, so that it is whole or not there.  What a point of the run needs is removed only when all ranks
@@ -98,7 +98,7 @@ class Folder:
         self._sizes: dict[str, int] = {}
 
     def open(self, about: dict[str, Any], resume: bool) -> None:
-        """Make the folder, or find where to go on; an error on all ranks if it is of another run on one."""
+        """Make the folder, or find where to resume; raise on all ranks if it belongs to another run on one of them."""
         about = {**about, "files": f"per {self.per}", "ranks of this file": self.node.allgather(self.comm.rank)}
         begins = not resume
 
@@ -326,14 +326,14 @@ class Folder:
         return found
 
     def agree(self, name: str, data: Any, arrays: Sequence[np.ndarray], *, removes: Sequence[str] = ()) -> None:
-        """`save` on all ranks; then remove files that nobody needs any more."""
+        """`save` on all ranks; then remove files that are not needed any more."""
         self.save(name, data, arrays)
         self.comm.Barrier()
         for other in self.node.bcast(removes):  # others see a folder from which some are gone by now
             self.remove(other)
 
     def remove(self, name: str) -> None:
-        """Remove a file that nobody reads any more."""
+        """Remove a file that is not read any more."""
         self.node.Barrier()
         if self.writes:
             with contextlib.suppress(OSError):  # it may stay
@@ -345,7 +345,7 @@ _nodes: dict[int, Any] = {}  # of COMM_WORLD, in which most loops are
 
 
 def _node_of(comm: plain_mpi.Intracomm) -> Any:
-    """The ranks that share memory with this one, on a communicator of mpi4py's own: no tape sees what they say."""
+    """Return a communicator of mpi4py's of the ranks that share memory with this one, which no tape sees."""
     comm = BASE["Intracomm"](comm)
     if comm != plain_mpi.COMM_WORLD:
         return comm.Split_type(plain_mpi.COMM_TYPE_SHARED)

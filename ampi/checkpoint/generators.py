@@ -7,7 +7,7 @@ from typing import Any
 
 
 def generators_of_kernels() -> Any:
-    """The generator as it is now, to be put back; None if there are no kernels."""
+    """Return the state of the kernels' random number generator, to be restored; None if there are no kernels."""
     kernels = sys.modules.get("ampi.kernel.dispatcher")
     if "numba" not in sys.modules and not (kernels is not None and kernels.Kernel.are_there):
         return None
@@ -23,7 +23,7 @@ def told_generators() -> Any:
 
 
 def put_back_told_generators(told: Any) -> None:
-    """Have kernels draw from here on what they drew then."""
+    """Restore the state of the kernels' random number generator."""
     if told is not None:
         from ..kernel.runtime.random_state import Generators
 

@@ -1,4 +1,4 @@
-"""What a time loop keeps of its steps: states to begin anew from, and recorded steps with their tapes."""
+"""What a time loop keeps of its steps: states to restart from, and recorded steps with their tapes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 def give(storage: Any, reference: Any) -> None:
-    """Memory carries derivatives on a tape (None: on none) from now on, with the values that it has now."""
+    """Make memory carry derivatives on a tape (None: on none) from now on, with its present values."""
     storage.tape = reference
     storage.baseline = None
 
 
 class StepTape(Tape):
-    """The tape of one step, which knows those of the other steps."""
+    """The tape of one step, which knows the tapes of the other steps."""
 
     of_step = True
 
@@ -38,7 +38,7 @@ class StepTape(Tape):
         self.siblings = siblings
 
     def is_active(self, array: Any) -> bool:
-        """Whether the memory of an array carries derivatives on this tape."""
+        """Return whether the memory of an array carries derivatives on this tape."""
         storage = storage_of(array) if isinstance(array, np.ndarray) else None
         if storage is not None and storage.tape is not self.reference and storage.tape in self.siblings:
             raise ActivityError(
@@ -49,7 +49,7 @@ class StepTape(Tape):
 
 
 class Stored:
-    """A state at the beginning of a step, to begin anew from."""
+    """A state at the beginning of a step, to restart from."""
 
     def __init__(self, loop: Loop, state: Any) -> None:
         self.snapshot = loop.snapshot(state)
@@ -105,12 +105,12 @@ class Taped:
         return found
 
     def forget_needs(self, storages: Iterable[Storage]) -> None:
-        """It has been swept: nobody must ask for it when this memory is overwritten."""
+        """Drop the needs of a step that has been swept."""
         for storage in storages:
             storage.needs.pop(self.tape.reference, None)
 
     def freeze(self, owners: dict[Storage, np.ndarray]) -> None:
-        """Save what its records need of some memory, into which anybody may write from now on."""
+        """Save what its records need of some memory, into which any code may write from now on."""
         undo = []
         for storage, owner in owners.items():
             if storage.needs.pop(self.tape.reference, None) is not None:
@@ -122,7 +122,7 @@ class Taped:
 
 
 class InPlaceView:
-    """What is found once of a state whose arrays of ampi's are all in memory from before the loop.
+    """Facts about a state whose tracked arrays are all in memory from before the loop, found once.
 
     Attributes
     ----------
@@ -143,5 +143,5 @@ class InPlaceView:
 
 
 def places_of(arrays: dict[tuple, TrackedArray]) -> dict[tuple, Region]:
-    """Where arrays of a state lie, by the ways to them."""
+    """Return the places of arrays of a state, by their paths."""
     return {way: region_of(a) for way, a in arrays.items()}

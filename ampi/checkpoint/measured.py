@@ -1,4 +1,4 @@
-"""The memory of arrays that a piece of a program makes, and keeps."""
+"""The memory of arrays that a piece of a program makes and keeps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OF_ARRAYS = tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_
 
 
 class MadeArrays:
-    """Around a piece of a program: NumPy's memory for the arrays that it makes and that are there in the end.
+    """Context that counts NumPy's memory for arrays that are made inside and alive at its end.
 
     What else it allocates is not counted: kernels that are compiled, modules that are imported.
 

@@ -1,4 +1,4 @@
-"""Communication that is under way when a step of a time loop begins or ends."""
+"""Communication that has not completed when a step of a time loop begins or ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..tape import Tape
 
 
 def open_receives(tape: Tape) -> list[Received]:
-    """Receives of a tape that have not been completed."""
+    """Return the receives of a tape that have not completed."""
     communication = tape.sweep_starts.get("communication")
     if not isinstance(communication, Communication):
         return []
@@ -26,18 +26,19 @@ def open_receives(tape: Tape) -> list[Received]:
 
 
 def _open_collectives(tape: Tape) -> list[Started]:
-    """Nonblocking collectives of a tape that have not been completed."""
+    """Return the nonblocking collectives of a tape that have not completed."""
     begun = [record.adjoint for record in tape.records]
     return [started for started in begun if type(started) is Started and not started.completed()]
 
 
 def completed_of(receives: Iterable[Received]) -> list[Received]:
-    """Those that have been completed meanwhile."""
+    """Return those of the receives that have completed since."""
     return [receive for receive in receives if receive.request is None or receive.completed()]
 
 
 def left_open(tape: Tape) -> str:
-    """What is under way at the end of the step that a tape has recorded; empty if nothing is."""
+    """Return the problem of a communication that has not completed at the end of a recorded step; empty if there is
+    none."""
     for begun in (*open_receives(tape), *_open_collectives(tape)):
         return (
             f"{begun.describe()} is still under way at the end of the step that has begun it; wait for its request "

@@ -1,4 +1,4 @@
-"""Plain data as text that is read without running any code: what files of a time loop say beside their arrays.
+"""Plain data as text that is read without running any code.
 
 JSON, in which a list begins with a letter that says what it stands for. Classes are named, and found again only among
 those that this process has defined already. What is no plain data (an object in an array of objects, say) is pickled,
@@ -22,12 +22,12 @@ _LARGE = 1 << 63
 
 
 def packed(data: Any) -> bytes:
-    """Text from which `unpacked` makes equal data."""
+    """Return text from which `unpacked` makes equal data."""
     return MARK + json.dumps(_told(data), separators=(",", ":"), check_circular=False).encode()
 
 
 def unpacked(text: bytes, before_pickles: Callable[[], None]) -> Any:
-    """What was packed.
+    """Return the data of a text of `packed`.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ _TELLERS: dict[type, Callable[[Any], list]] = {
 
 
 def _found(module: str, name: str) -> Any:
-    """A class by its name, in a module that has been imported; None if it is not there."""
+    """Return a class by its name, in a module that has been imported; None if it is not found."""
     found = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)

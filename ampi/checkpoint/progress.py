@@ -1,4 +1,4 @@
-"""What a time loop has done so far: as figures, and on the terminal."""
+"""Progress of a time loop: figures, and bars on the terminal."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ FORWARD, REVERSE, END = "forward", "reverse", "end"
 
 @dataclasses.dataclass
 class Figures:
-    """What a time loop has done so far, on this rank.
+    """The progress of a time loop on this rank, in figures.
 
     Attributes
     ----------
     phase : str
         ``"forward"`` while the program runs the steps, ``"reverse"`` in a sweep, ``"end"`` when that is over.
     done, total : int
-        Of this phase: steps that have been run and swept, of so many (None: nobody knows).
+        Of this phase: steps that have been run and swept, of so many (None: unknown).
     steps : int
         Of the loop, as far as it has come.
     executed : int
@@ -63,7 +63,7 @@ def _spelled(nbytes: int) -> str:
 
 
 class Bars:
-    """Shows figures on the terminal: a bar with the time that remains for each phase, and a line at the end."""
+    """Bars on the terminal: one for each phase, with the remaining time, and a line at the end."""
 
     def __init__(self) -> None:
         self._bar: Any = None
@@ -96,7 +96,8 @@ class Bars:
 
 
 def shown_by(progress: Any, comm: Any) -> Callable[[Figures], None] | None:
-    """What figures are given to after each step, as ``progress=`` of `ampi.timeloop` wants it; None: nobody."""
+    """Return the function to which figures are given after each step, for ``progress=`` of `ampi.timeloop`; None for
+    none."""
     if progress is not None and not isinstance(progress, bool) and not callable(progress):
         raise TapeError(
             f"{where_called()}: ampi.timeloop: progress is {progress!r}; it must be True, False, None (on a terminal), "
@@ -117,6 +118,6 @@ def close(shown: Callable[[Figures], None] | None) -> None:
 
 
 def counted(actions: Iterable[Any], kinds: tuple[type, ...]) -> tuple[list[Any], int]:
-    """Actions of a schedule, and how many steps those of some kinds run and sweep."""
+    """Count how many steps the actions of a schedule run and sweep, by kind."""
     found = list(actions)
     return found, sum(len(action) for action in found if isinstance(action, kinds))

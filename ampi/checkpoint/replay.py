@@ -1,4 +1,5 @@
-"""Replay of a checkpointed time loop: its steps are run, recorded one at a time, and swept, as a schedule wants it."""
+"""Replay of a checkpointed time loop: its steps are run, recorded one at a time, and swept, in the order of a
+schedule."""
 
 from __future__ import annotations
 
@@ -80,27 +81,27 @@ class Loop:
         self._constant: dict[int, tuple[Any, int]] = {}  # arrays that stay as they are, and fingerprints, by identity
         self._room = 1000  # so many of these at most, before those that are gone are dropped
         self._latest: InPlaceView | None = None
-        self._is_fresh = False  # whether nothing has happened since somebody looked
+        self._is_fresh = False  # True if nothing has happened since the last view
 
     @property
     def tape(self) -> Tape:
-        """The tape on which the loop is."""
+        """The tape on which the loop is recorded."""
         tape = self.reference()
         assert tape is not None
         return tape
 
     def is_kept(self, array: np.ndarray) -> bool:
-        """Whether an array lies in memory that existed when the loop began, which is taken care of as a whole."""
+        """Return whether an array lies in memory that existed when the loop began, which is saved as a whole."""
         return storage_of(array) in self.outside
 
     def note_written(self, undo: list[Undo]) -> None:
-        """Steps have overwritten memory that existed before the loop."""
+        """Note memory from before the loop that steps have overwritten."""
         for action in undo:
             self.written.add(action.storage, action.view)
             give(action.storage, None)
 
     def adopt_written(self, views: list[np.ndarray]) -> None:
-        """Steps that another process ran have overwritten this."""
+        """Note memory that steps of an earlier process have overwritten."""
         for view in views:
             storage = storage_of(view)
             self.written.add(storage, view)  # type: ignore[arg-type]
@@ -109,7 +110,7 @@ class Loop:
     # ------------------------------------------------------------------------------------------------------ steps
 
     def _runs(self, n: int | None, first: bool, recorded: bool) -> StepRuns:
-        """Around step ``n`` (None: one that is only tried)."""
+        """Context of step ``n`` (None: one that is only tried)."""
         if n is None:
             return StepRuns(first, None, recorded)
         if first:
@@ -119,7 +120,7 @@ class Loop:
         return StepRuns(first, self.outcomes[n], recorded)
 
     def run(self, state: Any, n: int, first: bool) -> Any:
-        """Run step ``n`` without recording it; ``first``: nobody has run it before."""
+        """Run step ``n`` without recording it; ``first``: it has not run before."""
         self.figures.executed += 1
         self._is_fresh = False
         with self._runs(n, first, False), passive():
@@ -127,7 +128,7 @@ class Loop:
         return state if result is None else result
 
     def look(self, state: Any) -> View:
-        """What a state holds now."""
+        """Return the view of a state: what it holds now."""
         latest = self._latest
         if latest is None or latest.view.state is not state or not (self._is_fresh or latest.view.still_holds()):
             view = View(state, self.ways)
@@ -140,11 +141,11 @@ class Loop:
         return view
 
     def forget_view(self) -> None:
-        """The state may hold something else than before."""
+        """Forget the view of the state, which may have changed."""
         self._is_fresh = False
 
     def snapshot(self, state: Any) -> Snapshot | InPlace:
-        """The state, but for memory from before the loop."""
+        """Save the state, except memory from before the loop."""
         view, latest = self.look(state), self._latest
         if latest is None:
             return Snapshot(state, self.is_kept, earlier=self.earlier)
@@ -171,7 +172,7 @@ class Loop:
             state = state if result is None else result
             left = self.look(state)
             after = self._places_of(left)
-        for storage in self.active:  # while steps run that nobody records
+        for storage in self.active:  # while steps run that are not recorded
             give(storage, self.reference)
         for storage in self.written.storages:
             give(storage, None)
@@ -188,7 +189,8 @@ class Loop:
         return state, taped
 
     def check_windows(self, tape: Tape) -> None:
-        """Raise if a step has used a window from before the loop: others write to its memory, which no state has."""
+        """Raise if a step has used a window from before the loop: other ranks write to its memory, which is in no
+        state."""
         windows = tape.sweep_starts.get("windows")
         if windows is not None and any(storage in self.outside for storage in windows.used()):  # type: ignore[attr-defined]
             raise ActivityError(
@@ -211,14 +213,14 @@ class Loop:
                 tape.activate(array)
 
     def _owners(self, regions: dict[tuple, Region], view: View) -> dict[Storage, Any]:
-        """Weak references to the arrays that own the memory of some, but for memory from before the loop."""
+        """Return weak references to the arrays that own some memory, except memory from before the loop."""
         if self._latest is not None and view is self._latest.view:
             return {}
         made = [(region.storage, way) for way, region in regions.items() if region.storage not in self.outside]
         return {storage: weakref.ref(owner_of(view.differentiable[way])) for storage, way in made}
 
     def begin(self, phase: str, total: int | None) -> None:
-        """Steps are run, or swept, from now on."""
+        """Begin to run steps, or to sweep them."""
         self.figures.begin(phase, total)
         if phase == progress.END:
             self._show()
@@ -230,7 +232,7 @@ class Loop:
             self.shown(self.figures)
 
     def tell(self) -> None:
-        """A step has been run, or swept."""
+        """Report that a step has been run, or swept."""
         self.figures.done += 1
         if self.shown is not None:
             self._show()
@@ -254,7 +256,7 @@ class Loop:
         return lasting, others
 
     def _sum_of(self, array: np.ndarray) -> int:
-        """The fingerprint of an array that nobody can write to, which is computed once."""
+        """Return the fingerprint of a read-only array, which is computed once."""
         alive, found = self._constant.get(id(array), (None, 0))
         if alive is None or alive() is not array:
             (found,) = fingerprints([block_of(array, [])])
@@ -266,7 +268,7 @@ class Loop:
 
 
 def move(sweep: Sweep, sources: dict[tuple, Region], targets: dict[tuple, Region]) -> None:
-    """The adjoint of a state, as the next step took it, becomes that of what a step has computed."""
+    """Make the adjoint of a state, as the next step received it, that of what a step has computed."""
     missing = [way for way in targets if way not in sources]
     if missing:
         raise TapeError(
@@ -293,7 +295,7 @@ def move(sweep: Sweep, sources: dict[tuple, Region], targets: dict[tuple, Region
 
 
 class Executor:
-    """One pass over a schedule, forward and back; ``again``: the program has been through all of the steps before."""
+    """One pass over a schedule, forward and back; ``again``: the program has run all of the steps before."""
 
     def __init__(self, loop: Loop, schedule: Iterable[Any], state: Any, again: bool = False) -> None:
         self.loop = loop
@@ -471,7 +473,7 @@ class Executor:
             inside.left = self.loop.written.storages  # whose values the next step to be swept has, or a state, or `run`
         move(sweep, self.later, taped.after)
         outside, left = self.loop.outside, {region.storage for region in taped.after.values()}
-        for region in self.later.values():  # of an array that the next step was given, which nobody else has
+        for region in self.later.values():  # of an array that the next step was given, which no other code has
             if region.storage not in outside and region.storage not in left:
                 sweep.forget(region.storage)
         known = sweep.storages()

@@ -1,4 +1,4 @@
-"""Whether the steps of a time loop, run again, give what they gave.
+"""Reproducibility: do the steps of a time loop give the same results when they are run again?
 
 A sweep records each step once, after the steps that follow it. What a step gives then is compared with what the next
 one began with when it was recorded, and what the last one gives with the state that the program has got. So the steps
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Once:
-    """Tuples that follow one another: one that equals the one before is that one."""
+    """A cache of the last tuple: an equal one is replaced by it."""
 
     def __init__(self) -> None:
         self.latest: dict[str, tuple] = {}
@@ -81,7 +81,7 @@ class Held:
         return _NUMBER * len(self._numbers) + _PRINT * (len(self._prints) + len(self.written))
 
     def is_same(self, other: Held) -> bool:
-        """Whether the other one is seen to be the same, without a look at how they differ."""
+        """Return whether the other one is seen to be the same, without a look at how they differ."""
         return self.lasting == other.lasting and self.__getstate__() == other.__getstate__()
 
     def __getstate__(self) -> tuple:
@@ -94,7 +94,7 @@ class Held:
 
 
 def held_again(told: tuple) -> Held:
-    """What another process has written about it."""
+    """Decode what another process has written about a state."""
     held = Held.__new__(Held)
     held.__setstate__(told)
     return held
@@ -108,7 +108,7 @@ def _told(value: Any) -> Any:
 
 
 def compare(loop: Loop, step: int, found: Held, expected: Held, state: Any) -> None:
-    """Raise if a state that a step has given is not the expected one; of numbers of Python that is said only."""
+    """Raise if a step has given another state than expected; where only Python numbers differ, warn."""
     if found.is_same(expected):
         return
     differing = [

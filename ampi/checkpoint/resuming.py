@@ -1,4 +1,4 @@
-"""What a time loop keeps in a folder, and how it goes on from there."""
+"""What a time loop keeps in a folder, and how it resumes from there."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Disk:
     sweeps : int
         How many have begun: what is done in the first one is kept.
     goes_on : bool
-        Whether another process may go on from there: then states stay until the adjoint of an earlier one is there.
+        True if another process may go on from there: then states stay until the adjoint of an earlier one is there.
     """
 
     goes_on = True
@@ -158,7 +158,7 @@ class Disk:
 
 
 class OnDisk:
-    """A state at the beginning of a step that is in the folder."""
+    """A state in the folder, at the beginning of a step."""
 
     nbytes = counted = 0
 
@@ -185,7 +185,7 @@ _NUMBERS = bool, int, float, complex, str, np.generic
 
 
 def functions_of(step: Any) -> list[Any]:
-    """The functions of the program that a step consists of: itself, and those that it names, at any depth."""
+    """Return the functions of the program that a step consists of: itself, and those that it names, recursively."""
     found: dict[int, Any] = {}
 
     def visit(x: Any) -> None:
@@ -207,7 +207,7 @@ def functions_of(step: Any) -> list[Any]:
 
 
 def _named_in(function: FunctionType) -> dict[str, Any]:
-    """What a function may use by name: variables of its module and of functions around it, and defaults."""
+    """Return what a function may use by name: variables of its module and of enclosing functions, and defaults."""
     names = [name for code in _codes(function.__code__) for name in code.co_names]
     found = {name: function.__globals__[name] for name in names if name in function.__globals__}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
@@ -220,12 +220,12 @@ def _named_in(function: FunctionType) -> dict[str, Any]:
 
 
 def _codes(code: CodeType) -> list[CodeType]:
-    """Code, and that of functions inside of it."""
+    """Iterate over a code object and those of functions inside it."""
     return [code, *(c for const in code.co_consts if isinstance(const, CodeType) for c in _codes(const))]
 
 
 def codes_of(step: Any) -> list[tuple]:
-    """Instructions, names and constants of what a step consists of; not where it is written."""
+    """Return instructions, names and constants of a step; not where it is written."""
     return [
         (code.co_code, code.co_names, [_in_order(c) for c in code.co_consts if not isinstance(c, CodeType)])
         for function in functions_of(step)
@@ -238,7 +238,7 @@ def _in_order(const: Any) -> Any:
 
 
 def numbers_of(step: Any) -> dict[str, str]:
-    """Numbers and text that a step's functions use by name."""
+    """Return numbers and text that a step's functions use by name."""
     found = {}
     for function in functions_of(step):
         for name, value in _named_in(function).items():

@@ -1,4 +1,4 @@
-"""Files of a time loop: which of them are trusted."""
+"""Safety of files: which of the files of a time loop are trusted."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ..kernel.runtime.files import check_parents, refused
 
 
 class Unread(Exception):
-    """A file is not read; the text says why."""
+    """The reason why a file is not read."""
 
 
 def make(folder: Path) -> None:
-    """Make a folder, and those above it, which only its owner can change, whatever the process's umask."""
+    """Make a folder, and those above it, that only its owner can modify, whatever the umask."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o755)
 
 
 def private(path: str, flags: int) -> int:
-    """An opener for `open`: a new file can be changed by its owner only."""
+    """An opener for `open`: only the owner can modify a new file."""
     return os.open(path, flags, 0o644)
 
 

@@ -1,4 +1,4 @@
-"""Checkpointing schedules: which states are kept, and when steps are run again."""
+"""Checkpointing schedules: which states are saved, and when steps are run again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ mixed_steps_tabulation.enable_caching()
 
 
 def offline(steps: int, checkpoints: int) -> Iterator[Any]:
-    """The actions for so many steps and units of memory that run the fewest steps (Maddison 2024)."""
+    """Return the actions that run the fewest steps for a number of steps and units of memory (Maddison 2024)."""
     units = min(checkpoints, max(1, steps - 1))
     return iter(_known(steps, units)) if steps <= MOST_KNOWN else iter(_made(steps, units))
 
@@ -59,7 +59,7 @@ def _known(steps: int, units: int) -> tuple[Any, ...]:
 
 
 class Online:
-    """The actions for a number of steps that nobody knows before the last one: `finish` tells it.
+    """The actions for a number of steps that is not known before the last one: `finish` sets it.
 
     States are kept at equal distances, which double whenever there is no room for another one; so at least half of the
     units are in use.  Then each part between two states is reversed by the best schedule for what is free, the last one
@@ -176,7 +176,7 @@ def distance(checkpoints: int) -> int:
 
 
 def _later(action: Any, steps: int) -> Any:
-    """The same action so many steps later."""
+    """Return the same action a number of steps later."""
     if isinstance(action, Forward):
         return Forward(action.n0 + steps, action.n1 + steps, *action.args[2:])
     if isinstance(action, Reverse):

@@ -1,4 +1,4 @@
-"""Checkpoints of a simulation's state: how it is put back to what it was."""
+"""Snapshots of a simulation's state, and how they are restored."""
 
 from __future__ import annotations
 
@@ -29,30 +29,31 @@ def _same(x: Any) -> Any:
 
 
 def with_tracked_numbers(view: View) -> View:
-    """Of a state with tracked scalars in the place of NumPy's numbers, which stand for them where no tape records."""
+    """Return the view of a state with tracked scalars instead of NumPy's numbers; they are equivalent where no tape
+    records."""
     if not view.has_numbers:
         return view
     return View(Snapshot(view.state, lambda array: True, tracked_copy).restore(), view.ways)
 
 
 def _put_back(items: Any, parts: Iterable[tuple[Any, Callable[[dict], Any]]], done: dict) -> Any:
-    """Enter into what something held the parts of it that are put back."""
+    """Restore the parts of a container."""
     for name, restore in parts:
         items[name] = restore(done)
     return items
 
 
 class Snapshot:
-    """What a state was at some time.
+    """A snapshot of a state.
 
     Parameters
     ----------
     state
         The state now.
     is_kept : callable
-        ``is_kept(array)``: whether somebody else takes care of what an array holds.
+        ``is_kept(array)``: True if the values of an array are saved elsewhere.
     number : callable
-        What is put in the place of each floating-point or complex number of NumPy's.
+        What replaces each floating-point or complex number of NumPy's.
     earlier : dict, optional
         By their identity, plain arrays and what they held in the latest snapshot: shared where they still hold it.
     """
@@ -74,11 +75,11 @@ class Snapshot:
         self._restore = self._of(state)
 
     def restore(self) -> Any:
-        """The state, with everything in it as it was."""
+        """Return the state, with everything in it restored."""
         return self._state if self._restore is None else self._restore({})
 
     def _parts(self, parts: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Callable[[dict], Any]]]:
-        """Of the parts of something, by their names, how those are put back that are not what they are for ever."""
+        """Return the named parts that need restoring, with functions that restore them."""
         found = [(name, self._of(part)) for name, part in parts if type(part) not in ATOMS]
         return [(name, restore) for name, restore in found if restore is not None]
 
@@ -105,7 +106,7 @@ class Snapshot:
         return lambda done: self._number(x)
 
     def _stays(self, x: np.ndarray) -> bool:
-        """Whether there is nothing to put back of an array."""
+        """Return whether an array needs no restoring."""
         return self._is_kept(x) or not (x.flags.writeable or is_scalar(x))
 
     def _of_array(self, x: np.ndarray) -> Callable[[dict], Any]:
@@ -124,7 +125,7 @@ class Snapshot:
         return restore
 
     def _of_computed(self, x: TrackedArray) -> Callable[[dict], Any]:
-        """Of an array that a step has made: put back as another one, on memory that is shared as it was."""
+        """Restore an array that a step has made as a new one, on memory that is shared as it was."""
         owner = owner_of(x)
         block = self._blocks.get(id(owner))
         if block is None:
@@ -184,8 +185,8 @@ class Snapshot:
 
 
 class InPlace:
-    """The same of a state whose arrays of ampi's are all in memory that somebody else takes care of: what such a one
-    holds is changed, and nothing in it is another object then.
+    """A snapshot of a state whose tracked arrays are all in memory that is saved elsewhere: the objects in it stay the
+    same, only their values change.
 
     Parameters
     ----------
@@ -218,7 +219,7 @@ class InPlace:
 
 
 def kept_values(x: np.ndarray, earlier: dict[int, tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, int]:
-    """What a plain array holds, and how many bytes that takes beside what has been kept of it before."""
+    """Return a copy of the values of a plain array, and the bytes that it takes beyond earlier copies."""
     _, values = earlier.get(id(x), (x, None))
     if values is not None and not x.dtype.hasobject:
         if same_bytes(values, x if x.flags.forc else x.copy(order="K")):
@@ -261,7 +262,7 @@ def _of_python_generator(_: Any, generator: random.Random) -> Callable[[dict], A
 
 @functools.cache
 def _maker_of(cls: type) -> Callable[[Snapshot, Any], Callable[[dict], Any]] | None:
-    """How objects of a class are put back; None if they stay what they are."""
+    """Return the method that restores objects of a class; None if they never change."""
     for kinds, make in _MAKERS:
         if issubclass(cls, kinds):
             return make
@@ -281,7 +282,7 @@ _MAKERS: tuple[tuple[type, Callable[[Snapshot, Any], Callable[[dict], Any]]], ..
 
 
 def owner_of(x: np.ndarray) -> np.ndarray:
-    """The array whose memory an array looks at."""
+    """Return the array that owns the memory of an array."""
     while isinstance(x.base, np.ndarray):
         x = x.base
     return x
@@ -293,7 +294,7 @@ def _bytes(owner: np.ndarray) -> np.ndarray:
 
 
 def write(array: np.ndarray, values: np.ndarray) -> None:
-    """Give an array earlier values; tapes that need the present ones keep them."""
+    """Give an array earlier values; the present ones are saved for tapes that need them."""
     storage = storage_of(array)
     if storage is None or not (storage.needs or storage.guard or storage.swapped_by or open_tapes):
         plain(array)[...] = values

@@ -48,7 +48,7 @@ def timeloop(
     progress: bool | Callable[[Figures], None] | None = None,
     comm: Any = None,
 ) -> Any:
-    """Run a step over and over; on a tape, with a few states kept in the place of all steps.
+    """Run a step repeatedly; on a tape, keep a few states instead of all steps.
 
     Collective over the ranks that communicate in ``step``; with ``until``, ``memory`` or ``storage`` over ``comm``.
 
@@ -86,8 +86,8 @@ def timeloop(
         or compressed ones.
     resume : bool, optional
         Go on from what is in the folder: a program that was killed, on one rank or all, is started again by the same
-        command, runs up to the loop, and loses at most the steps between two states.  The gradient is the same to the
-        last bit.
+        command, runs up to the loop, and loses at most the steps between two states.  The gradient is bitwise
+        identical.
     progress : bool or callable, optional
         True: a bar on standard error of rank 0 for the steps, and one for the sweep, with the time that remains, and at
         the end a line with the steps executed, the snapshots, and the most memory and disk that they took.  By default
@@ -170,7 +170,7 @@ def timeloop(
             "outer one"
         )
     if storage is not None:
-        gc.collect()  # memory that nobody uses is not to be told from what is used
+        gc.collect()  # unused memory cannot be told from used memory
     record = _Steps(step, tape, state)
     record.loop.shown = shown
     record.loop.begin("forward", last.known)
@@ -195,7 +195,7 @@ def timeloop(
 
 
 def _named(name: str, on_disk: bool) -> Callable[[int, int], Iterable[Any]]:
-    """A schedule of a name."""
+    """Return the schedule of a name."""
     known = ON_DISK if on_disk else IN_MEMORY
     if name not in known:
         if on_disk and name in IN_MEMORY:
@@ -212,7 +212,7 @@ def _named(name: str, on_disk: bool) -> Callable[[int, int], Iterable[Any]]:
 
 
 def _keep_all(tape: Tape, **asked: Any) -> None:
-    """Say that the tape keeps all steps, if the program wants it to keep less."""
+    """Warn that the tape keeps all steps, if the program asks for fewer."""
     given = ", ".join(f"{name}={value!r}" for name, value in asked.items() if value is not None)
     if given:
         who = "the tapes of ampi.hvp and ampi.linearize" if tape.walks else "a task, and a tape while tasks run,"
@@ -225,7 +225,7 @@ def _keep_all(tape: Tape, **asked: Any) -> None:
 
 
 def _plainly(step: Callable[[Any], Any], state: Any, last: _Last, shown: Callable[[Figures], None] | None) -> Any:
-    """The loop where nothing is to be swept."""
+    """Run the loop where nothing will be swept."""
     figures = Figures(total=last.known)
     try:
         while figures.steps == 0 or not last(state, figures.steps):
@@ -254,7 +254,7 @@ beside what is in it; measured with `tracemalloc`."""
 
 
 class _Last:
-    """Whether a step is one too many."""
+    """The test whether a step is one too many."""
 
     def __init__(self, until: Callable[[Any], bool] | None, most: int | None, comm: Any) -> None:
         self.until = until
@@ -301,24 +301,25 @@ class _Steps(AdjointRecord):
         self.start = 0
         self.undo: list[Any] = []
         self.is_counted = True
-        """Whether what it keeps is of the tape's budget, if that has one."""
+        """True if what it keeps is of the tape's budget, if that has one."""
         self.created: tuple[Storage, ...] = ()
         self.swept_to: int | None = None
         """The first step of what was swept by an earlier process."""
 
     @property
     def tangent(self) -> Callable[[Push], None]:
-        """Steps that are not kept are run again backwards only."""
+        """Raise: steps that are not kept are only run again backwards."""
         raise not_kept("ampi.timeloop")
 
     def _absorb(self) -> None:
-        """What the tape got to know of a step: memory that was overwritten, whose earlier values this record keeps."""
+        """Take over what the tape noted during a step: memory that was overwritten, whose earlier values this record
+        keeps."""
         undo, _ = self.loop.tape.absorb(self.start)
         self.undo += undo
         self.loop.note_written(undo)
 
     def units(self, budget: int, comm: Any) -> int:
-        """How many states or recorded steps there is room for, on the rank with the least."""
+        """Return for how many states or recorded steps there is memory, on the rank with the least."""
         self.start = len(self.loop.tape)
         with MadeArrays() as made:
             state, taped = self.loop.record(self.roots, None, first=False)
@@ -348,14 +349,14 @@ class _Steps(AdjointRecord):
         return int(found)
 
     def _begin_anew(self) -> Any:
-        """The state with which the loop begins, and files as they were."""
+        """Return the state with which the loop begins, and restore the files."""
         self.loop.forget_view()
         for position in self.files:
             position.put_back()
         return self.initial.restore()
 
     def run(self, make: Callable[[int | None], Any], last: _Last | None) -> Any:
-        """Run the steps for the first time, and record that."""
+        """Run the steps for the first time, and record the loop."""
         self.owners = {}  # which may go
         self.make, self.start = make, len(self.loop.tape)
         schedule = make(None)
@@ -495,7 +496,7 @@ class _Steps(AdjointRecord):
 
 
 def _needed(tape: Tape) -> dict[Storage, np.ndarray]:
-    """All tracked memory that exists now, whose values the tape needs from now on, and an array on all of it."""
+    """Note that the tape needs the values of all tracked memory from now on; return an array on each block."""
     found: dict[Storage, np.ndarray] = {}
     for array in (*tracked_arrays(), *arrays_of_blocks()):
         if is_scalar(array):

@@ -1,4 +1,4 @@
-"""What a simulation's state holds: the arrays in it, by the ways to them.
+"""The arrays in a simulation's state, and the paths to them.
 
 A state is an array, a number, a list, tuple, dictionary, dataclass or another object whose attributes hold such; one
 object may be met in several places.
@@ -25,7 +25,7 @@ from ..memory.storages import TrackedArray, carries_derivatives
 
 
 class Ways:
-    """The ways to the parts of states that follow one another, each of them once: most states have the same ones."""
+    """A cache of paths to the parts of states: most states of a loop have the same ones."""
 
     def __init__(self) -> None:
         self.known: dict[tuple, tuple] = {}
@@ -57,7 +57,7 @@ class View:
     arrays : dict
         All arrays, each once, by the way to them, in the order in which they are met.
     has_numbers : bool
-        Whether there are floating-point or complex numbers of NumPy's.
+        True if there are floating-point or complex numbers of NumPy's.
     generators : list
         Random generators.
     differentiable : dict
@@ -81,7 +81,7 @@ class View:
         }
 
     def tracked(self) -> list[TrackedArray]:
-        """The arrays of ampi's."""
+        """The tracked arrays."""
         return [array for array in self.arrays.values() if isinstance(array, TrackedArray)]
 
     def numbers(self) -> dict[tuple, Any]:
@@ -95,7 +95,7 @@ class View:
         return found
 
     def still_holds(self) -> bool:
-        """Whether the state holds the same arrays at the same places as then."""
+        """Return whether the state holds the same arrays at the same places as then."""
         return not self.has_numbers and all(part.is_same(self.inside) for part in self.inside.copy())
 
     def _visit(
@@ -130,7 +130,7 @@ class View:
 
 
 class Inside:
-    """The parts of a list, dictionary or object, to see whether it still has them.
+    """The parts of a list, dictionary or object, to check whether it still has them.
 
     Attributes
     ----------
@@ -141,7 +141,7 @@ class Inside:
     parts : list
         What it held; of all but lists, their names come first.
     to_numbers : list or None
-        Where in ``parts`` numbers are, and the ways to them; None: nobody has looked.
+        Where in ``parts`` numbers are, and the ways to them; None: not looked for yet.
     """
 
     __slots__ = ("kind", "mark", "parts", "to_numbers", "way", "x")
@@ -164,8 +164,8 @@ class Inside:
         ]
 
     def is_same(self, known: list[Inside]) -> bool:
-        """Whether it has the same parts, but for numbers and text, and for lists and the like of such; of these the
-        new ones become known."""
+        """Return whether the object has the same parts, except numbers, text and lists of these; new ones become
+        known."""
         parts = told(self.x, self.kind)
         if _are_same(parts, self.parts):
             return True
@@ -210,7 +210,7 @@ class Inside:
 
 
 def _are_same(parts: list[Any], others: list[Any]) -> bool:
-    """Whether these are the same objects, in the same order."""
+    """Return whether these are the same objects in the same order."""
     return len(parts) == len(others) and all(map(operator.is_, parts, others))
 
 
@@ -237,7 +237,7 @@ def told(x: Any, kind: int) -> list[Any]:
 
 
 def spelled(way: tuple) -> str:
-    """A way to an array, as the program would write it."""
+    """Return the path to an array as the program would write it."""
     return "state" + "".join(f".{part}" if kind == "." else f"[{part!r}]" for kind, part in way)
 
 
@@ -251,7 +251,8 @@ GENERATORS = np.random.Generator, np.random.RandomState, random.Random
 
 @functools.cache
 def kind_of(cls: type) -> int:
-    """What objects of a class are in a state; those with attributes are a part of it if the class is the program's."""
+    """Return what objects of a class are in a state; those with attributes are a part of it if the class is the
+    program's."""
     if cls in ATOMS:
         return LEAF
     for kinds, found in _KINDS:
@@ -263,7 +264,7 @@ def kind_of(cls: type) -> int:
 
 @functools.cache
 def is_number(cls: type) -> bool:
-    """Whether objects of a class are numbers of Python, or of NumPy that may have a derivative."""
+    """Return whether objects of a class are numbers of Python, or of NumPy, that may have a derivative."""
     return cls in PLAIN_NUMBERS or kind_of(cls) == NUMBER
 
 
@@ -273,7 +274,7 @@ _HOLDERS = types.SimpleNamespace, argparse.Namespace, collections.UserDict, coll
 
 @functools.cache
 def may_hide(cls: type) -> bool:
-    """Whether there may be arrays in objects of a class at which nobody looks: containers that are none of `_KINDS`."""
+    """Return whether objects of a class may hold arrays that are not searched for: containers not among `_KINDS`."""
     return not (
         cls in ATOMS
         or issubclass(cls, (type, types.ModuleType, np.generic, *_FUNCTIONS))
@@ -283,8 +284,8 @@ def may_hide(cls: type) -> bool:
 
 @functools.cache
 def is_container(cls: type) -> bool:
-    """Whether objects of a class of the program's hold something beside their attributes: it is derived from one of
-    Python's that is written in C."""
+    """Return whether objects of a class of the program hold data beside their attributes: it is derived from one of
+    Python's classes written in C."""
     return any(base is not object and base.__flags__ & (_HEAP_TYPE | _IMMUTABLE) != _HEAP_TYPE for base in cls.__mro__)
 
 
@@ -293,7 +294,7 @@ _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: classes written in C may be hea
 
 
 def _refuse_hidden(x: Any, way: tuple) -> None:
-    """Raise if something in a state at which nobody looks holds arrays of ampi's."""
+    """Raise if an object in a state that is not searched holds tracked arrays."""
     met, inside = {id(x)}, [x]
     if kind_of(type(x)) == OBJECT:  # its attributes are looked at
         held = attributes(x)
@@ -338,7 +339,7 @@ def _parts_of(x: Any, kind: int) -> Iterable[tuple[Any, Any]]:
 
 
 def has_state(x: Any) -> bool:
-    """Whether the attributes of an object are a part of the state."""
+    """Return whether the attributes of an object are a part of the state."""
     return kind_of(type(x)) == OBJECT
 
 

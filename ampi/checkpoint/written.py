@@ -1,4 +1,4 @@
-"""Memory from before a time loop that its steps have written so far: where it is, and copies of it."""
+"""Memory from before a time loop that its steps have written: where it is, and copies of it."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class _Part:
         self.address = address_of(view)
 
     def is_free(self) -> bool:
-        """Whether nobody must hear of what is written there."""
+        """Return whether nobody must hear of what is written there."""
         storage = self.storage
         return not (storage.needs or storage.guard or storage.swapped_by)
 
 
 class Written:
-    """Views of all memory that existed when a loop began and that steps have overwritten, in the order of that.
+    """Views of all memory that existed when a loop began and that steps have overwritten, in order.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Written:
         self.nbytes = self.block_nbytes = 0
 
     def add(self, storage: Storage, view: np.ndarray) -> None:
-        """Steps have overwritten this."""
+        """Add memory that steps have overwritten."""
         place = place_of(view)
         if place not in self._parts:
             begin, aligned = self.block_nbytes, view.dtype.alignment
@@ -71,7 +71,7 @@ class Written:
         return (part.view for part in self._parts.values())
 
     def parts(self) -> list[_Part]:
-        """All of them."""
+        """All views."""
         return list(self._parts.values())
 
     def blocks(self, copies: list[np.ndarray]) -> list[tuple[int, int]]:
@@ -93,7 +93,7 @@ def block_of(array: np.ndarray, copies: list[np.ndarray]) -> tuple[int, int]:
 
 
 class Values:
-    """What all that was written by now holds.
+    """The values of all memory that has been written so far.
 
     Attributes
     ----------
@@ -116,7 +116,7 @@ class Values:
         return len(self._parts)
 
     def put_back(self, begin: int = 0) -> None:
-        """Have memory hold that again; tapes that need what it holds now keep it."""
+        """Restore the values; the present ones are saved for tapes that need them."""
         block = address_of(self._block)
         for part in self._parts[begin:]:
             if part.flat is not None and part.is_free() and not open_tapes:

@@ -37,7 +37,7 @@ def is_inexact(x: Any) -> bool:
 
 
 def _is_list_of_numbers(x: Any) -> bool:
-    """Whether a list is what NumPy makes an array of numbers of, as `Tape.watch` takes it."""
+    """Return whether NumPy makes an array of numbers of this list, as `Tape.watch` accepts it."""
     return isinstance(x, list) and len(x) > 0 and all(_is_number(item) or _is_list_of_numbers(item) for item in x)
 
 
@@ -46,7 +46,7 @@ def _is_number(x: Any) -> bool:
 
 
 def with_arrays(x: Any) -> Any:
-    """An argument with arrays for its lists of numbers."""
+    """Return an argument with arrays instead of its lists of numbers."""
     if _is_list_of_numbers(x):
         return np.array(x)
     if isinstance(x, dict):
@@ -62,7 +62,7 @@ def has_tangent(leaf: Any) -> bool:
 
 
 def number_of_directions(asked: str, tangents: Any, given: bool | int) -> int:
-    """In how many directions tangents go: as long as the leading axis of the first one is."""
+    """Return the number of directions of tangents: the length of the leading axis of the first one."""
     first = next((np.shape(plain_of(leaf)) for leaf in leaves_of(with_arrays(tangents)) if leaf is not None), None)
     if first == ():
         raise TapeError(f"{asked}: with vectorised=True tangents have a leading axis, and one is a number")
@@ -83,7 +83,7 @@ def with_tangents(
     start: Callable | None = None,
     lead: tuple[int, ...] = (),
 ) -> Any:
-    """Copies of the leaves of arguments that have tangents on the tape; those without one as they are.
+    """Return an argument with copies, on the tape, of the leaves that have tangents; other leaves are unmodified.
 
     ``start(x, x_dot)`` makes the copies of others than `jvp`, also of leaves of which the tangent is None; tangents
     have the leading axes ``lead``.

@@ -1,4 +1,4 @@
-"""`custom_vjp`: a function whose adjoint its author writes."""
+"""Custom derivatives: `custom_vjp`, a function with an adjoint that its author writes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from ..tape import (
 
 
 class custom_vjp:
-    """A function with an adjoint of its own.
+    """A function with a custom adjoint.
 
     ::
 
@@ -83,7 +83,7 @@ class custom_vjp:
 
     @property
     def _numba_type_(self) -> Any:
-        """Inside of a kernel, a function with a rule of its own is the function."""
+        """The type of the plain function: kernels call that."""
         import numba
 
         return numba.typeof(self.f)
@@ -107,7 +107,7 @@ class custom_vjp:
         return tangent
 
     def identity_parts(self) -> tuple[Any, ...]:
-        """The functions that say what code with a call of this one does (None: not given)."""
+        """Return the functions that determine what a call computes (None: not given)."""
         return self.f, self.forward, self.backward, self.tangent
 
     def __call__(self, *arguments: Any) -> Any:
@@ -141,7 +141,7 @@ class custom_vjp:
         return result
 
     def _call_forward(self, tape: Any, arguments: tuple) -> Any:
-        """A call in forward mode."""
+        """Call the function in forward mode."""
         self.require_tangent()
         dots = mapped(lambda x: _tangent_of(tape, x), arguments)
         active = [x for x in leaves(arguments) if is_active(tape, x)]
@@ -174,7 +174,7 @@ class custom_vjp:
         return result
 
     def require_tangent(self, known: bool = True) -> None:
-        """Raise where there is no tangent, or none was known at the call."""
+        """Raise if there is no tangent, or none was known at the call."""
         if self.tangent is None or not known:
             raise ActivityError(
                 f"{where_called()}: {self.__name__} has an adjoint of its own and no tangent, so forward mode cannot "
@@ -182,8 +182,8 @@ class custom_vjp:
             )
 
     def _call_second(self, tape: Any, arguments: tuple) -> Any:
-        """A call in second order: its author's tangent gives that of the result, and forward mode those of the
-        residuals, for which `forward` runs on copies."""
+        """Call the function in second order: the custom tangent gives that of the result; forward mode gives those of
+        the residuals, by running `forward` on copies."""
         self.require_tangent()
         sources = mapped(lambda x: region_of(x) if is_active(tape, x) else None, arguments)
         dots = mapped(lambda x: _tangent_of(tape, x), arguments)
@@ -222,12 +222,12 @@ class custom_vjp:
 
 
 def _in_each(dots: Any, lanes: Any) -> list[Any]:
-    """Tangents in several directions, by direction."""
+    """Return tangents in several directions as one structure for each direction."""
     return [mapped(lambda x, j=j: x[j] if isinstance(x, np.ndarray) else x, dots) for j in range(len(lanes))]
 
 
 def _stacked(directions: list, count: int) -> tuple[np.ndarray | None, ...]:
-    """Tangents of so many results in several directions, of which some may be None for zero."""
+    """Stack tangents of several results in several directions; None stands for zero."""
     rows = [[None] * count if dot is None else list(leaves(dot)) for dot in directions]
     found: list[np.ndarray | None] = []
     for several in zip(*rows):
@@ -250,7 +250,7 @@ def _copied(x: Any) -> Any:
 
 
 def _result(tape: Any, name: str, x: Any, dots: tuple) -> Any:
-    """A result of a call, with the tangents that its author gave, one for each direction."""
+    """Return a result of a call with its custom tangents, one for each direction."""
     if not isinstance(x, (np.ndarray, float, complex, np.inexact)) or not carries_derivatives(np.asarray(x).dtype):
         return x
     value = plain(x) if isinstance(x, np.ndarray) else np.asarray(x)
@@ -263,14 +263,14 @@ def _result(tape: Any, name: str, x: Any, dots: tuple) -> Any:
 
 
 def _tangent_of(tape: Any, x: Any) -> Any:
-    """The tangent of a leaf of the arguments."""
+    """Return the tangent of a leaf of the arguments."""
     if isinstance(x, np.ndarray):
         return tape.tangent_at(x)[()] if carries_derivatives(x.dtype) else None
     return x * 0.0 if isinstance(x, (float, complex, np.inexact)) else None
 
 
 def _given(tape: Tape, x: Any) -> Any:
-    """A leaf of the arguments, for a walk: an array that has the values of now when the record is passed."""
+    """Return a leaf of the arguments for a walk: arrays will have their present values when the record is passed."""
     return _Array(tape.need(x), is_scalar(x)) if isinstance(x, np.ndarray) else x
 
 
@@ -284,11 +284,11 @@ class _Array:
         self.is_number = is_number
 
     def copy(self) -> Any:
-        """A new array of the values, as `tangent` gets it."""
+        """Return a new array of the values, as the custom tangent gets it."""
         return tracked_copy(self.values[()] if self.is_number else self.values)
 
     def tangent(self, push: Any, region: Region | None) -> Any:
-        """Its tangent: zeros without a region, None for what has none."""
+        """Return the tangent: zeros without a region, None for what has none."""
         if region is not None:
             return np.array(push.get(region))[()]
         if not carries_derivatives(self.values.dtype):
@@ -339,7 +339,7 @@ class _Custom(BaseAdjoint):
 
     @property
     def tangent(self) -> Callable[[Push], None]:
-        """In a walk: what the rule's tangent gives.  Without one it is an error."""
+        """In a walk: apply the custom tangent; without one it is an error."""
         self.rule.require_tangent(self.arguments is not None)
         return self._tangent
 
@@ -399,7 +399,7 @@ class _CustomPairs(_Custom):
     second_order = "differentiated"
 
     def tangent(self, push: Push) -> None:
-        """Nothing: it is there."""
+        """Do nothing: the tangents are already set."""
 
 
 def _dot(push: Any, x: Any, region: Region | None) -> Any:

@@ -22,7 +22,7 @@ from .second_order import of_forward_mode
 
 
 def _watch(tape: Tape, x: Any) -> Any:
-    """Watched copies of an argument's leaves: the caller's own arrays stay as they are."""
+    """Return watched copies of an argument's leaves: the caller's arrays are not modified."""
 
     def watched(leaf: Any) -> Any:
         tape.is_active(leaf)  # raises if it carries derivatives on an outer tape, which a copy would drop
@@ -32,7 +32,7 @@ def _watch(tape: Tape, x: Any) -> Any:
 
 
 def adjoints_of(tape: Tape, outputs: list, x: Any, seeds: list, warn: bool = True) -> Any:
-    """Adjoints in the structure of ``x``: one array per leaf; with a warning if an output depends on nothing."""
+    """Return adjoints in the structure of ``x``, one array per leaf; warn if an output depends on nothing."""
     # An output that depends on nothing is a constant, with adjoint zero.
     constant = [isinstance(y, TrackedArray) and not tape.is_active(y) for y in outputs]
     if warn and any(is_constant and np.any(s) for is_constant, s in zip(constant, seeds)):
@@ -161,8 +161,8 @@ def jvp(f: Callable, primals: Any, tangents: Any, *, vectorised: bool | int = Fa
 
 
 def push_forward(f: Callable, primals: tuple, tangents: tuple, count: int | None) -> tuple[Any, Any, int]:
-    """`jvp` in so many directions (None: without an axis for them); and the most bytes that tangents took, if it is
-    vectorised."""
+    """Return the results of `jvp` in ``count`` directions (None: without an axis for them), and the most bytes that
+    tangents took, if there is such an axis."""
     make: Callable = Push if count is None else partial(VectorPush, count=count)
     with ForwardTape(make) as tape:
         lead = () if count is None else (count,)

@@ -27,7 +27,7 @@ from .objectives import ranks_of, require_objective
 from .second_order import products
 
 CHUNK = 16
-"""Directions at once, if nobody says how many."""
+"""The default number of directions per sweep."""
 
 CACHED_BYTES = 8 << 20
 """What the adjoints of several directions may take together, in that case: beyond what caches hold, a sweep for several
@@ -283,7 +283,7 @@ def _independent(x: Any, asked: str) -> np.ndarray:
 
 
 def _outputs(y: Any, asked: str) -> list[Any]:
-    """The arrays and numbers of a result that have derivatives, which are real."""
+    """Return the arrays and numbers of a result that have derivatives, which must be real."""
     found = [leaf for leaf in leaves_of(y) if has_tangent(leaf)]
     for leaf in found:
         if np.asarray(plain_of(leaf)).dtype.kind != "f":
@@ -293,7 +293,7 @@ def _outputs(y: Any, asked: str) -> list[Any]:
 
 
 class _Share:
-    """This rank's share of the elements of all ranks, which are numbered one rank after the other.
+    """This rank's share of the elements of all ranks, which are numbered rank by rank.
 
     Attributes
     ----------
@@ -308,7 +308,7 @@ class _Share:
         self.total = sum(counts)
 
     def units(self, start: int, stop: int) -> np.ndarray:
-        """This rank's part of unit vectors in the directions ``start`` to ``stop``."""
+        """Return this rank's part of the unit vectors in the directions ``start`` to ``stop``."""
         found = np.zeros((stop - start, self.count))
         for k in range(max(start, self.first), min(stop, self.first + self.count)):
             found[k - start, k - self.first] = 1
@@ -316,7 +316,7 @@ class _Share:
 
 
 class _Chunks:
-    """How many directions go at once: as many on all ranks.
+    """The number of directions per sweep: the same on all ranks.
 
     Parameters
     ----------
@@ -360,7 +360,8 @@ class _Chunks:
         total: int,
         carry: Callable[[np.ndarray], tuple[np.ndarray, int]],
     ) -> Iterator[tuple[int, np.ndarray]]:
-        """Carry so many vectors through a sweep, or forward: the number of the first one of some, and what they give.
+        """Iterate over chunks of vectors that go through a sweep or forward: the index of the first one, and the
+        results.
 
         ``carry`` returns that, and the bytes that it took.
         """
@@ -379,7 +380,7 @@ class _Chunks:
 
 
 def _checked(pattern: Any, shape: tuple[int | None, int], comm: Any, asked: str) -> Any:
-    """A pattern as a sparse array of SciPy's, of ones; raises on all ranks if one of them has another shape."""
+    """Return a pattern as a sparse SciPy array of ones; raise on all ranks if one of them has another shape."""
     from scipy import sparse
 
     problem = ""
@@ -401,7 +402,7 @@ def _raise_on_all(problem: str, comm: Any, asked: str) -> None:
 
 
 def _colours(pattern: Any, comm: Any) -> np.ndarray:
-    """Groups of columns that have no row in common, on any rank; each rank has rows of all of them.
+    """Group columns that have no row in common on any rank; each rank has rows of all columns.
 
     They are found on rank 0, which alone sees the whole pattern, so that all ranks have the same.
     """
@@ -427,7 +428,7 @@ def _compressed(
     carry: Callable[[np.ndarray], tuple[np.ndarray, int]],
     chunks: _Chunks,
 ) -> Any:
-    """This rank's rows of a matrix of which columns that have one colour are found together.
+    """Return this rank's rows of a matrix, found with columns of one colour together.
 
     A last direction has random numbers for all columns: what it gives is compared with the matrix.
     """

@@ -1,4 +1,4 @@
-"""Objectives: which values that the ranks return are differentiated, and with which weights."""
+"""Objectives: which of the values that ranks return are differentiated, and with which weights."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def require_objective(objective: str) -> None:
 
 
 def weight_of(tape: Any, y: Any, objective: str, comm: Any) -> float | None:
-    """This rank's weight in the objective; None if its output has no part in it.  The sweep that follows looks whether
-    a sum counts one value several times.
+    """Return this rank's weight in the objective; None if its output has no part in it. The following sweep checks
+    whether a sum counts one value several times.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def ranks_of(comm: Any) -> Any:
 
 
 def _check_replicated(y: Any, comm: Any) -> None:
-    """Raise on every rank if the values differ by more than rounding, or if one is none."""
+    """Raise on every rank if the values differ by more than rounding, or if a rank has no value."""
     problem: Exception | None = None
     try:
         _check_scalar(y)
@@ -96,7 +96,7 @@ def _check_replicated(y: Any, comm: Any) -> None:
 
 
 def warn_of_replicated(call: Any) -> None:
-    """After a sweep, which notes this call: warn on the first rank that one value was counted on each."""
+    """Warn on the first rank, after a sweep that noted this call, that one value was counted on each rank."""
     if call is None or call.reverse.rank:
         return
     size = call.reverse.comm.Get_size()

@@ -22,7 +22,7 @@ from .objectives import ranks_of, require_objective, warn_of_replicated, weight_
 
 
 class Products:
-    """What one run of a function gives.
+    """The results of one run of a function in second order.
 
     Attributes
     ----------
@@ -45,8 +45,7 @@ class Products:
 
 
 def products(f: Callable, primals: tuple, v: tuple, objective: str, comm: Any, count: int | None = None) -> Products:
-    """Run a function of these arguments once, and sweep over it once, in so many directions (None: without an axis for
-    them)."""
+    """Run a function once and sweep over it once, in ``count`` directions (None: without an axis for them)."""
     comm = ranks_of(comm)
     make: Callable = Push if count is None else partial(VectorPush, count=count)
     with restored(), SecondTape(make) as tape:
@@ -86,7 +85,7 @@ def products(f: Callable, primals: tuple, v: tuple, objective: str, comm: Any, c
 
 
 def _watched(tape: SecondTape, primals: tuple, v: tuple, lead: tuple[int, ...]) -> tuple:
-    """Watched copies of the leaves of arguments, with tangents."""
+    """Return watched copies of the leaves of arguments, with tangents."""
 
     def watch(x: Any, x_dot: Any) -> Any:
         if not has_tangent(x):
@@ -181,7 +180,7 @@ def of_forward_mode(
     comm: Any,
     outer: Any,
 ) -> tuple[Any, tuple]:
-    """`value_and_grad` inside of `jvp`: value and gradient with their tangents on the outer tape."""
+    """Return value and gradient with their tangents on the outer tape: `value_and_grad` inside `jvp`."""
 
     def is_moving(leaf: Any) -> bool:
         return isinstance(leaf, np.ndarray) and is_active(outer, leaf)

@@ -128,7 +128,7 @@ def nobody_hears(args: tuple[Any, ...]) -> bool:
         storage = getattr(value, "_storage", None)
         if storage is None:
             if isinstance(value, np.ndarray):
-                if not memory.is_nobodys(value):
+                if not memory.is_surely_untracked(value):
                     return False
             elif isinstance(value, (tuple, list)):
                 return False

@@ -1,4 +1,4 @@
-"""Blocks of bytes: allocation, copies and comparison of large ones without what they need not cost."""
+"""Blocks of bytes: fast allocation, copies and comparison."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ _zeroing: Callable[[int], np.ndarray] = _zeroed
 
 
 def set_ways(copying: Callable[[np.ndarray], np.ndarray], zeroing: Callable[[int], np.ndarray]) -> None:
-    """Tell this floor of faster ways to copy large arrays, and to make large blocks of zeros."""
+    """Register faster functions that copy large arrays and make large blocks of zeros."""
     global _copying, _zeroing
     _copying, _zeroing = copying, zeroing
 
 
 def copied(array: np.ndarray) -> np.ndarray:
-    """A copy of a plain array that will not be read soon, in the same order of its elements in memory."""
+    """Return a copy of a plain array that will not be read soon, in the same memory order."""
     return _copying(array)
 
 
 def zeroed(nbytes: int) -> np.ndarray:
-    """A new block of bytes, all of them zero."""
+    """Return a new block of bytes of zero."""
     return _zeroing(nbytes)
 
 
 def same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two contiguous arrays of one shape, dtype and order hold the same bytes."""
+    """Return whether two contiguous arrays of one shape, dtype and order hold the same bytes."""
     if a.nbytes < _FEW_BYTES:
         return a.tobytes("A") == b.tobytes("A")
     return not _compare(address_of(a), address_of(b), a.nbytes)

@@ -34,8 +34,8 @@ address_of = _address_from_struct if _struct_is_known else _address_from_interfa
 
 
 def bounds_of(array: np.ndarray) -> tuple[int, int]:
-    """Where the bytes that an array touches begin and end (NumPy's own function asks for the interface, which hands the
-    memory out)."""
+    """Return the addresses where the bytes that an array touches begin and end. (NumPy's own function asks for the
+    array interface, which hands the memory out.)"""
     low = high = address_of(array)
     if not array.size:
         return low, high
@@ -71,7 +71,7 @@ class Extent:
 
     @classmethod
     def of_range(cls, low: int, high: int) -> Extent:
-        """That of the bytes from an address up to another."""
+        """Return the extent of a range of addresses."""
         extent = cls.__new__(cls)
         extent.listed = None
         extent.dense = True
@@ -80,7 +80,7 @@ class Extent:
         return extent
 
     def overlaps(self, other: Extent) -> bool:
-        """Whether a byte belongs to both."""
+        """Return whether a byte belongs to both extents."""
         if self.high <= other.low or other.high <= self.low:
             return False
         if self.dense and other.dense:
@@ -92,7 +92,7 @@ class Extent:
             return True
 
     def covers(self, other: Extent) -> bool:
-        """Whether every byte of the other certainly belongs to this one."""
+        """Return whether every byte of the other extent certainly belongs to this one."""
         if self.dense:
             return self.low <= other.low and other.high <= self.high
         return self.pattern == other.pattern
@@ -117,7 +117,7 @@ class _Interface:
 
 
 def may_repeat(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
-    """Whether strided elements overlap (never denied if they do)."""
+    """Return whether strided elements may overlap; True whenever they do."""
     reach = itemsize
     for stride, n in sorted((abs(stride), n) for stride, n in zip(strides, shape) if n > 1):
         if stride < reach:
@@ -127,7 +127,7 @@ def may_repeat(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> b
 
 
 def repeats_elements(array: np.ndarray) -> bool:
-    """Whether two elements of an array share memory: it was broadcast, or its windows slide."""
+    """Return whether two elements of an array share memory: it was broadcast, or its windows slide."""
     if array.flags.forc or not may_repeat(array.shape, array.strides, array.itemsize):
         return False
     places = np.zeros((), np.int64)
@@ -137,28 +137,28 @@ def repeats_elements(array: np.ndarray) -> bool:
 
 
 def memory_at(address: int, nbytes: int) -> np.ndarray:
-    """Bytes of memory of anybody's, which has to be kept alive by others."""
+    """Return a range of addresses as an array of bytes, which does not keep the memory alive."""
     return np.frombuffer(_bytes_type(nbytes).from_address(address), np.uint8)
 
 
 @functools.lru_cache(256)
 def _bytes_type(nbytes: int) -> Any:
-    """What ctypes takes for so many bytes: a class, whose making takes as long as copying 100 KiB."""
+    """Return the ctypes array type of this many bytes; making one takes as long as copying 100 KiB."""
     return ctypes.c_ubyte * nbytes
 
 
 def is_power_of_two(n: int) -> bool:
-    """Whether it is time to look through a growing collection of ``n`` things for dead ones."""
+    """Return whether ``n`` is a power of two: a growing collection is then searched for dead entries."""
     return n & (n - 1) == 0
 
 
 def place_of(view: np.ndarray) -> tuple[Any, ...]:
-    """Where an array lies, and what it takes its bytes for."""
+    """Return the address, shape, strides and dtype of an array."""
     return address_of(view), view.shape, view.strides, view.dtype
 
 
 def may_change(view: np.ndarray) -> bool:
-    """Whether somebody can write to a plain array, or to what it looks at."""
+    """Return whether any code can write to a plain array, or to its base."""
     array: Any = view
     while isinstance(array, np.ndarray):
         if array.flags.writeable:

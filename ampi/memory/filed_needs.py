@@ -1,4 +1,4 @@
-"""Many needs of one storage, in order.
+"""Many needs of one storage, indexed.
 
 Those that are contiguous become disjoint ranges of bytes, and those with gaps are filed by their pitch, by where they
 begin within it, and by address: a column of an array begins elsewhere within a row than any other column.
@@ -15,7 +15,7 @@ from .extents import Extent
 
 
 class Files:
-    """Many needs of one storage."""
+    """An index of many needs of one storage."""
 
     __slots__ = ("combs", "solid")
 
@@ -24,7 +24,7 @@ class Files:
         self.combs: dict[int, Comb] = {}
 
     def add(self, need: Extent) -> None:
-        """Enter a need."""
+        """Add a need."""
         if need.low == need.high:
             return
         if need.dense:
@@ -37,7 +37,7 @@ class Files:
         comb.add(need, teeth)
 
     def meets(self, extent: Extent) -> bool:
-        """Whether a byte of an extent is needed."""
+        """Return whether a byte of an extent is needed."""
         if extent.low == extent.high:
             return False
         teeth = None if extent.dense else Teeth(extent)
@@ -50,14 +50,14 @@ class Files:
         return False
 
     def _hits(self, extent: Extent, teeth: Teeth) -> bool:
-        """Whether an extent with gaps has bytes in one of the ranges."""
+        """Return whether an extent with gaps has bytes in one of the ranges."""
         for low, high in self.solid.between(extent.low, extent.high):
             if teeth.may_touch(low, high) and extent.overlaps(Extent.of_range(low, high)):
                 return True
         return False
 
     def drop(self, extent: Extent) -> None:
-        """The bytes of an extent are not needed any more; with gaps: the need that is just these bytes."""
+        """Remove the bytes of an extent; of one with gaps, only the need that has exactly these bytes."""
         if not extent.dense:
             teeth = Teeth(extent)
             if teeth.pitch in self.combs:
@@ -75,7 +75,7 @@ class Files:
             del self.combs[comb.pitch]
 
     def is_empty(self) -> bool:
-        """Whether there is none left."""
+        """Return whether there are no needs."""
         return not self.combs and self.solid.is_empty()
 
 
@@ -112,12 +112,12 @@ class Ranges:
                 ends[high] = end
 
     def meets(self, low: int, high: int) -> bool:
-        """Whether one of the integers from ``low`` up to ``high`` is in the set."""
+        """Return whether one of the integers from ``low`` up to ``high`` is in the set."""
         k = self._ends.bisect_left(high) - 1
         return k >= 0 and self._ends.peekitem(k)[1] > low
 
     def between(self, low: int, high: int) -> Iterator[tuple[int, int]]:
-        """The ranges which have some of the integers from ``low`` up to ``high``."""
+        """Iterate over the ranges that contain some of the integers from ``low`` up to ``high``."""
         ends = self._ends
         k = ends.bisect_right(low) - 1
         if k >= 0:
@@ -128,7 +128,7 @@ class Ranges:
             yield start, ends[start]
 
     def is_empty(self) -> bool:
-        """Whether it has no elements."""
+        """Return whether the set is empty."""
         return not self._ends
 
 
@@ -156,13 +156,13 @@ class Teeth:
         self.width = min(width, pitch)
 
     def may_touch(self, low: int, high: int) -> bool:
-        """Whether a byte of a range of addresses lies in a tooth, were the comb infinite."""
+        """Return whether a range of addresses meets a tooth of the infinitely continued comb."""
         after = (low - self.phase) % self.pitch
         return after < self.width or after + high - low > self.pitch
 
 
 class Comb:
-    """Needs with gaps of one pitch."""
+    """Needs with gaps that have one pitch."""
 
     __slots__ = ("_phases", "columns", "pitch")
 
@@ -172,13 +172,13 @@ class Comb:
         self._phases = Ranges()  # where teeth have been
 
     def add(self, need: Extent, teeth: Teeth) -> None:
-        """Enter a need."""
+        """Add a need."""
         self._phases.add(teeth.phase, teeth.phase + teeth.width)
         column = self.columns.at(teeth.phase, teeth.width, Spread)
         column.at(need.low, need.high - need.low, dict)[need.pattern] = need
 
     def discard(self, need: Extent, teeth: Teeth) -> None:
-        """Drop a need, if it is there."""
+        """Remove a need, if it is present."""
         column = self.columns.get(teeth.phase)
         needs = None if column is None else column.get(need.low)
         if needs is not None and needs.pop(need.pattern, None) is not None and not needs:
@@ -187,7 +187,7 @@ class Comb:
                 del self.columns[teeth.phase]
 
     def near(self, extent: Extent, teeth: Teeth | None) -> Iterator[Extent]:
-        """The needs that an extent may overlap."""
+        """Iterate over the needs that an extent may overlap."""
         phase, width = extent.low, extent.high - extent.low
         if teeth is not None:
             phase, width = (teeth.phase, teeth.width) if teeth.pitch % self.pitch == 0 else (0, self.pitch)
@@ -205,10 +205,10 @@ class Comb:
 
 
 class Spread(SortedDict):
-    """Things that lie in ranges, by where these begin."""
+    """Ranges with values, by where they begin."""
 
     def at(self, low: int, length: int, make: Any) -> Any:
-        """The thing whose ranges begin at a place, made if there is none; one of them is so long."""
+        """Return the value of the ranges that begin at a place, made if there is none; one of them has this length."""
         self.longest = max(getattr(self, "longest", 0), length)
         found = self.get(low)
         if found is None:
@@ -216,6 +216,6 @@ class Spread(SortedDict):
         return found
 
     def near(self, low: int, high: int) -> Iterator[Any]:
-        """The things of which a range may meet this one."""
+        """Iterate over the values with a range that may meet this one."""
         for start in self.irange(low - self.longest, high, (False, False)):
             yield self[start]

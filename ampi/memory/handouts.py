@@ -1,4 +1,4 @@
-"""Memory that code outside ampi may write: saved before it is handed out, and checked by checksums.
+"""Memory that code outside ampi may write: needed values are saved before it is handed out, and checksums find changes.
 
 What ampi computes, receives and assigns is announced (`tape.overwrite`).  Code that has got the address of an array's
 memory can write to it without a word: through a buffer, a plain view, a pointer.  Two things would then be wrong in a
@@ -27,7 +27,7 @@ from .storages import Storage, TrackedArray, address_of, memory_at, storage_of
 
 
 def checksum(array: np.ndarray) -> int:
-    """A checksum of the bytes of an array's elements."""
+    """Return a checksum of the bytes of an array's elements."""
     if not array.flags.forc:
         array = array.copy(order="K")
     return _checksum_at(address_of(array), array.nbytes)
@@ -38,9 +38,9 @@ def _checksum_at(address: int, nbytes: int) -> int:
 
 
 def checksum_of_bytes(flat: np.ndarray) -> int:
-    """A CRC; of many bytes that of the sums of all rows and all columns of a table of them, in words, which is several
-    times as fast, and differs wherever words of a single row, or of a single column, do; and where all numbers of a row
-    have the other sign, for these are no even number."""
+    """Return a CRC; of many bytes, that of the sums of all rows and columns of a table of words. This is several times
+    as fast, and detects every change within a single row or column, and a change of sign of all numbers of a row (their
+    count is odd)."""
     rows = len(flat) // _ROW
     if rows < _FEW:
         return zlib.crc32(flat)  # type: ignore[arg-type]
@@ -56,7 +56,7 @@ _ROW, _FEW = 2040, 8
 
 
 def unsettle(storage: Storage, array: np.ndarray | None) -> None:
-    """An operation announces that it is about to write a guarded storage: all of an array (None: some of it)."""
+    """Announce a write to all of an array (None: to some part) of a guarded storage."""
     if array is None or array.nbytes < storage.nbytes:
         if storage.tape is not None:
             look(storage, array)
@@ -64,13 +64,13 @@ def unsettle(storage: Storage, array: np.ndarray | None) -> None:
 
 
 def settle(storage: Storage) -> None:
-    """A guarded storage has been written by an operation that announced it."""
+    """Note the checksum of a guarded storage after an announced write."""
     if storage.tape is not None and not _is_foreign(storage):
         storage.baseline = storage.tape, _checksum_at(storage.address, storage.nbytes), where_called()
 
 
 def settle_all(arrays: Sequence[Any]) -> None:
-    """Arrays have been written by an operation that announced it."""
+    """Note the checksums of arrays after an announced write."""
     for array in arrays:
         storage = storage_of(array) if isinstance(array, np.ndarray) else None
         if storage is not None and storage.guard:
@@ -82,7 +82,7 @@ def _is_foreign(storage: Storage) -> bool:
 
 
 def look(storage: Storage, array: np.ndarray | None) -> None:
-    """A guarded storage that carries derivatives is about to be read.
+    """Check a guarded storage that carries derivatives before it is read.
 
     Raises
     ------
@@ -117,7 +117,7 @@ class Note:
         self.where = where_called()
 
     def verify(self) -> None:
-        """Raise unless the array holds what it held."""
+        """Raise unless the array is unmodified."""
         if checksum(self.view) != self.checksum:
             storage = storage_of(self.view)
             raise ActivityError(
@@ -130,7 +130,7 @@ class Note:
 
 
 def describe(storage: Storage | None, array: np.ndarray | None) -> str:
-    """An array in words, with the names that the callers' variables give it."""
+    """Describe an array in words, with the names of the callers' variables."""
     names: list[str] = []
     frame: Any = sys._getframe(1)
     while storage is not None and frame is not None:

@@ -1,4 +1,4 @@
-"""What a copy of an array has to keep: the layout in memory, and the behaviour of its class."""
+"""Copies of arrays: layout in memory, and classes whose arrays compute differently."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _BEHAVE_AS_ARRAYS = (np.ndarray, np.memmap, np.recarray)
 
 @functools.cache
 def behaves_otherwise(cls: type) -> bool:
-    """Whether arrays of a class compute otherwise than plain ones (masked arrays, matrices, quantities with units)."""
+    """Return whether arrays of a class compute differently from plain ones (masked arrays, matrices, units)."""
     above = cls.__mro__[: cls.__mro__.index(np.ndarray)]
     return any(not _BEHAVIOUR.isdisjoint(vars(base)) for base in above if base not in _BEHAVE_AS_ARRAYS)
 
 
 def require_plain_class(cls: type) -> None:
-    """Raise if a copy as an `ampi.ndarray` would compute otherwise than an array of a class."""
+    """Raise if a copy as an `ampi.ndarray` would compute differently from an array of a class."""
     if behaves_otherwise(cls):
         instead = (
             "pass its numbers (x.data, or x.filled(...)), and take its mask into account inside the function: "
@@ -44,7 +44,7 @@ def require_plain_class(cls: type) -> None:
 
 
 def memory_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:
-    """The axes from the slowest to the quickest one, as NumPy's iterator sorts them: strides of zero say nothing."""
+    """Return the axes from the slowest to the fastest, as NumPy's iterator sorts them; strides of zero do not count."""
     lengths = [0 if n == 1 else abs(stride) for n, stride in zip(shape, strides)]
     quickest_first: list[int] = []
     for axis in reversed(range(len(lengths))):
@@ -60,7 +60,7 @@ def memory_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:
 
 
 def alike(cls: type, source: np.ndarray) -> tuple[Any, Any]:
-    """A new array of a class for the values of another one, and the array that owns its memory (itself, mostly).
+    """Return a new array of a class for the values of another, and the array that owns its memory (mostly itself).
 
     A program sees the same of both: contiguity, the order of axes and of elements in memory, and which axes reshaping
     joins without a copy.  Gaps between elements become as small as that allows, and elements that the source repeats
@@ -80,7 +80,7 @@ def alike(cls: type, source: np.ndarray) -> tuple[Any, Any]:
 
 
 def laid_out_copy(source: Any) -> np.ndarray:
-    """A plain copy, laid out as `alike` does."""
+    """Return a plain copy with the layout of `alike`."""
     source = np.asarray(source)
     copy, _ = alike(np.ndarray, source)
     copy[...] = source
@@ -88,7 +88,7 @@ def laid_out_copy(source: Any) -> np.ndarray:
 
 
 def _distinct_strides(source: np.ndarray) -> tuple[int, ...]:
-    """Strides for the shape of an array that are in the same relations as its own, with small gaps."""
+    """Return strides for the shape of an array that are related as its own are, with small gaps."""
     shape, given, itemsize = source.shape, source.strides, source.itemsize
     strides = [itemsize] * source.ndim
     extent = 0  # of the axes so far
@@ -113,7 +113,7 @@ def _distinct_strides(source: np.ndarray) -> tuple[int, ...]:
 
 
 def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
-    """Whether the elements follow one another in C or Fortran order."""
+    """Return whether the elements are contiguous in C or Fortran order."""
     long = [(n, stride) for n, stride in zip(shape, strides) if n != 1]
     if 0 in shape:
         return True

@@ -1,4 +1,4 @@
-"""All tracked arrays that exist, found through Python's garbage collector.
+"""All live tracked arrays, found through Python's garbage collector.
 
 Messages from ``MPI.BOTTOM`` name memory by its address alone; arrays that look there have to be found. Nothing else
 needs a list of all arrays, so none is kept: arrays would pay for it whenever they are made.
@@ -19,7 +19,7 @@ _UNUSED = 100  # collections of more than the youngest objects without a look, a
 
 
 class _LiveArrays:
-    """Keeps what the last look at all objects found; afterwards only young objects can be new.
+    """A cache of the tracked arrays that the last search found; afterwards only young objects can be new.
 
     An object is made in the collector's generation 0 and becomes old (generation 2) in a collection of generation 1 or
     2. What is young when one of these begins is added to what is known.
@@ -53,7 +53,7 @@ class _LiveArrays:
         gc.freeze = noted
 
     def collected(self, phase: str, info: dict[str, Any]) -> None:
-        """The collector's callback."""
+        """Add young arrays before a collection makes them old (a callback of the collector)."""
         if phase == "stop" or info["generation"] == 0 or self.known is None:
             return
         self.unused += 1
@@ -66,7 +66,7 @@ class _LiveArrays:
             self.room = 2 * len(self.known) + 1000
 
     def take(self) -> list[TrackedArray]:
-        """All tracked arrays; some more than once."""
+        """Return all tracked arrays; some more than once."""
         if self.frozen is None:
             thawed = gc.get_freeze_count() > 0
             if thawed:
@@ -94,13 +94,13 @@ def _alive(references: list[weakref.ref[TrackedArray]]) -> list[TrackedArray]:
 
 
 def _young() -> list[TrackedArray]:
-    """Tracked arrays in generations 0 and 1."""
+    """Return the tracked arrays in generations 0 and 1."""
     kinds = _kinds()
     return [item for age in (0, 1) for item in gc.get_objects(generation=age) if type(item) in kinds]
 
 
 def _kinds() -> set[type]:
-    """`TrackedArray` and all classes derived from it, but for that of memory which scalars show."""
+    """Return `TrackedArray` and all classes derived from it, except `Pool`."""
     kinds: set[type] = {TrackedArray}
     pending = [TrackedArray]
     while pending:
@@ -114,7 +114,7 @@ _live: _LiveArrays | None = None
 
 
 def tracked_arrays() -> list[TrackedArray]:
-    """All tracked arrays that exist; some more than once."""
+    """Return all live tracked arrays; some more than once."""
     global _live
     if _live is None:
         _live = _LiveArrays()

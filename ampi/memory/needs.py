@@ -1,4 +1,4 @@
-"""Which bytes of a storage a tape still needs: interval sets, so that an overwrite does not look at all needs.
+"""The bytes of a storage that a tape still needs: interval sets, so that an overwrite does not search all needs.
 
 A few needs are looked at one by one.  Where there are more they are filed (`filed_needs`), which is imported then.
 """
@@ -17,7 +17,7 @@ FEW = 16
 
 
 class Needs(dict[tuple, Extent]):
-    """What a tape needs of a storage: the extents by pattern, for as long as all of each is needed.
+    """The needs of a tape for a storage: extents by pattern, as long as all of each is needed.
 
     `meets` and `drop` see those which have been entered since the last call of one of them.
     """
@@ -31,7 +31,7 @@ class Needs(dict[tuple, Extent]):
         self._keyed: dict[tuple, int] = {}  # bytes that have been saved since of some elements
 
     def enter(self, extent: Extent) -> Extent:
-        """The bytes of an extent are needed; gives the one that stands for these."""
+        """Note that the bytes of an extent are needed; return the extent that represents them."""
         if self._saved:
             self._saved.clear()
         if self._keyed:
@@ -39,7 +39,7 @@ class Needs(dict[tuple, Extent]):
         return self.setdefault(extent.pattern, extent)
 
     def meets(self, extent: Extent) -> bool:
-        """Whether a byte of an extent is needed, and has not been saved since."""
+        """Return whether a byte of an extent is needed and has not been saved since."""
         if extent.pattern in self:
             return True
         if extent.pattern in self._saved:  # a part of what is needed, written again and again
@@ -55,7 +55,7 @@ class Needs(dict[tuple, Extent]):
         return self._files.meets(extent)
 
     def drop(self, extent: Extent) -> None:
-        """The bytes of an extent, some of which were needed, have been saved."""
+        """Note that the bytes of an extent, some of which were needed, have been saved."""
         for need in self.values():
             need.listed = None  # who needs it again has to enter it
         if self._files is None and len(self) > FEW:
@@ -75,7 +75,8 @@ class Needs(dict[tuple, Extent]):
             self._files = None
 
     def saves_all(self, extent: Extent, part: int, whole: int) -> bool:
-        """Whether ``part`` bytes of some elements more would be as much as all that there are: these are saved then."""
+        """Return whether saving ``part`` bytes of single elements again would reach the ``whole``, which is then saved
+        at once."""
         if extent.pattern not in self._keyed:
             self._keyed[extent.pattern] = part
             return False
@@ -83,20 +84,20 @@ class Needs(dict[tuple, Extent]):
         return self._keyed[extent.pattern] >= whole
 
     def meets_range(self, low: int, high: int) -> bool:
-        """Whether one of some bytes is needed by something without gaps."""
+        """Return whether a contiguous need contains one of these bytes."""
         if self._files is None:
             self._files = _new_files()
         self._file()
         return self._files.solid.meets(low, high)
 
     def cut(self, extent: Extent) -> None:
-        """`drop`, for bytes that may be a part of something that is needed."""
+        """`drop` for bytes that may be a part of a need."""
         if self._files is None:
             self._files = _new_files()
         self.drop(extent)
 
     def is_empty(self) -> bool:
-        """Whether nothing is needed any more."""
+        """Return whether nothing is needed any more."""
         return not self and self._files is None
 
     def _file(self) -> None:

@@ -1,4 +1,4 @@
-"""Regions: where arrays lie inside the storages of their memory."""
+"""Regions: the places of arrays in their storages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SLOT = 8
 
 
 class Region:
-    """Where an array lies in its storage.
+    """The place of an array in its storage: offset, shape, strides and dtype.
 
     ``steps``, ``offsets`` and ``numbers`` are what `tape.elements` finds elements by, once they have been computed.
     """
@@ -35,7 +35,7 @@ class Region:
 
     @classmethod
     def all_of(cls, storage: Storage, array: np.ndarray) -> Region:
-        """That of an array which begins with its storage."""
+        """Return the region of an array that begins with its storage."""
         region = cls.__new__(cls)
         region.storage = storage
         region.offset = 0
@@ -46,11 +46,11 @@ class Region:
 
     @property
     def place(self) -> tuple[Any, ...]:
-        """Equal for regions that name the same elements of the same storage in the same order."""
+        """A key that is equal for regions with the same elements of the same storage in the same order."""
         return self.storage, self.offset, self.shape, self.strides, self.dtype
 
     def view(self, block: np.ndarray) -> np.ndarray:
-        """This region of a block of bytes that has the storage's layout (of its shadow, if that has slots)."""
+        """View this region in a block of bytes with the storage's layout (in its shadow, if that has slots)."""
         if self.storage.packed:
             return self._slots(block)
         try:
@@ -61,7 +61,7 @@ class Region:
             return np.empty(self.shape, self.dtype)
 
     def _slots(self, block: np.ndarray) -> np.ndarray:
-        """The slots of the elements' first bytes."""
+        """View the slots of the elements' first bytes."""
         if self.dtype.kind == "c":
             raise ActivityError("packed bytes are looked at as complex numbers; unpack them: datatype.Unpack(...)")
         if 0 in self.shape:
@@ -70,7 +70,7 @@ class Region:
         return np.ndarray(self.shape, np.float64, block, SLOT * self.offset, strides)
 
     def field(self, name: str) -> Region:
-        """The region of one field of structured elements."""
+        """Return the region of one field of structured elements."""
         dtype, offset = self.dtype.fields[name][:2]  # type: ignore[index]
         region = Region.__new__(Region)
         region.storage = self.storage
@@ -82,7 +82,7 @@ class Region:
         return region
 
     def is_all_ordinary(self) -> bool:
-        """Whether it has as many elements as its storage, and that is memory of the ordinary kind."""
+        """Return whether the region has as many bytes as its storage, and that is ordinary memory."""
         storage = self.storage
         return self.nbytes == storage.nbytes and not (storage.packed or storage.volatile or storage.elsewhere)
 

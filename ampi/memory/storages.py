@@ -58,7 +58,7 @@ class Storage:
     serial : int
         Storages in the order in which they were made.
     packed : int
-        Whether the block is memory of bytes into which elements may have been packed; then its shadow has a double for
+        True if the block is memory of bytes into which elements may have been packed; then its shadow has a double for
         each byte, the adjoint of the real number that begins there.  `RECEIVED`: by whoever sent them; `PACKED`: here.
     """
 
@@ -77,7 +77,7 @@ class Storage:
         "volatile",
     )
     elsewhere = False
-    """Whether it is another rank's memory, whose adjoint is there."""
+    """True if it is another rank's memory, whose adjoint is there."""
 
     def __init__(self, address: int, nbytes: int) -> None:
         self.address = address
@@ -103,7 +103,7 @@ RECEIVED, PACKED = 1, 2
 class TrackedArray(np.ndarray):
     """Base class of `ampi.ndarray`: an array that remembers its storage and region once they have been looked up.
 
-    ``_message`` is for the floors above: how the array is sent, once it has been.  ``_node`` is that of scalars which
+    ``_message`` is for other rooms: how the array is sent, once it has been.  ``_node`` is that of scalars which
     stand on a tape as variables (see `tape.elements`): value, number of the variable (None: a constant), and reference
     to the tape.
     """
@@ -124,14 +124,14 @@ set_node = TrackedArray._node.__set__  # type: ignore[attr-defined]
 
 
 def forget_region(array: TrackedArray) -> None:
-    """The array may look at other elements than before."""
+    """Forget the cached region of an array, which may have changed."""
     for slot in (TrackedArray._message, TrackedArray._region):
         with contextlib.suppress(AttributeError):
             slot.__delete__(array)  # type: ignore[attr-defined]
 
 
 def forget_node(array: TrackedArray) -> None:
-    """A scalar is from now on what lies in its memory, and no variable any more."""
+    """Turn a scalar that is a variable of a tape into one whose value is in its memory."""
     if hasattr(array, "_node"):
         storage_of(array)
         TrackedArray._node.__delete__(array)  # type: ignore[attr-defined]
@@ -156,7 +156,7 @@ _foreign: list[tuple[Storage, Callable[[], Any]]] = []
 
 
 def storage_of(array: Any, create: bool = False) -> Storage | None:
-    """The storage of the memory an array looks at; None if nobody tracks that memory.
+    """Return the storage of the memory of an array; None if that is not tracked.
 
     Memory is tracked if an `ampi.ndarray` is, or has been, in the array's chain of bases.
 
@@ -165,7 +165,7 @@ def storage_of(array: Any, create: bool = False) -> Storage | None:
     array : numpy.ndarray
         Any array or view, of whatever class.
     create : bool
-        Start to track the memory if nobody does (what `Tape.watch` and `ampi.ndarray` do).
+        Start to track the memory if it is not tracked (as `Tape.watch` and `ampi.ndarray` do).
     """
     if isinstance(array, TrackedArray):
         try:
@@ -182,7 +182,7 @@ def storage_of(array: Any, create: bool = False) -> Storage | None:
 
 
 def _entered(scalar: TrackedArray) -> Storage:
-    """The storage of a scalar that was a variable of a tape so far, and into which the variable's value goes."""
+    """Return the storage of a scalar that was a variable of a tape, after storing the value of the variable there."""
     with _lock:
         try:
             return scalar._storage
@@ -201,7 +201,7 @@ _lock = threading.RLock()  # of what is known of memory: two threads that see so
 
 
 def _seen_first(owner: TrackedArray) -> Storage:
-    """The storage of an array that owns its memory and has none yet, or had none a moment ago."""
+    """Return the storage of an array that owns its memory; made unless another thread has just made it."""
     with _lock:
         try:
             return owner._storage
@@ -282,7 +282,7 @@ def _find_foreign(array: np.ndarray, owner: np.ndarray, create: bool) -> Storage
 
 
 def arrays_of_blocks() -> list[np.ndarray]:
-    """An array on each block of tracked memory that no tracked array owns."""
+    """Return an array on each block of tracked memory that no tracked array owns."""
     owned = [owner() for _, owner in list(_owned.values())]
     with _lock:
         foreign = [memory_at(storage.address, storage.nbytes) for storage, alive in _foreign if alive() is not None]
@@ -290,7 +290,7 @@ def arrays_of_blocks() -> list[np.ndarray]:
 
 
 def track_block(storage: Storage, alive: Callable[[], Any]) -> Storage:
-    """Track a block of memory that no array owns; until ``alive()`` is None."""
+    """Track a block of memory that no array owns, until ``alive()`` is None."""
     with _lock:
         _insert_foreign(storage, alive)
     return storage
@@ -320,18 +320,18 @@ def _forget_foreign(k: int) -> None:
 
 
 def looks_at(array: TrackedArray, others: Iterable[np.ndarray]) -> bool:
-    """Whether what NumPy gave is a view of the memory of one of these arrays, be it of no elements."""
+    """Return whether a result of NumPy is a view of the memory of one of these arrays, even of no elements."""
     storage = storage_of(array)
     return any(storage_of(other) is storage for other in others)
 
 
 def is_unseen(array: Any) -> bool:
-    """Whether an array is tracked memory of its own at which nobody has looked yet."""
+    """Return whether an array is tracked memory of its own whose storage has not been looked up yet."""
     return isinstance(array, TrackedArray) and array.base is None and not hasattr(array, "_storage")
 
 
-def is_nobodys(array: np.ndarray) -> bool:
-    """Whether memory that nobody tracks is seen to be that at a glance: the array's own, of no other array."""
+def is_surely_untracked(array: np.ndarray) -> bool:
+    """Return whether it is obvious that the memory of an array is not tracked: it is its own, and has no storage."""
     if array.base is not None:
         return False
     if isinstance(array, TrackedArray):
@@ -369,46 +369,46 @@ _record_type: type[TrackedArray] = TrackedArray
 
 
 at_first_structured: list[Callable[[], None]] = []
-"""For the floors above: called once, when a structured array becomes one of ours."""
+"""Called once, when a structured array becomes a tracked one; other rooms register functions here."""
 
 
 def note_structured() -> None:
-    """A structured array becomes one of ours."""
+    """Note that a structured array becomes a tracked one."""
     while at_first_structured:
         at_first_structured.pop()()
 
 
-_told: list[Callable[[type[TrackedArray]], None]] = []
+_registered: list[Callable[[type[TrackedArray]], None]] = []
 
 
 def for_array_types(then: Callable[[type[TrackedArray]], None]) -> None:
-    """For the floors above, before there are the classes of tracked arrays and scalars: called with each of them."""
-    _told.append(then)
+    """Register a function that is called with each class of tracked arrays and scalars once it exists."""
+    _registered.append(then)
 
 
 def set_array_type(cls: type[TrackedArray]) -> None:
-    """Tell this floor which class tracked arrays have (`ampi.ndarray`)."""
+    """Register the class of tracked arrays (`ampi.ndarray`)."""
     global _array_type
     _array_type = cls
-    for then in _told:
+    for then in _registered:
         then(cls)
 
 
 def array_type() -> type[TrackedArray]:
-    """The class of tracked arrays."""
+    """Return the class of tracked arrays."""
     return _array_type
 
 
 def set_scalar_types(scalar: type[TrackedArray], record: type[TrackedArray]) -> None:
-    """Tell this floor which classes tracked scalars and structured elements have (those of `ampi.arrays.scalars`)."""
+    """Register the classes of tracked scalars and structured elements (those of `ampi.arrays.scalars`)."""
     global _scalar_type, _record_type
     _scalar_type, _record_type = scalar, record
-    for then in _told:
+    for then in _registered:
         then(scalar)
 
 
 def is_scalar(x: Any) -> bool:
-    """Whether this is what NumPy would give as a scalar, and not a 0-d array."""
+    """Return whether this is a tracked scalar, and not a 0-d array."""
     return type(x) is _scalar_type
 
 
@@ -418,12 +418,13 @@ _new = np.ndarray.__new__
 
 
 def is_numpys(x: Any) -> bool:
-    """Whether this is a floating-point number of NumPy's own, and no tracked one (which `isinstance` does not tell)."""
+    """Return whether this is one of NumPy's own floating-point numbers, and not a tracked one (`isinstance` cannot
+    tell)."""
     return issubclass(type(x), np.inexact)
 
 
 def scalar(number: np.inexact) -> TrackedArray:
-    """A number as a tracked scalar."""
+    """Return a number as a tracked scalar."""
     memory = np.asarray(number)
     _set_flags(memory, False)
     made = memory.view(_array_type)
@@ -432,7 +433,7 @@ def scalar(number: np.inexact) -> TrackedArray:
 
 
 def variable(number: np.floating, node: tuple) -> TrackedArray:
-    """A new number as a scalar that stands on a tape as a variable; its memory is the number's."""
+    """Return a new number as a tracked scalar that is a variable of a tape; its memory is the number's."""
     made = _new(_array_type, (), number.dtype, number)  # type: ignore[arg-type]
     _set_class(made, _scalar_type)
     set_node(made, node)
@@ -440,43 +441,44 @@ def variable(number: np.floating, node: tuple) -> TrackedArray:
 
 
 class Fresh(TrackedArray):
-    """A new array, which has not got its class yet."""
+    """A new array before it gets its class."""
 
     __slots__ = ()
     __setattr__ = object.__setattr__  # which is the quicker one
 
 
 class Pool(Fresh):
-    """Memory for the numbers of scalars.  (Views of theirs must not take it for an array like themselves.)"""
+    """Memory for the numbers of scalars. (Views of it must not take it for an array of their own class.)"""
 
     __slots__ = ()
 
 
 def as_scalar(array: TrackedArray) -> TrackedArray:
-    """A new 0-d array, which nobody else has seen, turned into a scalar."""
+    """Turn a new 0-d array, which no other code has seen, into a scalar."""
     _set_flags(array, False)
     _set_class(array, _scalar_type)
     return array
 
 
 def as_record(view: TrackedArray) -> TrackedArray:
-    """A new 0-d view of structured elements turned into an element."""
+    """Turn a new 0-d view of structured elements into an element."""
     _set_class(view, _record_type)
     return view
 
 
 def is_record(x: Any) -> bool:
-    """Whether this is what NumPy would give as a structured element (`numpy.void`), and not a 0-d array."""
+    """Return whether this is a tracked structured element (as `numpy.void`), and not a 0-d array."""
     return type(x) is _record_type
 
 
 def as_array(view: TrackedArray) -> None:
-    """A view whose class was taken from the scalar at which it looks: it is an array."""
+    """Give a view, which has the class of the scalar that it views, the class of arrays."""
     _set_class(view, _array_type)
 
 
 def writable(x: np.ndarray) -> np.ndarray:
-    """The memory of an array, as `plain`; that of a scalar, which is new and nobody has seen yet, to be written."""
+    """Return the memory of an array, as `plain` does; that of a new scalar, which no other code has seen, made
+    writable."""
     if not is_scalar(x):
         return plain(x)
     forget_node(x)  # type: ignore[arg-type]
@@ -490,7 +492,7 @@ def writable(x: np.ndarray) -> np.ndarray:
 
 
 def tracked(array: Any) -> TrackedArray:
-    """The same memory as an `ampi.ndarray`, tracked from now on (no copy of an existing array)."""
+    """Return the same memory as an `ampi.ndarray`, tracked from now on (an existing array is not copied)."""
     array = np.asanyarray(array)
     if array.dtype.names:
         note_structured()
@@ -501,7 +503,8 @@ def tracked(array: Any) -> TrackedArray:
 
 
 def tracked_copy(value: Any) -> TrackedArray:
-    """A new `ampi.ndarray` with the values of an array, laid out alike, in memory of its own; of a number a scalar."""
+    """Return a new `ampi.ndarray` with the values and layout of an array, in memory of its own; for a number a
+    scalar."""
     source = np.asarray(value)
     if source is not value and isinstance(value, np.ndarray) and not isinstance(value, TrackedArray):
         require_plain_class(type(value))
@@ -519,7 +522,7 @@ def tracked_copy(value: Any) -> TrackedArray:
 
 
 def wrapped(result: Any) -> Any:
-    """What NumPy computed, as the user gets it: arrays as `ampi.ndarray`, floating-point scalars as tracked ones.
+    """Return a result of NumPy with arrays as `ampi.ndarray` and floating-point scalars as tracked scalars.
 
     Integer and boolean scalars stay what they are: they index, count and decide, and carry no derivative.
     """
@@ -558,7 +561,7 @@ def dtype_of_memory(array: np.ndarray) -> np.dtype | None:
 
 
 def carries_derivatives(dtype: np.dtype) -> bool:
-    """Whether values of a dtype can carry derivatives: floating-point or complex, alone or in a field."""
+    """Return whether values of a dtype can carry derivatives: floating-point or complex, alone or in a field."""
     if dtype.names is not None:
         return any(carries_derivatives(dtype[name]) for name in dtype.names)
     if dtype.subdtype is not None:

@@ -61,7 +61,7 @@ LONGEST = 1 << 14
 ROOM = 128
 """Scalars for which there is memory in one piece."""
 LINE_IS_HOT = 50_000
-"""Variables made by one line of the program, from which on it is said that a kernel would be faster."""
+"""Variables made by one line of the program, after which a warning says that a kernel would be faster."""
 SAMPLE = 4096  # variables after which one looks which line makes them
 FEW, MANY = 50_000, 200_000
 """Numbers that Python itself sweeps before that is compiled: where Numba has been imported, and where it has not."""

@@ -51,7 +51,7 @@ class Push:
     ----------
     tape : Tape
     state : dict
-        What the floors above keep.
+        Data of other rooms.
     after : list of numpy.ndarray
         The values that the present record's ``arrays_after`` had when its operation had run.
     at_last : list of callable

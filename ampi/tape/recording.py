@@ -178,7 +178,7 @@ def leave(tape: Any) -> bool:
     Returns
     -------
     bool
-        Whether this is the thread and the place where it was to end.
+        True if this is the thread and the place where it was to end.
     """
     here = scope_now()
     in_order = here is tape.scope and here.thread == get_ident()

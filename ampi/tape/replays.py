@@ -28,9 +28,9 @@ class Book:
     entries : list
         Pairs of the name of what was called and what came out, as lists.
     follows : bool
-        Whether the step runs again, and is to see this.
+        True if the step runs again, and is to see this.
     recorded : bool
-        Whether the step is recorded while it runs.
+        True if the step is recorded while it runs.
     """
 
     __slots__ = ("_at", "entries", "follows", "recorded")

@@ -27,7 +27,7 @@ MOST_PENDING = 16  # undos of one storage that a sweep puts off
 
 
 class _Noted(dict):
-    """Shadows by their storages, which says of each new one."""
+    """A dictionary of shadows that reports each new one."""
 
     def __init__(self, note: Callable[[Storage], None], known: dict[Storage, np.ndarray]) -> None:
         super().__init__(known)
@@ -40,13 +40,13 @@ class _Noted(dict):
 
 
 class Sweep:
-    """One reverse sweep of a tape: holds the shadows.
+    """One reverse sweep of a tape, and its shadows.
 
     Attributes
     ----------
     tape : Tape
     state : dict
-        What the floors above keep for the duration of a sweep (requests in flight, what the ranks agreed on).
+        Data of other rooms for the duration of a sweep (requests in flight, what the ranks agreed on).
     guards : dict
         For volatile storages: called each time before their adjoint is touched.
     around : Sweep or None
@@ -89,8 +89,7 @@ class Sweep:
             self._shadows, self._lent, self._views = around._shadows, around._lent, around._views
 
     def inside(self, tape: Tape) -> Sweep:
-        """A sweep of another tape, to be run by an adjoint of this one: it finds the shadows as they are, and leaves
-        in them what comes out."""
+        """Return a sweep of another tape, for an adjoint of this one to run: it shares the shadows."""
         return Sweep(tape, self)
 
     def at_end(self, callback: Callable[[BaseException | None], None]) -> None:
@@ -101,31 +100,31 @@ class Sweep:
         self._ends.append(callback)
 
     def has_shadow(self, region: Region) -> bool:
-        """Whether anything has been added to the region's storage yet; if not, its adjoint is zero."""
+        """Return whether anything has been added to the region's storage yet; if not, its adjoint is zero."""
         return region.storage in self._shadows
 
     def has_block(self, storage: Storage) -> bool:
-        """The same for all of a storage."""
+        """Return whether anything has been added to a storage's adjoint."""
         return storage in self._shadows
 
     def nbytes(self) -> int:
-        """Size of all shadows."""
+        """Return the size of all shadows."""
         return sum(block.nbytes for block in list(self._shadows.values()))
 
     def note_shadows(self, note: Callable[[Storage], None]) -> None:
-        """Have ``note(storage)`` called when a storage gets its shadow from now on."""
+        """Have ``note(storage)`` called for each new shadow from now on."""
         self._shadows = _Noted(note, self._shadows)
 
     def sizes(self) -> list[tuple[Storage, int]]:
-        """The storages that have shadows, and their sizes."""
+        """Return the storages that have shadows, and their sizes."""
         return [(storage, block.nbytes) for storage, block in list(self._shadows.items())]
 
     def shadow(self, region: Region) -> np.ndarray:
-        """The region's adjoint, in place; zeros at first use."""
+        """Return the region's adjoint, in place; zeros at first use."""
         return region.view(self.block(region.storage))
 
     def shadow_again(self, region: Region) -> np.ndarray:
-        """`shadow` for a region that many records have in common."""
+        """`shadow` for a region that many records have in common: the view is cached."""
         storage = region.storage
         views = self._views.get(storage)
         if views is None or storage.volatile:
@@ -136,7 +135,7 @@ class Sweep:
         return view
 
     def block(self, storage: Storage) -> np.ndarray:
-        """The adjoint of all of a storage, as bytes in place; zeros at first use."""
+        """Return the adjoint of a whole storage, as bytes, in place; zeros at first use."""
         if storage.volatile and storage in self.guards:
             self.guards[storage]()
         block = self._shadows.get(storage)
@@ -148,17 +147,17 @@ class Sweep:
         return block
 
     def new_block(self, storage: Storage) -> np.ndarray:
-        """Zeros for the adjoint of a storage: bytes of zero are the number zero in each dtype of its regions."""
+        """Allocate the adjoint of a storage. Bytes of zero are the number zero in each dtype of its regions."""
         return zeroed(size_of_block(storage))
 
     def reading(self, region: Region) -> np.ndarray:
-        """The region's adjoint, to be read and not to be kept."""
+        """Return the region's adjoint, to be read and not to be kept."""
         block = self._shadows.get(region.storage)
         return self.shadow(region) if block is None or region.storage.volatile else region.view(block)
 
     def last(self, region: Region, created: Sequence[Storage]) -> np.ndarray | None:
-        """The adjoint of memory that the operation of the present record has made, to be read and not to be kept: no
-        earlier one asks for it. None unless it is that of a whole storage, contiguous."""
+        """Return the adjoint of memory that the operation created, to be read and not to be kept: no earlier record
+        asks for it. None unless it is that of a whole storage, contiguous."""
         block = self._shadows.get(region.storage)
         if block is None or region.storage not in created or region.storage in self._kept:
             return None
@@ -167,8 +166,8 @@ class Sweep:
         return shadow if is_plain else None
 
     def begin_anew(self, region: Region, others: Sequence[Region]) -> np.ndarray | None:
-        """A new shadow that holds anything, for an adjoint that sets all of it; None unless the region is all of a
-        storage to which nothing has been added.  ``others``: the regions whose shadows the adjoint takes."""
+        """Return a new, uninitialised shadow for an adjoint that sets all of it; None unless the region is a whole
+        storage to which nothing has been added. ``others``: the regions whose shadows the adjoint takes."""
         storage = region.storage
         if storage in self._shadows or not region.is_all_ordinary():
             return None
@@ -183,8 +182,7 @@ class Sweep:
         return shadow
 
     def end(self, region: Region) -> None:
-        """The region's storage was passive before the operation of the present record: no earlier one asks for its
-        adjoint."""
+        """End the adjoint of a storage that was passive before the operation: no earlier record asks for it."""
         if region.storage.volatile or region.storage.elsewhere:
             self.zero(region)  # others know the shadow, and where it is
         else:
@@ -197,11 +195,11 @@ class Sweep:
         self._lent.discard(storage)
 
     def storages(self) -> set[Storage]:
-        """All memory that has a shadow."""
+        """Return all storages that have a shadow."""
         return set(self._shadows)
 
     def value(self, array: np.ndarray) -> np.ndarray:
-        """The values that an array (from `Tape.need`) had when the operation of this record ran: for an adjoint with
+        """Return the values that an array (from `Tape.need`) had when the operation ran, for an adjoint with
         ``reads_memory = False``, which finds memory in a later state.
 
         They are read from what was saved, where that is possible, and the memory put back otherwise.
@@ -221,7 +219,7 @@ class Sweep:
         return array
 
     def _values_after(self, arrays: Sequence[np.ndarray], undos: Sequence[Undo]) -> list[np.ndarray]:
-        """The values that arrays had after the operation of the next record, which has these undos."""
+        """Return the values that arrays had after the operation of the next record, which has these undos."""
         found = []
         for array in arrays:
             values = self.value(array)
@@ -233,7 +231,8 @@ class Sweep:
         return found
 
     def _verify(self, notes: Sequence[handouts.Note], after: Sequence[np.ndarray] | None) -> None:
-        """Compare what a record needs with what it needed; ``after``: what it needs as its operation left it."""
+        """Check that the values a record needs are unmodified; ``after``: those that it needs as its operation left
+        them."""
         if notes:
             self.put_back(list(self._pending))
         for note in notes:
@@ -241,7 +240,7 @@ class Sweep:
                 note.verify()
 
     def _defer(self, undos: Sequence[Undo]) -> None:
-        """Note that these undos are to be made before memory is read."""
+        """Queue undos, which are applied before the memory is read."""
         for undo in reversed(undos):
             pending = self._pending.setdefault(undo.storage, [])
             if undo.key is None:
@@ -251,14 +250,14 @@ class Sweep:
                 self._undo(undo.storage)
 
     def put_back(self, storages: Iterable[Storage | None]) -> None:
-        """For an adjoint with ``reads_memory = False`` that is about to read the memory of these storages: what they
-        held when the operation of this record ran."""
+        """Restore the memory of these storages to its state when the operation ran, for an adjoint with ``reads_memory
+        = False`` that is about to read it."""
         for storage in storages:
             if storage in self._pending:
                 self._undo(storage)
 
     def _undo(self, storage: Storage) -> None:
-        """Put a storage's memory back to what it was when the operation of the present record ran."""
+        """Restore a storage's memory to its state when the operation of the present record ran."""
         with swap_lock:
             self.claim(storage, [undo.extent for undo in self._pending[storage]])
             for undo in self._pending.pop(storage):
@@ -271,7 +270,7 @@ class Sweep:
                 self._swapped.append(undo)
 
     def _put_back(self, undo: Undo) -> None:
-        """Give memory the values that an undo has in a file, where they stay: what memory held is kept once for each
+        """Restore the values that an undo has in a file, where they stay. What memory held is saved once for each
         pattern of bytes, to restore it at the end."""
         known = self._patterns.setdefault(undo.storage, set())
         if undo.extent.pattern not in known:
@@ -280,7 +279,7 @@ class Sweep:
         undo.put_back()
 
     def claim(self, storage: Storage, extents: Sequence[Extent]) -> None:
-        """This sweep is about to put earlier values into memory: no other one may have done so."""
+        """Claim a storage before earlier values are put into it; raise if another sweep has claimed it."""
         if storage.swapped_by == (self,):
             return
         for other in storage.swapped_by:
@@ -294,18 +293,18 @@ class Sweep:
             self._claimed.append(storage)
 
     def has_swapped(self, storage: Storage, extents: Sequence[Extent]) -> bool:
-        """Whether this sweep has put earlier values into memory that overlaps any of these parts of a storage."""
+        """Return whether this sweep has put earlier values into memory that overlaps any of these extents."""
         mine = [undo.extent for undo in self._swapped if undo.storage is storage]
         return any(extent.overlaps(other) for extent in extents for other in mine)
 
     def wants(self, storage: Storage, extents: Sequence[Extent]) -> bool:
-        """Whether this sweep may read the present values of any of these parts of a storage."""
+        """Return whether this sweep may read the present values of any of these extents."""
         with needs_lock:
             needs = storage.needs.get(self.tape.reference)
             return needs is not None and any(needs.meets(extent) for extent in extents)
 
     def _begin(self) -> None:
-        """From here on no sweep of another thread may put earlier values into what this one reads."""
+        """Enter this sweep among those that run: no sweep of another thread may then change what this one reads."""
         with swap_lock:
             for other in _sweeping:
                 for undo in other._swapped if other.thread != self.thread else ():
@@ -316,7 +315,7 @@ class Sweep:
             _sweeping.append(self)
 
     def _restore(self) -> None:
-        """Put all memory back to what it was before the sweep."""
+        """Restore all memory to its state before the sweep."""
         while self._swapped:
             undo = self._swapped.pop()
             if undo.storage not in self.left:
@@ -330,13 +329,13 @@ class Sweep:
                 _sweeping.remove(self)
 
     def adopt(self, storage: Storage, block: np.ndarray) -> None:
-        """Have the adjoint of a storage in a given block of bytes."""
+        """Use a given block of bytes as the adjoint of a storage."""
         self._shadows[storage] = block
         self._views.pop(storage, None)
         self._lent.discard(storage)
 
     def take(self, region: Region) -> np.ndarray | None:
-        """The adjoint of memory that the operation overwrote: a copy, C-ordered; the shadow becomes zero there.
+        """Return a C-ordered copy of the adjoint of memory that the operation overwrote, and set it to zero there.
 
         None stands for zeros where nothing has been added to the storage.
         """
@@ -367,7 +366,8 @@ class Sweep:
             _add_repeated(shadow, self._shadows[region.storage], np.broadcast_to(value, shadow.shape))
 
     def add_once(self, region: Region, value: np.ndarray, kept: np.ndarray) -> None:
-        """`add`, of a contiguous array that belongs to nobody else, unless it is ``kept``."""
+        """`add` for a contiguous array that no other code holds, unless it is ``kept``: it may become the shadow
+        itself."""
         storage = region.storage
         if (
             storage in self._shadows
@@ -383,8 +383,8 @@ class Sweep:
             self.adopt(storage, np.ndarray(storage.nbytes, np.uint8, value.copy() if value is kept else value))
 
     def begin(self, region: Region, value: np.ndarray) -> None:
-        """`add`, of a value that stays as it is until the sweep has ended; without a pass over memory where the region
-        is all of a storage to which nothing has been added."""
+        """`add` for a value that is not modified until the sweep ends: it may become the shadow itself if the region is
+        a whole storage to which nothing has been added."""
         storage = region.storage
         if storage in self._shadows or not region.is_all_ordinary():
             self.add(region, value)
@@ -403,18 +403,19 @@ class Sweep:
         self.add(region, value)
 
     def zero(self, region: Region, key: Any = ...) -> None:
-        """The adjoint of memory overwritten by a constant (of ``region[key]`` only, where a key is given)."""
+        """Set the adjoint of memory overwritten by a constant to zero (of ``region[key]`` only, where a key is
+        given)."""
         if region.storage in self._shadows:
             self.shadow(region)[key] = 0
 
     def result(self, region: Region) -> np.ndarray:
-        """The adjoint of an independent at its place on the tape: in place, if nothing will be added to it."""
+        """Return the adjoint of an independent at its place on the tape: in place, if nothing will be added to it."""
         shadow = self.shadow(region)
         return shadow if region.storage in self._given_away else shadow.copy(order="K")
 
     def _last_of_all(self) -> set[Storage]:
-        """The storages whose shadows are results as they are: declared independent, as a whole and once, before
-        anything else was recorded."""
+        """Return the storages whose shadows are results without a copy: those declared independent, as a whole and
+        once, before anything else was recorded."""
         watched = Counter(region.storage for region, _ in self.tape.watches.values())
         found = set()
         for record in self.tape.records:
@@ -476,7 +477,7 @@ class Sweep:
             self.clear()
 
     def walk(self, records: Sequence[Any], position: int, begin: int = 0) -> None:
-        """Walk back over some of the records, from before a position to the one at which they begin."""
+        """Walk back over the records from before ``position`` to ``begin``."""
         notes, single = self.tape.notes, self.lanes is None
         while position > begin:
             position -= 1
@@ -510,7 +511,7 @@ class Sweep:
         adjoint(self)
 
     def clear(self) -> None:
-        """The walk is over: all shadows go, and what may refer to this sweep and keep it, and so the tape, alive."""
+        """Drop all shadows, and what may refer to this sweep and so keep the tape alive."""
         self.state = {}
         self._shadows.clear()
         self._lent.clear()
@@ -518,12 +519,12 @@ class Sweep:
 
 
 def size_of_block(storage: Storage) -> int:
-    """The size in bytes of the adjoint of a storage."""
+    """Return the size in bytes of the adjoint of a storage."""
     return storage.nbytes * SLOT if storage.packed else storage.nbytes
 
 
 def lanes_of(walk: Any) -> Sequence[Any]:
-    """What has the shadows (of a `Push`: the tangents) of a walk: itself, unless it has several lanes."""
+    """Return the lanes of a sweep or push: those that have shadows (tangents); itself, if it has no lanes."""
     return (walk,) if walk.lanes is None else walk.lanes
 
 
@@ -539,7 +540,7 @@ def _at_once() -> TapeError:
 
 
 def _lies_like(array: np.ndarray, region: Region) -> bool:
-    """Whether a C-ordered array has the same elements, in the same places, as a region that begins its storage."""
+    """Return whether a C-ordered array has the elements of a region that begins its storage, in the same places."""
     flags = array.flags
     same = array.dtype == region.dtype and array.shape == region.shape and array.strides == region.strides
     return same and flags.c_contiguous and flags.writeable and flags.aligned and not region.offset

@@ -41,17 +41,17 @@ from .undo import Need, Undo, first_need, needs_lock, refuse_swapped
 from .vector import VectorSweep, count_of, plant_all
 from .walks import walk_for
 
-living: set[weakref.ref[Tape]] = set()  # all tapes that exist; while it is empty nobody needs what is overwritten
+living: set[weakref.ref[Tape]] = set()  # all tapes that exist; while it is empty no overwritten value is needed
 at_first_opening: list[Callable[[], None]] = []
-"""For the floors above: called before a tape begins to record, until they take themselves away."""
+"""Called before a tape begins to record, until they remove themselves; other rooms register functions here."""
 at_opening: list[Callable[[Tape], None]] = []
-"""For the floors above: called when a tape begins to record."""
+"""Called when a tape begins to record; other rooms register functions here."""
 at_closing: list[Callable[[Tape], None]] = []
-"""For the floors above: called when a tape ends to record."""
+"""Called when a tape ends recording; other rooms register functions here."""
 
 
 class _WithHelp(type):
-    """Of a class whose ``help()`` and completion show what a user calls, and not what ampi's own modules do."""
+    """Metaclass whose ``help()`` and completion show users' methods only."""
 
     def __dir__(cls) -> list[str]:
         hidden = vars(Tape).keys() - _FOR_USERS
@@ -95,7 +95,7 @@ class Tape(metaclass=_WithHelp):
     outputs : list of Output
         What was written to files of active arrays, in order: `gradient` takes them as outputs.
     closed : bool
-        Whether it has recorded all that it will.
+        True if it has recorded all that it will.
 
     Examples
     --------
@@ -106,7 +106,7 @@ class Tape(metaclass=_WithHelp):
     [2.0, 4.0]
     """
 
-    # What the floors above and the rooms beside this one use besides:
+    # Attributes for other modules and rooms:
     #
     # at_refusal : callable or None
     #     Called with the error that keeps a sweep from beginning on this rank.
@@ -242,7 +242,7 @@ class Tape(metaclass=_WithHelp):
             )
 
     def leave_to_parent(self) -> None:
-        """This is a child process: what it does is no part of what the tape records."""
+        """Stop recording in a child process."""
         self.thread, self.owner = PARENT, None
         self.thread_name = f"{self.thread_name} of the parent process"
 
@@ -403,12 +403,12 @@ class Tape(metaclass=_WithHelp):
         return walk_for(self, y, x, x_dot, vectorised)
 
     def refuse(self, error: BaseException) -> None:
-        """No sweep begins on this rank because of an error: tell the other ranks, which may wait for it."""
+        """Tell the other ranks that no sweep begins here because of an error; they may wait for it."""
         if self.at_refusal is not None:
             self.at_refusal(error)
 
     def begin_reading(self) -> None:
-        """A sweep or a walk begins: old values are asked for in their order."""
+        """Prepare the budget for a sweep or a walk, which reads old values in their order."""
         if self.budget is not None:
             try:
                 self.budget.begin()
@@ -428,7 +428,7 @@ class Tape(metaclass=_WithHelp):
     # ------------------------------------------------------------------------------- for those who record operations
 
     def is_active(self, array: Any) -> bool:
-        """Whether the memory of an array carries derivatives on this tape."""
+        """Return whether the memory of an array carries derivatives on this tape."""
         if not isinstance(array, np.ndarray):
             return False
         storage = storage_of(array)
@@ -444,7 +444,7 @@ class Tape(metaclass=_WithHelp):
         return False
 
     def activate(self, array: np.ndarray) -> None:
-        """Memory of a (tracked) array carries derivatives from now on."""
+        """Note that the memory of a (tracked) array carries derivatives from now on."""
         if not array.shape and isinstance(array, TrackedArray):
             forget_node(array)
         storage = storage_of(array)
@@ -457,14 +457,14 @@ class Tape(metaclass=_WithHelp):
             handouts.settle(storage)
 
     def deactivate(self, array: np.ndarray) -> None:
-        """The array was overwritten by constants: its memory is passive again if the array is all of its storage."""
+        """Make the memory of an array passive, which constants have overwritten, if the array is all of its storage."""
         storage = storage_of(array)
         whole = array.flags.forc and storage is not None and array.nbytes == storage.nbytes and not storage.volatile
         if whole and storage.tape is self.reference:
             storage.tape = None
 
     def need(self, array: np.ndarray) -> np.ndarray:
-        """Say that a record's adjoint wants the values an array has now.
+        """Note that a record's adjoint needs the values that an array has now.
 
         Returns
         -------
@@ -490,7 +490,7 @@ class Tape(metaclass=_WithHelp):
         return view
 
     def constant(self, view: np.ndarray, place: tuple[Any, ...]) -> np.ndarray:
-        """The values that a plain array at a place has now: a copy, shared between equal values."""
+        """Return a copy of the present values of a plain array; equal values at one place share it."""
         copy = self._copies.get(place)
         present = view if view.flags.forc else view.copy(order="K")
         if copy is None or not same_bytes(copy, present):
@@ -498,7 +498,7 @@ class Tape(metaclass=_WithHelp):
         return copy
 
     def need_again(self, need: Need) -> None:
-        """`need` for an array of which it is known where it lies."""
+        """`need` for an array whose extent is known."""
         reference, extent = self.reference, need.extent
         if extent.listed is reference:
             return
@@ -510,7 +510,7 @@ class Tape(metaclass=_WithHelp):
             listed.listed = reference
 
     def undo_of(self, storage: Storage, array: np.ndarray, extent: Extent, key: Any) -> Undo:
-        """What undoes a write that is about to be made."""
+        """Return the undo of a write that is about to be made."""
         return Undo(storage, array, extent, key)
 
     def append(
@@ -540,19 +540,19 @@ class Tape(metaclass=_WithHelp):
         self.append_record(Record(adjoint, undo or (), ()))
 
     def record_in(self, records: list[Any]) -> None:
-        """Have the records in a list of another kind from the beginning, one for each operation."""
+        """Keep the records in a list of another class from the beginning, one for each operation."""
         self.records = records
         self.pen = None
         self.append_record = self._noting(records.append) if checks.is_full() else records.append
 
     def observe(self, observer: Any) -> None:
-        """Have an observer append the records from now on."""
+        """Pass records to an observer from now on, which appends them."""
         self.observer = observer
         self.pen = None
         self.append_record = self._noting(observer.append) if checks.is_full() else observer.append
 
     def _noting(self, append: Callable[[Any], None]) -> Callable[[Any], None]:
-        """A way to append records that keeps the notes of what they need."""
+        """Return a function that appends records and keeps the notes of what they need."""
 
         def append_noted(record: Any) -> None:
             if self._noted:
@@ -563,20 +563,20 @@ class Tape(metaclass=_WithHelp):
         return append_noted
 
     def append_unobserved(self, record: Record) -> None:
-        """Append a record that is none of this tape's own operations: no observer sees it."""
+        """Append a record that is not one of this tape's own operations; observers do not see it."""
         self.records.append(record)
 
     def appender(self) -> Callable[[Any], None]:
-        """`append_unobserved` as a function that does not keep the tape alive."""
+        """Return `append_unobserved` as a function that does not keep the tape alive."""
         return self.records.append
 
     def append_output(self, output: Output) -> None:
-        """Append the record of something that leaves the program."""
+        """Append the record of values that leave the program."""
         self.append(output)
         self.outputs.append(output)
 
     def absorb(self, start: int) -> tuple[list[Undo], list[Zero]]:
-        """Take back the records from number ``start`` on, made inside `passive`, to be part of one record.
+        """Remove the records from index ``start`` on, made inside `passive`, to make them part of one record.
 
         Returns
         -------
@@ -591,13 +591,13 @@ class Tape(metaclass=_WithHelp):
         return undo, [record.adjoint for record in records if isinstance(record.adjoint, Zero)]
 
     def at_sweep_start(self, key: Any, callback: Callable[[Sweep], None]) -> None:
-        """Have ``callback(sweep)`` called once at the beginning of every sweep (the ranks agree on messages there)."""
+        """Have ``callback(sweep)`` called at the beginning of every sweep (the ranks agree on messages there)."""
         self.sweep_starts.setdefault(key, callback)
 
     # ------------------------------------------------------------------------------------------------- internals
 
     def watched(self, x: Any, asked: str = "gradient(y, x)") -> Region:
-        """Where an independent is."""
+        """Return the region of an independent; raise if it was not watched."""
         if isinstance(x, TrackedArray):
             found = self.watches.get(region_of(x).place)
             if found is not None:

@@ -20,7 +20,7 @@ _ANY = np.random.default_rng(0).uniform(0.5, 1.5, 4093)
 
 
 def transposed(push: Push, adjoint: Adjoint, sources: Collection[Region], results: Sequence[Region]) -> None:
-    """The tangent of an operation that made its results anew, by transposing its adjoint.
+    """Push tangents through an operation that created its results, by transposing its adjoint.
 
     The adjoint is a linear function of ȳ, so that the gradient of ⟨Jᵀȳ, ẋ⟩ with respect to ȳ is Jẋ (Griewank and
     Walther, "Evaluating Derivatives", 2008, section 3.3, backwards).  It is recorded on a tape of its own.
@@ -44,7 +44,7 @@ def transposed(push: Push, adjoint: Adjoint, sources: Collection[Region], result
 
 
 def _is_lossy(pairs: list[tuple[Any, np.ndarray]], given: list[Any], found: Sequence[np.ndarray]) -> bool:
-    """Whether parts of an adjoint were not recorded: it is linear, so that ⟨Jᵀȳ, ẋ⟩ and ⟨ȳ, Jẋ⟩ are the same."""
+    """Return whether parts of an adjoint were not recorded: it is linear, so that ⟨Jᵀȳ, ẋ⟩ and ⟨ȳ, Jẋ⟩ are equal."""
     back = [np.real(np.conj(plain(value)) * x_dot) for value, x_dot in pairs]
     forth = [np.real(np.conj(plain(g)) * y_dot) for g, y_dot in zip(given, found)]
     difference = sum(np.sum(t) for t in back) - sum(np.sum(t) for t in forth)
@@ -59,7 +59,7 @@ def _any_numbers(region: Region) -> np.ndarray:
 
 
 class _Recorded:
-    """Takes the place of a sweep while an adjoint is recorded: ȳ are arrays that are watched."""
+    """A stand-in for the sweep while an adjoint is recorded; its ȳ are watched arrays."""
 
     pairs = False
 

@@ -25,7 +25,7 @@ needs_lock = threading.RLock()  # of all storages: threads may use parts of one
 
 
 class Undo:
-    """Values that were overwritten: `swap` exchanges them with what the memory holds."""
+    """Overwritten values: `swap` exchanges them with the present ones."""
 
     __slots__ = ("extent", "key", "saved", "storage", "view")
     in_file = False
@@ -47,11 +47,11 @@ class Undo:
         self.saved = present
 
     def swap_values(self) -> None:
-        """`swap`, of values alone where an undo has more."""
+        """Exchange the values alone where an undo has more than values."""
         self.swap()
 
     def put_back(self) -> None:
-        """Give the memory the saved values."""
+        """Restore the saved values."""
         key = ... if self.key is None else self.key
         try:
             self.view[key] = self.saved
@@ -64,11 +64,13 @@ class Undo:
             np.ndarray(view.shape, view.dtype, block, offset, view.strides)[key] = self.saved
 
     def holds(self, view: np.ndarray, extent: Extent) -> np.ndarray | None:
-        """The saved values of an array that lies in what was overwritten; None if they are not to be had as a view."""
+        """Return the saved values of an array that lies in what was overwritten; None if they are not available as a
+        view."""
         return self.part_of(self.saved, view, extent)
 
     def part_of(self, saved: np.ndarray, view: np.ndarray, extent: Extent) -> np.ndarray | None:
-        """The same of what was saved besides, in the same layout."""
+        """Return the part of an array in the layout of the saved values that belongs to another array; None as for
+        `holds`."""
         if self.key is not None or not self.extent.covers(extent):
             return None
         if self.extent.pattern == extent.pattern and view.dtype == saved.dtype:
@@ -85,7 +87,8 @@ class Undo:
 
 
 def overwrite(*arrays: np.ndarray, key: Any = None) -> list[Undo]:
-    """To be called before the memory of arrays is overwritten by one operation, whether or not a tape records.
+    """Save what tapes need before one operation overwrites the memory of arrays; to be called whether or not a tape
+    records.
 
     Saves the old bytes for every tape that needs them.
 
@@ -132,7 +135,7 @@ def overwrite(*arrays: np.ndarray, key: Any = None) -> list[Undo]:
 
 
 def require_seen(tape: Tape, array: np.ndarray) -> None:
-    """Raise if what is done to an array on the tape that records would have to be known to an outer one."""
+    """Raise if an outer tape, which does not record, would have to know of an operation on an array."""
     storage = storage_of(array)
     if storage is None or storage.elsewhere or storage.tape is None or storage.tape is tape.reference:
         return
@@ -140,7 +143,7 @@ def require_seen(tape: Tape, array: np.ndarray) -> None:
 
 
 def _passive_overwrite(arrays: Sequence[np.ndarray], key: Any, undo: list[Undo]) -> None:
-    """Inside `passive`: whatever tape the arrays carry derivatives on, they do not any more."""
+    """Remove derivatives from arrays that are overwritten inside `passive`, on every tape."""
     inner = opened()
     own = None if inner is None else inner.reference
     lost: dict[Any, list[Region]] = {}
@@ -186,7 +189,7 @@ def _save(storage: Storage, array: np.ndarray, key: Any, undo: list[Undo]) -> No
 
 
 def first_need(storage: Storage, reference: Any) -> Needs:
-    """What a tape needs of a storage: nothing so far."""
+    """Return new, empty needs of a tape for a storage."""
     found = storage.needs
     if is_power_of_two(len(found)):
         for dead in [other for other in found if other() is None]:
@@ -196,7 +199,7 @@ def first_need(storage: Storage, reference: Any) -> Needs:
 
 
 def keep_needed(array: np.ndarray) -> None:
-    """Save the values that records need of an array into which others may write unseen from now on."""
+    """Save the values that records need of an array, into which other code may write unseen from now on."""
     storage = storage_of(array)
     if storage is not None and storage.needs:
         undo: list[Undo] = []
@@ -219,7 +222,7 @@ def refuse_swapped(storage: Storage, array: np.ndarray) -> None:
 
 
 class Need:
-    """Where an array lies whose values are needed again and again."""
+    """The place of an array whose values are needed repeatedly."""
 
     __slots__ = ("extent", "storage")
 

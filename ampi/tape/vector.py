@@ -38,7 +38,7 @@ class VectorLane(Lane):
     """One direction of a vector sweep."""
 
     def inside(self, tape: Tape) -> Sweep:
-        """Not of one direction."""
+        """Raise: an inner sweep has all directions."""
         raise TapeError("a sweep inside of another one is one of all directions")
 
     def new_block(self, storage: Storage) -> np.ndarray:
@@ -47,41 +47,41 @@ class VectorLane(Lane):
         return self._shadows[storage]
 
     def adopt(self, storage: Storage, block: np.ndarray) -> None:
-        """Have this direction's adjoint of a storage in bytes elsewhere."""
+        """Use bytes elsewhere as this direction's adjoint of a storage."""
         self.whole.part(storage)
         self.whole.apart.add(storage)
         super().adopt(storage, block)
 
     def forget(self, storage: Storage) -> None:
-        """The adjoint is zero from here on."""
+        """Set the adjoint of a storage to zero."""
         if storage in self._shadows:
             self.block(storage)[:] = 0
 
     def hold(self, storage: Storage, row: np.ndarray) -> None:
-        """This direction's adjoint of a storage is in a row of the block."""
+        """Use a row of a block as this direction's adjoint of a storage."""
         Sweep.adopt(self, storage, row)
 
     def nbytes(self) -> int:
-        """Size of all shadows; of those that lie side by side, its share."""
+        """Return the size of all shadows; of interleaved ones, the share of this direction."""
         return sum(size for _, size in self.sizes())
 
     def sizes(self) -> list[tuple[Storage, int]]:
-        """The storages that have shadows, and their sizes."""
+        """Return the storages that have shadows, and their sizes."""
         shadows = list(self._shadows.items())
         return [(storage, storage.nbytes if block is None else block.nbytes) for storage, block in shadows]
 
     def lay_aside(self, storage: Storage) -> None:
-        """This direction's adjoint of a storage is there, beside those of the others."""
+        """Note that this direction's adjoint of a storage is interleaved with those of the others."""
         self._shadows[storage] = None  # type: ignore[assignment]  # until `block` asks for it
         self._views.pop(storage, None)
 
     def let_go(self, storage: Storage) -> None:
-        """It is there no more."""
+        """Drop this direction's adjoint of a storage."""
         Sweep.forget(self, storage)
 
 
 class VectorSweep(LanedSweep):
-    """A sweep for several directions at once.  What it gives and takes has a leading axis for them.
+    """A sweep for several directions at once. Its arguments and results have a leading axis for them.
 
     Attributes
     ----------
@@ -107,13 +107,13 @@ class VectorSweep(LanedSweep):
         self._seen: dict[Storage, dict[Region, np.ndarray]] = {} if around is None else around._seen
 
     def inside(self, tape: Tape) -> VectorSweep:
-        """A sweep of another tape, to be run by an adjoint of this one."""
+        """Return a sweep of another tape, for an adjoint of this one to run."""
         return VectorSweep(tape, len(self.lanes), self)
 
     # --------------------------------------------------------------------------------------------------- memory
 
     def make(self, storage: Storage) -> np.ndarray:
-        """Rows for a storage: of zeros, or of what has been side by side."""
+        """Make the rows of a storage: zeros, or what has been interleaved."""
         block, woven = np.zeros(self._size(storage), np.uint8), self._woven.get(storage)
         if woven is not None:
             interleaved.into_rows(woven, block)
@@ -125,13 +125,13 @@ class VectorSweep(LanedSweep):
         return len(self.lanes), -(-size // _ALIGNED) * _ALIGNED
 
     def part(self, storage: Storage) -> None:
-        """The lanes have their adjoints of a storage in different places from here on."""
+        """Prepare for adjoints of a storage that lie in different places from here on."""
         if storage in self._woven:
             self.make(storage)
         self._drop(storage)
 
     def _drop(self, storage: Storage) -> None:
-        """The adjoints of a storage are not in a block of it any more."""
+        """Remove the blocks of a storage."""
         for blocks in (self._blocks, self._woven):
             block = blocks.pop(storage, None)
             self._held[0] -= 0 if block is None else block.nbytes
@@ -145,7 +145,7 @@ class VectorSweep(LanedSweep):
         self._held[1] = max(self._held)
 
     def adopt(self, storage: Storage, block: np.ndarray) -> None:
-        """Have the adjoints of a storage in the rows of a given block of bytes."""
+        """Use the rows of a given block of bytes as the adjoints of a storage."""
         size = size_of_block(storage)
         self._have(self._blocks, storage, block)
         self.apart.discard(storage)
@@ -159,7 +159,7 @@ class VectorSweep(LanedSweep):
             lane.lay_aside(storage)
 
     def fit_side_by_side(self, regions: Sequence[Region]) -> bool:
-        """Whether the adjoints of all of these can be had by `side_by_side`."""
+        """Return whether `side_by_side` can return the adjoints of all these regions."""
         dtypes: dict[Storage, np.dtype] = {}
         for region in regions:
             storage = region.storage
@@ -170,8 +170,7 @@ class VectorSweep(LanedSweep):
         return True
 
     def begin_side_by_side(self, region: Region, others: Sequence[Region]) -> bool:
-        """`Sweep.begin_anew` in all lanes, for a region that fits, of which `side_by_side` gives the shadows; False
-        where it gives None."""
+        """Begin an uninitialised interleaved shadow, as `Sweep.begin_anew`; return False where that returns None."""
         storage = region.storage
         if not self._is_new(region, others):
             return False
@@ -179,7 +178,7 @@ class VectorSweep(LanedSweep):
         return True
 
     def _is_new(self, region: Region, others: Sequence[Region]) -> bool:
-        """Whether nothing has been added to a region, which is all of a storage, each element once."""
+        """Return whether a region is a whole storage, each element once, to which nothing has been added."""
         storage = region.storage
         if self.has_block(storage) or not region.is_all_ordinary():
             return False
@@ -188,8 +187,8 @@ class VectorSweep(LanedSweep):
         return region.view(np.empty(storage.nbytes, np.uint8)).flags.forc
 
     def side_by_side(self, region: Region) -> np.ndarray:
-        """The adjoints of a region that fits, in place, with a last axis for the directions, of which there may be more
-        (their adjoints are zero)."""
+        """Return the interleaved adjoints of a region that fits, in place; the last axis has the directions, padded by
+        zeros."""
         storage = region.storage
         woven = self._woven.get(storage)
         if woven is None:
@@ -212,36 +211,36 @@ class VectorSweep(LanedSweep):
             lane.let_go(storage)
 
     def has_block(self, storage: Storage) -> bool:
-        """Whether anything has been added to a storage's adjoint in any direction."""
+        """Return whether anything has been added to a storage's adjoint in any direction."""
         if storage in self._blocks or storage in self._woven:
             return True
         return storage in self.apart and any(lane.has_block(storage) for lane in self.lanes)
 
     def storages(self) -> set[Storage]:
-        """All memory that has a shadow in any direction."""
+        """Return all storages that have a shadow in any direction."""
         return {*self._blocks, *self._woven, *(storage for storage in self.apart if self.has_block(storage))}
 
     def note_shadows(self, note: Callable[[Storage], None]) -> None:
-        """The same of the lanes' shadows."""
+        """Have ``note(storage)`` called for each new shadow of a lane."""
         for lane in self.lanes:
             lane.note_shadows(note)
 
     def sizes(self) -> list[tuple[Storage, int]]:
-        """The same of the lanes' shadows."""
+        """Return the storages that have shadows in each lane, and their sizes."""
         return [pair for lane in self.lanes for pair in lane.sizes()]
 
     def nbytes(self) -> int:
-        """Size of all shadows."""
+        """Return the size of all shadows."""
         return sum(lane.nbytes() for lane in self.lanes)
 
     def block(self, storage: Storage) -> np.ndarray:
-        """The adjoints of all of a storage, as rows of bytes."""
+        """Return the adjoints of a whole storage, as rows of bytes."""
         rows = [lane.block(storage) for lane in self.lanes]  # with what guards it
         block = self._blocks.get(storage)
         return np.stack(rows) if block is None else block
 
     def shadow(self, region: Region) -> np.ndarray:
-        """The region's adjoints: in place where all are in one block, which ordinary memory's are."""
+        """Return the region's adjoints: in place where all are in one block, as those of ordinary memory are."""
         rows = [lane.shadow(region) for lane in self.lanes]
         block = self._blocks.get(region.storage)
         if block is None or region.storage.packed or not rows[0].size:
@@ -252,11 +251,11 @@ class VectorSweep(LanedSweep):
     shadow_again = reading = shadow
 
     def result(self, region: Region) -> np.ndarray:
-        """The adjoints of an independent at its place on the tape."""
+        """Return a copy of the adjoints of an independent at its place on the tape."""
         return self.shadow(region).copy(order="K")
 
     def take(self, region: Region) -> np.ndarray | None:
-        """The adjoints of memory that the operation overwrote: a copy; the shadow becomes zero there."""
+        """Return a copy of the adjoints of memory that the operation overwrote, and set them to zero there."""
         if not self.has_shadow(region):
             return None
         taken = self.shadow(region).copy()
@@ -269,14 +268,14 @@ class VectorSweep(LanedSweep):
             lane.add(region, part)
 
     def begin_all_anew(self, region: Region, others: Sequence[Region]) -> bool:
-        """`Sweep.begin_anew` in all lanes, of which `each` gives the shadows; False where it gives None."""
+        """Begin an uninitialised shadow in all lanes, as `Sweep.begin_anew`; return False where that returns None."""
         if not self._is_new(region, others):
             return False
         self.adopt(region.storage, np.empty(self._size(region.storage), np.uint8))
         return True
 
     def each(self, region: Region) -> list[np.ndarray]:
-        """The shadows of all lanes, for a region that many records have in common."""
+        """Return the shadows of all lanes, for a region that many records have in common."""
         storage = region.storage
         if storage.volatile:
             return [lane.shadow(region) for lane in self.lanes]
@@ -298,7 +297,7 @@ class VectorSweep(LanedSweep):
             adjoint(lane)
 
     def clear(self) -> None:
-        """The walk is over."""
+        """Drop all shadows."""
         self.tape.latest_shadows = self._held[1]
         self.apart.clear()
         for kept in (self._blocks, self._rows, self._woven, self._seen):
@@ -307,7 +306,7 @@ class VectorSweep(LanedSweep):
 
 
 def count_of(y: Any, seeds: Any) -> int:
-    """The number of directions that seeds of outputs have."""
+    """Return the number of directions of the seeds."""
     outputs = list(leaves(y))
     if isinstance(seeds, (int, np.integer)) and not isinstance(seeds, bool):
         if outputs:
@@ -349,7 +348,7 @@ def _not_none(count: int) -> int:
 
 
 def shape_of_all(shape: tuple[int, ...]) -> str:
-    """In words: of one array for each of k directions."""
+    """Return the shape of one array for each of k directions, as text."""
     return f"(k, {', '.join(map(str, shape))})" if shape else "(k,)"
 
 
@@ -358,7 +357,7 @@ def _in_order(y: Any, seeds: Any) -> list[Any]:
 
 
 def plant_all(sweep: VectorSweep, y: Any, seeds: Any) -> None:
-    """Give the outputs their seeds, each lane its own."""
+    """Give the outputs their seeds, in each lane its own."""
     given = [] if isinstance(seeds, (int, np.integer)) else [np.asarray(seed) for seed in _in_order(y, seeds)]
     for output, seed in zip(leaves(y), given):
         if not isinstance(output, (np.ndarray, Output)):

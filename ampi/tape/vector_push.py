@@ -32,12 +32,12 @@ class PushLane(Push):
 
     @property
     def whole(self) -> VectorPush:
-        """Those of all directions."""
+        """The push of all directions."""
         return self.vector
 
     @property
     def walks(self) -> bool:
-        """Whether this is a walk over the records of a closed tape."""
+        """True if this is a walk over the records of a closed tape."""
         return self.vector.walks
 
     def at_end(self, callback: Callable[[BaseException | None], None]) -> None:
@@ -45,7 +45,7 @@ class PushLane(Push):
         self.vector.at_end(callback)
 
     def block(self, storage: Storage) -> np.ndarray:
-        """The tangent of all of a storage, as bytes in place; zeros at first use."""
+        """Return the tangent of a whole storage, as bytes, in place; zeros at first use."""
         self.vector.take_apart(storage)
         is_new = not self.has_block(storage)
         block = super().block(storage)
@@ -54,48 +54,48 @@ class PushLane(Push):
         return block
 
     def has_block(self, storage: Storage) -> bool:
-        """Whether a storage has a tangent, in rows or beside those of other directions."""
+        """Return whether a storage has a tangent, in rows or interleaved."""
         return super().has_block(storage) or self.vector.has_woven(storage)
 
     def has_shadow(self, region: Region) -> bool:
-        """The same of a region's storage."""
+        """Return whether a region's storage has a tangent."""
         return self.has_block(region.storage)
 
     def shadow(self, region: Region) -> np.ndarray:
-        """The region's tangent, in place; zeros at first use."""
+        """Return the region's tangent, in place; zeros at first use."""
         self.vector.take_apart(region.storage)
         return super().shadow(region)
 
     shadow_again = reading = shadow
 
     def get(self, region: Region) -> np.ndarray:
-        """The region's tangent, to be read at once and not to be changed."""
+        """Return the region's tangent, to be read at once and not to be modified."""
         self.vector.take_apart(region.storage)
         return super().get(region)
 
     def zero(self, region: Region, key: Any = ...) -> None:
-        """The tangent of memory overwritten by a constant."""
+        """Set the tangent of memory overwritten by a constant to zero."""
         self.vector.take_apart(region.storage)
         super().zero(region, key)
 
     def adopt(self, storage: Storage, block: np.ndarray) -> None:
-        """The tangent of a storage is kept elsewhere: in these bytes."""
+        """Use these bytes as the tangent of a storage."""
         self.vector.take_apart(storage)
         self.vector.adopted.add(storage)
         super().adopt(storage, block)
 
     def hold_row(self, storage: Storage, block: np.ndarray) -> None:
-        """The tangent of a storage is in this row."""
+        """Use this row as the tangent of a storage."""
         self._blocks[storage] = block
 
     def lay_aside(self, region: Region) -> None:
-        """The tangent of a region's storage is beside those of the other directions."""
+        """Note that the tangent of a region's storage is interleaved."""
         if self._blocks.pop(region.storage, None) is None:
             self._note_numbers(region)
 
 
 class VectorPush(Push):
-    """Tangents of memory in several directions.  What it gives and takes has a leading axis for them.
+    """Tangents of memory in several directions. Arguments and results have a leading axis for them.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class VectorPush(Push):
     most : int
         Bytes that the tangents took at most.
     adopted : set of Storage
-        Of which somebody else has the tangents: they stay where they are.
+        Storages whose tangents are in memory of other objects, where they stay.
     """
 
     lanes: tuple[PushLane, ...]
@@ -118,24 +118,24 @@ class VectorPush(Push):
         self._woven: weakref.WeakKeyDictionary[Storage, np.ndarray] = weakref.WeakKeyDictionary()
 
     def like(self, tape: Tape) -> VectorPush:
-        """The tangents of another tape, in as many directions."""
+        """Return a push for another tape, with as many directions."""
         return VectorPush(tape, len(self.lanes))
 
     def has_shadow(self, region: Region) -> bool:
-        """Whether the region's storage has a tangent in any direction."""
+        """Return whether the region's storage has a tangent in any direction."""
         return self.has_block(region.storage)
 
     def has_block(self, storage: Storage) -> bool:
-        """The same for all of a storage."""
+        """Return whether a storage has a tangent in any direction."""
         return any(lane.has_block(storage) for lane in self.lanes)
 
     def has_woven(self, storage: Storage) -> bool:
-        """Whether the tangents of a storage are side by side."""
+        """Return whether the tangents of a storage are interleaved."""
         return storage in self._woven
 
     def side_by_side(self, region: Region) -> np.ndarray | None:
-        """The region's tangents, in place, with a last axis for the directions, of which there may be more (their
-        tangents are zero); None where they cannot be had so."""
+        """Return the region's interleaved tangents, in place; the last axis has the directions, padded by zeros. None
+        where they cannot be interleaved."""
         storage = region.storage
         woven = self._woven.get(storage)
         if (
@@ -155,7 +155,7 @@ class VectorPush(Push):
         return interleaved.seen(woven, region)
 
     def take_apart(self, storage: Storage) -> None:
-        """Have the tangents of a storage in rows, one for each direction."""
+        """Move interleaved tangents of a storage into rows, one for each direction."""
         woven = self._woven.pop(storage, None)
         if woven is None:
             return
@@ -165,20 +165,20 @@ class VectorPush(Push):
             lane.hold_row(storage, row)
 
     def hold(self, storage: Storage, nbytes: int) -> None:
-        """So many bytes are kept as long as a storage is there."""
+        """Count bytes that are held as long as a storage exists."""
         held = self._held
         held[0] += nbytes
         self.most = max(self.most, held[0])
         weakref.finalize(storage, _let_go, held, nbytes).atexit = False
 
     def block(self, storage: Storage) -> np.ndarray:
-        """Not of several directions."""
+        """Raise: the tangents of several directions are not in one place."""
         raise TapeError("the tangents of a storage are asked for in one place, and are in several")
 
     shadow = shadow_again = reading = block  # type: ignore[assignment]
 
     def get(self, region: Region) -> np.ndarray:
-        """The region's tangents: a copy."""
+        """Return a copy of the region's tangents."""
         return np.stack([lane.get(region) for lane in self.lanes])
 
     def put(self, region: Region, value: Any, mask: Any = True) -> None:
@@ -187,7 +187,7 @@ class VectorPush(Push):
             lane.put(region, part, mask)
 
     def zero(self, region: Region, key: Any = ...) -> None:
-        """The tangents of memory overwritten by a constant."""
+        """Set the tangents of memory overwritten by a constant to zero."""
         for lane in self.lanes:
             lane.zero(region, key)
 
@@ -211,8 +211,8 @@ def _let_go(held: list[int], nbytes: int) -> None:
 
 
 def directions_of(where: str, leaves: list[Any], tangents: list[Any], given: bool | int) -> int:
-    """In how many directions tangents go, of which the first axis is that of the directions; ``given`` says so where
-    there are none."""
+    """Return the number of directions of tangents, which is the length of their first axis; ``given`` is that number
+    where there is no tangent."""
     count = None if isinstance(given, bool) else int(given)
     for number, (leaf, tangent) in enumerate(zip(leaves, tangents)):
         if tangent is None:

@@ -91,7 +91,7 @@ def _check(tape: Tape) -> None:
 
 
 def walk_for(tape: Tape, y: Any, x: Any, x_dot: Any, vectorised: bool | int = False) -> Any:
-    """`Tape.tangent`."""
+    """Return the tangents of outputs: `Tape.tangent`."""
     pairs = []
     places = [tape.watched(leaf, "tangent(y, x, x_dot)") for leaf in leaves(x)]
     given = list(leaves(x_dot)) if isinstance(x, (tuple, list)) else [x_dot] if places else []
