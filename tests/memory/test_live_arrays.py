@@ -10,7 +10,7 @@ import itertools
 import numpy
 
 import ampi
-from ampi import live_arrays
+from ampi.memory import live_arrays
 
 FROZEN = [(), (0,), (8,), (1, 9, 10), range(16)]
 LOOKS = [range(16), range(2, 16), (5, 11, 15), (15,)]
