@@ -104,8 +104,10 @@ class Reducing:
         yield from back(reverse, Message([y.take(sweep)], [y.count]), coming, self.root)  # type: ignore[misc]
         if own is NOTHING:
             return None
-        share = (rule or self.rule).share  # type: ignore[union-attr]
-        return partial(own.add, sweep, (yield from share(group_of(reverse), x, coming.whole())))
+        g, rule = coming.whole(), rule or self.rule
+        if rule.partials is not None:  # type: ignore[union-attr]
+            g = yield from rule.share(group_of(reverse), x, g)  # type: ignore[union-attr]
+        return partial(own.add, sweep, g)
 
     def is_of_integers(self) -> bool:
         """Return whether no tangents belong to the numbers, which all ranks see alike."""

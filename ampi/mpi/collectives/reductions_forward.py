@@ -49,6 +49,8 @@ class Elements:
     """
 
     __slots__ = ("datatype", "dtype", "operation")
+    datatype: mpi.Datatype
+    operation: mpi.Op
 
     def __init__(self, push: Push, handle: int, rule: Reduction, dtype: np.dtype) -> None:
         self.dtype = elements_with_tangents(dtype, rule.located)

@@ -113,7 +113,22 @@ def _schedule(sweep: Sweep, call: Collective) -> Schedule:
 
 def run_reversed(sweep: Sweep, call: Collective, steps: Steps, describe: Callable[[], str]) -> None:
     """Run the reversed collective of a blocking call."""
-    StepsUnderWay(steps, False).finish(describe, call.reverse)
+    requests: list[mpi.Request] = []
+    result = None
+    try:
+        while True:
+            running.moved += 1
+            requests = next(steps)
+            for request in requests:
+                if not request.Test():
+                    wait(request, describe, call.reverse)
+    except StopIteration as end:
+        result = end.value
+    except BaseException:
+        stranded.append((steps, requests))  # with their buffers
+        raise
+    if result is not None:
+        result()
     call.passed = True
     schedule = sweep.state.get(call.reverse.channel)
     if schedule is not None:
