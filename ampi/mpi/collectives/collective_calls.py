@@ -32,14 +32,14 @@ from .tangents import begin_tangent
 
 
 class Part(Protocol):
-    """How this rank's part in a collective moves derivatives: `movements.Movement`, `reduction_plans.Reducing`.
+    """Protocol of what moves derivatives in a collective: `movements.Movement`, `reduction_plans.Reducing`.
 
     Both methods are generators that yield lists of MPI requests on the reverse communicator, and return a function to
     be called at the end, or None.
     """
 
     def adjoint(self, sweep: Sweep, reverse: Reverse, x: Any) -> Steps:
-        """Carry adjoints back; x are the values needed, flat."""
+        """Carry adjoints back; ``x`` has the values that were needed, flat."""
 
     def tangent(self, push: Push, reverse: Reverse, name: str, values: Any = None) -> Steps:
         """Carry tangents in one direction; ``values()`` gives the values needed, where they are not in memory."""
@@ -58,15 +58,15 @@ class Call:
     needed : Buffer or None
         Memory whose values the adjoint needs.
     refused : str
-        If not empty: why the operation has no derivative.
+        Why the operation has no derivative; empty if it has one.
     spoils : sequence of Buffer
-        What is to be saved before the primal: the writes, or more where MPI may use more as its workspace.
+        Memory to be saved before MPI runs the operation: the writes, or more where MPI may use more as its workspace.
     overlaps : bool
-        The adjoint goes in one step, on all ranks: it yields once.
+        True if the adjoint takes one step on all ranks: it yields once.
     root : int or None
         The one rank that all others exchange data with, as the arguments name it.
     sizes : callable or None
-        Gives the lengths that must fit those of other ranks.
+        Returns the lengths that must match those of other ranks.
     """
 
     __slots__ = (
@@ -88,20 +88,20 @@ class Call:
         self._known_sizes: Sizes | None = None
 
     def known_sizes(self) -> Sizes | None:
-        """The lengths that must fit those of other ranks; None if there are none."""
+        """Return the lengths that must match those of other ranks; None if there are none."""
         if self._known_sizes is None and self.sizes is not None:
             self._known_sizes = self.sizes()
         return self._known_sizes
 
     def overwrite(self) -> list[Undo]:
-        """Save what the primal overwrites."""
+        """Save the values that MPI is about to overwrite."""
         undo: list[Undo] = []
         for buffer in self.spoils:
             undo += buffer.overwrite()
         return undo
 
     def log(self, tape: Tape, comm: Any) -> Performed:
-        """Before the primal starts: check the call and log it."""
+        """Check the call and log it, before MPI runs it."""
         active = certain = tracked = loses = False
         for buffer in self.reads:
             carries = buffer.active(tape)
@@ -123,7 +123,7 @@ class Call:
         return performed
 
     def check_counts(self, comm: Any) -> None:
-        """Raise if this rank alone can see that its counts do not fit."""
+        """Raise an error if this rank's own counts do not match."""
         sizes = self.known_sizes()
         problem = "" if sizes is None else sizes.problem()
         if problem:
@@ -143,42 +143,42 @@ class Call:
             )
 
     def activate(self, tape: Tape, comm: Any, contributes: bool) -> None:
-        """What is written carries derivatives from now on."""
+        """Mark the memory that is written as active."""
         if contributes or comm.Get_size() > 1 or comm.Is_inter():
             for buffer in self.writes:
                 buffer.activate(tape)
 
     def detach(self) -> None:
-        """Keep no memory alive any longer."""
+        """Let go of the arrays."""
         for buffer in (*self.reads, *self.writes, *self.spoils):
             buffer.detach()
 
 
 class Performed(Collective, AdjointRecord):
-    """One call of a collective operation: in the log of the tape, and its record.
+    """One call of a collective operation: its entry in the log of the tape, and its record.
 
     Attributes
     ----------
     call : Call
     values : callable or None
-        Gives the values that the adjoint wants.
+        Returns the values that the adjoint needs.
     undo : list of Undo
-        What the primal has overwritten.
+        The values that MPI has overwritten.
     """
 
     __slots__ = ("call", "undo", "values")
     depth = 5
     is_local = False
     synchronizes = True
-    reads_memory = False  # but what `steps` has put back
+    reads_memory = False  # except for what `steps` has restored
     second_order = "joint"
     batched = True
 
     def keep_values(self, tape: Tape, started: bool) -> None:
-        """Before the primal: see to it that the sweep has the values that the adjoint wants.
+        """Save the values that the adjoint needs, before MPI runs the operation.
 
-        Where the primal of a form with a request works in place, they are not in memory any more at the mirror of the
-        wait: the adjoint gets a copy.
+        Where a form with a request works in place, they are no longer in memory at the mirror of the wait: the adjoint
+        gets a copy.
         """
         needed = self.call.needed
         if needed is None:
@@ -190,7 +190,7 @@ class Performed(Collective, AdjointRecord):
             self.values = needed.need(tape)
 
     def results(self) -> set[Storage | None]:
-        """Where the results are; on the root of a Bcast, where they have come from."""
+        """Return the storages of the results; on the root of a Bcast, those of what it sends."""
         buffers = self.call.writes or self.call.reads
         return {storage for buffer in buffers for storage in buffer.storages}
 
@@ -204,13 +204,13 @@ class Performed(Collective, AdjointRecord):
             self.zero(sweep)
 
     def tangent(self, push: Push) -> None:
-        """In a walk: the tangent of the blocking form."""
+        """Push tangents through the blocking form, in a walk over the tape."""
         tangent = self.begin_tangent(push, False)
         if tangent is not None:
             tangent()
 
     def begin_tangent(self, push: Push, started: bool) -> Callable[[], None] | None:
-        """In a walk: begin the tangent's part, and give what ends it; None if there is nothing to do."""
+        """Begin to push tangents, and return the function that ends it; None if there is nothing to do."""
         if not self.happening:
             self.zero(push)
             return None
@@ -219,13 +219,13 @@ class Performed(Collective, AdjointRecord):
         return begin_tangent(self.call.part, push, self.reverse, self.call.name, started, self.values)
 
     def zero(self, sweep: Sweep | Push) -> None:
-        """The adjoint if nothing travels back: what was written has been overwritten by constants."""
+        """Zero the derivatives of what was written, if no derivatives are sent: constants have overwritten it."""
         for lane in lanes_of(sweep):
             for buffer in self.call.writes:
                 buffer.zero(lane)
 
     def steps(self, sweep: Sweep) -> Steps:
-        """The adjoint's steps."""
+        """Return the steps of the adjoint."""
         call = self.call
         if call.refused:
             raise ActivityError(f"{self.name} at {line_of(self.where)}: {call.refused}")
@@ -241,5 +241,5 @@ class Performed(Collective, AdjointRecord):
         return in_step([call.part.adjoint(lane, self.reverse, x) for lane in sweep.lanes])
 
     def waiting(self) -> str:
-        """For the message of a wait that lasts too long."""
+        """Return what is waited for, for error messages."""
         return f"the adjoint of {self.describe()}"

@@ -31,25 +31,25 @@ _Op = mpi.Op  # mpi4py's own: its names may be rebound
 
 
 class CollectiveOperation:
-    """An entry in the table of collective operations: from it come the methods of all forms, and what is reported.
+    """An entry in the table of collective operations; the methods of all forms, and reports, derive from it.
 
     Attributes
     ----------
     name : str
-        mpi4py's, of the blocking form.
+        mpi4py's name of the blocking form.
     adjoint : str
-        In words.
+        The adjoint in words.
     plan, plan_started : callable
-        ``plan(comm, ...)`` gives this rank's `Call`, of the blocking form and of those with a request; its positional
-        parameters are the method's.
+        ``plan(comm, ...)`` returns this rank's `Call` of the blocking form, and of those with a request; its positional
+        parameters are those of the method.
     form : callable or None
         The plan's keyword argument ``form``: how block arguments are parsed.
     buffers : (str, str)
         Names of the arguments that are read and written.
     parameters, defaults : tuple
-        Of the method.
+        Parameters of the method, and the defaults of the last ones.
     remembers : bool
-        Calls with the same arrays share a `Call`.
+        True if calls with the same arrays share a `Call`.
     """
 
     __slots__ = (
@@ -80,7 +80,7 @@ class CollectiveOperation:
     def call(
         self, comm: Any, arguments: Sequence[Any], keywords: Mapping[str, Any] = NO_KEYWORDS, started: bool = False
     ) -> Call:
-        """This rank's part in a call with these arguments; ``started``: of a form with a request."""
+        """Return this rank's part in a call with these arguments; ``started``: of a form with a request."""
         plan: Any = self.plan_started if started else self.plan
         call = plan(comm, *arguments, **keywords)
         call.name = self.name
@@ -89,7 +89,7 @@ class CollectiveOperation:
         return call
 
     def give(self, cls: type, base: Any) -> None:
-        """Give a class the methods of all forms in the place of mpi4py's, and enter them into `rules.TABLE`."""
+        """Define the methods of all forms on a class, instead of mpi4py's, and enter them into `rules.TABLE`."""
         nonblocking, init = f"I{self.name[0].lower()}{self.name[1:]}", f"{self.name}_init"
         setattr(cls, self.name, _blocking(self, getattr(base, self.name)))
         setattr(cls, nonblocking, _nonblocking(nonblocking, self, getattr(base, nonblocking)))
@@ -99,11 +99,11 @@ class CollectiveOperation:
             enter(Operation(base.__name__, form, Treatment.DIFFERENTIATED, (reads,), (writes,), self.adjoint))
 
 
-MOST_CALLS = 64  # of a communicator that are remembered
+MOST_CALLS = 64  # remembered per communicator
 
 
 def _call_of(comm: Any, operation: CollectiveOperation, arguments: Sequence[Any]) -> Call:
-    """The call with these arguments, from an earlier one if they are the same arrays."""
+    """Return the call with these arguments: an earlier one if the arrays are the same."""
     key = _key(operation, arguments)
     reverse = None if key is None else reverse_of(comm)
     if reverse is None:
@@ -124,7 +124,7 @@ def _call_of(comm: Any, operation: CollectiveOperation, arguments: Sequence[Any]
 
 
 def _is_simple(call: Call) -> bool:
-    """Whether all that has to be known about a call, once it is known, is whether what it reads is active."""
+    """Return whether a repetition of the call has to check nothing but whether the memory that it reads is active."""
     if call.needed is not None or call.refused or not call.reads or not call.writes:
         return False
     return all(
@@ -136,9 +136,9 @@ def _is_simple(call: Call) -> bool:
 
 
 def _key(operation: CollectiveOperation, arguments: Sequence[Any]) -> tuple[Any, ...] | None:
-    """What tells whether two calls are given the same arrays, ranks and operations; None if that takes a closer look.
+    """Return a key that is equal for calls with the same arrays, ranks and operations; None if there is no simple one.
 
-    It holds the regions of the arrays, by which it tells them.
+    It identifies arrays by their regions.
     """
     if not operation.remembers:
         return None
@@ -158,7 +158,7 @@ def _key(operation: CollectiveOperation, arguments: Sequence[Any]) -> tuple[Any,
 
 
 def _places(call: Call, arguments: Sequence[Any]) -> list[tuple[Buffer, int]] | None:
-    """Which arguments the memory of a call's buffers is; None if that cannot be told."""
+    """Return each buffer of a call with the index of the argument that has its memory; None if one has none."""
     places = []
     for buffer in {*call.reads, *call.writes, *call.spoils} - {NOTHING}:
         if type(buffer) is not Buffer:
@@ -173,15 +173,15 @@ def _places(call: Call, arguments: Sequence[Any]) -> list[tuple[Buffer, int]] | 
 
 
 def _begin_again(tape: Tape, comm: Any, operation: CollectiveOperation, arguments: Sequence[Any]) -> Performed | None:
-    """Before a call with the arguments of an earlier one, on the communicator that was used last: log it.
+    """Log a call with the arguments of an earlier one, on the communicator that was used last.
 
-    After a large message most of the caches are filled with it, and what recording looks at comes from afar: so this
-    looks at little.
+    A large message fills most of the processor's caches, so that each access of recording to memory is slow: this one
+    makes few.
 
     Returns
     -------
     Performed or None
-        None for other calls, of which nothing has been logged.
+        None for other calls, which have not been logged.
     """
     latest, log, _ = tape.latest
     if latest is not comm:
@@ -233,7 +233,7 @@ _NOT_KNOWN = None, None, False
 
 
 def perform(comm: Any, operation: CollectiveOperation, primal: Callable, *arguments: Any) -> None:
-    """Run a blocking collective while some tape exists."""
+    """Run a blocking collective while a tape exists."""
     tape = recording()
     performed = None if tape is None else _begin_again(tape, comm, operation, arguments)
     if performed is not None:
@@ -280,10 +280,10 @@ def perform(comm: Any, operation: CollectiveOperation, primal: Callable, *argume
 
 
 def _not_performed(tape: Tape, comm: Any, performed: Performed, error: BaseException) -> None:
-    """A blocking collective has raised an error after it was logged."""
+    """Clean up after a blocking collective that raised an error after it was logged."""
     if refused(tape, performed, error):
         if performed.undo:
-            tape.append(None, performed.undo)  # which says no more what is to be saved when the memory is overwritten
+            tape.append(None, performed.undo)  # nothing else saves these values
         return
     performed.call.activate(tape, comm, performed.reads_active)
     tape.append_record(performed)
@@ -292,7 +292,7 @@ def _not_performed(tape: Tape, comm: Any, performed: Performed, error: BaseExcep
 def _start(
     name: str, comm: Any, operation: CollectiveOperation, arguments: Sequence[Any], keywords: dict[str, Any]
 ) -> Started | forward_collectives.ForwardStarted | None:
-    """Before a collective with a request starts, while some tape exists: check, log and record it."""
+    """Check, log and record a collective with a request before it starts, while a tape exists."""
     tape = recording()
     if tape is not None and tape.tangents is not None:
         return second.start(name, comm, operation, arguments, keywords, tape)
@@ -305,7 +305,7 @@ def _start(
         refuse_others(*call.reads, *call.writes)
         call.overwrite()
         return None
-    if tape.before_append is not None:  # something that this one reads may have come unseen
+    if tape.before_append is not None:  # which may see that memory to be read has been written
         tape.before_append()
     performed = call.log(tape, comm)
     performed.keep_values(tape, True)
@@ -342,7 +342,7 @@ def {name}(self, {parameters}):
 
 
 def _blocking(operation: CollectiveOperation, primal: Callable[..., None]) -> Callable[..., None]:
-    """The method for the blocking form, written out as `collections.namedtuple` does: no call costs more."""
+    """Make the method of the blocking form, from source text as `collections.namedtuple` does: no call is cheaper."""
     namespace = {
         "__name__": __name__,
         "living": living,
@@ -365,7 +365,7 @@ def _blocking(operation: CollectiveOperation, primal: Callable[..., None]) -> Ca
 def _nonblocking(
     name: str, operation: CollectiveOperation, primal: Callable[..., mpi.Request]
 ) -> Callable[..., mpi.Request]:
-    """The method for a nonblocking form."""
+    """Make the method of a nonblocking form."""
     are_kept = "op" not in operation.parameters and operation.name != "Allgatherv"  # by mpi4py's request
 
     def method(self: Any, *arguments: Any, **keywords: Any) -> mpi.Request:
@@ -387,7 +387,7 @@ def _nonblocking(
 def _persistent(
     name: str, operation: CollectiveOperation, primal: Callable[..., mpi.Prequest]
 ) -> Callable[..., mpi.Prequest]:
-    """The method for a persistent form, which has ``info`` as its last argument."""
+    """Make the method of a persistent form, which has ``info`` as its last argument."""
     n = len(operation.parameters)
 
     def method(self: Any, *arguments: Any, **keywords: Any) -> mpi.Prequest:

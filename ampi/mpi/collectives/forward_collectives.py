@@ -1,9 +1,9 @@
-"""Recording of collectives on buffers in forward mode: the tangent is under way beside the operation itself."""
+"""Collectives on buffers in forward mode: tangents are sent beside the values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI as mpi
 
@@ -19,8 +19,11 @@ from .collective_calls import Call
 from .reduction_plans import Reducing
 from .tangents import begin_tangent
 
+if TYPE_CHECKING:
+    from .collective_recording import CollectiveOperation
 
-def perform(comm: Any, operation: Any, primal: Callable, arguments: Sequence[Any], tape: Tape) -> None:
+
+def perform(comm: Any, operation: CollectiveOperation, primal: Callable, arguments: Sequence[Any], tape: Tape) -> None:
     """Run a blocking collective in forward mode."""
     if tape.before_append is not None:
         tape.before_append()
@@ -43,9 +46,9 @@ def perform(comm: Any, operation: Any, primal: Callable, arguments: Sequence[Any
 
 
 def start(
-    comm: Any, operation: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], tape: Tape
+    comm: Any, operation: CollectiveOperation, arguments: Sequence[Any], keywords: Mapping[str, Any], tape: Tape
 ) -> ForwardStarted:
-    """Before a collective with a request starts in forward mode."""
+    """Begin to send tangents, before a collective with a request starts in forward mode."""
     if tape.before_append is not None:
         tape.before_append()
     call = operation.call(comm, arguments, keywords, started=True)
@@ -61,7 +64,7 @@ def start(
 
 
 class ForwardStarted:
-    """What the request of a collective completes in forward mode."""
+    """A collective with a request in forward mode, which ends with the request."""
 
     __slots__ = ("buffer", "describe", "finish", "request", "wild")
     active = True
@@ -74,7 +77,7 @@ class ForwardStarted:
         self.wild = False
 
     def resolve(self, status: mpi.Status | None) -> None:
-        """The request has completed."""
+        """End the collective: the request has completed."""
         if self.request is not None:
             self.request.held = None
             self.request = None
@@ -82,16 +85,16 @@ class ForwardStarted:
             self.finish()
 
     def completed(self) -> bool:
-        """Return whether the request has been completed, if need be by a method that ampi does not see."""
+        """Return whether the request has been completed, even by a method that ampi does not see."""
         return has_ended(self.request)
 
     def take_back(self, tape: Tape, error: BaseException) -> None:
-        """MPI has refused to start it."""
+        """Clean up: MPI has refused to start it."""
         stranded.append(self.finish)  # MPI may still use its memory
 
 
 def begin(comm: Any, call: Call, tape: Tape, started: bool) -> Callable[[], None]:
-    """Before the operation itself: check the call, begin its tangent, and give what ends that."""
+    """Check a call and begin to send its tangents, before the values; returns the function that ends it."""
     push: Push = tape.forward
     reverse = reverse_of(comm)
     active = any([buffer.active(tape) for buffer in call.reads])

@@ -34,7 +34,7 @@ from .movements import (
 
 
 def bcast(comm: Any, buf: Any, root: int = 0) -> Call:
-    """Bcast."""
+    """Plan of Bcast."""
     if comm.Is_inter() and root == mpi.PROC_NULL:
         call = Call((), (), Movement(BCAST, NO_BLOCKS, NO_BLOCKS, root))
     else:
@@ -50,7 +50,7 @@ def bcast(comm: Any, buf: Any, root: int = 0) -> Call:
 
 
 def gather(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0, *, form: Callable = parse_moved) -> Call:
-    """Gather; Gatherv with the form of an argument with one count per rank."""
+    """Plan of Gather; of Gatherv with the form of an argument with one count per rank."""
     size = partners(comm)
     if not is_root(comm, root):
         if comm.Is_inter() and root == mpi.PROC_NULL:
@@ -77,7 +77,7 @@ def _sizes_at_root(blocks: Buffer, own: Buffer | None, rank: int, size: int, sca
 
 
 def scatter(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0, *, form: Callable = parse_moved) -> Call:
-    """Scatter, Scatterv."""
+    """Plan of Scatter and Scatterv."""
     size = partners(comm)
     if not is_root(comm, root):
         if comm.Is_inter() and root == mpi.PROC_NULL:
@@ -97,9 +97,9 @@ def scatter(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0, *, form: Calla
 
 
 def allgather(comm: Any, sendbuf: Any, recvbuf: Any, *, form: Callable = parse_moved) -> Call:
-    """Allgather, Allgatherv.
+    """Plan of Allgather and Allgatherv.
 
-    Between two groups as an Alltoall: MPI's Reduce_scatter wants as much data from one group as from the other.
+    Between two groups it is an Alltoall: MPI's Reduce_scatter wants as much data from one group as from the other.
     """
     rank, size = comm.Get_rank(), partners(comm)
     received = form(recvbuf, size)
@@ -127,7 +127,7 @@ def _own_block(buffer: Buffer, counts: list[int], rank: int) -> Buffer:
 
 
 def alltoall(comm: Any, sendbuf: Any, recvbuf: Any, *, form: Callable = parse_moved) -> Call:
-    """Alltoall, Alltoallv."""
+    """Plan of Alltoall and Alltoallv."""
     size, in_place = partners(comm), is_in_place(sendbuf)
     received = form(recvbuf, size)
     sent = received if in_place else form(sendbuf, size)
@@ -147,7 +147,7 @@ def _sizes_to_all(going: list[int], coming: list[int], rank: int, buffer: Buffer
 
 
 def alltoallw(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
-    """Alltoallw."""
+    """Plan of Alltoallw."""
     size, in_place = partners(comm), is_in_place(sendbuf)
     received = parse_types_moved(recvbuf, size)
     sent = received if in_place else parse_types_moved(sendbuf, size)

@@ -33,12 +33,12 @@ BYTES = np.dtype(np.uint8)
 
 
 class Message:
-    """Blocks of numbers, or of bytes, one for each partner.
+    """A flat message: blocks of numbers, or of bytes, one for each partner.
 
     Attributes
     ----------
     arrays : list of numpy.ndarray
-        Flat; their concatenation is the message.  A message to be received has none before it is looked at.
+        Flat; their concatenation is the message.  A message to be received has none at first.
     counts : sequence of int
         Number of elements of each block.
     dtype : numpy.dtype
@@ -53,29 +53,29 @@ class Message:
         self.dtype = dtype
 
     def whole(self) -> np.ndarray:
-        """The message as one array; of one to be received, an array of zeros."""
+        """Return the message as one array; zeros if it is still to be received."""
         if len(self.arrays) != 1:
             self.arrays = [np.concatenate(self.arrays) if self.arrays else np.zeros(sum(self.counts), self.dtype)]
         return self.arrays[0]
 
     def in_bytes(self) -> np.ndarray:
-        """The same as bytes: ranks whose memory is not tracked take part without knowing its dtype."""
+        """Return it as bytes: ranks whose memory is not tracked take part without knowing the dtype."""
         return self.whole().view(BYTES)
 
     def vector(self) -> list[Any]:
-        """The message, as bytes, in the form in which mpi4py takes several blocks."""
+        """Return it as bytes, in the form in which mpi4py takes several blocks."""
         whole = self.whole()
         return [whole.view(BYTES), [n * whole.itemsize for n in self.counts]]
 
     def blocks(self) -> list[np.ndarray]:
-        """An array for each block."""
+        """Return an array for each block."""
         if [array.size for array in self.arrays] == list(self.counts):
             return self.arrays
         return pieces(self.whole(), self.counts)
 
 
 def pieces(array: np.ndarray, counts: Sequence[int]) -> list[np.ndarray]:
-    """Parts of a flat array, of so many elements each."""
+    """Split a flat array into parts with these numbers of elements."""
     found, start = [], 0
     for count in counts:
         found.append(array[start : start + count])
@@ -98,7 +98,7 @@ class Pair(NamedTuple):
 
 
 def spread(reverse: Reverse, going: Message, coming: Message, root: int) -> Steps:
-    """From the root the whole message to all ranks, or to those of the other group; a root may receive it, too."""
+    """Send the whole message from the root to all ranks, or to the other group; the root may receive it, too."""
     comm = reverse.comm
     if comm.Is_inter():
         whole = going.in_bytes()
@@ -111,8 +111,8 @@ def spread(reverse: Reverse, going: Message, coming: Message, root: int) -> Step
 
 
 def total(reverse: Reverse, going: Message, coming: Message, root: int) -> Steps:
-    """To the root the sum of the messages of all ranks, or of the other group, whose first member sends it."""
-    comm, mine = reverse.comm, going.whole()  # has a name: requests of mpi4py's reductions do not keep buffers alive
+    """Add up the messages of all ranks at the root, or those of the other group, whose first member sends the sum."""
+    comm, mine = reverse.comm, going.whole()  # a variable: requests of mpi4py's reductions do not keep buffers alive
     if not comm.Is_inter():
         if comm.Get_rank() != root:
             yield [comm.Ireduce(mine, None, mpi.SUM, root)]
@@ -132,7 +132,7 @@ def total(reverse: Reverse, going: Message, coming: Message, root: int) -> Steps
 
 
 def collected(reverse: Reverse, going: Message, coming: Message, root: int) -> Steps:
-    """To the root a block from each rank, or from each of the other group."""
+    """Send a block from each rank, or from each of the other group, to the root."""
     comm = reverse.comm
     if comm.Is_inter():
         yield _to_root(comm, going, coming, root)
@@ -142,7 +142,7 @@ def collected(reverse: Reverse, going: Message, coming: Message, root: int) -> S
 
 
 def distributed(reverse: Reverse, going: Message, coming: Message, root: int) -> Steps:
-    """From the root a block to each rank, or to each of the other group."""
+    """Send a block from the root to each rank, or to each of the other group."""
     comm = reverse.comm
     if comm.Is_inter():
         yield _from_root(comm, going.blocks(), coming, root)
@@ -152,7 +152,7 @@ def distributed(reverse: Reverse, going: Message, coming: Message, root: int) ->
 
 
 def exchanged(reverse: Reverse, going: Message, coming: Message, root: None) -> Steps:
-    """A block from each rank to each, or to each of the other group."""
+    """Send a block from each rank to each, or to each of the other group."""
     comm = reverse.comm
     if not comm.Is_inter():
         yield [comm.Ialltoallv(going.vector(), coming.vector())]
@@ -162,7 +162,7 @@ def exchanged(reverse: Reverse, going: Message, coming: Message, root: None) -> 
 
 
 def shared(reverse: Reverse, going: Message, coming: Message, root: None) -> Steps:
-    """From each rank a block to all ranks, or to those of the other group."""
+    """Send a block from each rank to all ranks, or to the other group."""
     comm = reverse.comm
     if comm.Is_inter():
         whole, size = going.whole(), comm.Get_remote_size()
@@ -172,7 +172,7 @@ def shared(reverse: Reverse, going: Message, coming: Message, root: None) -> Ste
 
 
 def shared_unevenly(reverse: Reverse, going: Message, coming: Message, root: None) -> Steps:
-    """The same where no rank knows how long the blocks of others are."""
+    """Send a block from each rank to all, where no rank knows how long the blocks of others are."""
     own, sizes = np.array(going.counts, np.int64), np.empty(reverse.partners, np.int64)
     if reverse.comm.Is_inter():
         yield from shared(reverse, Message([own], [1]), Message([sizes], [1] * sizes.size), root)
@@ -183,7 +183,7 @@ def shared_unevenly(reverse: Reverse, going: Message, coming: Message, root: Non
 
 
 def summed(reverse: Reverse, going: Message, coming: Message, root: None) -> Steps:
-    """To all ranks the sum of the messages of all, or of those of the other group."""
+    """Add up the messages of all ranks on all ranks, or those of one group on the other."""
     comm, local, mine = reverse.comm, reverse.local, going.whole()
     if local is None:
         coming.arrays = going.arrays
@@ -197,7 +197,7 @@ def summed(reverse: Reverse, going: Message, coming: Message, root: None) -> Ste
 
 
 def sums_distributed(reverse: Reverse, going: Message, coming: Message, root: None) -> Steps:
-    """To each rank its block of the sum of the messages of all."""
+    """Add up the messages of all ranks, and give each rank its block of the sum."""
     mine, result = going.whole(), coming.whole()
     yield [reverse.comm.Ireduce_scatter(mine, result, list(going.counts), mpi.SUM)]
 
@@ -230,21 +230,21 @@ ALLTOALL = Pair(exchanged, exchanged)
 
 
 OF_ROOTS_GROUP = (mpi.ROOT, mpi.PROC_NULL)
-"""What the members of the root's group say for the root of an operation on an intercommunicator."""
+"""The roots that the members of the root's group name in an operation on an intercommunicator."""
 
 
 def is_root(comm: Any, root: int) -> bool:
-    """Whether this rank is the root that a call names."""
+    """Return whether this rank is the root of a call."""
     return root == mpi.ROOT if comm.Is_inter() else comm.Get_rank() == root
 
 
 def partners(comm: Any) -> int:
-    """Number of ranks that a block goes to, or comes from."""
+    """Return the number of ranks that a block goes to, or comes from."""
     return comm.Get_remote_size() if comm.Is_inter() else comm.Get_size()
 
 
 def group_of(reverse: Reverse) -> Any:
-    """The ranks of this group of an intercommunicator, or of an intracommunicator."""
+    """Return the communicator of this group of an intercommunicator, or of an intracommunicator."""
     return reverse.comm if reverse.local is None else reverse.local
 
 
@@ -252,17 +252,17 @@ def group_of(reverse: Reverse) -> Any:
 
 
 def counts_of(buffer: Buffer, size: int) -> list[int]:
-    """Elements of the block of each rank."""
+    """Return the number of elements in the block of each rank."""
     return [buffer.count // size] * size if buffer.counts is None else buffer.counts
 
 
 def nbytes_of(memory: AdjointMemory) -> int:
-    """Bytes of a message of the adjoint of memory."""
+    """Return the number of bytes in a message of adjoints."""
     return 0 if memory.dtype is None else memory.count * memory.dtype.itemsize
 
 
 class Blocks:
-    """Memory that a call reads or writes, as a block for each partner.
+    """The memory that a call reads or writes, in blocks: one for each partner.
 
     Attributes
     ----------
@@ -285,25 +285,25 @@ class Blocks:
         return Message([flat.view(self.dtype) for flat in flats], self.counts)
 
     def take(self, sweep: Sweep) -> Message:
-        """The adjoints of memory that was overwritten; the shadows become zero."""
+        """Return the adjoints of memory that was overwritten, and zero them."""
         return self._message([part.take(sweep) for part in self.parts])
 
     def room(self) -> Message:
-        """A message to be received."""
+        """Return a message to be received."""
         return Message([], self.counts, self.dtype)
 
     def add(self, sweep: Sweep, message: Message) -> None:
-        """Add to the adjoints of memory that was read."""
+        """Add a message that was received to the adjoints of memory that was read."""
         for part, flat in self._parted(message):
             part.add(sweep, flat)
 
     def tangents(self, push: Push, copied: bool) -> Message:
-        """The tangents, in place where they are contiguous, unless they are to be copied."""
+        """Return the tangents: in place where they are contiguous, unless ``copied``."""
         found = [None if copied else tangent_in_place(push, part) for part in self.parts]
         return self._message([tangent_in(push, p) if f is None else f for p, f in zip(self.parts, found)])
 
     def room_for_tangents(self, push: Push) -> tuple[Message, bool]:
-        """A message for tangents to come, and whether it is in place."""
+        """Return a message for tangents to be received, and whether it is in place."""
         if len(self.parts) == 1:
             place = tangent_in_place(push, self.parts[0], True)
             if place is not None:
@@ -311,24 +311,24 @@ class Blocks:
         return self.room(), False
 
     def receive_tangents(self, push: Push, message: Message, name: str) -> None:
-        """Set the tangents to what came."""
+        """Set the tangents to those of a message that was received."""
         for part, flat in self._parted(message):
             receive_tangent(push, part, flat, name)
 
     def _parted(self, message: Message) -> list[tuple[AdjointMemory, np.ndarray]]:
-        """The parts that have elements, each with its own of a message that has come."""
+        """Return the parts that have elements, each with its elements of a message."""
         filled = [part for part in self.parts if nbytes_of(part)]
         flats = pieces(message.in_bytes(), [nbytes_of(part) for part in filled])
         return [(part, flat.view(part.dtype)) for part, flat in zip(filled, flats)]
 
 
 def in_parts(parts: Sequence[AdjointMemory]) -> Blocks:
-    """Memory with a part for each partner."""
+    """Return blocks that are a part of memory each."""
     return Blocks(parts, [nbytes_of(part) for part in parts])
 
 
 def in_blocks(buffer: Buffer, size: int, hole: int | None = None) -> Blocks:
-    """A buffer as one block for each rank; with a hole, all but one of them."""
+    """Return a buffer as one block for each rank; without that of rank ``hole``."""
     counts = counts_of(buffer, size)
     itemsize = 1 if buffer.dtype is None else buffer.dtype.itemsize
     nbytes = [n * itemsize for n in counts]
@@ -340,7 +340,7 @@ def in_blocks(buffer: Buffer, size: int, hole: int | None = None) -> Blocks:
 
 
 def receive_tangent(push: Push, memory: AdjointMemory, flat: np.ndarray, name: str) -> None:
-    """Set the tangent of memory to what came; raises if some of it is not zero and the memory is not tracked."""
+    """Set the tangent of memory to what was received; raises an error where it would be lost."""
     if getattr(memory, "loses", False) and flat.any():  # a bundle loses nothing
         lost = flat.copy()
         for where, part in getattr(memory, "parts", ()):
@@ -358,7 +358,7 @@ NO_BLOCKS = Blocks((), ())
 
 
 class Movement:
-    """This rank's part in a movement.
+    """This rank's part in a movement of data.
 
     Attributes
     ----------
@@ -366,7 +366,7 @@ class Movement:
     sent, received : Blocks
     root : int or None
     shares : bool
-        What is sent is memory that is received into (``MPI.IN_PLACE``).
+        True if the memory that is sent is received into (``MPI.IN_PLACE``).
     """
 
     __slots__ = ("pair", "received", "root", "sent", "shares")
@@ -395,12 +395,12 @@ class Movement:
 
 
 class AlongEdges(Movement):
-    """A block along each edge of a topology.
+    """This rank's part in a movement of a block along each edge of a topology.
 
     Attributes
     ----------
     sources, dests : sequence of int
-        Ranks from which the edges come that arrive here, and to which those lead that leave.
+        The ranks at the other ends of the edges that arrive at this rank, and that leave it.
     """
 
     __slots__ = ("dests", "sources")

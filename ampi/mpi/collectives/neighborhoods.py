@@ -1,7 +1,7 @@
 """Neighborhood collectives on Cartesian, graph and distributed-graph topologies; adjoints go along reversed edges.
 
 An edge leaves a rank by one of its slots and arrives at another by one of that one's slots.  Between two ranks there
-may be several edges (periodic dimensions of one or two ranks); which slot meets which has been found out when the
+may be several edges (periodic dimensions of one or two ranks). Which slot is joined to which was determined when the
 communicator was made (`reverse.slots_of`), since implementations differ.  Where a Cartesian grid ends, nothing is read
 and nothing is overwritten.
 """
@@ -24,7 +24,7 @@ from .movements import AlongEdges, Movement, counts_of, in_parts
 
 
 class Edges(NamedTuple):
-    """The edges at this rank: ``(slot, rank)`` without those that lead nowhere.
+    """The edges at this rank as pairs ``(slot, rank)``, without those that lead nowhere.
 
     ``arriving`` are in the order in which the ranks at their other ends have them.
     """
@@ -35,7 +35,7 @@ class Edges(NamedTuple):
 
 
 def edges_of(comm: Any, started: bool = False) -> Edges:
-    """The edges of a communicator with a topology at this rank, for collectives that block or are started."""
+    """Return the edges of a communicator at this rank, for collectives without or with a request (``started``)."""
     sources, destinations = comm.inoutedges
     reverse = reverse_of(comm)
     slots = None if reverse is None else reverse.slots_started if started else reverse.slots
@@ -47,13 +47,13 @@ def edges_of(comm: Any, started: bool = False) -> Edges:
 
 
 def along(edges: Edges, sent: Sequence[AdjointMemory], received: Sequence[AdjointMemory]) -> Movement:
-    """A block along each edge."""
+    """Return the movement of a block along each edge."""
     sources, dests = [source for _, source in edges.arriving], [dest for _, dest in edges.leaving]
     return AlongEdges(sources, dests, in_parts(sent), in_parts(received))
 
 
 def _plan(edges: Edges, sent: Sequence[Buffer], received: Sequence[Buffer], reads: Sequence[Buffer]) -> Call:
-    """A neighborhood collective with a block for each edge."""
+    """Return the call of a neighborhood collective with a block for each edge."""
     call = Call(reads, received, along(edges, sent, received))
     call.refused = "" if edges.known else NOT_KNOWN
     return call
@@ -63,7 +63,7 @@ NOT_KNOWN = "which edge is which in an asymmetric graph is not known; send ampi.
 
 
 def _blocks(buffer: Buffer, slots: int, edges: Sequence[tuple[int, int]]) -> list[Buffer]:
-    """The block of each edge."""
+    """Return the block of each edge."""
     ends = np.cumsum([0, *counts_of(buffer, slots)]).tolist() if slots else [0]
     return [buffer.part(ends[slot], ends[slot + 1]) for slot, _ in edges]
 

@@ -1,4 +1,4 @@
-"""Lowercase collectives that move Python objects: the arrays in them are moved as buffers are, once more or back."""
+"""Lowercase collectives that move Python objects: derivatives of the arrays in them move as those of buffers do."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ObjectCollectives:
     __slots__ = ()
 
     _primal: Any = _Comm
-    """Whose methods move the pickled objects."""
+    """The class whose methods move the pickled objects."""
 
     def bcast(self, obj: Any, root: int = 0) -> Any:
         """Broadcast an object."""
@@ -138,7 +138,7 @@ class TopocommObjects:
 def _among_neighbors(
     tape: Tape, comm: Any, payload: Any, edges: Edges, sent: Sequence[Bundle], primal: Callable[[Any, Any], list[Any]]
 ) -> list[Any]:
-    """A neighborhood collective, with what goes along each edge that leaves."""
+    """Run a neighborhood collective; ``sent`` has the arrays for each edge that leaves this rank."""
     name = primal.__name__
     if not edges.known and any(bundle.count for bundle in sent):
         raise ActivityError(f"{name}: {NOT_KNOWN}")
@@ -161,7 +161,7 @@ class MovedObjects(CollectiveAdjoint):
         self.movement = movement
 
     def tangent(self, push: Push) -> None:
-        """In a walk: the tangents go as the objects did."""
+        """Move tangents as the objects were moved, in a walk over the tape."""
         if self.token.happening:
             begin_tangent(self.movement, push, self.token.reverse, self.token.name, False)()
 
@@ -175,12 +175,12 @@ class MovedObjects(CollectiveAdjoint):
             run_reversed(sweep, token, steps, self.waiting)
 
     def waiting(self) -> str:
-        """For the message of a wait that lasts too long."""
+        """Return what is waited for, for error messages."""
         return f"the adjoint of {self.token.describe()}"
 
 
 def _record(tape: Tape, comm: Any, name: str, movement: Movement, arrays: Sequence[TrackedArray]) -> None:
-    """Put a collective on the tape.  Active arrays always arrive in tracked memory."""
+    """Record a collective.  Active arrays always arrive in tracked memory."""
     active = any(bundle.count for bundle in movement.sent.parts)
     if tape.forward is not None:  # their tangents were in the parcels
         log_for(tape, name, comm, active)
@@ -190,13 +190,13 @@ def _record(tape: Tape, comm: Any, name: str, movement: Movement, arrays: Sequen
 
 
 def _packed_each(tape: Tape, objects: Iterable[Any]) -> tuple[list[Any], list[Bundle]]:
-    """What to send for each of several objects, and the active arrays in it."""
+    """Return what to send for each of several objects, and the active arrays in it."""
     packed = [pack(tape, item) for item in objects]
     return [payload for payload, _ in packed], [bundle for _, bundle in packed]
 
 
 def _unpacked_each(tape: Tape, messages: Iterable[Any]) -> tuple[list[Bundle], list[TrackedArray]]:
-    """The active arrays in each of several objects that have arrived, and all of them together."""
+    """Return the active arrays in each of several objects that have arrived, and all of them in one list."""
     bundles, everything = [], []
     for message in messages:
         bundle, arrays = unpack(tape, message)
@@ -206,7 +206,7 @@ def _unpacked_each(tape: Tape, messages: Iterable[Any]) -> tuple[list[Bundle], l
 
 
 def tape_or_passive(comm: Any, obj: Any = None, sends: bool = True) -> Tape | None:
-    """The tape that records a collective, to which this rank gives an object; in `ampi.passive` it is counted only."""
+    """Return the tape that records a collective of an object; in `ampi.passive` the call is only counted."""
     tape = recording()
     if tape is not None and sends:
         mind_objects(obj)

@@ -1,6 +1,6 @@
 """Lowercase reductions: Python objects are combined with the Python operation, in mpi4py's order and messages.
 
-The operation works on active arrays as everything else in Python does; the messages are differentiated one by one.
+The operation computes with active arrays like any other Python code; the messages are differentiated one by one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ObjectReductions:
     __slots__ = ()
 
     _primal: Any = _Comm
-    """Whose methods move the pickled objects."""
+    """The class whose methods move the pickled objects."""
 
     def reduce(self, sendobj: Any, op: Callable[[Any, Any], Any] = mpi.SUM, root: int = 0) -> Any:
         """Combine objects of all ranks on one, in the order of the ranks."""
@@ -100,7 +100,7 @@ class IntracommObjects:
 
 
 def _on_rank_0(messages: _Messages, sendobj: Any, op: Callable[[Any, Any], Any]) -> Any:
-    """Combine objects along a binomial tree, in the order of the ranks; the result counts on rank 0."""
+    """Combine objects along a binomial tree, in the order of the ranks; rank 0 has the result."""
     rank, size = messages.rank, messages.size
     result = _copied(sendobj)
     distance = 1
@@ -114,7 +114,7 @@ def _on_rank_0(messages: _Messages, sendobj: Any, op: Callable[[Any, Any], Any])
 
 
 def _copied(obj: Any) -> Any:
-    """What would arrive of an object."""
+    """Return the object that would arrive if this one were sent."""
     tape = opened()
     payload, sent = pack(tape, obj)
     copy = mpi.pickle.loads(mpi.pickle.dumps(payload))
@@ -139,16 +139,16 @@ class _Copied(BaseAdjoint):
         self.sent.add(sweep, self.came.take(sweep))
 
     def tangent(self, push: Push) -> None:
-        """The tangents are copied."""
+        """Copy the tangents."""
         set_tangent(push, self.came, tangent_in(push, self.sent))
 
 
 class _Group(mpi.Intracomm):
-    """The ranks of one group of an intercommunicator: mpi4py's communicator for them, with a reverse side."""
+    """One group of an intercommunicator: mpi4py's communicator of its ranks, with a reverse side."""
 
 
 def _messages_between(comm: Any, name: str) -> tuple[_Messages, _Messages]:
-    """Messages inside a reduction on an intercommunicator: to the other group, and in this one."""
+    """Return the messages of a reduction on an intercommunicator: to the other group, and inside this one."""
     between, tag, local, _ = mpi._commctx_inter(comm)
     group = _Group(local)
     set_reverse(group, reverse_of(comm).group)  # type: ignore[union-attr]
@@ -156,7 +156,7 @@ def _messages_between(comm: Any, name: str) -> tuple[_Messages, _Messages]:
 
 
 def _reduce_between(comm: Any, sendobj: Any, op: Callable[[Any, Any], Any], root: int) -> Any:
-    """Rank 0 of the group that contributes sends the result to the root."""
+    """Reduce between two groups: rank 0 of the group that contributes sends the result to the root."""
     if not (root in OF_ROOTS_GROUP or 0 <= root < comm.Get_remote_size()):
         return _Comm.reduce(comm, sendobj, op, root)
     between, local = _messages_between(comm, "reduce")
@@ -170,7 +170,7 @@ def _reduce_between(comm: Any, sendobj: Any, op: Callable[[Any, Any], Any], root
 
 
 def _allreduce_between(tape: Tape, comm: Any, sendobj: Any, op: Callable[[Any, Any], Any]) -> Any:
-    """The ranks 0 exchange what their groups contribute, and tell the others."""
+    """Reduce between two groups: both ranks 0 exchange the results of their groups, and broadcast them."""
     between, local = _messages_between(comm, "allreduce")
     result = _on_rank_0(local, sendobj, op)
     if local.rank == 0:
@@ -181,8 +181,8 @@ def _allreduce_between(tape: Tape, comm: Any, sendobj: Any, op: Callable[[Any, A
 class _Messages:
     """The messages inside a reduction.
 
-    They travel as those of mpi4py do, on the communicator that it keeps for them, so that a rank without a tape is no
-    obstacle; in the log they are messages of the user's communicator with a tag that no user can give.
+    They are sent as those of mpi4py are, on the communicator that it has for them, so that ranks without a tape can
+    take part; in the log they are messages of the user's communicator, with a tag that no user can give.
     """
 
     __slots__ = ("comm", "logged", "name", "rank", "size", "tag")
@@ -198,7 +198,7 @@ class _Messages:
         self.size = comm.Get_size()
 
     def partners(self) -> list[int]:
-        """With whom a scan exchanges its partial results."""
+        """Return the ranks with which a scan exchanges its partial results."""
         distances = [1 << k for k in range(self.size.bit_length())]
         return [self.rank ^ d for d in distances if d < self.size and self.rank ^ d < self.size]
 
@@ -250,9 +250,9 @@ _INNER_TAG = -1000
 
 
 def _tape_for(comm: Any, name: str, obj: Any) -> Tape | None:
-    """The tape that records a reduction of objects; None if mpi4py does it alone.
+    """Return the tape that records a reduction of objects; None if mpi4py runs it alone.
 
-    Its messages are logged one by one; that all ranks take part in it is agreed upon as for other collectives.
+    Its messages are logged one by one; as for other collectives, the ranks agree that all of them take part.
     """
     tape = tape_or_passive(comm, obj)
     if tape is None:

@@ -1,7 +1,7 @@
 """Plans of reductions: Reduce, Allreduce, Reduce_scatter, Scan and Exscan; `reductions` has the mathematics.
 
-A mover carries the adjoint of the result back to all ranks that have contributed, where the rule of the operation says
-how much of it each contribution gets.  A tangent takes the way of the values.
+A mover carries the adjoint of the result back to all ranks that have contributed, where the rule of the operation
+determines the share of each contribution.  Tangents take the same way as the values.
 """
 
 from __future__ import annotations
@@ -69,18 +69,18 @@ class Reducing:
     Attributes
     ----------
     handle : int
-        Of MPI's operation.
+        The handle of MPI's operation.
     rule : Reduction or None
-        What is known of it.
+        The derivative of the operation, if it has one.
     combine : callable
         Starts the operation.
     back : Mover or None
         Carries the adjoint of the result to all ranks that contribute.
     root : int or None
     counts : sequence of int or None
-        Elements of the result of each rank, where the call says so.
+        Elements of the result of each rank, if the call gives them.
     shares : bool
-        x is memory of y (``MPI.IN_PLACE``).
+        True if x is memory of y (``MPI.IN_PLACE``).
     """
 
     __slots__ = ("back", "combine", "counts", "handle", "root", "rule", "shares", "x", "y")
@@ -97,7 +97,7 @@ class Reducing:
         self.shares = False
 
     def adjoint(self, sweep: Sweep, reverse: Reverse, x: Any, rule: Reduction | None = None) -> Steps:
-        """Carry the adjoint of the result back; ``rule`` may be another one than the operation's."""
+        """Carry the adjoint of the result back, with the rule of the operation or another one."""
         own, y, back = self.x, self.y, self.back
         counts = [own.count // reverse.partners] * reverse.partners if back is shared else [own.count]
         coming = Message([], counts, own.dtype)
@@ -110,12 +110,12 @@ class Reducing:
         return partial(own.add, sweep, g)
 
     def is_of_integers(self) -> bool:
-        """Return whether no tangents belong to the numbers, which all ranks see alike."""
+        """Return whether the numbers have no tangents; all ranks agree on it."""
         buffers = [buffer for buffer in (self.x, self.y) if buffer is not NOTHING]
         return bool(buffers) and all(b.raw or b.dtype is None or b.dtype.kind in "iub" for b in buffers)
 
     def tangent(self, push: Push, reverse: Reverse, name: str, values: Callable[[], np.ndarray] | None = None) -> Steps:
-        """Combine tangents, or pairs of values and tangents; ``values()`` gives the values if memory does not."""
+        """Combine tangents, or pairs of values and tangents; ``values()`` gives values that are no longer in memory."""
         x, y, rule = self.x, self.y, self.rule
         if self.is_of_integers():
             return None
@@ -170,7 +170,7 @@ class Scanning(Reducing):
 
 
 def _plan(op: Any, part: Reducing, in_steps: bool = False) -> Call:
-    """The call of which this is this rank's part; ``in_steps``: even for sums its adjoint goes in several."""
+    """Return the call with this part; ``in_steps``: its adjoint takes several steps, even of a sum."""
     rule, x = part.rule, part.x
     call = Call((x,), (part.y,), part, root=part.root)
     call.refused = "" if x is NOTHING else refusal(op, rule, x)
@@ -182,7 +182,7 @@ def _plan(op: Any, part: Reducing, in_steps: bool = False) -> Call:
 
 
 def refusal(op: Any, rule: Reduction | None, x: Buffer) -> str:
-    """Why a reduction of active values in a buffer has no derivative; empty if it has one."""
+    """Return why a reduction of active values in a buffer has no derivative; empty if it has one."""
     if rule is None:
         refused = f"there is no derivative rule for {_name_of(op)} on floating-point data; send ampi.value(...)"
         return refused + ("" if op.is_predefined else ", or make the operation of a kernel: ampi.Op.Create(kernel)")
@@ -192,7 +192,7 @@ def refusal(op: Any, rule: Reduction | None, x: Buffer) -> str:
 
 
 def values_of(rule: Reduction, x: Buffer) -> Any:
-    """What has the values that a rule needs: with ``need(tape)``."""
+    """Return the memory of the values that a rule needs, with a method ``need(tape)``."""
     return _Pairs(x) if rule.located else x
 
 
@@ -206,11 +206,11 @@ class _Pairs:
 
     @property
     def storages(self) -> Sequence[Storage | None]:
-        """Those whose memory is read in the sweep: none."""
+        """The storages that are read in the sweep: none."""
         return ()
 
     def need(self, tape: Tape) -> Callable[[], np.ndarray]:
-        """As `Buffer.need`, an array of pairs."""
+        """Save values and locations as they are now, as `Buffer.need` does."""
         buffer = self.buffer
         pairs = np.empty(buffer.count, pair_of(buffer.dtype))
         pairs["value"] = buffer.values()
@@ -226,7 +226,7 @@ def _name_of(op: Any) -> str:
 
 
 def reduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM, root: int = 0) -> Call:
-    """Reduce."""
+    """Plan of Reduce."""
     between = comm.Is_inter()
     y = parse(recvbuf) if is_root(comm, root) else NOTHING
     in_place = y is not NOTHING and not between and is_in_place(sendbuf)
@@ -245,7 +245,7 @@ def reduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM, root: int =
 
 
 def allreduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
-    """Allreduce."""
+    """Plan of Allreduce."""
     y = parse(recvbuf)
     x = y if is_in_place(sendbuf) else parse(sendbuf)
     part = Reducing(op, x, y, _iallreduce, summed)
@@ -256,7 +256,7 @@ def allreduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
 
 
 def reduce_scatter_block(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
-    """Reduce_scatter_block."""
+    """Plan of Reduce_scatter_block."""
     size, in_place = 0 if comm.Is_inter() else comm.Get_size(), is_in_place(sendbuf)
     whole = parse(recvbuf, size if in_place else 0)
     x = whole if in_place else parse(sendbuf, size)
@@ -268,7 +268,7 @@ def reduce_scatter_block(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SU
 
 
 def reduce_scatter(comm: Any, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Any = mpi.SUM) -> Call:
-    """Reduce_scatter."""
+    """Plan of Reduce_scatter."""
     whole, in_place = parse(recvbuf), is_in_place(sendbuf)
     x, y = (whole, whole) if in_place else (parse(sendbuf), whole)
     items = None if recvcounts is None else [operator.index(n) for n in recvcounts]
@@ -287,7 +287,7 @@ def reduce_scatter(comm: Any, sendbuf: Any, recvbuf: Any, recvcounts: Any = None
 
 
 def scan(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
-    """Scan."""
+    """Plan of Scan."""
     y = parse(recvbuf)
     x = y if is_in_place(sendbuf) else parse(sendbuf)
     part = Scanning(op, x, y, _iscan, False)
@@ -298,7 +298,7 @@ def scan(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
 
 
 def exscan(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
-    """Exscan."""
+    """Plan of Exscan."""
     y = parse(recvbuf)
     x = y if is_in_place(sendbuf) else parse(sendbuf)
     part = Scanning(op, x, NOTHING if comm.Get_rank() == 0 else y, _iexscan, True)  # nothing is received there

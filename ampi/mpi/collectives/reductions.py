@@ -1,4 +1,4 @@
-"""Adjoints of reductions, on flat arrays: who gets what of the result's adjoint.
+"""Adjoints of reductions, on flat arrays: the share of each contribution in the adjoint of the result.
 
 Every function here is a generator that runs on all ranks of the reverse communicator: it yields lists of MPI requests,
 is resumed when they are complete, and returns its result.  Memory is a few times the message on each rank, whatever the
@@ -7,13 +7,13 @@ number of ranks.
 For a result y = x_0 ∘ x_1 ∘ … with adjoint g, element by element:
 
 - SUM: x̄_r = g.
-- PROD: x̄_r = conj(Π_{k≠r} x_k) g, the product made of a prefix and a suffix product: nothing is divided, zeros are
-  as good as other values.
+- PROD: x̄_r = conj(Π_{k≠r} x_k) g, the product made of a prefix and a suffix product: without a division,
+  zeros are like other values.
 - MIN, MAX: the lowest rank that holds the extremum gets g, the others nothing.  (The one-sided derivative that a serial
   program with ``if x[k] < y: y = x[k]`` has.)
 - MINLOC, MAXLOC: the lowest rank that holds both the extremum and its location gets g.
 - A user's operation, whose combine function is a kernel: with the prefix p and the suffix s of the other ranks,
-  y = (p ∘ x_r) ∘ s is differentiated by the kernel's own adjoint; ∘ needs to be associative only.
+  y = (p ∘ x_r) ∘ s is differentiated by the kernel's own adjoint; ∘ has to be associative only.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ Steps = Generator[list[MPI.Request], None, Any]
 
 
 class Reduction:
-    """What the adjoint of a reduction has to know about an MPI operation.
+    """The rule of an MPI operation for adjoints of reductions.
 
     Attributes
     ----------
     share : callable
         ``share(comm, x, g)`` -> x̄, a generator, for a result that is one and the same function of all ranks' x.
     prefix : callable or None
-        ``prefix(comm, x)`` -> x_0 ∘ … ∘ x_{r-1}, a generator; anything on rank 0.
+        ``prefix(comm, x)`` -> x_0 ∘ … ∘ x_{r-1}, a generator; arbitrary on rank 0.
     partials : callable or None
         ``partials(prefix, x, g)`` -> adjoints of prefix and x, for y = prefix ∘ x.
     needs_values : bool
-        Whether the adjoint wants the contributions x.
+        True if the adjoint needs the contributions x.
     located : bool
-        Whether x and prefix are arrays of pairs ``(value, location)``; adjoints are those of the values.
+        True if x and prefix are arrays of pairs ``(value, location)``; adjoints are those of the values.
     further : tuple of (str, int or None)
-        What `share` asks all ranks: operations, and bytes of each element (None: those of x).
+        The collectives that `share` calls, with the bytes of each element (None: those of x).
     """
 
     __slots__ = ("further", "located", "needs_values", "partials", "prefix", "share")
@@ -67,20 +67,20 @@ class Reduction:
 
 
 def known(op: MPI.Op) -> Reduction | None:
-    """The rule of an operation, None if it has none."""
+    """Return the rule of an operation; None if it has none."""
     return _REDUCTIONS.get(op.handle)
 
 
 def learn(op: MPI.Op, kernel: Any) -> None:
-    """The combine function of a new operation: a kernel, or None for one that has no derivative."""
-    _REDUCTIONS.pop(op.handle, None)  # an operation that had the handle before
+    """Enter the combine function of a new operation: a kernel, or None for one that has no derivative."""
+    _REDUCTIONS.pop(op.handle, None)  # the handle may have belonged to another operation
     if kernel is not None:
         combine = Combination(kernel)
         _REDUCTIONS[op.handle] = Reduction(_share_combination(combine), combine.prefix, combine.partials)
 
 
 def forget(handle: int) -> None:
-    """The user has freed an operation."""
+    """Forget an operation that the user has freed."""
     _REDUCTIONS.pop(handle, None)
 
 
@@ -126,10 +126,10 @@ def _share_combination(combine: Combination) -> Callable:
 
 
 def unscan(comm: MPI.Intracomm, rule: Reduction, x: np.ndarray | None, y_bar: np.ndarray, exclusive: bool) -> Steps:
-    """x̄ for y_r = x_0 ∘ … ∘ x_r, or up to x_{r-1} if exclusive (then ȳ of rank 0 is zero).
+    """Compute x̄ for y_r = x_0 ∘ … ∘ x_r, or up to x_{r-1} if exclusive (then ȳ of rank 0 is zero).
 
-    The sum of adjoints goes in a logarithmic number of messages; other operations pass a carry down from rank to rank:
-    y_r = y_{r-1} ∘ x_r, so y_{r-1} has an adjoint by way of y_r.
+    Sums of adjoints take a logarithmic number of messages.  Other operations pass a carry down from rank to rank: since
+    y_r = y_{r-1} ∘ x_r, the adjoint of y_r contributes to that of y_{r-1}.
     """
     if rule.partials is None:
         return (yield from suffix(comm, y_bar, np.add, exclusive))
@@ -161,7 +161,7 @@ def _partials_of_extremum(beats: Callable) -> Callable:
 
 
 def before(values: np.ndarray, others: np.ndarray, beats: Callable) -> np.ndarray:
-    """Whether pairs beat others: by value, and between equal ones by the lower location."""
+    """Return where pairs win over others: by value, and between equal ones by the lower location."""
     a, b = values["value"], others["value"]
     return beats(a, b) | ((a == b) & (values["location"] < others["location"]))
 
@@ -178,7 +178,7 @@ def _greater(x: np.ndarray, prefix: np.ndarray) -> np.ndarray:
 
 
 def pair_of(dtype: np.dtype) -> np.dtype:
-    """Dtype of the pairs of MINLOC and MAXLOC with values of a dtype."""
+    """Return the dtype of the pairs of MINLOC and MAXLOC with values of a dtype."""
     return np.dtype([("value", dtype), ("location", np.intc)], align=True)
 
 
@@ -190,7 +190,7 @@ def _message(x: np.ndarray) -> Any:
 
 
 class Combination:
-    """A user's combine function: ``kernel(a, b)`` puts a ∘ b into b, both flat arrays of the message's dtype."""
+    """A custom combine function: ``kernel(a, b)`` puts a ∘ b into b, both flat arrays of the message's dtype."""
 
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
@@ -198,18 +198,18 @@ class Combination:
         self.pairs: Any = None  # of second order: `reductions_second`
 
     def __call__(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """a ∘ b."""
+        """Return a ∘ b."""
         result = b.copy()
         self.kernel.dispatcher(a, result)
         return result
 
     def prefix(self, comm: MPI.Intracomm, x: np.ndarray) -> Steps:
-        """x_0 ∘ … ∘ x_{r-1}; None on rank 0."""
+        """Compute x_0 ∘ … ∘ x_{r-1}; None on rank 0."""
         total = yield from accumulated(comm, x, lambda total, came: self(came, total), -1)
         return (yield from shifted(comm, total, -1))
 
     def partials(self, a: np.ndarray, b: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Adjoints of a and b for that of a ∘ b."""
+        """Return the adjoints of a and b for that of a ∘ b."""
         contract = self.contract(a, b)
         shadows = np.zeros_like(a), np.array(g, b.dtype)
         if contract.adjoint is not None:
@@ -217,7 +217,7 @@ class Combination:
         return shadows
 
     def contract(self, a: np.ndarray, b: np.ndarray) -> Any:
-        """The kernel's contract for arrays like these."""
+        """Return the kernel's contract for arrays like these."""
         contract = self.contracts.get(b.dtype)
         if contract is None:
             from ...kernel.case import Case
@@ -232,7 +232,7 @@ class Combination:
 
 
 def _prefix(op: MPI.Op) -> Callable:
-    """x_0 ∘ … ∘ x_{r-1}; ones on rank 0."""
+    """Make the generator of x_0 ∘ … ∘ x_{r-1}, which is one on rank 0."""
 
     def prefix(comm: MPI.Intracomm, x: np.ndarray) -> Steps:
         before = np.ones_like(x)
@@ -245,7 +245,7 @@ def _prefix(op: MPI.Op) -> Callable:
 
 
 def suffix(comm: MPI.Intracomm, x: np.ndarray, combine: np.ufunc, exclusive: bool) -> Steps:
-    """x_r ∘ … ∘ x_{P-1}, or from x_{r+1} if exclusive (the identity of `combine` on the last rank)."""
+    """Compute x_r ∘ … ∘ x_{P-1}, or from x_{r+1} if exclusive (the identity of `combine` on the last rank)."""
     total = yield from accumulated(comm, x, combine, 1)
     if not exclusive:
         return total
@@ -254,7 +254,7 @@ def suffix(comm: MPI.Intracomm, x: np.ndarray, combine: np.ufunc, exclusive: boo
 
 
 def accumulated(comm: MPI.Intracomm, x: np.ndarray, combine: Callable, direction: int) -> Steps:
-    """This rank's x and those of all ranks above (direction 1) or below (-1), put together by ``combine(total, came)``.
+    """Combine this rank's x and those of all ranks above (direction 1) or below (-1) by ``combine(total, came)``.
 
     After k rounds a rank has combined the 2^k ranks from its own on (Hillis and Steele, "Data parallel algorithms",
     1986).
@@ -270,7 +270,7 @@ def accumulated(comm: MPI.Intracomm, x: np.ndarray, combine: Callable, direction
 
 
 def shifted(comm: MPI.Intracomm, x: np.ndarray, distance: int) -> Steps:
-    """The x of the rank at a distance; None where there is none."""
+    """Receive the x of the rank at a distance; None where there is no such rank."""
     source, dest = comm.rank + distance, comm.rank - distance
     came = None
     requests = []
@@ -284,7 +284,7 @@ def shifted(comm: MPI.Intracomm, x: np.ndarray, distance: int) -> Steps:
 
 
 SUFFIX = "suffix sums"
-"""Of what is sent from rank to rank in a logarithmic number of messages."""
+"""The name, in reports, of suffix sums by a logarithmic number of messages."""
 _OTHERS = (("Exscan", None), (SUFFIX, None))
 _HOLDER = (("Allreduce", None), ("Allreduce", np.dtype(np.intc).itemsize))  # the extremum, and which rank holds it
 
@@ -306,4 +306,4 @@ _REDUCTIONS = {
 }
 
 PREDEFINED = frozenset(_REDUCTIONS)
-"""Handles of MPI's own operations with a rule, which nobody frees."""
+"""Handles of MPI's own operations with a rule, which are never freed."""

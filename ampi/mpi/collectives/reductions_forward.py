@@ -1,4 +1,4 @@
-"""Operations of reductions on elements that are a value and its tangent: ``combine(a, b)`` puts a ∘ b into b.
+"""Operations of reductions on elements that consist of a value and its tangent: ``combine(a, b)`` puts a ∘ b into b.
 
 At a tie the tangent of the lowest rank counts, as its adjoint does in reverse mode.
 """
@@ -21,13 +21,13 @@ _Op = mpi.Op  # mpi4py's own: its names may be rebound
 
 
 def elements_with_tangents(dtype: np.dtype, located: bool) -> np.dtype:
-    """Dtype of elements of a value and its tangent, and of a location where there is one."""
+    """Return the dtype of elements with a value, its tangent, and for MINLOC and MAXLOC a location."""
     names = ["value", "tangent", *(["location"] if located else [])]
     return np.dtype(list(zip(names, (dtype, dtype, np.dtype(np.intc)))), align=True)
 
 
 def filled(elements: np.dtype, tangents: np.ndarray, values: Any) -> np.ndarray:
-    """An array of elements; ``values`` are those, or have fields for them and for the locations."""
+    """Return an array of elements; ``values`` are arrays, or have fields for values and locations."""
     made = np.empty(len(tangents), elements)
     made["tangent"] = tangents
     if "location" in elements.names:  # type: ignore[operator]
@@ -38,7 +38,7 @@ def filled(elements: np.dtype, tangents: np.ndarray, values: Any) -> np.ndarray:
 
 
 class Elements:
-    """Elements of a value and its tangent, and of a location where there is one.
+    """The kind of elements with a value and its tangent: how MPI sends and combines them.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Elements:
         self.operation, self.datatype = found
 
     def of(self, push: Push, x: Buffer, values: Callable[[], np.ndarray] | None) -> np.ndarray:
-        """The elements of a buffer; ``values()`` gives the values, and locations, if memory does not."""
+        """Return the elements of a buffer; ``values()`` gives values and locations that are no longer in memory."""
         if x is NOTHING:
             return np.zeros(0, self.dtype)
         found: Any = x.values() if values is None else values()
@@ -89,12 +89,12 @@ def _made(push: Push, key: tuple[int, Reduction, np.dtype]) -> tuple[mpi.Op, mpi
 
 
 _left: dict[tuple[int, Reduction, np.dtype], mpi.Op] = {}
-"""Operations that MPI may still call for what an error has left under way: they are used again, and not freed."""
+"""Operations that MPI may still call for requests that an error has left incomplete: reused, and not freed."""
 stranded.append(_left)
 
 
 def combination(handle: int, rule: Reduction) -> Callable[[np.ndarray, np.ndarray], None]:
-    """``combine(a, b)`` of an operation with a rule, other than the sum."""
+    """Return ``combine(a, b)`` of an operation with a rule, other than the sum."""
     return _COMBINED.get(handle) or _by_kernel(rule)
 
 
@@ -129,7 +129,7 @@ _COMBINED: dict[int, Callable] = {
 
 
 def _by_kernel(rule: Reduction) -> Callable[[np.ndarray, np.ndarray], None]:
-    """By the tangent of a user's combine function."""
+    """Return ``combine(a, b)`` of a custom operation, by the tangent of its kernel."""
     from ...kernel.case import Case
     from ...kernel.forward import make_tangent_contract
 

@@ -1,20 +1,20 @@
 """Second order of reductions that are not linear, element by element: tangents of what `reductions` computes.
 
-While the adjoint g of a result goes back, so does its tangent ġ, a step behind.  The contributions have tangents ẋ, and
-partial results are pairs of a value and a tangent, arrays of shape (2, n):
+While the adjoint g of a result goes back, its tangent ġ follows one step later.  The contributions have tangents ẋ,
+and partial results are pairs of a value and a tangent, arrays of shape (2, n):
 
-- PROD: with the product p of the others, x̄ = conj(p) g has the tangent conj(p) ġ + conj(ṗ) g; ṗ comes of products of
-  pairs, (a, ȧ) (b, ḃ) = (a b, ȧ b + a ḃ), and nothing is divided.
-- A user's operation: the kernel's tangent program combines pairs, and that of its adjoint program goes back.
+- PROD: with the product p of the others, x̄ = conj(p) g has the tangent conj(p) ġ + conj(ṗ) g.  ṗ comes from products
+  of pairs, (a, ȧ) (b, ḃ) = (a b, ȧ b + a ḃ), without a division.
+- A custom operation: the kernel's tangent program combines pairs, and the tangent of its adjoint program takes ġ back.
 
-MIN, MAX, MINLOC and MAXLOC choose: ġ goes the way of g.
+MIN, MAX, MINLOC and MAXLOC select elements: ġ takes the same way as g.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI as mpi
@@ -23,9 +23,12 @@ from ...tape import Sweep
 from ..log.reverse import Reverse
 from .reductions import Combination, Reduction, Steps, accumulated, shifted
 
+if TYPE_CHECKING:
+    from .reduction_plans import Reducing
+
 
 def is_curved(rule: Reduction, x: Any) -> bool:
-    """Whether the adjoint of a reduction depends smoothly on values of x's dtype; raises where it has no derivative."""
+    """Return whether the adjoint of a reduction depends on its values; raises an error where it has no derivative."""
     pairs = None if rule.prefix is None else _of(rule)
     if pairs is not None:
         pairs.require(x.dtype)
@@ -33,12 +36,12 @@ def is_curved(rule: Reduction, x: Any) -> bool:
 
 
 def rules_in_lanes(rule: Reduction, directions: int) -> tuple[Reduction, ...]:
-    """Rules in the place of that of a curved reduction: one for adjoints, and one for their tangents in each direction.
+    """Return rules instead of that of a curved reduction: for adjoints, and for their tangents in each direction.
 
     They are for one adjoint, in steps of which the first rule's come first.  The others are given ``(2, n)`` arrays of
     values and tangents.
     """
-    seen: list[np.ndarray] = []  # the adjoint, which its tangents follow
+    seen: list[np.ndarray] = []  # the adjoint; its tangents come later
 
     def share(comm: Any, x: np.ndarray, g: np.ndarray) -> Steps:
         seen[:] = [g]
@@ -67,7 +70,7 @@ def rules_in_lanes(rule: Reduction, directions: int) -> tuple[Reduction, ...]:
 
 
 class WithTangents:
-    """Contributions to a reduction that is not linear, flat, and their tangents in each direction."""
+    """The flat contributions to a reduction that is not linear, and their tangents in each direction."""
 
     __slots__ = ("tangents", "value")
 
@@ -76,15 +79,15 @@ class WithTangents:
         self.tangents = tangents
 
 
-def steps_in_lanes(part: Any, sweep: Sweep, reverse: Reverse, x: WithTangents) -> list[Steps]:
-    """The steps of the adjoint of a reduction that is not linear, and of its tangents."""
+def steps_in_lanes(part: Reducing, sweep: Sweep, reverse: Reverse, x: WithTangents) -> list[Steps]:
+    """Return the steps of the adjoint of a reduction that is not linear, and those of its tangents."""
     rules = rules_in_lanes(part.rule, len(x.tangents))
     values = x.value, *(np.stack([x.value, tangent]) for tangent in x.tangents)
     return [part.adjoint(lane, reverse, value, rule) for lane, value, rule in zip(sweep.lanes, values, rules)]
 
 
 def partials_of_pairs(rule: Reduction, a: np.ndarray, b: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Adjoints with their tangents of two operands of a curved reduction, pairs as the adjoint of the result."""
+    """Return adjoints and their tangents of two operands of a curved reduction, as pairs like that of the result."""
     return _of(rule).partials(a, b, g)
 
 
@@ -107,7 +110,7 @@ class _Pairs:
         self.require = require
 
     def prefix(self, comm: Any, x: np.ndarray) -> Steps:
-        """x_0 ∘ … ∘ x_{r-1}; None on rank 0."""
+        """Compute x_0 ∘ … ∘ x_{r-1}; None on rank 0."""
         total = yield from accumulated(comm, x, lambda total, came: self.combine(came, total), -1)
         return (yield from shifted(comm, total, -1))
 

@@ -1,4 +1,4 @@
-"""Objectives that are one value of all ranks, and are counted once for each: seen when their sweep begins."""
+"""Detection of objectives that all ranks return alike, and that a sweep would count once for each rank."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 _BUFFERS_TO_ALL = ("Allreduce", "Allgather", "Allgatherv", "Bcast")
 _TO_ALL = {form for name in _BUFFERS_TO_ALL for form in (name, f"I{name[0].lower()}{name[1:]}", f"{name}_init")}
 _TO_ALL |= {"bcast", "allgather", "allreduce"}
-"""Operations that give all ranks the same."""
+"""Operations whose results are the same on all ranks."""
 
 
 def look_for_replicated(sweep: Sweep, call: Collective, results: Collection[Storage | None]) -> None:
-    """At the first collective call that a sweep reverses: note it if the ranks have all returned the same value, which
-    has no derivative but through what the call gave them.
+    """Note the first collective call that a sweep reverses, if all ranks have returned the same value and its
+    derivative comes from the results of this call alone.
 
-    ``results``: where that is.
+    ``results`` are the storages of the results.
     """
     tape = sweep.tape
-    tape.returned = None  # only what comes first can be all that there is
+    tape.returned = None  # only for the first call
     communication: Communication = tape.latest[2] or next(iter(tape.sweep_starts.values()))
     log = communication.logs.get(call.reverse)
     if log is None or not log.alike or call.name not in _TO_ALL or call.reverse.comm.Get_size() == 1:

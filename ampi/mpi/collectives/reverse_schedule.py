@@ -1,10 +1,10 @@
 """Schedule of reversed collectives: each begins at the mirror of its wait and ends at the mirror of its start.
 
-Ranks may wait for collectives in different orders, but all ranks of a communicator must begin the reversed ones in the
-same order, or they meet the wrong partners.  That order is the log's, backwards: a reversed collective that is ready
-waits for its turn, which comes at the latest when the sweep reaches the mirror of its start, for then those that were
-started later have had theirs.  One that goes in several steps has its communicator to itself until it has ended.  All
-of them go on whenever the sweep waits for something.
+Ranks may wait for collectives in different orders, but all ranks of a communicator must begin the reversed ones in
+the same order; otherwise different collectives would be matched.  That order is the reverse of the log's.  A reversed
+collective that is ready waits for its turn, which comes at the latest when the sweep reaches the mirror of its start:
+by then, those that were started later have had theirs.  One that takes several steps has its communicator to itself
+until it has ended.  All of them make progress whenever the sweep waits for something.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class StepsUnderWay:
     Attributes
     ----------
     steps : generator
-        Yields lists of requests to be completed before it goes on; returns what is to be called at the end, or None.
+        Yields lists of requests to be completed before it goes on; returns a function to be called at the end, or None.
     overlaps : bool
-        It goes in one step: the next one may begin as soon as this one has begun.
+        True if it takes one step: the next one may begin as soon as this one has begun.
     """
 
     __slots__ = ("finished", "overlaps", "requests", "result", "steps")
@@ -61,7 +61,7 @@ class StepsUnderWay:
                 self.result = end.value
 
     def finish(self, describe: Callable[[], str], reverse: Reverse) -> None:
-        """Wait for the end, and add what came to the adjoints."""
+        """Wait for the end, and call the function that was returned."""
         try:
             self.advance()
             while not self.finished:
@@ -76,7 +76,7 @@ class StepsUnderWay:
 
 
 class Schedule:
-    """In which order the reversed collectives of the communicators that have had one channel begin in a sweep."""
+    """The order in which the reversed collectives of all communicators of one channel begin in a sweep."""
 
     __slots__ = ("begun", "calls", "position")
 
@@ -86,7 +86,7 @@ class Schedule:
         self.begun: dict[Collective, StepsUnderWay] = {}
 
     def proceed(self) -> None:
-        """Begin all that are ready and whose turn it is."""
+        """Begin all that are ready when it is their turn."""
         while self.position >= 0:
             call = self.calls[self.position]
             if call.happening and not call.passed:
@@ -136,7 +136,7 @@ def run_reversed(sweep: Sweep, call: Collective, steps: Steps, describe: Callabl
 
 
 def in_step(several: Sequence[Steps]) -> Steps:
-    """Reversed collectives of the same kind as one: each step of theirs is under way for all of them at once."""
+    """Run collectives of the same kind as one: each step runs for all of them at once."""
     ends: list[Any] = [None for _ in several]
     going = dict(enumerate(several))
     while going:
@@ -159,14 +159,14 @@ def in_step(several: Sequence[Steps]) -> Steps:
 
 
 class Started(BaseAdjoint):
-    """A collective with a request: what the request completes, and the record of the start.
+    """A collective with a request: it ends with the request, and is the record of the start.
 
     Attributes
     ----------
-    performed : collectives.Performed
-        This rank's part in it.
+    performed : collective_calls.Performed
+        The call in the log.
     void : bool
-        MPI has refused to start it.
+        True if MPI has refused to start it.
     """
 
     __slots__ = ("buffer", "finish_tangent", "performed", "request", "reversed", "sweep", "void", "wild")
@@ -174,7 +174,7 @@ class Started(BaseAdjoint):
     active = True
     is_local = False
     synchronizes = True
-    reads_memory = False  # but what `Performed.steps` has put back
+    reads_memory = False  # except for what `Performed.steps` has restored
     second_order = "joint"
     batched = True
 
@@ -189,11 +189,11 @@ class Started(BaseAdjoint):
         self.finish_tangent: Callable[[], None] | None = None
 
     def take_back(self, tape: Tape, error: BaseException) -> None:
-        """MPI has refused to start it."""
+        """Clean up: MPI has refused to start it."""
         self.void = refused(tape, self.performed, error)
 
     def tangent(self, push: Push) -> None:
-        """In a walk: begin the tangent's part."""
+        """Begin to push tangents, in a walk over the tape."""
         if self.void:
             return
         if not self.completed():
@@ -201,28 +201,28 @@ class Started(BaseAdjoint):
         self.finish_tangent = self.performed.begin_tangent(push, True)
 
     def arrive(self, push: Push) -> None:
-        """In a walk: wait for it."""
+        """End what `tangent` has begun."""
         finish, self.finish_tangent = self.finish_tangent, None
         if finish is not None:
             finish()
 
     def resolve(self, status: mpi.Status | None) -> None:
-        """The request has completed."""
+        """End the collective: the request has completed."""
         if self.request is not None:
             self.request.held = None
             self.request = None
             arrive(self.buffer, -1)
 
     def describe(self) -> str:
-        """For error messages."""
+        """Return a description for error messages."""
         return self.performed.describe()
 
     def completed(self) -> bool:
-        """Whether the request has been completed, be it by a method that ampi does not see."""
+        """Return whether the request has been completed, even by a method that ampi does not see."""
         return has_ended(self.request)
 
     def begin(self, sweep: Sweep) -> None:
-        """Mirror of the wait: what was written is taken, and goes back as soon as it is the collective's turn."""
+        """At the mirror of the wait, take the adjoints of what was written, and send them when it is their turn."""
         if self.sweep is sweep or self.void:
             return
         performed = self.performed
@@ -243,7 +243,7 @@ class Started(BaseAdjoint):
         schedule.proceed()
 
     def __call__(self, sweep: Sweep) -> None:
-        """Mirror of the start: wait for the end, and add what came."""
+        """At the mirror of the start, wait for the end and add what was received."""
         if self.void:
             return
         self.begin(sweep)

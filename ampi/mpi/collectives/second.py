@@ -1,12 +1,12 @@
-"""Recording of collectives on buffers in second order: tangents beside the values, and records for the sweep.
+"""Collectives on buffers in second order: tangents are sent beside the values, and calls are recorded for the sweep.
 
-In the sweep the adjoint and its tangents go back step by step, with the messages of all of them under way at a time.
+In the sweep the adjoint and its tangents take their steps together, each with the messages of all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI as mpi
 
@@ -21,19 +21,22 @@ from .reduction_plans import Reducing
 from .reductions_second import WithTangents, is_curved
 from .reverse_schedule import Started
 
+if TYPE_CHECKING:
+    from .collective_recording import CollectiveOperation
+
 
 class SecondPerformed(Performed):
-    """A collective call whose tangent goes beside it."""
+    """A collective call whose tangents were sent beside the values."""
 
     __slots__ = ()
     propagates_tangents = True
 
     def tangent(self, push: Push) -> None:
-        """Nothing: it went with the values."""
+        """Do nothing: tangents were sent with the values."""
 
 
 class SecondStarted(Started):
-    """A collective with a request, and its tangent."""
+    """A collective with a request, and with tangents."""
 
     __slots__ = ()
     propagates_tangents = True
@@ -43,23 +46,23 @@ class SecondStarted(Started):
         self.finish_tangent = finish_tangent
 
     def tangent(self, push: Push) -> None:
-        """Nothing: it comes with the values."""
+        """Do nothing: tangents arrive with the values."""
 
     def resolve(self, status: mpi.Status | None) -> None:
-        """The request has completed."""
+        """End the collective: the request has completed."""
         ends = self.request is not None
         super().resolve(status)
         if ends:
             self.finish_tangent()
 
     def take_back(self, tape: Tape, error: BaseException) -> None:
-        """MPI has refused to start it."""
+        """Clean up: MPI has refused to start it."""
         super().take_back(tape, error)
         stranded.append(self.finish_tangent)  # MPI may still use its memory
 
 
-def perform(comm: Any, operation: Any, primal: Callable, arguments: Sequence[Any], tape: Any) -> None:
-    """Run a blocking collective."""
+def perform(comm: Any, operation: CollectiveOperation, primal: Callable, arguments: Sequence[Any], tape: Any) -> None:
+    """Run a blocking collective in second order."""
     call = _prepared(comm, operation, arguments, {}, tape, False)
     try:
         performed, finish = _begun(comm, call, tape, False)
@@ -76,9 +79,14 @@ def perform(comm: Any, operation: Any, primal: Callable, arguments: Sequence[Any
 
 
 def start(
-    name: str, comm: Any, operation: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], tape: Any
+    name: str,
+    comm: Any,
+    operation: CollectiveOperation,
+    arguments: Sequence[Any],
+    keywords: Mapping[str, Any],
+    tape: Any,
 ) -> SecondStarted:
-    """Before a collective with a request starts."""
+    """Check, log and record a collective with a request before it starts."""
     call = _prepared(comm, operation, arguments, keywords, tape, True)
     call.name = name
     performed, finish = _begun(comm, call, tape, True)
@@ -91,7 +99,12 @@ def start(
 
 
 def _prepared(
-    comm: Any, operation: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], tape: Any, started: bool
+    comm: Any,
+    operation: CollectiveOperation,
+    arguments: Sequence[Any],
+    keywords: Mapping[str, Any],
+    tape: Any,
+    started: bool,
 ) -> Call:
     require_program(tape)
     if tape.before_append is not None:
@@ -100,7 +113,7 @@ def _prepared(
 
 
 def _begun(comm: Any, call: Call, tape: Any, started: bool) -> tuple[Performed, Callable[[], None]]:
-    """The call in the log, with what its adjoint needs, and what ends its tangent, which is under way."""
+    """Log a call, save what its adjoint needs, and begin to send tangents; also returns the function that ends that."""
     performed = call.log(tape, comm)
     performed.__class__ = SecondPerformed
     performed.keep_values(tape, started)
@@ -120,7 +133,7 @@ def _begun(comm: Any, call: Call, tape: Any, started: bool) -> tuple[Performed, 
 def _taken_back(
     tape: Any, performed: Performed, finish: Callable[[], None] | None, undo: Sequence[Undo], error: BaseException
 ) -> None:
-    """A call, or its tangent's part, has raised an error after it was logged."""
+    """Clean up after a call, or its tangents, have raised an error after it was logged."""
     log.refused(tape, performed, error)
     if finish is not None:
         stranded.append(finish)  # MPI may still use its memory

@@ -1,4 +1,4 @@
-"""The table of collective operations on buffers; methods of all forms, reports and guards derive from it."""
+"""The table of collective operations on buffers, from which methods of all forms, reports and guards derive."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ COLLECTIVES = (
     ),
     CollectiveOperation("Reduce_scatter", "Allgatherv of ȳ" + _SHARES, reduced.reduce_scatter),
 )
-"""Of all communicators."""
+"""Operations of all communicators."""
 
 SCANS = (
     CollectiveOperation("Scan", _SCANNED, reduced.scan),
     CollectiveOperation("Exscan", _SCANNED, reduced.exscan),
 )
-"""Of intracommunicators."""
+"""Operations of intracommunicators."""
 
 
 class Collectives:

@@ -1,6 +1,6 @@
-"""Tangents of collective calls, in one direction or several: begun before the values are sent, ended after.
+"""Tangents of collective calls, in one direction or several.
 
-They take the way of the values, on the reverse communicator.
+They are sent on the reverse communicator, as the values are: it begins before those are sent, and ends after.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def begin_tangent(
     part: Part, push: Push, reverse: Reverse, name: str, started: bool, values: Callable[[], Any] | None = None
 ) -> Callable[[], None]:
-    """Begin the tangent's part in a call, and give what ends it.
+    """Begin to send the tangents of a call; returns the function that ends it.
 
     ``started``: the call has a request; ``values()`` gives the values of an operation that is not linear, if they are
     not in memory.
@@ -41,7 +41,7 @@ def begin_tangent(
     under_way = StepsUnderWay(steps, True)
     try:
         under_way.advance()
-    except BaseException:  # of MPI's, for wrong arguments: no other call will wait for the comparison
+    except BaseException:  # by MPI, for wrong arguments: no other call will wait for the comparison
         if compare is not None and started:
             compare()
         raise
@@ -55,8 +55,10 @@ def begin_tangent(
 
 
 def _compare_directions(push: Push, reverse: Reverse, describe: Callable[[], str]) -> Callable[[], None]:
-    """In vector mode, once on each communicator: begin to compare the number of directions with that of all ranks;
-    what is given back waits for that."""
+    """Begin to compare the number of directions with that of all ranks, once on each communicator.
+
+    Returns the function that waits for the result.
+    """
     key = "directions", reverse
     if key in push.state:
         return lambda: None

@@ -18,7 +18,7 @@ from .forward import ForwardCommunication, ForwardLog
 
 
 class SecondCommunication(ForwardCommunication):
-    """What is said while a tape of second order records."""
+    """The messages that are logged while a tape of second order records."""
 
     __slots__ = ()
 
@@ -27,7 +27,7 @@ class SecondCommunication(ForwardCommunication):
             super().__init__(tape)
 
     def log(self, reverse: Reverse) -> SecondLog:  # type: ignore[override]
-        """What is said on one communicator."""
+        """Return the log of one communicator."""
         found = self.logs.get(reverse)
         if found is None:
             reverse.ready()
@@ -42,22 +42,21 @@ class SecondCommunication(ForwardCommunication):
 
 
 class SecondLog(ForwardLog):
-    """The messages of one communicator."""
+    """The log of one communicator in second order."""
 
     __slots__ = ()
 
     def said(self, message: Any) -> None:
-        """A message is about to be sent, or a receive to be posted."""
+        """Send or ask for the tangent of a message that is about to be sent, or received."""
         require_program(self.push.tape)
         super().said(message)
         self.messages.append(message)
 
     def called(self, call: Any) -> None:
-        """A collective call."""
+        """Check a collective call."""
         require_program(self.push.tape)
-        if (
-            not isinstance(call, AdjointRecord) and call.name not in _OF_WINDOWS and not call.name[0].islower()
-        ):  # of objects
+        of_objects = call.name[0].islower()
+        if not (isinstance(call, AdjointRecord) or of_objects or call.name in _OF_WINDOWS):
             raise no_second_derivative(f"{call.name} on {self.reverse.name}")
         self.collectives.append(call)
 
