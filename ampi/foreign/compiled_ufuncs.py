@@ -66,9 +66,9 @@ def _is_special(ufunc: np.ufunc) -> bool:
 
 
 def _elementwise(ufunc: Any, function: Callable[..., Any], inputs: tuple, exact: np.ndarray) -> Any:
-    from . import element_loops
+    from . import arities  # which makes kernels
 
-    loop = getattr(element_loops, f"of_{len(inputs)}", None)
+    loop = getattr(arities, f"of_{len(inputs)}", None)
     if loop is None or not carries_derivatives(exact.dtype):
         raise no_rule(ufunc, f" of {len(inputs)} arrays with results of dtype {exact.dtype}")
     arrays = [anp.asarray(x).astype(dtype) for x, dtype in zip(inputs, _dtypes(ufunc, inputs, exact))]
@@ -102,9 +102,9 @@ def _is_taken(given: Any, code: str) -> bool:
 @functools.cache
 def _element_of_special(name: str, count: int) -> Callable[..., Any]:
     from ..kernel.frontend.scipy.special import by_name
-    from . import element_loops
+    from . import arities
 
-    return getattr(element_loops, f"call_of_{count}")(by_name(name))
+    return getattr(arities, f"call_of_{count}")(by_name(name))
 
 
 @functools.cache

@@ -517,9 +517,9 @@ def _by_a_kernel(name: str) -> Callable[[Callable], Callable]:
     def replace(method: Callable) -> Callable:
         def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
             if current() is not None and any(_first_active(x) is not None for x in (*arguments, *keywords.values())):
-                from . import compiled_calls
+                from . import numba_calls  # which makes kernels
 
-                return getattr(compiled_calls, name)(self, method, arguments, keywords)
+                return getattr(numba_calls, name)(self, method, arguments, keywords)
             return method(self, *arguments, **keywords)
 
         return call
