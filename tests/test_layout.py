@@ -161,7 +161,8 @@ def wrong_imports(path):
 
 @pytest.mark.parametrize("package", ["", "mpi"])
 def test_rooms_import_in_one_direction(package):
-    graphlib.TopologicalSorter(ROOMS[package]).prepare()  # raises an error with the circle
+    rooms = {room: allowed - {room} for room, allowed in ROOMS[package].items()}
+    graphlib.TopologicalSorter(rooms).prepare()  # raises an error with the circle
 
 
 def room_of(name, package):
