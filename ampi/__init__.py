@@ -120,18 +120,18 @@ _ARRAYS = (
     "arrays.scalars",
     "kernel.element_sweeps",
     "foreign.compiled_ufuncs",
-    "foreign.seen",
-    "foreign.calls",
+    "foreign.numpy_in_c",
+    "foreign.compiled_functions",
     "mpi.plain_communicators",
     "foreign.executors",
     "foreign.fftw",
-    "foreign.stored",
+    "foreign.written_files",
     "foreign.scipy",
     "rules.definitions",
 )
 """Names of modules imported with the first tape; programs that only send messages do not need them."""
 
-_WITH_NUMBERS = ("foreign.pictures", "foreign.standard_library")
+_WITH_NUMBERS = ("foreign.plots", "foreign.standard_library")
 """What is there with `ampi.numpy`: other packages are given its numbers before a tape opens as well."""
 
 _HOMES = {

@@ -12,7 +12,7 @@ import scipy.special
 
 from ampi.arrays import elementwise
 from ampi.base import versions
-from ampi.foreign import seen as foreign
+from ampi.foreign import numpy_in_c as foreign
 from ampi.kernel.ir import intrinsics
 from ampi.kernel.runtime import quick_compilation, special_table
 from ampi.rules import movement

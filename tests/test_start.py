@@ -79,7 +79,7 @@ def test_nothing_heavy_is_imported(use):
 
 
 LATE = (
-    "arrays.array numpy arrays.scalars arrays.ufuncs rules.functions foreign.seen foreign.fftw foreign.scipy "
+    "arrays.array numpy arrays.scalars arrays.ufuncs rules.functions foreign.numpy_in_c foreign.fftw foreign.scipy "
     "derivatives testing programs memory.filed_needs"
 ).split()
 

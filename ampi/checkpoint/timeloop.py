@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 from ..base.program_lines import warning_level
 from ..errors import CommunicationError, PerformanceWarning, TapeError
-from ..foreign.seen import seen as intercepted
+from ..foreign.numpy_in_c import redirected as intercepted
 from ..memory.handouts import describe
 from ..memory.live_arrays import tracked_arrays
 from ..memory.storages import Region, Storage, TrackedArray, arrays_of_blocks, forget_node, is_scalar, storage_of

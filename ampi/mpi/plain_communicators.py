@@ -22,7 +22,7 @@ from ..arrays.losses import would_be_lost
 from ..base.program_lines import where_called
 from ..base.structures import leaves
 from ..errors import ActivityError
-from ..foreign.seen import seen
+from ..foreign.numpy_in_c import redirected
 from ..interception.entry_points import call_slot, object_at
 from ..interception.hooks import replace_method
 from ..interception.redirection import arguments_at
@@ -170,12 +170,12 @@ def _begin(tape: Tape) -> None:
     places: dict[tuple[int, str], list[int]] = {}
     for cls, name, method in _methods():
         address, original = call_slot(method)
-        if seen.is_working and original:
+        if redirected.is_working and original:
             kind = "gate method, objects" if name == "Start" or name[0].islower() else "gate method"
             places.setdefault((original, kind), []).append(address)
         else:
             replace_method(cls, name, functools.partial(_instead, name))
-    seen.add([Place(tuple(at), original, kind, _called, True, PLAIN) for (original, kind), at in places.items()])
+    redirected.add([Place(tuple(at), original, kind, _called, True, PLAIN) for (original, kind), at in places.items()])
 
 
 at_opening.append(_begin)

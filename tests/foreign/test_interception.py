@@ -13,7 +13,7 @@ PROGRAM = """
 import warnings
 import numpy
 import ampi, ampi.numpy as np
-from ampi.foreign.seen import seen
+from ampi.foreign.numpy_in_c import redirected
 
 x0 = numpy.array([0.7, 1.3, 2.1])
 with warnings.catch_warnings(record=True) as said:
@@ -21,7 +21,7 @@ with warnings.catch_warnings(record=True) as said:
     with ampi.Tape():
         pass
 unknown = [str(w.message) for w in said]
-assert not seen.is_working
+assert not redirected.is_working
 
 
 def program(x):

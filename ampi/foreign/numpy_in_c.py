@@ -266,7 +266,7 @@ def _redirect_special() -> None:
     """Redirect SciPy's special functions, which are ufuncs."""
     found = _ufuncs(sys.modules["scipy.special"])
     with contextlib.suppress(entry_points.Unknown):
-        seen.extend("lists", _CALL, *entry_points.calls_of(np.ufunc, found))
+        redirected.extend("lists", _CALL, *entry_points.calls_of(np.ufunc, found))
 
 
 def _iterate(_: int, items: int, named: int) -> Any:
@@ -350,14 +350,14 @@ def _before_numpys(cls: type) -> tuple[type, ...]:
     return cls.__mro__[: cls.__mro__.index(np.ndarray)]
 
 
-seen = redirection.start(_places, ndarray)
-"""The redirected functions; ``seen.problem`` is the reason if there are none."""
+redirected = redirection.start(_places, ndarray)
+"""The redirected functions; ``redirected.problem`` is the reason if there are none."""
 
 
 def _look_for_classes(tape: Tape) -> None:
     """Redirect classes that were derived since the last tape."""
-    if _stored[0] and not seen.is_held and (slots := _slots_of_derived_classes()):
-        seen.extend("store", _store, slots, _stored[0])
+    if _stored[0] and not redirected.is_held and (slots := _slots_of_derived_classes()):
+        redirected.extend("store", _store, slots, _stored[0])
 
 
 at_opening.append(_look_for_classes)

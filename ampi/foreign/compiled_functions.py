@@ -35,7 +35,7 @@ from ..interception.trampolines import NOTHING, Hook, Place
 from ..memory.storages import TrackedArray
 from ..rules.known_packages import KNOWN
 from ..tape import Tape, at_opening, current
-from .seen import seen
+from .numpy_in_c import redirected
 
 _lock = threading.RLock()
 _done: set[int] = set()  # ids of functions and types that have been examined; `_kept` holds the objects
@@ -56,7 +56,7 @@ def is_foreign(name: Any) -> bool:
 
 def _begin(tape: Tape) -> None:
     """When a tape begins to record, redirect the functions that were imported since the last one."""
-    if seen.is_working and (_loaded or len(sys.modules) != _modules[0]):
+    if redirected.is_working and (_loaded or len(sys.modules) != _modules[0]):
         _modules[0] = len(sys.modules)
         with _lock:
             modules = [m for name, m in list(sys.modules.items()) if is_foreign(name) and type(m) is types.ModuleType]
@@ -69,7 +69,7 @@ def _load(loader: Any, module: types.ModuleType) -> None:
     """Replacement of `ExtensionFileLoader.exec_module`: redirects at once if a tape records."""
     _execute(loader, module)
     if is_foreign(module.__name__):
-        if current() is not None and seen.is_working:
+        if current() is not None and redirected.is_working:
             with _lock:
                 _redirect(_found_in([module]), is_new=True)
         else:
@@ -85,7 +85,7 @@ def _redirect(places: Iterable[Place], is_new: bool) -> None:
     for x in held:
         x.clear()
     with contextlib.suppress(RuntimeError):
-        seen.add(found)
+        redirected.add(found)
     for x, items in zip(held, kept):
         x.update(items)
 
