@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
+
+from ..memory.message_memory import AdjointMemory
 
 _NOBODY: Mapping[int, int] = {}
 
@@ -36,7 +37,7 @@ class Sizes:
 
     def __init__(
         self,
-        buffer: Any,
+        buffer: AdjointMemory,
         same: int = 0,
         blocks: Sequence[int] = (),
         going: Mapping[int, int] = _NOBODY,
@@ -66,7 +67,7 @@ class Sizes:
         return f"{count} element{'' if count == 1 else 's'} of {self.itemsize} bytes"
 
 
-def of_blocks(buffer: Any, counts: Sequence[int]) -> list[int]:
+def of_blocks(buffer: AdjointMemory, counts: Sequence[int]) -> list[int]:
     """Return the bytes of the blocks of a buffer."""
     unit = buffer.nbytes // buffer.count if buffer.count else 0
     return [int(n) * unit for n in counts]

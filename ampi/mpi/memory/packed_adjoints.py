@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...tape import Sweep
+from ...tape import Sweep, Tape
 
 SLOT_DTYPE = np.dtype(np.float64)
 
@@ -47,7 +47,7 @@ class PackedAdjoints:
     storages = property(lambda self: self.inner.storages)
     loses = property(lambda self: self.inner.loses)
 
-    def active(self, tape: Any) -> bool:
+    def active(self, tape: Tape) -> bool:
         """As `Buffer.active`."""
         return self.inner.active(tape)
 
@@ -55,7 +55,7 @@ class PackedAdjoints:
         """As `Buffer.uncertain`."""
         return self.inner.uncertain()
 
-    def activate(self, tape: Any) -> None:
+    def activate(self, tape: Tape) -> None:
         """As `Buffer.activate`."""
         self.inner.activate(tape)
 

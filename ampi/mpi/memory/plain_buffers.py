@@ -21,12 +21,13 @@ from ...tape import Tape, where_called
 from ...tape.recording import recording
 from ..base.call_sites import call_site, name_of
 from .buffers import FLOATING, Buffer
+from .message_memory import MessageMemory
 
 _warned: set[str] = set()
 _sites: set[int] = set()  # of calls on these lines: what `call_site` gives lives as long as the process
 
 
-def mind(name: str, buffer: Any, verb: str, preposition: str, partner: Any) -> None:
+def mind(name: str, buffer: MessageMemory, verb: str, preposition: str, partner: Any) -> None:
     """Warn once per source line of a plain array of floating-point numbers in a message, and say what to write.
 
     Parameters

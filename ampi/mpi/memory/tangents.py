@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ...tape import Push, lanes_of, no_second_derivative
+from ...tape import Push, Tape, lanes_of, no_second_derivative
 from .buffers import Buffer
+from .message_memory import AdjointMemory
 
 
 class Reader:
@@ -32,13 +33,13 @@ class Reader:
         """Do nothing: the tangent stays."""
 
 
-def require_program(tape: Any) -> None:
+def require_program(tape: Tape) -> None:
     """In second order: raise an error if an adjoint communicates."""
     if tape.sweeping:
         raise no_second_derivative("an adjoint that communicates")
 
 
-def tangent_in(push: Push, memory: Any) -> np.ndarray:
+def tangent_in(push: Push, memory: AdjointMemory) -> np.ndarray:
     """Return the tangent of a message's memory as a new flat array; in vector mode one direction after the other."""
     if push.lanes is None:
         return memory.take(Reader(push))
@@ -46,19 +47,19 @@ def tangent_in(push: Push, memory: Any) -> np.ndarray:
 
 
 def tangent_in_place(push: Push, memory: Any, always: bool = False) -> np.ndarray | None:
-    """The tangent of a message's memory, flat and not copied; None if it is not contiguous.
+    """Return the tangent of a message's memory, flat and not copied; None if it is not contiguous.
 
     None also where there is none so far, unless ``always``.
     """
     return memory.in_place(push, always) if type(memory) is Buffer else None
 
 
-def tangents_in(push: Push, memory: Any) -> list[np.ndarray]:
+def tangents_in(push: Push, memory: AdjointMemory) -> list[np.ndarray]:
     """Return the tangents of a message's memory in each direction."""
     return [memory.take(Reader(lane)) for lane in lanes_of(push)]
 
 
-def set_tangent(push: Push, memory: Any, flat: np.ndarray | None) -> None:
+def set_tangent(push: Push, memory: AdjointMemory, flat: np.ndarray | None) -> None:
     """Set the tangent of a message's memory, as `tangent_in` gives it; None: to zero."""
     lanes = lanes_of(push)
     for lane in lanes:

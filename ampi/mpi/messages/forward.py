@@ -23,7 +23,7 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from ...errors import ActivityError, CommunicationError
-from ...tape import Push, lanes_of, no_tangent
+from ...tape import Push, Tape, lanes_of, no_tangent
 from ..log import log
 from ..log.log import Communication, Log
 from ..log.messages import ALL, CUT, Received, Sent
@@ -48,7 +48,7 @@ class ForwardCommunication(Communication):
 
     __slots__ = ("push",)
 
-    def __init__(self, tape: Any) -> None:
+    def __init__(self, tape: Tape) -> None:
         super().__init__(tape)
         self.push: Push = tape.forward
         tape.forward.at_end(self.end)

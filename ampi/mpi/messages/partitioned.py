@@ -16,7 +16,7 @@ import numpy as np
 from mpi4py import MPI as mpi
 
 from ...errors import ActivityError
-from ...tape import BaseAdjoint, Push, Sweep, lanes_of
+from ...tape import BaseAdjoint, Push, Sweep, Tape, lanes_of
 from ...tape.recording import opened, recording
 from ..base.call_sites import line_of
 from ..base.rules import Operation, Treatment, enter
@@ -317,7 +317,7 @@ class _Sending(_Partitioned):
         for part in parts:
             tape.append(_Ready(sent, part, True))
 
-    def _constant(self, tape: Any, parts: Iterable[int]) -> None:
+    def _constant(self, tape: Tape | None, parts: Iterable[int]) -> None:
         """Record that partitions of constants are sent."""
         if tape is None or goes_forward(tape) or self.message is None or self.message[1] is not tape.reference:
             return
@@ -375,7 +375,7 @@ class _Receiving(_Partitioned):
                 tape.append(_Arrived(received, part))
 
 
-def goes_forward(tape: Any) -> bool:
+def goes_forward(tape: Tape) -> bool:
     """Return whether tangents are sent beside the values."""
     return tape.forward is not None or tape.tangents is not None
 

@@ -8,7 +8,7 @@ the primal.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI as mpi
@@ -25,6 +25,9 @@ from ..memory.tangents import set_tangent
 from ..waiting.waiting import wait
 from .shadow import DONE, READY, Shadow, leave, shadow_of
 from .target import Target
+
+if TYPE_CHECKING:
+    from .window import Window
 
 _Win = mpi.Win  # mpi4py's own: the name in its module is rebound
 
@@ -83,7 +86,7 @@ class Access(BaseAdjoint):
     propagates_tangents = True
 
     def __init__(
-        self, name: str, window: Any, target: Target, op: mpi.Op | None, origin: Buffer | None, result: Buffer | None
+        self, name: str, window: Window, target: Target, op: mpi.Op | None, origin: Buffer | None, result: Buffer | None
     ) -> None:
         self.name = name
         self.window = window
@@ -277,7 +280,7 @@ class Completed(BaseAdjoint):
     touches_windows = False  # without a ticket
     propagates_tangents = True
 
-    def __init__(self, window: Any, rank: int, ticket: int, accesses: list[Access]) -> None:
+    def __init__(self, window: Window, rank: int, ticket: int, accesses: list[Access]) -> None:
         self.window = window
         self.rank = rank
         self.ticket = ticket
@@ -329,7 +332,7 @@ class _OfAllRanks(CollectiveAdjoint):
     touches_windows = False
     propagates_tangents = True
 
-    def __init__(self, window: Any, token: Collective) -> None:
+    def __init__(self, window: Window, token: Collective) -> None:
         self.window = window
         self.token = token
 
@@ -405,7 +408,7 @@ class Handshake(BaseAdjoint):
     touches_windows = False
     propagates_tangents = True
 
-    def __init__(self, name: str, window: Any, partners: list[int]) -> None:
+    def __init__(self, name: str, window: Window, partners: list[int]) -> None:
         self.name = name
         self.window = window
         self.partners = partners

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI as mpi
 
@@ -16,6 +16,9 @@ from ..log.messages import Collective, CollectiveAdjoint, Completion, LoggedMess
 from .access import Access, Completed, Handshake
 from .order import Mark, Visit
 from .precedence import ADD, CHANGE, READ, Counts, Drawn, Moment, Touched, counter, higher
+
+if TYPE_CHECKING:
+    from .window import Window
 
 
 @dataclass(slots=True)
@@ -42,7 +45,7 @@ class _Stage:
     tickets: list[tuple[Any, int, int]] = field(default_factory=list)
     position: int | None = None
     touched: tuple[Touched, ...] = ()
-    window: Any = None
+    window: Window | None = None
     seen: int | None = None
 
 
@@ -165,13 +168,15 @@ class History:
             self._now = None
 
     def drawn(
-        self, window: Any, rank: int, tickets: Sequence[int]
+        self, window: Window, rank: int, tickets: Sequence[int]
     ) -> list[tuple[int, Moment, Counts, tuple[Touched, ...]]]:
         """Return tickets for a target's memory, their moments, what had ended before them, and what they touch."""
         stages = [self._stages_of.get((window, rank, abs(ticket)), _NEVER) for ticket in tickets]
         return [(ticket, stage.moment, stage.ended, stage.touched) for ticket, stage in zip(tickets, stages)]
 
-    def hand_on(self, window: Any, came: dict[tuple[int, int], Sequence[Any]], told: dict[int, Sequence[Any]]) -> bool:
+    def hand_on(
+        self, window: Window, came: dict[tuple[int, int], Sequence[Any]], told: dict[int, Sequence[Any]]
+    ) -> bool:
         """Extend what had ended before each ticket to this rank's later tickets; return whether that changes anything.
 
         Parameters
@@ -195,7 +200,7 @@ class History:
             ended = higher(ended, stage.ended)
         return is_new
 
-    def places(self, window: Any, order: list[Drawn], seen: int) -> tuple[dict[Mark, tuple[int, int]], int]:
+    def places(self, window: Window, order: list[Drawn], seen: int) -> tuple[dict[Mark, tuple[int, int]], int]:
         """Return the number of tickets for this rank's memory that precede each mark (limit and bound), and the end.
 
         Parameters

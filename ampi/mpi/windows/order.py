@@ -25,7 +25,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI as mpi
 
@@ -35,6 +35,9 @@ from ..waiting.waiting import Patience, running
 from .cells import Cells
 from .precedence import Drawn, handed_on, in_order, is_contradicted
 from .uses import CELLS, Uses
+
+if TYPE_CHECKING:
+    from .window import Window
 
 _WORLD = mpi.COMM_WORLD  # mpi4py's own: the name in its module may be rebound
 
@@ -190,12 +193,12 @@ class Observer:
         self.visited: set[tuple[Any, int]] = set()
         tape.observe(self)
 
-    def watch(self, window: Any) -> None:
+    def watch(self, window: Window) -> None:
         """Begin to watch a window."""
         self.seen[window] = window.order.drawn  # perhaps by others, whose tapes started before this one
         self.records.append(_record(Mark(window, 0, 0)))
 
-    def leave(self, window: Any) -> None:
+    def leave(self, window: Window) -> None:
         """Stop to watch a window that has been freed: no more tickets are drawn for it."""
         drawn = self.last[window] = window.order.drawn
         seen = self.seen.pop(window)
@@ -333,7 +336,7 @@ class Mark(BaseAdjoint):
     touches_windows = False
     propagates_tangents = True
 
-    def __init__(self, window: Any, limit: int | None, bound: int | None) -> None:
+    def __init__(self, window: Window, limit: int | None, bound: int | None) -> None:
         self.window = window
         self.limit = limit
         self.bound = bound
@@ -358,7 +361,7 @@ class Visit(BaseAdjoint):
     touches_windows = False  # the work in between has a ticket
     propagates_tangents = True
 
-    def __init__(self, window: Any, rank: int, ticket: int, begins: bool) -> None:
+    def __init__(self, window: Window, rank: int, ticket: int, begins: bool) -> None:
         self.window = window
         self.rank = rank
         self.ticket = ticket
@@ -430,7 +433,7 @@ class Schedule:
 
     __slots__ = ("_first", "cells", "numbers", "places", "problems", "reverse", "seen")
 
-    def __init__(self, window: Any, tickets: dict[int, list[int]], seen: int, touched: bool, history: Any) -> None:
+    def __init__(self, window: Window, tickets: dict[int, list[int]], seen: int, touched: bool, history: Any) -> None:
         reverse = self.reverse = window.reverse
         comm = reverse.comm
         takes_part = frozenset(history.begun)

@@ -10,12 +10,11 @@ from typing import Any
 from mpi4py import MPI as mpi
 
 from ...errors import ActivityError
-from ...memory.storages import carries_derivatives
 from ...tape import BaseAdjoint, Sweep, Tape, living
 from ...tape.recording import opened, recording
 from ..log.log import communication_of
 from ..memory.arguments import parse
-from ..memory.buffers import Buffer, arrive, refuse_others
+from ..memory.buffers import FLOATING, Buffer, arrive, refuse_others
 from ..memory.datatypes import datatype_named
 from ..memory.plain_buffers import mind
 from ..memory.tangents import set_tangent
@@ -159,7 +158,7 @@ class Cut(BaseAdjoint):
     def __init__(self, sink: Buffer) -> None:
         self.sink = sink
 
-    def __call__(self, sweep: Any) -> None:
+    def __call__(self, sweep: Sweep) -> None:
         """Set to zero the adjoint of what it overwrites, or the tangent of what it received."""
         self.sink.zero(sweep)
 
@@ -216,7 +215,7 @@ def _access(
             f"{name}: a datatype with several floating-point dtypes, or bytes that are not whole elements, on a window "
             "that may carry derivatives; use an operation for each dtype"
         )
-    if not carries_derivatives(dtype):
+    if dtype not in FLOATING:
         if dtype.itemsize > 1:
             return None
         if sink is not None and records:
@@ -241,7 +240,7 @@ def _access(
         token.reads_active = True
     if not (active or nonlinear or op == mpi.REPLACE or result is not None or (op and window.puts_off(rank))):
         return None
-    token.reads_active = token.reads_active or carries_derivatives(dtype)
+    token.reads_active = token.reads_active or dtype in FLOATING
     target = target_of(rank, window.units[rank], spec, given[0] if given[1] is None else given[1], dtype)
     access = Access(name, window, target, op, source if active else None, result)
     communication_of(tape).log(window.reverse).touched = True

@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI as mpi
@@ -20,6 +20,9 @@ from ..waiting.notices import stranded
 from ..waiting.waiting import Patience, outbox_of, wait
 from .order import Turns
 from .target import Target
+
+if TYPE_CHECKING:
+    from .window import Window
 
 _Win = mpi.Win  # mpi4py's own: the name in its module is rebound
 
@@ -57,7 +60,7 @@ class Shadow:
 
     __slots__ = ("_guarded", "block", "blocks", "came", "later", "places", "turns", "visiting", "win", "window")
 
-    def __init__(self, sweep: Sweep, window: Any, attached: Iterable[Storage]) -> None:
+    def __init__(self, sweep: Sweep, window: Window, attached: Iterable[Storage]) -> None:
         self.window = window
         comm = window.reverse.comm
         storages = list(attached) if window.storage is None else [window.storage]
@@ -113,7 +116,7 @@ class Shadow:
                 if others is not None:
                     sweep.guards[storage] = others
 
-    def _share(self, sweep: Sweep, window: Any) -> None:
+    def _share(self, sweep: Sweep, window: Window) -> None:
         """Share the adjoints of shared memory."""
         self.win = _Win.Allocate_shared(window.nbytes, 1, comm=window.reverse.comm)
         self.block = self._segment(window.reverse.rank)
@@ -259,12 +262,12 @@ def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[],
     return settle
 
 
-def shadow_of(sweep: Sweep, window: Any) -> Shadow | None:
+def shadow_of(sweep: Sweep, window: Window) -> Shadow | None:
     """Return the shadow window of a window; None if nothing differentiable happened through it."""
     return sweep.state["windows"].get(window)
 
 
-def leave(sweep: Sweep, window: Any) -> None:
+def leave(sweep: Sweep, window: Window) -> None:
     """Close the shadow windows of a window before the end of the sweep; collective over it."""
     lanes = lanes_of(sweep)
     closed = [lane.state["windows"].pop(window) for lane in lanes]

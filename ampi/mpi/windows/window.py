@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import CommunicationError
 from ...memory.storages import Storage
-from ...tape import where_called
+from ...tape import Tape, where_called
 from ...tape.recording import open_tapes, opened, recording, this_thread
 from ...tape.replays import Book, books
 from ..log.reverse import Reverse
@@ -50,7 +50,7 @@ class InSteps:
         """Return whether the window was made in the step whose book this is."""
         return any(book is other for other in self._made_in)
 
-    def is_beside(self, tape: Any) -> bool:
+    def is_beside(self, tape: Tape) -> bool:
         """Return whether a tape does not see the window: a step of a loop on it made it, which is not recorded."""
         return tape.reference is self._beside and recording() is None
 
@@ -172,7 +172,7 @@ class Window:
         return any(access.target.rank == rank for _, access in self.put_off)
 
 
-def _carries_tangents(tape: Any) -> bool:
+def _carries_tangents(tape: Tape | None) -> bool:
     return tape is not None and (tape.forward is not None or tape.tangents is not None)
 
 
