@@ -1,0 +1,45 @@
+"""The search of `scripts/fuzz --cuda`: random CUDA kernels, until the time is over or one is wrong.
+
+Each is lowered and compared with an interpreter that runs thread after thread, its gradient with its tangent and with
+differences.  Nothing is compiled, unless with --compiled.
+"""
+
+import argparse
+import os
+import pathlib
+import random
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "kernel"), str(ROOT / "tests")]
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="scripts/fuzz --cuda", description=__doc__.splitlines()[0])
+    parser.add_argument("minutes", type=float)
+    parser.add_argument("--seed", type=int, default=None, help="of the first kernel; default: by chance")
+    parser.add_argument("--compiled", action="store_true", help="compile the kernels: far slower")
+    options = parser.parse_args()
+    os.environ.setdefault("AMPI_VERIFY", "1")
+    if not options.compiled:
+        os.environ["NUMBA_DISABLE_JIT"] = "1"
+    from random_cuda import examine
+
+    deadline = time.monotonic() + 60 * options.minutes
+    first = seed = random.randrange(10**8) if options.seed is None else options.seed
+    while time.monotonic() < deadline:
+        try:
+            examine(seed)
+        except Exception as error:
+            print(f"seed {seed}: {type(error).__name__}: {error}")
+            return 1
+        seed += 1
+        if not (seed - first) % 25:
+            print(time.strftime("%H:%M:%S"), f"seed {seed}: {seed - first} kernels", flush=True)
+    print(f"{seed - first} kernels, none failed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
