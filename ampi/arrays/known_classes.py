@@ -55,30 +55,30 @@ def define_class(cls: type | str, take_apart: Callable, put_together: Callable) 
         when_imported(module, lambda: define_class(member(sys.modules[module], path), take_apart, put_together))
     else:
         _classes[cls] = take_apart, put_together
-        _ways.clear()
+        _methods.clear()
 
 
-_ways: dict[type, tuple | None] = {}
+_methods: dict[type, tuple | None] = {}
 
 
-def _way(x: Any) -> tuple | None:
+def _methods_of(x: Any) -> tuple | None:
     kind = type(x)
     try:
-        return _ways[kind]
+        return _methods[kind]
     except KeyError:
         found = next((_classes[base] for base in kind.__mro__ if base in _classes), None)
-        _ways[kind] = found
+        _methods[kind] = found
         return found
 
 
 def is_known(x: Any) -> bool:
     """Return whether an object is of a class that `define_class` has declared."""
-    return bool(_classes) and not isinstance(x, np.ndarray) and _way(x) is not None
+    return bool(_classes) and not isinstance(x, np.ndarray) and _methods_of(x) is not None
 
 
 def _is_dictionary(x: Any) -> bool:
     """Return whether an object is a dictionary, and not of a declared class that is derived from it."""
-    return isinstance(x, dict) and (type(x) is dict or not _classes or _way(x) is None)
+    return isinstance(x, dict) and (type(x) is dict or not _classes or _methods_of(x) is None)
 
 
 def parts(x: Any) -> Iterator[Any]:
@@ -90,7 +90,7 @@ def parts(x: Any) -> Iterator[Any]:
         for item in x.values():
             yield from parts(item)
     else:
-        way = None if isinstance(x, np.ndarray) or not _classes else _way(x)
+        way = None if isinstance(x, np.ndarray) or not _classes else _methods_of(x)
         if way is None:
             yield x
         else:
@@ -106,7 +106,7 @@ def mapped(function: Callable, x: Any) -> Any:
         return [mapped(function, item) for item in x]
     if _is_dictionary(x):
         return {name: mapped(function, item) for name, item in x.items()}
-    way = None if isinstance(x, np.ndarray) or not _classes else _way(x)
+    way = None if isinstance(x, np.ndarray) or not _classes else _methods_of(x)
     if way is None:
         return function(x)
     arrays, rest = way[0](x)
@@ -121,5 +121,5 @@ def opened(function: Callable, x: Any) -> Any:
         return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
     if _is_dictionary(x):
         return {name: opened(function, item) for name, item in x.items()}
-    way = None if isinstance(x, np.ndarray) or not _classes else _way(x)
+    way = None if isinstance(x, np.ndarray) or not _classes else _methods_of(x)
     return function(x) if way is None else tuple([opened(function, a) for a in way[0](x)[0]])

@@ -38,7 +38,7 @@ _plain_kinds: set[type] = {np.ndarray, int, float, complex, bool, list, tuple, n
 """Classes of operands that are known not to override ``__array_ufunc__``."""
 
 
-def _computes(x: Any) -> bool:
+def _overrides(x: Any) -> bool:
     """Return whether an operand's class overrides ``__array_ufunc__``, or sets it to None."""
     kind = type(x)
     if kind in _plain_kinds:
@@ -58,8 +58,8 @@ class _Deferred(Exception):
     """An operand's class overrides ``__array_ufunc__``."""
 
 
-def _not_computing(x: Any) -> Any:
-    if _computes(x):
+def _plain_input(x: Any) -> Any:
+    if _overrides(x):
         raise _Deferred
     return x
 
@@ -75,7 +75,7 @@ def apply(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
         if not isinstance(outs, tuple):  # Numba's ufuncs pass it on as it was given
             outs = (outs,)
             keywords = {**keywords, "out": outs}
-        if any(map(_computes, (*inputs, *outs, keywords.get("where")))):
+        if any(map(_overrides, (*inputs, *outs, keywords.get("where")))):
             return NotImplemented
         if any(map(is_scalar, outs)):
             return _into_scalars(ufunc, method, inputs, keywords, outs)
@@ -93,7 +93,7 @@ def apply(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
             found = element_arithmetic.call(tape, ufunc, inputs)
         if found is not None:
             return found
-    if any(map(_computes, inputs)):
+    if any(map(_overrides, inputs)):
         return NotImplemented
     lists = list if method == "at" else (list, tuple)  # its key may be a tuple
     inputs = tuple([from_nested(x) if isinstance(x, lists) else x for x in inputs])
@@ -125,12 +125,12 @@ def _into_scalars(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict, o
     if any(is_scalar(out) and hasattr(out, "_node") for out in outs):  # a variable, which NumPy's code rebinds
         return apply(ufunc, method, inputs, {name: x for name, x in keywords.items() if name not in ("out", "where")})
     arrays = tuple([tracked(writable(out)) if is_scalar(out) else out for out in outs])
-    return _given(outs, apply(ufunc, method, inputs, {**keywords, "out": arrays}))
+    return _with_outputs(outs, apply(ufunc, method, inputs, {**keywords, "out": arrays}))
 
 
 def _passively(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
     values = [
-        as_viewed(x, np.ndarray) if isinstance(x, TrackedArray) else x if type(x) in _plain_kinds else _not_computing(x)
+        as_viewed(x, np.ndarray) if isinstance(x, TrackedArray) else x if type(x) in _plain_kinds else _plain_input(x)
         for x in inputs
     ]
     run = ufunc if method == "__call__" else getattr(ufunc, method)
@@ -151,7 +151,7 @@ def _passively(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> A
         result = write_constants(targets, action, _mask_key(targets[0], keywords.get("where", True), method))
     else:
         result = action()
-    return _given(outs, result)
+    return _with_outputs(outs, result)
 
 
 def _mask_key(target: np.ndarray, where: Any, method: str) -> Any:
@@ -160,7 +160,7 @@ def _mask_key(target: np.ndarray, where: Any, method: str) -> Any:
     return (np.array(np.broadcast_to(where, target.shape)),)
 
 
-def _given(outs: tuple, result: Any) -> Any:
+def _with_outputs(outs: tuple, result: Any) -> Any:
     """The results, with the user's output arrays where they were given."""
     if len(outs) == 1:
         return outs[0] if outs[0] is not None else wrapped(result)
@@ -373,7 +373,7 @@ def _write_results(ufunc: np.ufunc, results: tuple, outs: Any) -> tuple:
     for out, result in zip(outs, results):
         if out is not None:
             assign(out, result, f"np.{ufunc.__name__}(..., out=...)", "same_kind")
-    return _given(outs, results)
+    return _with_outputs(outs, results)
 
 
 @exactly(np.divmod)
@@ -415,7 +415,7 @@ def _at(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dic
     places = np.arange(target.size).reshape(target.shape)[_plain_index(key)]
     operand = [b.copy() if isinstance(b, np.ndarray) and np.may_share_memory(b, target) else b for b in operand]
     values = [np.broadcast_to(b, places.shape) if np.ndim(b) else b for b in operand]
-    for turn in _turns(places.ravel()):
+    for turn in _rounds(places.ravel()):
         chosen = np.unravel_index(places.ravel()[turn], target.shape)
         picked = [getitem(tracked(b.reshape(-1)), turn) if np.ndim(b) else b for b in values]
         setitem(target, chosen, ufunc(getitem(target, chosen), *picked))
@@ -425,7 +425,7 @@ def _plain_index(key: Any) -> Any:
     return tuple(plain_of(k) for k in key) if isinstance(key, tuple) else plain_of(key)
 
 
-def _turns(places: np.ndarray) -> list[np.ndarray]:
+def _rounds(places: np.ndarray) -> list[np.ndarray]:
     """Positions in ``places`` of the first occurrences of all elements, then of the second ones, and so on."""
     order = np.argsort(places, kind="stable")
     ordered = places[order]

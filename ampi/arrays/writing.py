@@ -18,7 +18,7 @@ from ..tape.recording import tasks
 from .activity import holds_same_bytes, is_active, plain_of, require_tracked
 from .byte_views import movable
 from .elementwise import unbroadcast
-from .halfway import record_halfway
+from .partial_writes import record_partial_write
 
 
 def concerns_tapes(target: np.ndarray) -> bool:
@@ -57,7 +57,7 @@ def write(
             if undo:
                 tape.append(None, undo)
             if isinstance(error, Exception):
-                record_halfway(tape, targets, action, are_constants, error)
+                record_partial_write(tape, targets, action, are_constants, error)
         raise
 
 
@@ -139,13 +139,13 @@ def assign_as(out: Any, what: str, run: Callable[[Any], Any], derive: Callable[[
     try:
         run(scratch)
     except Exception as error:
-        _write_halfway(out, scratch, error)
+        _write_partially(out, scratch, error)
         raise
     assign(out, derive(), what, action=lambda: np.copyto(plain(out), scratch))
     return out
 
 
-def _write_halfway(out: Any, scratch: np.ndarray, error: Exception) -> None:
+def _write_partially(out: Any, scratch: np.ndarray, error: Exception) -> None:
     """Write to an array what a function wrote to a copy before it raised an error."""
 
     def action() -> None:

@@ -34,6 +34,17 @@ def where_called() -> str:
     return "an unknown line" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
+def line_outside(function: str) -> str:
+    """Return ``file:line`` of the program's line that runs, outside the package of a function with this dotted name."""
+    own = function.partition(".")[0]
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if not _is_of_a_library(frame) and frame.f_globals.get("__name__", "").partition(".")[0] != own:
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return where_called()
+
+
 def warning_level() -> int:
     """Return the ``stacklevel`` with which a warning of the caller's names the program's line that runs."""
     frame: Any = sys._getframe(1)

@@ -24,7 +24,7 @@ import numpy as np
 from ..arrays.array import ndarray
 from ..arrays.callers import is_called_by_ampi
 from ..arrays.losses import lend, would_be_lost
-from ..base.program_lines import LIBRARIES, where_called
+from ..base.program_lines import line_outside, where_called
 from ..base.structures import leaves
 from ..errors import ActivityError
 from ..interception import entry_points
@@ -38,7 +38,7 @@ from ..tape import Tape, at_opening, current
 from .numpy_in_c import redirected
 
 _lock = threading.RLock()
-_done: set[int] = set()  # ids of functions and types that have been examined; `_kept` holds the objects
+_examined: set[int] = set()  # ids of functions and types that have been examined; `_kept` holds the objects
 _kept: list[Any] = []
 _loaded: list[types.ModuleType] = []
 _modules = [0]
@@ -54,7 +54,7 @@ def is_foreign(name: Any) -> bool:
     return bool(package) and not known
 
 
-def _begin(tape: Tape) -> None:
+def _redirect_new(tape: Tape) -> None:
     """When a tape begins to record, redirect the functions that were imported since the last one."""
     if redirected.is_working and (_loaded or len(sys.modules) != _modules[0]):
         _modules[0] = len(sys.modules)
@@ -160,9 +160,9 @@ _CAPSULES = ("PyCapsule", "pybind11_detail_function_record_v1__gcc_libstdcpp_cxx
 
 
 def _is_new(x: Any) -> bool:
-    if id(x) in _done:
+    if id(x) in _examined:
         return False
-    _done.add(id(x))
+    _examined.add(id(x))
     _kept.append(x)
     return True
 
@@ -170,7 +170,7 @@ def _is_new(x: Any) -> bool:
 def _entry(function: Any, name: str, public: Any = None) -> Place:
     """The place of a built-in function, or of a method of a type."""
     address, original, signature = entry_points.entry_of_foreign(function)
-    return Place(address, original, signature, _asked(signature, name, public), lasts=True)
+    return Place(address, original, signature, _hook(signature, name, public), lasts=True)
 
 
 def _called(x: Any, name: str) -> Iterator[Place]:
@@ -178,7 +178,7 @@ def _called(x: Any, name: str) -> Iterator[Place]:
     address, original = entry_points.call_slot(x)
     if original:
         if _is_new(x):
-            yield Place(address, original, "gate fast", _asked("gate vector", name, x), lasts=True)
+            yield Place(address, original, "gate fast", _hook("gate vector", name, x), lasts=True)
     elif type(x).__name__ in _CYTHONS and _is_new(x):
         yield _entry(x, name, x)
 
@@ -193,7 +193,7 @@ def _fortran(cls: type) -> Iterator[Place]:
         )
         with contextlib.suppress(Unknown):
             address, original = entry_points.other_slot(cls, "setattr")
-            yield Place(address, original, "gate store", _asked("gate store", "a Fortran module"), True)
+            yield Place(address, original, "gate store", _hook("gate store", "a Fortran module"), True)
 
 
 def _class(cls: type) -> Iterator[Place]:
@@ -214,7 +214,7 @@ def _class(cls: type) -> Iterator[Place]:
                     address, other = entry_points.other_slot(sub, "new")
                     found += [address] if other == original else []
             if original != entry_points.other_slot(object, "new")[1]:
-                yield Place(tuple(found), original, "gate tuple", _asked("gate tuple", name), lasts=True)
+                yield Place(tuple(found), original, "gate tuple", _hook("gate tuple", name), lasts=True)
 
 
 def _member(cls: type, key: str, member: Any, name: str) -> Iterator[Place]:
@@ -236,7 +236,7 @@ def _member(cls: type, key: str, member: Any, name: str) -> Iterator[Place]:
         if original != entry_points.wrapped_by(vars(object).get(key, member))[1] or key not in vars(object):
             where = [a for c in (cls, *_derived(cls)) for a in entry_points.slots_with(c, original)]
             if where:
-                yield Place((address, *where), original, _SLOTS[key], _asked(_SLOTS[key], name), lasts=True)
+                yield Place((address, *where), original, _SLOTS[key], _hook(_SLOTS[key], name), lasts=True)
 
 
 _SLOTS = {"__call__": "gate tuple", "__init__": "gate init", "__setitem__": "gate store", "__setattr__": "gate store"}
@@ -250,7 +250,7 @@ def _derived(cls: type) -> list[type]:
 # ------------------------------------------------------------------------------------------------------- what is done
 
 
-def _asked(signature: str, name: str, function: Any = None) -> Hook:
+def _hook(signature: str, name: str, function: Any = None) -> Hook:
     """The hook of a compiled function, called if an argument is an `ampi.ndarray` or a dictionary."""
 
     def hook(a: int, b: int, c: int = 0, d: int = 0, e: int = 0) -> Any:
@@ -268,7 +268,7 @@ def _asked(signature: str, name: str, function: Any = None) -> Hook:
             arguments, keywords = arguments_at("tuple", b, c)
         else:
             arguments, keywords = arguments_at("fast", b, c & sys.maxsize, d)
-        return _mind(name, function, arguments, keywords)
+        return _check_call(name, function, arguments, keywords)
 
     return hook
 
@@ -285,7 +285,7 @@ def _is_let_through(depth: int) -> bool:
 _RULES = {__name__, "ampi.interception.hooks", "ampi.rules.definitions"}
 
 
-def _mind(name: str, function: Any, arguments: tuple, keywords: dict) -> Any:
+def _check_call(name: str, function: Any, arguments: tuple, keywords: dict) -> Any:
     """Check the arguments of a call; return the result if there is a rule, None if the call may go on."""
     given = [x for x in leaves((arguments, keywords)) if isinstance(x, TrackedArray)]
     if not given:
@@ -307,21 +307,9 @@ def _refused(name: str, x: np.ndarray) -> ActivityError:
     what = "is assigned" if name == "a Fortran module" else "is compiled code without a derivative rule and was given"
     kind = "a number" if not np.ndim(x) else f"an array of shape {np.shape(x)}"
     return ActivityError(
-        f"{_line(name)}: {name} {what} {kind} that carries derivatives, which it would drop; give its derivative with "
-        "ampi.rules.define(...) or wrap it with ampi.custom_vjp, or pass ampi.value(x) if its result is a constant"
+        f"{line_outside(name)}: {name} {what} {kind} that carries derivatives, which it would drop; give its "
+        "derivative with ampi.rules.define(...) or wrap it with ampi.custom_vjp, or pass ampi.value(x) if its result is a constant"
     )
-
-
-def _line(name: str) -> str:
-    """The program's current line, outside the function's package."""
-    frame: Any = sys._getframe(2)
-    own = name.partition(".")[0]
-    while frame is not None:
-        package = frame.f_globals.get("__name__", "").partition(".")[0]
-        if package != own and package not in LIBRARIES and package not in sys.stdlib_module_names - {"__main__"}:
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        frame = frame.f_back
-    return where_called()
 
 
 def _call_fortran(routine: int, given: int, named: int) -> Any:
@@ -331,7 +319,7 @@ def _call_fortran(routine: int, given: int, named: int) -> Any:
     function = object_at(routine)
     arguments, keywords = arguments_at("tuple", given, named)
     name = _name_of(function)
-    found = _mind(name, function, arguments, keywords)
+    found = _check_call(name, function, arguments, keywords)
     if found is not None or not any(map(_calls_back, (*arguments, *keywords.values()))):
         return found
     check = lambda x: _checked(name, x) if _calls_back(x) else x
@@ -379,4 +367,4 @@ def _checked(name: str, function: Any) -> Callable:
 _execute = ExtensionFileLoader.exec_module
 if not getattr(_execute, "__module__", "").startswith("ampi"):
     ExtensionFileLoader.exec_module = _load  # type: ignore[method-assign]
-at_opening.append(_begin)
+at_opening.append(_redirect_new)

@@ -162,7 +162,7 @@ def _stand_in(module: str, plan: str, derive: Callable[[Any], Any], allocating: 
     made = {id(space[plan]): derive(space[plan])} if plan else {}
     for name in allocating:
         if name in space:
-            made[id(space[name])] = _giving_ours(space[name])
+            made[id(space[name])] = _tracking(space[name])
     package = module.partition(".")[0]
     for key, found in list(sys.modules.items()):
         if key.partition(".")[0] == package and isinstance(vars(found), dict):
@@ -171,7 +171,7 @@ def _stand_in(module: str, plan: str, derive: Callable[[Any], Any], allocating: 
                     setattr(found, name, made[id(x)])
 
 
-def _giving_ours(function: Callable) -> Callable:
+def _tracking(function: Callable) -> Callable:
     @functools.wraps(function)
     def allocate(*arguments: Any, **keywords: Any) -> Any:
         return _as_ours(function(*arguments, **keywords))

@@ -315,7 +315,7 @@ def _places() -> list[Place]:
         for name, (address, original) in entry_points.operator_slots(cls).items():
             signature = "power" if name == "pow" else "binary"
             places.append(Place(address, original, signature, _operate(name), lasts=True))
-    places += [*conversions.places(), *_drawing_places()]
+    places += [*conversions.places(), *_random_places()]
     places.append(Place(*entry_points.buffer_slot(ndarray), "buffer", _export))
     places.append(Place(*entry_points.making_slot(np.nditer), "init", _iterate))
     return places
@@ -337,7 +337,7 @@ def _slots_of_derived_classes() -> tuple[int, ...]:
         for cls in type.__subclasses__(asked.pop()):
             if not issubclass(cls, TrackedArray):
                 asked.append(cls)
-                if cls not in _derived and not any("__setitem__" in vars(base) for base in _before_numpys(cls)):
+                if cls not in _derived and not any("__setitem__" in vars(base) for base in _classes_before_numpys(cls)):
                     _derived.add(cls)
                     with contextlib.suppress(
                         entry_points.Unknown
@@ -346,7 +346,7 @@ def _slots_of_derived_classes() -> tuple[int, ...]:
     return tuple(found)
 
 
-def _before_numpys(cls: type) -> tuple[type, ...]:
+def _classes_before_numpys(cls: type) -> tuple[type, ...]:
     return cls.__mro__[: cls.__mro__.index(np.ndarray)]
 
 
@@ -370,7 +370,7 @@ def _writing(find: Callable[[tuple, dict], Any]) -> Callable[[Callable], Callabl
         def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
             out = find(arguments, keywords)
             if isinstance(out, np.ndarray) and (isinstance(out, ndarray) or writing.must_announce(out)):
-                return _announced(method, self, arguments, keywords, out)
+                return _write_through(method, self, arguments, keywords, out)
             if isinstance(out, list):  # its items are moved unmodified
                 return method(self, *arguments, **keywords)
             if current() is not None and any(_first_active(x) is not None for x in (*arguments, *keywords.values())):
@@ -382,7 +382,7 @@ def _writing(find: Callable[[tuple, dict], Any]) -> Callable[[Callable], Callabl
     return replace
 
 
-def _announced(method: Callable, self: Any, arguments: tuple, keywords: dict, out: np.ndarray) -> Any:
+def _write_through(method: Callable, self: Any, arguments: tuple, keywords: dict, out: np.ndarray) -> Any:
     others = [x for x in (*arguments, *keywords.values()) if x is not out]
     if any(_first_active(x) is not None for x in others) or (_first_active(out) is not None and _reads(method)):
         raise no_rule(method, "; index with a permutation instead,")
@@ -413,28 +413,28 @@ _GENERATOR = {
 }
 
 
-def _draws(cls: type) -> dict[str, Any]:
+def _random_methods(cls: type) -> dict[str, Any]:
     """The methods of a class that draws random numbers, by name."""
     return {name: found for name, found in vars(cls).items() if not name.startswith("_") and callable(found)}
 
 
-def _drawing(name: str) -> Callable[[Callable], Callable]:
+def _wrap_random(name: str) -> Callable[[Callable], Callable]:
     return _writing(_GENERATOR.get(name, _argument("out", _NEVER)))
 
 
 def _replace_random() -> None:
     for cls in (np.random.Generator, np.random.RandomState):
-        for name in _draws(cls):
-            replace_method(cls, name, _drawing(name))
+        for name in _random_methods(cls):
+            replace_method(cls, name, _wrap_random(name))
 
 
-def _drawing_places() -> list[Place]:
+def _random_places() -> list[Place]:
     """Places of the same methods, for those bound to an object before the first tape, as in `numpy.random`."""
     originals: dict[int, Any] = {}
     for cls in (np.random.Generator, np.random.RandomState):
-        for name, found in _draws(cls).items():
+        for name, found in _random_methods(cls).items():
             original = getattr(found, "__wrapped__", found)
-            originals[id(original)] = original, _drawing(name)(original)
+            originals[id(original)] = original, _wrap_random(name)(original)
 
     def hook(method: int, items: int, n: int, names: int) -> Any:
         if current() is None or is_called_by_ampi(2):
@@ -539,16 +539,16 @@ _LATER: dict[str, Callable[[], None]] = {
 }
 """Actions for modules once they are imported."""
 
-_beginning = threading.Lock()
+_registering = threading.Lock()
 
 
-def _begin(tape: Tape) -> None:
+def _watch_imports(tape: Tape) -> None:
     """When the first tape begins to record, register the actions for later imports."""
-    with _beginning:
+    with _registering:
         if _LATER and checks.level != checks.OFF:
             for name in list(_LATER):
                 arrivals.when_imported(name, _LATER.pop(name))
     arrivals.settle()
 
 
-at_opening.append(_begin)
+at_opening.append(_watch_imports)

@@ -23,14 +23,14 @@ def plainly(x: Any) -> Any:
         return plain_of(x).item() if x.dtype.type is np.float64 else x
     if isinstance(x, dict):
         found = {plainly(key): plainly(value) for key, value in x.items()}
-        return found if any(a is not b for a, b in zip(_parts(found), _parts(x))) else x
+        return found if any(a is not b for a, b in zip(_items(found), _items(x))) else x
     if isinstance(x, (list, tuple)):
         items = [plainly(item) for item in x]
         return items if any(a is not b for a, b in zip(items, x)) else x
     return x
 
 
-def _parts(x: dict[Any, Any]) -> Iterator[Any]:
+def _items(x: dict[Any, Any]) -> Iterator[Any]:
     for pair in x.items():
         yield from pair
 

@@ -32,10 +32,10 @@ _waiting: list[Callable[[], None]] = []  # actions for imported modules, until a
 
 def when_imported(module: str, action: Callable[[], None]) -> None:
     """Run an action as soon as a module has been imported and a tape records."""
-    arrivals.when_imported(module, functools.partial(_arrived, action))
+    arrivals.when_imported(module, functools.partial(_run_or_wait, action))
 
 
-def _arrived(action: Callable[[], None]) -> None:
+def _run_or_wait(action: Callable[[], None]) -> None:
     if open_tapes:
         action()
     else:
@@ -43,7 +43,7 @@ def _arrived(action: Callable[[], None]) -> None:
             _waiting.append(action)
 
 
-def _begin(tape: Tape) -> None:
+def _run_waiting(tape: Tape) -> None:
     """Run the waiting actions when a tape begins to record."""
     while _waiting:
         with _lock:
@@ -52,7 +52,7 @@ def _begin(tape: Tape) -> None:
             action()
 
 
-at_opening.append(_begin)
+at_opening.append(_run_waiting)
 
 
 # ---------------------------------------------------------------------------------------------- what a function becomes
@@ -189,7 +189,7 @@ def _change_code(function: types.FunctionType, found: Hook) -> None:
     found.original = original
     if not hasattr(function, "__wrapped__") and not hasattr(function, "__signature__"):
         function.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
-    calling = _calling(len(code.co_freevars), inspect.isgeneratorfunction(function))
+    calling = _calling_code(len(code.co_freevars), inspect.isgeneratorfunction(function))
     function.__code__ = calling.replace(
         co_consts=tuple(found if c == _PLACEHOLDER else c for c in calling.co_consts),
         co_filename=code.co_filename,
@@ -202,7 +202,7 @@ _PLACEHOLDER = "ampi: the hook"
 
 
 @functools.cache
-def _calling(cells: int, generates: bool) -> types.CodeType:
+def _calling_code(cells: int, generates: bool) -> types.CodeType:
     """Code that calls one of its constants.
 
     It has as many free variables as the code that it replaces, and is a generator's if that is.
@@ -228,7 +228,7 @@ def hook_public(functions: dict[str, Any], handle: Callable) -> None:
         with _lock:
             if id(function) not in _hooks:
                 found = _hooks[id(function)] = Hook(function, name, handle)
-                made[id(function)] = _standing_in(function, found)
+                made[id(function)] = _stand_in(function, found)
     homes = {name.rpartition(".")[0] for name in functions}
     for key, module in list(sys.modules.items()):
         names = getattr(module, "__dict__", None)
@@ -238,7 +238,7 @@ def hook_public(functions: dict[str, Any], handle: Callable) -> None:
                     names[name] = made[id(x)]
 
 
-def _standing_in(function: Any, found: Hook) -> Callable:
+def _stand_in(function: Any, found: Hook) -> Callable:
     def call(*arguments: Any, **keywords: Any) -> Any:
         return found(*arguments, **keywords)
 
@@ -256,7 +256,7 @@ def _stand_in_everywhere(function: Any, found: Hook) -> None:
     if isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         replace_method(function.__objclass__, function.__name__, lambda _: _method(found))
         return
-    call = _standing_in(function, found)
+    call = _stand_in(function, found)
     for module in list(sys.modules.values()):
         names = getattr(module, "__dict__", None)
         if type(names) is dict:

@@ -15,7 +15,7 @@ from ..arrays import elementwise
 from ..arrays.activity import is_active, is_inexact, plain_of
 from ..arrays.known_classes import mapped, member, opened, parts
 from ..arrays.nested import from_nested
-from ..base.program_lines import LIBRARIES
+from ..base.program_lines import line_outside
 from ..errors import ActivityError, TapeError
 from ..interception.hooks import Hook, hook, when_imported
 from ..memory.handouts import settle_all
@@ -31,7 +31,6 @@ from ..tape import (
     no_tangent,
     passive,
     transposed,
-    where_called,
 )
 from . import functions
 from .known_parameters import forget
@@ -191,21 +190,9 @@ def refusal(name: str, why: str, instead: str = "") -> ActivityError:
     """The error for a function without a rule, with the program's line."""
     instead = instead or "write it with functions that have one, wrap it with ampi.custom_vjp"
     return ActivityError(
-        f"{_where(name)}: {name} has no derivative rule{why} and was given an active array; {instead}, "
+        f"{line_outside(name)}: {name} has no derivative rule{why} and was given an active array; {instead}, "
         "or pass ampi.value(x) if its result is a constant"
     )
-
-
-def _where(name: str) -> str:
-    """The program's current line, outside ampi and the package of a function of this name."""
-    frame: Any = sys._getframe(2)
-    own = name.partition(".")[0]
-    while frame is not None:
-        package = frame.f_globals.get("__name__", "").partition(".")[0]
-        if package != own and package not in LIBRARIES:
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        frame = frame.f_back
-    return where_called()
 
 
 def _plainly(found: Hook, arguments: tuple, keywords: dict) -> Any:

@@ -210,10 +210,10 @@ def for_this_numpy(rules: dict[Callable, Callable], tried: bool = True) -> dict[
     """The rules; if this version of NumPy was not tested, each one first checks that it fits, and is tried."""
     if not versions.untested({"numpy": np.__version__}):
         return rules
-    return {function: seeing_first(function, rule, tried) for function, rule in rules.items()}
+    return {function: checked_first(function, rule, tried) for function, rule in rules.items()}
 
 
-def seeing_first(function: Callable, rule: Callable, tried: bool = True) -> Callable:
+def checked_first(function: Callable, rule: Callable, tried: bool = True) -> Callable:
     """A rule that checks that it fits this function, and is tried at its first calls."""
     why: list[str] = []
     trial = Trial() if tried else Trial(0)

@@ -48,22 +48,22 @@ def with_lists_joined(function: Callable, arguments: tuple, keywords: dict) -> t
         return arguments, keywords
     if function in SEPARATE or (function in WRITERS and arguments and isinstance(arguments[0], ndarray)):
         return arguments, keywords  # writers cast lists differently from arrays
-    join = _items_joined if function in SEQUENCES else _joined
+    join = _items_as_arrays if function in SEQUENCES else _as_array
     return tuple([join(x) for x in arguments]), {name: join(x) for name, x in keywords.items()}
 
 
-def _joined(x: Any) -> Any:
-    if isinstance(x, (list, tuple)) and _is_array_of_ours(x):
+def _as_array(x: Any) -> Any:
+    if isinstance(x, (list, tuple)) and _is_active_array(x):
         with contextlib.suppress(ValueError):  # items of different shapes, such as the bins of `histogramdd`
             return from_nested(x)
     return x
 
 
-def _items_joined(x: Any) -> Any:
-    return type(x)([_joined(item) for item in x]) if type(x) in (list, tuple) else x
+def _items_as_arrays(x: Any) -> Any:
+    return type(x)([_as_array(item) for item in x]) if type(x) in (list, tuple) else x
 
 
-def _is_array_of_ours(x: Any) -> bool:
+def _is_active_array(x: Any) -> bool:
     """Return whether NumPy would convert a list to an array of numbers, some of them active."""
     tape = current()
     found = list(leaves(x))

@@ -154,7 +154,7 @@ turned.__module__ = "numpy"
 )
 def test_in_an_untested_release_rules_are_tried(monkeypatch, known, rule, why):
     monkeypatch.setitem(known_parameters.PARAMETERS, "turned", known)
-    seeing = known_parameters.seeing_first(turned, rule)
+    seeing = known_parameters.checked_first(turned, rule)
     monkeypatch.setattr(np, "__version__", "2.99.0")
     assert list(known_parameters.for_this_numpy({turned: rule})) == [turned]
     assert known_parameters.for_this_numpy({turned: rule})[turned] is not rule

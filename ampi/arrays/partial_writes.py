@@ -37,7 +37,7 @@ class _Unknown(BaseAdjoint):
         push.put(self.region, np.nan, self.mask)
 
 
-def record_halfway(
+def record_partial_write(
     tape: Tape, targets: Sequence[np.ndarray], action: Callable[[], Any], are_constants: bool, error: Exception
 ) -> None:
     """Record the elements that an action wrote before it raised an error."""
