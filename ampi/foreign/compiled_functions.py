@@ -308,7 +308,8 @@ def _refused(name: str, x: np.ndarray) -> ActivityError:
     kind = "a number" if not np.ndim(x) else f"an array of shape {np.shape(x)}"
     return ActivityError(
         f"{line_outside(name)}: {name} {what} {kind} that carries derivatives, which it would drop; give its "
-        "derivative with ampi.rules.define(...) or wrap it with ampi.custom_vjp, or pass ampi.value(x) if its result is a constant"
+        "derivative with ampi.rules.define(...) or wrap it with ampi.custom_vjp, or pass ampi.value(x) if its "
+        "result is a constant"
     )
 
 
