@@ -468,7 +468,7 @@ def test_the_loops_compute_what_numba_computes_today(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_numbas_values_are_those_of_the_kernel_as_it_is_now(name):
+def test_stored_values_are_those_of_the_present_kernel(name):
     assert not is_old(CASES[name][0]), "run scripts/test -n 1 --regenerate tests/kernel/test_arrays.py"
 
 

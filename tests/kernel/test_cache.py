@@ -1,4 +1,4 @@
-"""Files of compiled kernels: the old ones go, the others stay."""
+"""Files of compiled kernels: old ones are removed, the others stay."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""What compiled code depends on is part of its name in the cache."""
+"""Everything on which compiled code depends is part of its key in the cache."""
 
 import enum
 import os

@@ -1,4 +1,4 @@
-"""Kernels with an adjoint of their author's, called from Python and from other kernels."""
+"""Kernels with a custom adjoint, called from Python and from other kernels."""
 
 import math
 
@@ -240,7 +240,7 @@ def test_complex_parts_of_arrays_in_a_kernel():
     compare(lambda m, b: rows_solved(m, b).real, system(np.complex128, 2))
 
 
-def test_the_rule_is_what_is_used():
+def test_the_rule_is_used():
     with ampi.Tape() as tape:
         v = tape.watch(numbers)
         s = squares_of_doubled(v)

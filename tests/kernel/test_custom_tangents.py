@@ -1,4 +1,4 @@
-"""Kernels with a tangent of their author's: used in the tangents of their callers, and transposed in their adjoints."""
+"""Kernels with a custom tangent: used in the tangents of their callers, and transposed in their adjoints."""
 
 import math
 from collections import namedtuple
@@ -356,7 +356,7 @@ def mixed_tangent(primals, tangents):
         (mixed_tangent, "result itself"),
     ],
 )
-def test_what_is_not_linear_has_no_transpose(tangent, problem):
+def test_nonlinear_tangents_have_no_transpose(tangent, problem):
     rule = ampi.custom_jvp(ampi.kernel(doubled))
     rule.defjvp(tangent)
     compiled = ampi.kernel(calling(rule))

@@ -250,7 +250,7 @@ def test_what_numba_compiles_stays_what_it_is(declared, options):
                 f(a, b)
 
 
-def test_what_is_declared_to_the_kernel_comes_first():
+def test_declarations_of_the_kernel_take_precedence():
     compiled = numba.njit(f8(f8, i8))(lambda x, n: x / 3 + n)
     assert ampi.kernel(compiled)(0.1, 2) == compiled(0.1, 2)
     with pytest.raises(TypeError, match=r"signature|argument"):

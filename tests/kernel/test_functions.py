@@ -71,7 +71,7 @@ def test_values_of_today(name, dtype):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_numbas_values_are_those_of_the_kernel_as_it_is_now(name):
+def test_stored_values_are_those_of_the_present_kernel(name):
     assert not is_old(CASES[name].function), "run scripts/test -n 1 --regenerate tests/kernel/test_functions.py"
 
 

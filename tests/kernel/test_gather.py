@@ -1,4 +1,4 @@
-"""What an adjoint in gather form does besides adding to neighbours, row by row behind it or in the same loop."""
+"""The other statements of adjoints in gather form, row by row after it or in the same loop."""
 
 import math
 

@@ -147,7 +147,7 @@ def writes_beside(l, a):
     return l[0][0] * l[1][0]
 
 
-def test_what_is_written_is_in_no_list():
+def test_written_arrays_are_in_no_list():
     def loss(u):
         u = u * 1.0
         return writes_beside([u, U], u)

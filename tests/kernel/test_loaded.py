@@ -134,7 +134,7 @@ def outputs(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_loaded_does_what_was_compiled(outputs, name):
+def test_loaded_programs_do_what_compiled_ones_do(outputs, name):
     compiled, loaded = (found[name] for found in outputs)
     assert loaded == compiled and compiled.count("\n") >= 4
     assert ("raises" in compiled) is (name != "printing"), compiled

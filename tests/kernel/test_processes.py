@@ -116,7 +116,7 @@ def test_sixteen_processes_compile_once(tmp_path):
 
 
 @pytest.mark.timeout(300)
-def test_one_that_is_killed_while_it_compiles_holds_up_nobody(tmp_path):
+def test_a_process_killed_while_compiling_blocks_no_other(tmp_path):
     statuses, found, compiled = run(tmp_path, 6, str(tmp_path / "killed"))
     assert sorted(statuses) == [-9, 0, 0, 0, 0, 0]
     assert len(found) == 5 and all(f == found[0] for f in found)

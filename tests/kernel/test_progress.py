@@ -1,4 +1,4 @@
-"""What is compiled for long is said on a terminal, on rank 0 alone, and nowhere else."""
+"""Long compilations are shown on a terminal, on rank 0 only."""
 
 import os
 import pty
@@ -59,7 +59,7 @@ def test_it_is_said_and_erased(program):
     assert on_a_terminal(path, environment) == ""  # all is in the cache
 
 
-def test_not_what_is_quick(program):
+def test_quick_compilations_are_not_shown(program):
     assert on_a_terminal(*program(100.0)) == ""
 
 

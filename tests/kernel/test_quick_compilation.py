@@ -82,7 +82,7 @@ def test_as_numba_does(seed):
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_what_is_alive(seed):
+def test_live_variables_are_numbas(seed):
     writer = Writer(seed)
     blocks = quick.reconstructed(run_frontend(writer.function()).blocks)
     graph, found = analysis.compute_cfg_from_blocks(blocks), analysis.compute_use_defs(blocks)

@@ -136,7 +136,7 @@ def two_exits(x, a):
     return p
 
 
-def test_copies_of_what_is_replaced_behind_two_exits():
+def test_copies_of_arrays_replaced_after_two_exits():
     """The values of the first part, the gradient and the differences agree: what was current becomes previous."""
     Check(two_exits, [2.0, 0.7], ("x", "a")).compare(1e-12)
 

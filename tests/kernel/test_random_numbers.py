@@ -248,7 +248,7 @@ def test_what_is_written_in_place_and_aliased():
     np.testing.assert_allclose(seeded(lambda: ampi.grad(program)(s)), slopes(other, s), rtol=1e-6)
 
 
-def test_what_raises_raises_as_it_does_without_a_tape():
+def test_exceptions_are_those_without_a_tape():
     @ampi.kernel
     def fails(x):
         x[0] = np.random.random() * x[0]

@@ -208,7 +208,7 @@ def swapped_while_zipped(a, b):
     ("kernel", "expected"),
     [(fibonacci, ([0.8, 1.64, 0], [0, 0, 0.02])), (swapped_while_zipped, ([1, 1, 1], [-2, -2, -2]))],
 )
-def test_what_is_assigned_at_once_and_gone_through(kernel, expected):
+def test_simultaneous_assignments_and_loops(kernel, expected):
     a = np.array([0.5, -0.3, 0.8])
     found = ampi.grad(ampi.kernel(kernel), argnums=(0, 1))(a, a.copy())
     np.testing.assert_allclose(found, expected, atol=1e-14)

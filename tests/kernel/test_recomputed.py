@@ -1,4 +1,4 @@
-"""What adjoints compute of the kernel again: in any order where that shows in rounding only, otherwise as it was."""
+"""Values of the kernel that adjoints recompute: in any order if only rounding changes, otherwise bitwise equal."""
 
 import math
 

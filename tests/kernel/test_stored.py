@@ -1,4 +1,4 @@
-"""Values that adjoints read where the kernel left them: in its arguments after the call, in scratch arrays."""
+"""Values that adjoints read from where the kernel left them: its arguments after the call, scratch arrays."""
 
 import math
 
@@ -142,7 +142,7 @@ def test_what_is_stored_is_not_saved(name):
 
 
 @pytest.mark.parametrize("function", [now_and_then, overwritten])
-def test_what_is_not_left_is_saved(function):
+def test_overwritten_values_are_saved(function):
     rng = numpy.random.default_rng(11)
     kernel = ampi.kernel(function)
     assert "saved" in kernel.adjoint_source(X, X)

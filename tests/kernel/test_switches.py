@@ -1,4 +1,4 @@
-"""Every analysis can be switched off: the program is then another one, and the derivatives are the same."""
+"""Every analysis can be switched off: the program changes, the derivatives do not."""
 
 import functools
 

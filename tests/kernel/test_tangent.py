@@ -1,4 +1,4 @@
-"""What a generated tangent does besides derivatives (those are held against differences in ``test_adjoint``)."""
+"""Generated tangents apart from their derivatives, which ``test_adjoint`` compares with differences."""
 
 import numpy as np
 import pytest

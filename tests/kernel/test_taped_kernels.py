@@ -332,7 +332,7 @@ def test_values_that_several_kernels_and_tapes_need():
         np.testing.assert_array_equal(outer.gradient(y, x, seed=np.ones(2)), expected)
 
 
-def test_new_arrays_share_what_is_known_of_their_types():
+def test_new_arrays_share_facts_about_their_types():
     @kernel
     def double(x, y):
         for i in range(len(x)):

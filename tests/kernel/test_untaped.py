@@ -1,4 +1,4 @@
-"""Kernels that run where no tape records: what tapes need of the memory that they write to is kept all the same."""
+"""Kernels that run where no tape records: values in the memory that they write are still saved for tapes."""
 
 import random
 

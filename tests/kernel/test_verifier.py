@@ -1,4 +1,4 @@
-"""The verifier finds a fault of every kind, planted into programs that are well formed."""
+"""The verifier finds faults of every kind that are planted in well-formed programs."""
 
 from dataclasses import replace
 
@@ -113,7 +113,7 @@ def adjoint_of(name, **options):
     return pipeline._draft(kernel_ir(CASES[name].function, arguments), way)
 
 
-def test_an_adjoint_that_reads_what_is_not_saved():
+def test_an_adjoint_that_reads_unsaved_values():
     """The forward statements are left out: what the others read is neither recomputed nor saved."""
     draft = adjoint_of("recurrence_in_memory")
     verify(draft.whole(), False)
