@@ -63,6 +63,64 @@ def test_packed_on_one_side(dtype):
     numpy.testing.assert_allclose(ampi.jvp(f, X, V)[1], expected, 1e-5)
 
 
+def spelt(a, how):
+    """A message of all of an array, in one of the forms that mpi4py takes."""
+    kind = MPI._typedict[a.dtype.char]
+    return (a, [a, kind], [a, a.size, kind], [a, (a.size, 0), kind])[how]
+
+
+def moved(name, x, how):
+    """What the ranks send each other of x, as integers, by one of the collectives."""
+    sent, received = np.zeros(3 * SIZE, x.dtype), np.zeros(3 * SIZE, x.dtype)
+    sent[...] = np.concatenate([(k + 1) * x for k in range(SIZE)])
+    a, b = (memory.view(f"i{x.dtype.itemsize}") for memory in (sent, received))
+    if name == "Bcast":
+        COMM_WORLD.Bcast(spelt(a, how), SIZE - 1)
+        return sent
+    if name == "Scatter":
+        COMM_WORLD.Scatter(spelt(a, how), spelt(b[:3], how), 0) if RANK == 0 else COMM_WORLD.Scatter(None, b[:3], 0)
+    elif name == "Gather":
+        COMM_WORLD.Gather(spelt(a[:3], how), b if RANK == 0 else None, 0)
+    elif name == "Allgather":
+        COMM_WORLD.Iallgather(spelt(a[:3], how), b).Wait()
+    else:
+        COMM_WORLD.Alltoall(a, b)
+    return received
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", ["Bcast", "Scatter", "Gather", "Allgather", "Alltoall"])
+def test_numbers_that_are_sent_as_integers(name, dtype):
+    """Views of floating-point memory keep their tangents, whichever form of the message each rank writes."""
+    x, v = X.astype(dtype), V.astype(dtype)
+    f = lambda x: moved(name, x * x, RANK % 4) * 1
+    y_dot = ampi.jvp(f, x, v)[1]
+    with ampi.Tape() as tape:
+        u = tape.watch(x)
+        y = f(u)
+    numpy.testing.assert_array_equal(tape.tangent(y, u, v), y_dot)
+    there = WORLD.allreduce(float(y_dot @ y_dot))
+    assert there > 0
+    assert WORLD.allreduce(float(tape.gradient(y, u, seed=y_dot) @ v)) == pytest.approx(there, rel=1e-5)
+
+
+def test_ranks_write_messages_of_integers_in_different_forms():
+    """No rank waits for tangents that the others do not send, because they know that there are none."""
+
+    def f(x):
+        a, b = numpy.arange(SIZE) + RANK, numpy.zeros(SIZE, int)
+        for how in range(4):
+            COMM_WORLD.Alltoall(spelt(a, (how + RANK) % 2), b)
+            COMM_WORLD.Allgather(spelt(a[:1], (how + RANK) % 4), b)
+            COMM_WORLD.Bcast(spelt(b, (how + RANK) % 4), how % SIZE)
+        total = np.zeros(3)
+        COMM_WORLD.Allreduce(x * x * (b[-1] + 1), total)
+        return total
+
+    expected = sum(of(r, lambda x, v: 2 * x * v) for r in range(SIZE)) * SIZE
+    numpy.testing.assert_allclose(ampi.jvp(f, X, V)[1], expected)
+
+
 def test_a_window_from_before_opens_at_its_first_fence():
     memory = np.zeros(3)
     win = ampi.Win.Create(memory, 8, comm=COMM_WORLD)
