@@ -316,7 +316,9 @@ def test_examples_use_public_names_only():
         for node in ast.walk(source):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "ampi":
                 assert not any(alias.name.startswith("_") for alias in node.names), path
-                assert node.module in ("ampi", "ampi.numpy", "ampi.testing", "ampi.reports"), f"{path}: {node.module}"
+                assert node.module in ("ampi", "ampi.numpy", "ampi.futures", "ampi.testing", "ampi.reports"), (
+                    f"{path}: {node.module}"
+                )
 
 
 def test_no_two_files_of_tests_have_one_name():

@@ -4,7 +4,7 @@ mpiexec -n 2 python -m ampi.run examples/ensemble/ensemble.py --tasks 2 --pictur
 
 Each member of the ensemble is let go at another angle, and its swings are measured. The members are shared out over the
 ranks, and on each of them over ``--tasks`` threads of a ``ThreadPoolExecutor``: a task integrates a member by a kernel,
-which releases the GIL, into a row of one array; another task, which needs the first, compares it with what was measured.
+which releases the GIL, into a row of one array; another one, which needs the first, compares it with what was measured.
 In the sweep the tasks run backwards. The optimiser is SciPy's L-BFGS-B, on all ranks alike.
 """
 
