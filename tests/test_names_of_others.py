@@ -14,7 +14,8 @@ from ampi.arrays import elementwise
 from ampi.base import versions
 from ampi.foreign import numpy_in_c as foreign
 from ampi.kernel.ir import intrinsics
-from ampi.kernel.runtime import quick_compilation, special_table
+from ampi.kernel.runtime import quick_compilation
+from ampi.partials import special as special_table
 from ampi.rules import movement
 
 ROOT = pathlib.Path(__file__).parents[1] / "ampi"

@@ -1,15 +1,10 @@
-"""Derivatives of NumPy's elementwise functions: one table of partial derivatives.
+"""Rules of NumPy's elementwise functions, made from the table of partial derivatives (`ampi.partials`).
 
-An entry gives, for each argument, the partial derivative of the result ``z`` with respect to that argument, as a
-function whose parameter names say which values it needs: ``x`` and ``y`` are the arguments, ``z`` the result.  A number
-stands for a constant partial, None for an argument through which no derivative passes, ``...`` for one whose derivative
-is not known.  The adjoint multiplies by the
-conjugate, the tangent by the partial itself; what must be kept is read off the parameter names.
+The adjoint multiplies by the conjugate of a partial derivative, the tangent by the derivative itself; what must be kept
+is read off the names of values in the expression.
 
 Functions that are not holomorphic (`absolute`, `conjugate`, …) give the adjoint itself, in the real inner product
 Re⟨x̄, ẋ⟩: a function of ``g`` (the result's adjoint) and of values.
-
-Ufuncs that stand in neither table get autograd's rules.
 """
 
 from __future__ import annotations
@@ -22,20 +17,10 @@ from typing import Any
 import numpy as np
 
 from ..memory.storages import TrackedArray, plain
+from ..partials.elementary import COMPLEX, PARTIALS
+from ..partials.of_arrays import ELEMENTARY, function
 
-_LN2 = float(np.log(2.0))
-_LN10 = float(np.log(10.0))
 _INF = float("inf")
-
-
-def _holds(x: Any, z: Any) -> Any:
-    """The first argument's share of an extremum's adjoint: one where it is the extremum, ties included."""
-    return np.where(x == z, 1.0, 0.0)
-
-
-def _does_not_hold(x: Any, z: Any) -> Any:
-    """The second argument's share of an extremum's adjoint."""
-    return np.where(x == z, 0.0, 1.0)
 
 
 def _side(x: Any) -> Any:
@@ -43,42 +28,9 @@ def _side(x: Any) -> Any:
     return np.copysign(1.0, x + 0.0)
 
 
-def _power_base(x: Any, y: Any) -> Any:
-    nowhere = (y == 0) & ((x == 0) | (x != x))
-    return np.where(nowhere, 0.0, y * x ** np.where(nowhere, 1.0, y - 1.0))
-
-
-def _power_exponent(x: Any, z: Any) -> Any:
-    return z * np.log(np.where(x == 0, z.dtype.type(1), x))  # complex for negative numbers too, if the power is
-
-
 def _unit(x: Any, z: Any) -> Any:
     """x/|x|; one at zero."""
     return np.where(z == 0, 1.0, x / np.where(z == 0, 1.0, z))
-
-
-def leg(x: Any, z: Any) -> Any:
-    """The derivative of a hypotenuse z with respect to x: one-sided at zero, one for an infinite x."""
-    quotient = x / np.where((z == 0) | np.isinf(z), 1.0, z)
-    return np.where(x == z, 1.0, np.where(x == -z, -1.0, np.where(np.isinf(z), 0.0, quotient)))
-
-
-def _other_leg(x: Any) -> Any:
-    """sqrt(1 - x²).  On branch cuts the sign of a zero imaginary part selects the side: subtraction keeps it."""
-    return np.sqrt(-(x - 1.0)) * np.sqrt(x - -1.0) if np.iscomplexobj(x) else np.sqrt((1.0 - x) * (1.0 + x))
-
-
-def _around(a: Any, x: Any, y: Any) -> Any:
-    """a / (x² + y²) without overflow of the squares; zero at the origin and at infinity."""
-    distance = np.hypot(x, y)
-    nowhere = (distance == 0) | np.isinf(distance)
-    safe = np.where(nowhere, 1.0, distance)
-    return np.where(nowhere, 0.0, a / safe / safe)
-
-
-def _weight(x: Any, y: Any, z: Any, exp: Any) -> Any:
-    """exp(x - z), also for infinite arguments: one for the larger one, 1/2 each if they are equal."""
-    return np.where(x == y, 0.5, exp(np.where(x == z, 0.0, x - z)))
 
 
 def times(g: Any, p: Any) -> Any:
@@ -108,59 +60,6 @@ _maximum = np.maximum.reduce  # slow for complex numbers
 _FEW, _MANY = 64, 8192
 """Between these numbers of elements a product is faster; for more, BLAS uses threads."""
 
-
-PARTIALS: dict[str, tuple] = {
-    "add": (1.0, 1.0),
-    "subtract": (1.0, -1.0),
-    "multiply": (lambda y: y, lambda x: x),
-    "divide": (lambda y: 1.0 / y, lambda y, z: -z / y),
-    "power": (_power_base, _power_exponent),
-    "float_power": (_power_base, _power_exponent),
-    "remainder": (1.0, lambda x, y: -np.floor_divide(x, y)),
-    "fmod": (1.0, lambda x, y, z: -np.rint((x - z) / y)),
-    "maximum": (_holds, _does_not_hold),
-    "minimum": (_holds, _does_not_hold),
-    "fmax": (_holds, _does_not_hold),
-    "fmin": (_holds, _does_not_hold),
-    "logaddexp": (lambda x, y, z: _weight(x, y, z, np.exp), lambda x, y, z: _weight(y, x, z, np.exp)),
-    "logaddexp2": (lambda x, y, z: _weight(x, y, z, np.exp2), lambda x, y, z: _weight(y, x, z, np.exp2)),
-    "arctan2": (lambda x, y: _around(y, x, y), lambda x, y: -_around(x, x, y)),
-    "hypot": (leg, lambda y, z: leg(y, z)),
-    "nextafter": (1.0, None),
-    "heaviside": (None, lambda x: np.where(x == 0, 1.0, 0.0)),
-    "copysign": (lambda x, y: _side(x) * np.copysign(1.0, y), None),
-    "ldexp": (lambda y: np.exp2(y + 0.0), None),
-    "negative": (-1.0,),
-    "positive": (1.0,),
-    "fabs": (_side,),
-    "sqrt": (lambda z: 0.5 / z,),
-    "cbrt": (lambda z: 1.0 / (3.0 * z * z),),
-    "square": (lambda x: 2.0 * x,),
-    "reciprocal": (lambda z: -z * z,),
-    "exp": (lambda z: z,),
-    "exp2": (lambda z: _LN2 * z,),
-    "expm1": (lambda x: np.exp(x),),
-    "log": (lambda x: 1.0 / x,),
-    "log2": (lambda x: 1.0 / (_LN2 * x),),
-    "log10": (lambda x: 1.0 / (_LN10 * x),),
-    "log1p": (lambda x: 1.0 / (x + 1.0),),
-    "sin": (lambda x: np.cos(x),),
-    "cos": (lambda x: -np.sin(x),),
-    "tan": (lambda z: 1.0 + z * z,),
-    "arcsin": (lambda x: 1.0 / _other_leg(x),),
-    "arccos": (lambda x: -1.0 / _other_leg(x),),
-    "arctan": (lambda x: 1.0 / (1.0 + x * x),),
-    "sinh": (lambda x: np.cosh(x),),
-    "cosh": (lambda x: np.sinh(x),),
-    "tanh": (lambda z: (1.0 - z) * (1.0 + z),),
-    "arcsinh": (lambda x: 1.0 / (np.sqrt(x * x - -1.0) if np.iscomplexobj(x) else np.hypot(x, 1.0)),),
-    "arccosh": (lambda x: 1.0 / (np.sqrt(x - 1.0) * np.sqrt(x - -1.0)),),
-    "arctanh": (lambda x: 1.0 / ((1.0 - x) * (1.0 + x)),),
-    "degrees": (180.0 / np.pi,),
-    "rad2deg": (180.0 / np.pi,),
-    "radians": (np.pi / 180.0,),
-    "deg2rad": (np.pi / 180.0,),
-}
 
 ADJOINTS: dict[str, tuple] = {
     # The absolute value is real, even in complex memory.
@@ -193,6 +92,8 @@ class Rule:
     Attributes
     ----------
     name : str
+    make : callable
+        Gives what `_made` takes; what follows is made when it is first asked for.
     terms : tuple
         For each argument ``term(g, *values)``, its contribution before summing over broadcast axes; None without one.
     needs : tuple
@@ -200,7 +101,8 @@ class Rule:
     unknown : tuple
         Positions of arguments whose derivative is not known: they must not be active.
     partials : tuple of callable, or None
-        For each argument the partial derivative as a function of these values; None where the adjoint is given.
+        For each argument the partial derivative of numbers as a function of these values; None where the adjoint is
+        given.
     dtypes : tuple of dtype, or None
     run : callable, or None
         For `small_arrays`.
@@ -212,6 +114,7 @@ class Rule:
 
     __slots__ = (
         "dtypes",
+        "make",
         "mixed",
         "name",
         "needs",
@@ -224,20 +127,22 @@ class Rule:
         "whole",
     )
 
-    def __init__(
-        self, name: str, terms: tuple, needs: tuple, partials: tuple | None = None, unknown: tuple = ()
-    ) -> None:
-        self.unknown = unknown
+    def __init__(self, name: str, make: Callable[[], tuple]) -> None:
         self.name = name
-        self.partials = partials
-        self.terms = terms
-        self.needs = needs
+        self.make = make
         self.wants_cache: dict[tuple, tuple] = {}
         self.dtypes: tuple | None = None
         self.run: Callable | None = None
         self.of_complex: Rule | None = None
         self.whole: tuple = ()
         self.mixed: dict[np.dtype, Rule] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        """Make the rule: reading one of its slots found that empty."""
+        if name not in ("terms", "needs", "partials", "unknown"):
+            raise AttributeError(name)
+        self.terms, self.needs, self.partials, self.unknown = self.make()
+        return getattr(self, name)
 
     def tangent(self, k: int, x_dot: Any, values: Any) -> Any:
         """The contribution of argument k's tangent to the result's; ``values`` are those in ``needs[k]``."""
@@ -273,7 +178,8 @@ class Rule:
                 None if term is None else self._converting(term, needs, real)
                 for term, needs in zip(self.terms, self.needs)
             )
-            found = self.mixed[dtype] = Rule(self.name, terms, self.needs, self.partials, self.unknown)
+            made = (terms, self.needs, self.partials, self.unknown)
+            found = self.mixed[dtype] = Rule(self.name, lambda: made)
             return found
 
     def _converting(self, term: Callable, needs: tuple, real: np.dtype) -> Callable:
@@ -315,10 +221,27 @@ def _partial_term(partial: Callable) -> Callable:
     return term
 
 
-def rule(name: str, entries: tuple, are_adjoints: bool) -> Rule:
+def rule(name: str, entries: tuple | Callable[[], tuple], are_adjoints: bool = False) -> Rule:
+    """A rule of the partial derivatives, or adjoints, with respect to each argument.
+
+    An entry is a function whose parameters say which values it needs (``x``, ``y``, ``w``, ``v``: the arguments, ``z``:
+    the result), or an expression of `ampi.partials`, or a number; None is for an argument through which no derivative
+    passes, ``...`` for one whose derivative is not known.
+    """
+    return Rule(name, functools.partial(_made, entries, are_adjoints))
+
+
+def _made(entries: tuple | Callable[[], tuple], are_adjoints: bool) -> tuple:
     terms: list = []
     needs: list = []
-    for entry in entries:
+    partials: list = []
+    for entry in entries() if callable(entries) else entries:
+        of_numbers = entry
+        if isinstance(entry, str):
+            try:
+                entry = of_numbers = float(entry)
+            except ValueError:
+                entry, of_numbers = function(entry, ELEMENTARY), function(entry, ELEMENTARY, of_numbers=True)
         if entry is None or entry is ...:
             terms.append(None)
             needs.append(())
@@ -329,13 +252,10 @@ def rule(name: str, entries: tuple, are_adjoints: bool) -> Rule:
         else:
             terms.append(_constant_term(entry))
             needs.append(())
-    unknown = tuple(k for k, entry in enumerate(entries) if entry is ...)
-    partials = [
-        entry if entry is None or callable(entry) else functools.partial(float, entry)
-        for entry in entries
-        if entry is not ...
-    ]
-    return Rule(name, tuple(terms), tuple(needs), None if are_adjoints or unknown else tuple(partials), unknown)
+        is_number = not (entry is None or entry is ... or callable(entry))
+        partials.append(functools.partial(float, entry) if is_number else of_numbers)
+    unknown = tuple(k for k, p in enumerate(partials) if p is ...)
+    return tuple(terms), tuple(needs), None if are_adjoints or unknown else tuple(partials), unknown
 
 
 def _ufunc(name: str) -> np.ufunc:
@@ -343,9 +263,13 @@ def _ufunc(name: str) -> np.ufunc:
 
 
 RULES: dict[np.ufunc, Rule] = {
-    **{_ufunc(name): rule(name, entries, False) for name, entries in PARTIALS.items()},
+    **{_ufunc(name): rule(name, entries) for name, entries in PARTIALS.items()},
     **{_ufunc(name): rule(name, entries, True) for name, entries in ADJOINTS.items()},
 }
+for _name, _entries in COMPLEX.items():
+    RULES[_ufunc(_name)].of_complex = rule(_name, _entries)
+leg = function(PARTIALS["hypot"][0], ELEMENTARY)  # type: ignore[arg-type]
+"""The derivative of a hypotenuse z with respect to a leg x."""
 CONSTANTS: set[np.ufunc] = {getattr(np, name) for name in CONSTANT}
 # Some versions of NumPy call it for x**0.
 CONSTANTS |= {getattr(np._core.umath, name) for name in ("_ones_like",) if hasattr(np._core.umath, name)}

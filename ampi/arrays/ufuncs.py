@@ -236,7 +236,10 @@ def _call(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: d
     rule = RULES.get(ufunc)
     if rule is None:
         return _call_without_table(tape, ufunc, inputs, active, keywords)
-    if rule.of_complex is not None and any([np.asarray(plain_of(x)).dtype.kind == "c" for x in inputs]):
+    if rule.of_complex is not None and (
+        any([(getattr(x, "dtype", None) or np.asarray(x).dtype).kind == "c" for x in inputs])
+        or (keywords and np.dtype(keywords.get("dtype")).kind == "c")
+    ):
         rule = rule.of_complex
         if len(rule.unknown) == len(inputs):
             raise no_rule(ufunc, " of complex numbers")

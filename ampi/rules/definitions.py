@@ -145,7 +145,7 @@ def _install(
         if constant:
             elementwise.CONSTANTS.add(function)
         elif partials is not None:
-            elementwise.RULES[function] = elementwise.rule(function.__name__, partials, False)
+            elementwise.RULES[function] = elementwise.rule(function.__name__, partials)
         else:
             raise TypeError(f"ampi.rules.define: give the ufunc {function.__name__} its partials=")
         return

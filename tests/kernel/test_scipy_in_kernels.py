@@ -21,7 +21,7 @@ from special_values import COMPILED, FUNCTIONS, errors_of, exact, moving, point_
 import ampi
 
 special = pytest.importorskip("scipy.special")
-special_table = importlib.import_module("ampi.kernel.runtime.special_table")
+special_table = importlib.import_module("ampi.partials.special")
 scipy_distributions = importlib.import_module("ampi.kernel.frontend.scipy.distributions")
 cython_special = pytest.importorskip("scipy.special.cython_special")
 

@@ -1,13 +1,11 @@
-"""`scipy.special`: elementwise functions with the partial derivatives of `kernel.runtime.special_table`, and others.
+"""`scipy.special`: elementwise functions, with the partial derivatives of `ampi.partials.special`, and other functions.
 
-Expressions of the table become functions of arrays, which second order differentiates again. If the derivative with
-respect to an argument (mostly an order or a parameter) needs a function that only kernels have, a kernel computes it
-(`ampi.foreign.compiled_ufuncs`). Functions that are neither in the table nor in autograd's are refused.
+An argument whose derivative needs a function that only kernels have (mostly an order, a parameter) is left to them (see
+`ampi.foreign.compiled_ufuncs`); it is an error where they do not know it either, and so is a function without a rule.
 """
 
 from __future__ import annotations
 
-import ast
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -20,33 +18,12 @@ from ...arrays.activity import plain_of
 from ...arrays.elementwise import unbroadcast
 from ...arrays.ufuncs import apply_formula
 from ...base.missing_rules import no_rule
-from ...kernel.runtime.special_table import COMPLEX, FORMULAS, PARTIALS, UNKNOWN, WHOLE, in_words
 from ...memory.storages import TrackedArray
+from ...partials.of_arrays import ELEMENTARY, called, function
+from ...partials.special import COMPLEX, FORMULAS, PARTIALS, UNKNOWN, WHOLE, in_words
 from ...rules.definitions import define
 
 # -------------------------------------------------------------------------------- expressions of the table, for arrays
-
-_NAMES = {"x": "x", "y": "y", "z": "w", "w": "v", "r": "z"}
-"""Names of arguments and result in the table, and in the rules of `ampi.arrays.elementwise`."""
-
-
-class _OfArrays(ast.NodeTransformer):
-    """Transformer of an expression of the table: conditions become `numpy.where`."""
-
-    def __init__(self) -> None:
-        self.used: set[str] = set()
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        self.used.add(_NAMES[node.id])
-        return ast.Name(_NAMES[node.id], ast.Load())
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        assert isinstance(node.func, ast.Name)
-        return ast.Call(node.func, [self.visit(a) for a in node.args], [])
-
-    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
-        branches = [self.visit(part) for part in (node.test, node.body, node.orelse)]
-        return ast.Call(ast.Name("where", ast.Load()), branches, [])
 
 
 class Formula:
@@ -67,23 +44,14 @@ class Formula:
         return in_words(self.__name__)
 
 
-def _called(text: str) -> set[str]:
-    return {node.func.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)}  # type: ignore[attr-defined]
-
-
 @functools.cache
 def _known(name: str) -> Any:
     """The function of arrays for a name in expressions; None if only kernels have it, or SciPy lacks it."""
     if name in FORMULAS:
-        names = [
-            x for x in "xyzw" if x in {n.id for n in ast.walk(ast.parse(FORMULAS[name])) if isinstance(n, ast.Name)}
-        ]
-        function = _function(FORMULAS[name], tuple(_NAMES[x] for x in names))
-        return None if function is None else Formula(name, function, len(names))
-    if name in _ELEMENTARY:
-        return _ELEMENTARY[name]
-    found = getattr(sp, name, None)
-    return found if isinstance(found, np.ufunc) else None
+        found = _function(FORMULAS[name])
+        return None if found is None else Formula(name, found, found.__code__.co_argcount)
+    found = getattr(sp, name, None) if name in PARTIALS or name not in _ELEMENTARY else None
+    return found if isinstance(found, np.ufunc) else _ELEMENTARY.get(name)
 
 
 def _trigamma(x: Any) -> Any:
@@ -102,51 +70,32 @@ def _tetragamma(x: Any) -> Any:
 
 
 _ELEMENTARY: dict[str, Any] = {
-    **{name: getattr(np, name) for name in "exp log sin cos sqrt hypot sign maximum minimum where real imag".split()},
-    "abs": np.abs,
-    "round": np.rint,
+    **ELEMENTARY,
     "digamma": sp.psi,
     "trigamma": Formula("trigamma", _trigamma, 1),
     "tetragamma": Formula("tetragamma", _tetragamma, 1),
 }
 
 
-def _function(text: str, parameters: tuple[str, ...] | None = None, whole: tuple[str, ...] = ()) -> Callable | None:
-    """An expression of the table as a function of arrays; None if it needs functions that only kernels have.
-
-    Its parameters are the names in the expression. Python's numbers become NumPy's, which may be divided by zero,
-    except those in ``whole``.
-    """
-    called = _called(text) | {"where"}
-    known = {name: _known(name) for name in called}
-    if any(function is None for function in known.values()):
-        return None
-    transformer = _OfArrays()
-    body = ast.unparse(ast.fix_missing_locations(transformer.visit(ast.parse(text, mode="eval").body)))
-    names = (
-        parameters if parameters is not None else tuple(x for x in ("x", "y", "w", "v", "z") if x in transformer.used)
-    )
-    given = ", ".join(names)
-    settled = "".join(f"    {x} = number({x}) if type({x}) in plain else {x}\n" for x in names if x not in whole)
-    source = f"def partial({given}):\n{settled}    with errstate(all='ignore'):\n        return {body}\n"
-    namespace = {**known, "errstate": np.errstate, "number": np.float64, "plain": (int, float)}
-    exec(compile(source, __file__, "exec"), namespace)
-    return namespace["partial"]
+def _function(text: str, whole: tuple[str, ...] = ()) -> Any:
+    """An expression of the table as a function of arrays; None: it needs what only kernels have."""
+    known = {name: _known(name) for name in called(text)}
+    return None if None in known.values() else function(text, known, alone=True, whole=whole)
 
 
 def _entries(name: str, texts: tuple[str, ...]) -> tuple:
     whole = tuple("xywv"[k] for k in WHOLE.get(name, ()))
-    return tuple(... if text == UNKNOWN else _function(text, None, whole) or ... for text in texts)
+    return tuple(... if text == UNKNOWN else _function(text, whole) or ... for text in texts)
 
 
 def _give(function: Any, name: str) -> None:
-    """Add the rule of a function of the table."""
-    rule = elementwise.rule(name, _entries(name, PARTIALS[name]), False)
+    """Enter the rules of a function of the table, which are made when it is first called."""
+    rule = elementwise.rule(name, functools.partial(_entries, name, PARTIALS[name]))
     rule.whole = WHOLE.get(name, ())
     if name not in COMPLEX:
-        rule.of_complex = elementwise.rule(name, (...,) * len(PARTIALS[name]), False)
+        rule.of_complex = elementwise.rule(name, (...,) * len(PARTIALS[name]))
     elif COMPLEX[name] is not PARTIALS[name]:
-        rule.of_complex = elementwise.rule(name, _entries(name, COMPLEX[name]), False)
+        rule.of_complex = elementwise.rule(name, functools.partial(_entries, name, COMPLEX[name]))
         rule.of_complex.whole = rule.whole
     elementwise.RULES[function] = rule
 

@@ -1,20 +1,16 @@
 """The table of scalar operations: source, callables and derivatives of each, in one entry.
 
-An entry has the operation in Numba's subset, the Python callables that it stands for, and its derivative.  The
-derivative is stated once, as one expression per argument that maps a change ``d`` of that argument to the change of the
-result. These expressions are linear in ``d`` and name the arguments ``x``, ``y``, ``z`` and the result ``r``; calls in
-them are names of this table.  From this one statement follow
+An entry states how the operation is written in Numba's subset, which Python callables it stands for, and its
+derivative: for each argument the partial derivative, an expression of `ampi.partials`, whose calls are names of this
+table.  From this one statement follow
 
-* the tangent: the sum over the arguments of the expression with ``d`` the argument's tangent;
-* the adjoint: the expression with ``d`` the result's adjoint (for complex types: its conjugate, conjugated again,
+* the tangent: the sum over the arguments of the partial derivative times the argument's tangent;
+* the adjoint: the partial derivative times the result's adjoint (for complex types: its conjugate, conjugated again,
   since the pairing is the real inner product);
 * the values that are needed: the names that occur.
 
-``None`` instead of an expression means that the derivative is zero (comparisons, integers, steps such as ``floor``).
-
-At a kink the derivative is one-sided: ``abs`` and ``hypot`` take the derivative from the right; of equal arguments
-``min`` and ``max`` take the first; steps have derivative zero.  Where a derivative is infinite (``sqrt`` at zero), a
-zero change gives zero and any other gives what IEEE arithmetic gives.
+``None`` instead of an expression says that the derivative is zero (comparisons, integers, steps such as ``floor``).  An
+expression of ``d``, the change of the argument, is the change of the result.
 """
 
 from __future__ import annotations
@@ -31,8 +27,10 @@ import numpy as np
 from numba import types
 
 from ampi.kernel.ir import Const, Expr, Op
-from ampi.kernel.runtime import scipy_calls, special
-from ampi.kernel.runtime.special_table import PARTIALS, UNKNOWN, in_words
+from ampi.kernel.runtime import scipy_calls
+from ampi.kernel.runtime.special import fused
+from ampi.partials import elementary, special
+from ampi.partials.special import UNKNOWN, in_words
 
 ARGUMENTS = ("x", "y", "z", "w")
 
@@ -42,9 +40,11 @@ class Intrinsic:
     """One scalar operation.
 
     ``source`` is the operation as a Python expression of ``x``, ``y``, ``z``, ``w``; ``source_int`` that for integer
-    results, if it differs.  ``partials`` has one expression per argument.  ``adjoints`` replaces them in reverse mode
-    for the few operations on complex numbers that are not holomorphic.  ``domain`` has, for the tests, the open
-    interval of each argument in which the function is smooth; ``cost`` is in units of an addition.
+    results, if it differs.  ``partials`` has one expression per argument, ``of_complex`` those of complex numbers, if
+    they differ.  ``adjoints`` replaces them in reverse mode for the few operations
+    on complex numbers that are not holomorphic.  Where derivatives are ``unbounded``, a change of zero gives zero.
+    ``domain`` has, for the tests, the open interval of each argument in which the function is smooth; ``cost`` is in
+    units of an addition.
     """
 
     name: str
@@ -55,6 +55,8 @@ class Intrinsic:
     source_int: str | None = None
     domain: tuple[tuple[float, float], ...] = ()
     cost: int = 1
+    of_complex: tuple[str | None, ...] | None = None
+    unbounded: bool = False
 
     @property
     def arity(self) -> int:
@@ -75,12 +77,17 @@ def _callables(*names: str) -> tuple[Callable[..., Any], ...]:
 
 def _function(name: str, source: str, *partials: str | None, also: str = "", **keywords: Any) -> Intrinsic:
     """An entry whose callables are ``math.name``, ``np.name`` and the further names in ``also``."""
-    names = (f"math.{name}", f"np.{name}", f"cmath.{name}", *also.split())
-    return Intrinsic(name, source, partials, _callables(*names), **keywords)
+    return _operator(name, source, *partials, also=f"math.{name} np.{name} cmath.{name} {also}", **keywords)
 
 
 def _operator(name: str, source: str, *partials: str | None, also: str = "", **keywords: Any) -> Intrinsic:
-    return Intrinsic(name, source, partials, _callables(*also.split()), **keywords)
+    """An entry for the callables in ``also``, with the derivatives of NumPy's among them if no other ones are given."""
+    callables = _callables(*also.split())
+    if not partials:
+        ufunc = next(f.__name__ for f in callables if isinstance(f, np.ufunc) and f.__name__ in elementary.PARTIALS)
+        partials = elementary.PARTIALS[ufunc]
+        keywords |= {"of_complex": elementary.COMPLEX.get(ufunc), "unbounded": ufunc in elementary.UNBOUNDED}
+    return Intrinsic(name, source, partials, callables, **keywords)
 
 
 _ANY = ((-2.0, 2.0),)
@@ -88,21 +95,17 @@ _POSITIVE = ((0.1, 3.0),)
 
 _ENTRIES = (
     # arithmetic
-    _operator("add", "x + y", "d", "d", also="np.add"),
-    _operator("sub", "x - y", "d", "-d", also="np.subtract"),
-    _operator("mul", "x * y", "d * y", "d * x", also="np.multiply"),
-    _operator("truediv", "x / y", "d / y if d != 0 else 0", "-d * (r / y) if d != 0 else 0",
-              also="np.divide np.true_divide", cost=4),
+    _operator("add", "x + y", also="np.add"),
+    _operator("sub", "x - y", also="np.subtract"),
+    _operator("mul", "x * y", also="np.multiply"),
+    _operator("truediv", "x / y", also="np.divide np.true_divide", cost=4),
     _operator("floordiv", "x // y", None, None, also="np.floor_divide", cost=10),
-    _operator("mod", "x % y", "d", "-d * floordiv(x, y) if d != 0 else 0", also="np.mod np.remainder",
-              domain=((0.1, 0.9), (1.1, 2.0)), cost=10),
-    _operator("pow", "x ** y", "power_x(d, x, y, r)", "power_y(d, x, y, r)", also="math.pow np.power np.float_power",
-              domain=((0.1, 3.0), (-2.0, 2.0)), cost=20),
-    _operator("neg", "-x", "-d", also="np.negative"),
-    _operator("pos", "+x", "d", also="np.positive"),
-    _operator("square", "x * x", "2 * d * x", also="np.square"),
-    _operator("reciprocal", "np.reciprocal(x)", "-d * (r * r) if d != 0 else 0", also="np.reciprocal",
-              domain=_POSITIVE, cost=4),
+    _operator("mod", "x % y", also="np.mod np.remainder", domain=((0.1, 0.9), (1.1, 2.0)), cost=10),
+    _operator("pow", "x ** y", also="math.pow np.power np.float_power", domain=((0.1, 3.0), (-2.0, 2.0)), cost=20),
+    _operator("neg", "-x", also="np.negative"),
+    _operator("pos", "+x", also="np.positive"),
+    _operator("square", "x * x", also="np.square"),
+    _operator("reciprocal", "np.reciprocal(x)", also="np.reciprocal", domain=_POSITIVE, cost=4),
     # comparisons and logic
     _operator("lt", "x < y", None, None, also="np.less"),
     _operator("le", "x <= y", None, None, also="np.less_equal"),
@@ -124,80 +127,69 @@ _ENTRIES = (
     _function("isnan", "np.isnan(x)", None),
     _function("isinf", "np.isinf(x)", None),
     _function("isfinite", "np.isfinite(x)", None),
-    _operator("select", "y if x else z", None, "d if x else 0", "0 if x else d"),
-    _operator("cast", "x", "d"),
-    _operator("chosen", "w", None, "d if x else 0", "0 if x else d", None),
+    _operator("select", "y if x else z", None, "1 if x else 0", "0 if x else 1"),
+    _operator("cast", "x", "1"),
+    _operator("chosen", "w", None, "1 if x else 0", "0 if x else 1", None),
     # powers, exponentials, logarithms
-    _function("sqrt", "math.sqrt(x)", "0.5 * (d / r if d != 0 else 0)", domain=_POSITIVE, cost=4),
-    _function("cbrt", "np.cbrt(x)", "d / (3 * r * r) if d != 0 else 0", domain=_POSITIVE, cost=20),
-    _function("exp", "math.exp(x)", "d * r if d != 0 else 0", cost=20),
-    _function("exp2", "np.exp2(x)", f"d * r * {math.log(2)!r} if d != 0 else 0", cost=20),
-    _function("expm1", "math.expm1(x)", "d * exp(x) if d != 0 else 0", cost=20),
-    _function("log", "math.log(x)", "d / x if d != 0 else 0", domain=_POSITIVE, cost=20),
-    _function("log2", "np.log2(x)", f"d / (x * {math.log(2)!r}) if d != 0 else 0", domain=_POSITIVE, cost=20),
-    _function("log10", "math.log10(x)", f"d / (x * {math.log(10)!r}) if d != 0 else 0", domain=_POSITIVE, cost=20),
-    _function("log1p", "math.log1p(x)", "d / (1 + x) if d != 0 else 0", domain=_POSITIVE, cost=20),
+    _function("sqrt", "math.sqrt(x)", domain=_POSITIVE, cost=4),
+    _function("cbrt", "np.cbrt(x)", domain=_POSITIVE, cost=20),
+    _function("exp", "math.exp(x)", cost=20),
+    _function("exp2", "np.exp2(x)", cost=20),
+    _function("expm1", "math.expm1(x)", cost=20),
+    _function("log", "math.log(x)", domain=_POSITIVE, cost=20),
+    _function("log2", "np.log2(x)", domain=_POSITIVE, cost=20),
+    _function("log10", "math.log10(x)", domain=_POSITIVE, cost=20),
+    _function("log1p", "math.log1p(x)", domain=_POSITIVE, cost=20),
+    _function("logaddexp", "np.logaddexp(x, y)", cost=40),
+    _function("logaddexp2", "np.logaddexp2(x, y)", cost=40),
     # trigonometry
-    _operator("logaddexp", "np.logaddexp(x, y)", "d * (0.5 if x == y else 1 if x == r else exp(x - r))",
-              "d * (0.5 if x == y else 1 if y == r else exp(y - r))", also="np.logaddexp", cost=40),
-    _operator("logaddexp2", "np.logaddexp2(x, y)", "d * (0.5 if x == y else 1 if x == r else exp2(x - r))",
-              "d * (0.5 if x == y else 1 if y == r else exp2(y - r))", also="np.logaddexp2", cost=40),
-    _function("sin", "math.sin(x)", "d * cos(x)", cost=20),
-    _function("cos", "math.cos(x)", "-d * sin(x)", cost=20),
-    _function("tan", "math.tan(x)", "d * (1 + r * r) if d != 0 else 0", domain=((-1.4, 1.4),), cost=20),
-    _function("asin", "math.asin(x)", "d / sqrt((1 - x) * (1 + x)) if d != 0 else 0", also="np.arcsin",
-              domain=((-0.9, 0.9),), cost=20),
-    _function("acos", "math.acos(x)", "-d / sqrt((1 - x) * (1 + x)) if d != 0 else 0", also="np.arccos",
-              domain=((-0.9, 0.9),), cost=20),
-    _function("atan", "math.atan(x)", "d / (1 + x * x)", also="np.arctan", cost=20),
-    _function("atan2", "math.atan2(x, y)", "d * around(y, x, y) if d != 0 else 0",
-              "-d * around(x, x, y) if d != 0 else 0", also="np.arctan2",
-              domain=((0.1, 2.0), (-2.0, 2.0)), cost=20),
-    _function("sinh", "math.sinh(x)", "d * cosh(x) if d != 0 else 0", cost=20),
-    _function("cosh", "math.cosh(x)", "d * sinh(x) if d != 0 else 0", cost=20),
-    _function("tanh", "math.tanh(x)", "d * ((1 - r) * (1 + r))", cost=20),
-    _function("asinh", "math.asinh(x)", "d / above_one(x)", also="np.arcsinh", cost=20),
-    _function("acosh", "math.acosh(x)", "d / (sqrt(x - 1) * sqrt(x + 1)) if d != 0 else 0", also="np.arccosh",
-              domain=((1.1, 3.0),), cost=20),
-    _function("atanh", "math.atanh(x)", "d / ((1 - x) * (1 + x)) if d != 0 else 0", also="np.arctanh",
-              domain=((-0.9, 0.9),), cost=20),
-    _function("degrees", "math.degrees(x)", f"d * {180 / math.pi!r}", also="np.rad2deg"),
-    _function("radians", "math.radians(x)", f"d * {math.pi / 180!r}", also="np.deg2rad"),
+    _function("sin", "math.sin(x)", cost=20),
+    _function("cos", "math.cos(x)", cost=20),
+    _function("tan", "math.tan(x)", domain=((-1.4, 1.4),), cost=20),
+    _function("asin", "math.asin(x)", also="np.arcsin", domain=((-0.9, 0.9),), cost=20),
+    _function("acos", "math.acos(x)", also="np.arccos", domain=((-0.9, 0.9),), cost=20),
+    _function("atan", "math.atan(x)", also="np.arctan", cost=20),
+    _function("atan2", "math.atan2(x, y)", also="np.arctan2", domain=((0.1, 2.0), (-2.0, 2.0)), cost=20),
+    _function("sinh", "math.sinh(x)", cost=20),
+    _function("cosh", "math.cosh(x)", cost=20),
+    _function("tanh", "math.tanh(x)", cost=20),
+    _function("asinh", "math.asinh(x)", also="np.arcsinh", cost=20),
+    _function("acosh", "math.acosh(x)", also="np.arccosh", domain=((1.1, 3.0),), cost=20),
+    _function("atanh", "math.atanh(x)", also="np.arctanh", domain=((-0.9, 0.9),), cost=20),
+    _function("degrees", "math.degrees(x)", also="np.rad2deg"),
+    _function("radians", "math.radians(x)", also="np.deg2rad"),
     # kinks and steps
-    _operator("abs", "abs(x)", "d if x >= 0 else -d", also="builtins.abs math.fabs np.abs np.absolute np.fabs",
-              domain=_POSITIVE),
-    Intrinsic("min", "min(x, y)", ("0 if y < x else d", "d if y < x else 0"), (min,)),
-    Intrinsic("max", "max(x, y)", ("0 if y > x else d", "d if y > x else 0"), (max,)),
-    _operator("minimum", "np.minimum(x, y)", "d if x <= y else 0", "0 if x <= y else d", also="np.minimum"),
-    _operator("maximum", "np.maximum(x, y)", "d if x >= y else 0", "0 if x >= y else d", also="np.maximum"),
-    _operator("fmin", "np.fmin(x, y)", "d if x == r else 0", "0 if x == r else d", also="np.fmin"),
-    _operator("fmax", "np.fmax(x, y)", "d if x == r else 0", "0 if x == r else d", also="np.fmax"),
+    _operator("abs", "abs(x)", also="builtins.abs math.fabs np.abs np.absolute np.fabs", domain=_POSITIVE),
+    Intrinsic("min", "min(x, y)", ("0 if y < x else 1", "1 if y < x else 0"), (min,)),
+    Intrinsic("max", "max(x, y)", ("0 if y > x else 1", "1 if y > x else 0"), (max,)),
+    _operator("minimum", "np.minimum(x, y)", also="np.minimum"),
+    _operator("maximum", "np.maximum(x, y)", also="np.maximum"),
+    _operator("fmin", "np.fmin(x, y)", also="np.fmin"),
+    _operator("fmax", "np.fmax(x, y)", also="np.fmax"),
     _function("sign", "np.sign(x)", None),
-    _function("copysign", "math.copysign(x, y)", "d if (x >= 0) == (copysign(1, y) >= 0) else -d", None),
-    _function("nextafter", "np.nextafter(x, y)", "d", None),
-    _function("ldexp", "math.ldexp(x, y)", "d * (r / x) if x != 0 else d * exp2(y)", None),
-    _operator("mantissa", "math.frexp(x)[0]", "d * (r / x) if x != 0 else d", domain=((0.51, 0.99),), cost=4),
+    _function("copysign", "math.copysign(x, y)"),
+    _function("nextafter", "np.nextafter(x, y)"),
+    _function("ldexp", "math.ldexp(x, y)"),
+    _operator("mantissa", "math.frexp(x)[0]", "r / x if x != 0 else 1", domain=((0.51, 0.99),), cost=4),
     _operator("exponent", "math.frexp(x)[1]", None, cost=4),
-    _function("hypot", "math.hypot(x, y)", "d if x == r else -d if x == -r else d * (x / r)",
-              "d if y == r else -d if y == -r else d * (y / r)", cost=10),
-    _function("fmod", "np.fmod(x, y)", "d", "-d * round((x - r) / y) if d != 0 else 0", domain=((0.1, 0.9), (1.1, 2.0)),
-              cost=10),
+    _function("hypot", "math.hypot(x, y)", cost=10),
+    _function("fmod", "np.fmod(x, y)", domain=((0.1, 0.9), (1.1, 2.0)), cost=10),
     _function("floor", "np.floor(x)", None, source_int="math.floor(x)"),
     _function("ceil", "np.ceil(x)", None, source_int="math.ceil(x)"),
     _function("trunc", "np.trunc(x)", None, source_int="math.trunc(x)", also="np.fix"),
     Intrinsic("round", "np.rint(x)", (None,), (round, *_callables("np.rint")), source_int="round(x)"),
     # special functions
-    _function("erf", "math.erf(x)", f"d * ({2 / math.sqrt(math.pi)!r} * exp(-x * x))", cost=20),
-    _function("erfc", "math.erfc(x)", f"-d * ({2 / math.sqrt(math.pi)!r} * exp(-x * x))", cost=20),
-    _function("gamma", "math.gamma(x)", "d * (r * digamma(x)) if d != 0 else 0", domain=_POSITIVE, cost=20),
-    _function("lgamma", "math.lgamma(x)", "d * digamma(x) if d != 0 else 0", domain=_POSITIVE, cost=20),
-    _operator("digamma", "digamma(x)", "d * trigamma(x) if d != 0 else 0", domain=_POSITIVE, cost=40),
-    _operator("trigamma", "trigamma(x)", "d * tetragamma(x) if d != 0 else 0", domain=_POSITIVE, cost=40),
+    _function("erf", "math.erf(x)", *special.PARTIALS["erf"], cost=20),
+    _function("erfc", "math.erfc(x)", *special.PARTIALS["erfc"], cost=20),
+    _function("gamma", "math.gamma(x)", *special.PARTIALS["gamma"], domain=_POSITIVE, cost=20, unbounded=True),
+    _function("lgamma", "math.lgamma(x)", *special.PARTIALS["gammaln"], domain=_POSITIVE, cost=20, unbounded=True),
+    _operator("digamma", "digamma(x)", *special.PARTIALS["psi"], domain=_POSITIVE, cost=40, unbounded=True),
+    _operator("trigamma", "trigamma(x)", *special.PARTIALS["trigamma"], domain=_POSITIVE, cost=40, unbounded=True),
     _operator("tetragamma", "tetragamma(x)", UNKNOWN, cost=40),
     # only in derivatives
-    Intrinsic("fused", "fused(x, y, z)", ("d * y", "d * x", "d"), (special.fused,)),
+    Intrinsic("fused", "fused(x, y, z)", ("y", "x", "1"), (fused,)),
     # complex numbers
-    Intrinsic("complex", "complex(x, y)", ("d", "1j * d"), (complex,)),
+    Intrinsic("complex", "complex(x, y)", ("1", "1j"), (complex,)),
     _function("real", "np.real(x)", "real(d)", adjoints=("d",)),
     _function("imag", "np.imag(x)", "imag(d)", adjoints=("1j * d",)),
     _function("conj", "np.conj(x)", "conj(d)", adjoints=("conj(d)",), also="np.conjugate"),
@@ -244,13 +236,12 @@ DRAWS = {name: source.partition("(")[0].replace("y.", "Generator.") for name, so
 _ENTRIES += tuple(_operator(name, source, *[None] * arity, cost=20) for name, source, arity in _RANDOM)
 
 
-def _of_scipy(name: str, table: tuple[str, ...]) -> Intrinsic:
-    arguments = ", ".join(ARGUMENTS[: len(table)])
-    partials = tuple([p if p == UNKNOWN else f"d * ({p})" for p in table])
+def _of_scipy(name: str, partials: tuple[str, ...]) -> Intrinsic:
+    arguments = ", ".join(ARGUMENTS[: len(partials)])
     return Intrinsic(f"scipy_{name}", f"scipy_{name}({arguments})", partials, (scipy_calls.FUNCTIONS[name],), cost=200)
 
 
-_ENTRIES += tuple(_of_scipy(name, PARTIALS[name]) for name in scipy_calls.FUNCTIONS)
+_ENTRIES += tuple(_of_scipy(name, special.PARTIALS[name]) for name in scipy_calls.FUNCTIONS)
 
 TABLE: dict[str, Intrinsic] = {entry.name: entry for entry in _ENTRIES}
 

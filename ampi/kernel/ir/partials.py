@@ -18,15 +18,13 @@ from ampi.kernel.ir.intrinsics import (
     conjugate,
     constant,
     convert,
-    is_nonzero,
-    join_types,
     negate,
     real_type,
     select,
     without_derivative,
 )
 from ampi.kernel.runtime import scipy_calls
-from ampi.kernel.runtime.special_table import UNKNOWN
+from ampi.partials.special import UNKNOWN
 
 _BINARY = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.Pow: "pow",
@@ -46,12 +44,32 @@ class _Template:
         self.names = names
         self.working = working
 
+    def product(self, d: Expr, node: ast.expr) -> Expr:
+        """A change times a partial derivative, in the way that takes the fewest operations."""
+        match node:
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return self.product(negate(d), operand)
+            case ast.BinOp(left=ast.UnaryOp(op=ast.USub(), operand=left), op=ast.Div() as op, right=right):
+                return self.product(negate(d), ast.BinOp(left, op, right))
+            case ast.BinOp(left=ast.Constant(value=value) as left, op=ast.Div(), right=right):
+                quotient = arithmetic("truediv", d, self.build(right))
+                return quotient if value == 1 else arithmetic("mul", self.build(left), quotient)
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                condition = self.build(test)
+                return select(condition, self.product(d, body), self.product(d, orelse))
+            case ast.Constant(value=0):
+                return constant(0, d.type)
+        return arithmetic("mul", d, self.build(node))
+
     def build(self, node: ast.expr) -> Expr:
         match node:
             case ast.Name(id=name):
                 value = self.names[name]
                 is_number = isinstance(value.type, (types.Float, types.Complex, types.Boolean))
                 return value if is_number else convert(value, real_type(self.working))
+            case ast.NamedExpr(target=ast.Name(id=name), value=inner):
+                self.names[name] = self.build(inner)
+                return self.names[name]
             case ast.Constant(value=value):
                 return constant(value, self.working if isinstance(value, complex) else real_type(self.working))
             case ast.BinOp(left=left, op=op, right=right):
@@ -63,29 +81,28 @@ class _Template:
                 if isinstance(op, ast.NotEq) and isinstance(a, Const) and isinstance(b, Const):
                     return Const(a.value != b.value, types.boolean)
                 return Op(_COMPARE[type(op)], (a, b), types.boolean)
-            case ast.IfExp(test=ast.Constant(value=True), body=body):
-                return self.build(body)
             case ast.IfExp(test=test, body=body, orelse=orelse):
-                return select(self.build(test), self.build(body), self.build(orelse))
+                condition = self.build(test)
+                return select(condition, self.build(body), self.build(orelse))
             case ast.Call(func=ast.Name(id=name), args=args):
                 values = tuple(self.build(a) for a in args)
-                if name in _HELPERS:
-                    return _HELPERS[name](*values)
+                if name in _IN_DOUBLE:
+                    return convert(Op(name, (convert(values[0], types.float64),), types.float64), values[0].type)
                 if name in scipy_calls.FUNCTIONS:
                     inside = tuple(convert(v, types.float64) for v in values)
                     return Op(f"scipy_{name}", inside, types.float64)
+                if name == "isinf":
+                    return Op(name, values, types.boolean)
                 ty = real_type(values[0].type) if name in ("real", "imag") else values[0].type
                 return Op(name, values, ty)
         raise AssertionError(ast.dump(node))
 
 
-def _power_x(d: Expr, x: Expr, y: Expr, r: Expr) -> Expr:
-    """``d * y * x ** (y - 1)``; zero where the exponent is zero, even at x = 0."""
-    if not isinstance(y, Const):
-        power = Op("pow", (x, arithmetic("sub", y, constant(1, y.type))), r.type)
-        value = arithmetic("mul", d, arithmetic("mul", y, power))
-        return select(Op("and", (is_nonzero(d), is_nonzero(y)), types.boolean), value, constant(0, value.type))
-    n = y.value
+_IN_DOUBLE = {"digamma", "trigamma", "tetragamma"}
+
+
+def _power_of_constant(d: Expr, x: Expr, n: Any, r: Expr, guard: Callable[[Expr], Expr]) -> Expr:
+    """``d * n * x ** (n - 1)`` for a constant exponent."""
     working = real_type(r.type)
     if n == 0:
         return constant(0, d.type)
@@ -101,51 +118,42 @@ def _power_x(d: Expr, x: Expr, y: Expr, r: Expr) -> Expr:
     else:
         exponent = Const(int(n.real) - 1, types.int64) if n == int(n.real) else constant(n - 1, working)
         value = arithmetic("mul", factor, Op("pow", (x, exponent), x.type))
-    if n.real >= 1:
+    return value if n.real >= 1 else guard(value)
+
+
+GUARD = "d != 0"
+"""Where a derivative that may be infinite is looked at."""
+
+
+def _change(op: Op, k: int, text: str, result: Expr, d: Expr, working: Any, guard: str) -> Expr:
+    """What a change ``d`` becomes by the partial derivative in ``text``."""
+    template = _Template({**dict(zip(ARGUMENTS, op.args)), "r": result, "d": d}, working)
+    if "d" in _names(text):
+        return template.build(_parsed(text))
+
+    def guarded(value: Expr) -> Expr:
+        return select(template.build(_parsed(guard)), value, constant(0, value.type))
+
+    if op.name == "pow" and k == 0 and isinstance(op.args[1], Const):
+        return _power_of_constant(d, op.args[0], op.args[1].value, result, guarded)
+    if op.name.startswith("scipy_"):
+        return arithmetic("mul", d, template.build(_parsed(text)))  # such derivatives are not computed twice
+    value = template.product(d, _parsed(text))
+    is_number = isinstance(_parsed(text), (ast.Constant, ast.UnaryOp)) and not _names(text)
+    if is_number or not TABLE[op.name].unbounded or guard == "True":
         return value
-    return select(is_nonzero(d), value, constant(0, value.type))
+    return guarded(value)
 
 
-def _power_y(d: Expr, x: Expr, y: Expr, r: Expr) -> Expr:
-    """``d * r * log(x)``; where the power is zero, its limit zero."""
-    value = arithmetic("mul", d, arithmetic("mul", r, Op("log", (x,), x.type)))
-    return select(Op("and", (is_nonzero(d), is_nonzero(r)), types.boolean), value, constant(0, value.type))
+@functools.cache
+def _names(text: str) -> frozenset[str]:
+    return frozenset(node.id for node in ast.walk(_parsed(text)) if isinstance(node, ast.Name))
 
 
-def _around(a: Expr, x: Expr, y: Expr) -> Expr:
-    """``a / (x * x + y * y)`` without overflow or underflow of the squares; zero at the origin and at infinity."""
-    distance = Op("hypot", (x, y), join_types(x.type, y.type))
-    value = arithmetic("truediv", arithmetic("truediv", a, distance), distance)
-    zero = constant(0, value.type)
-    somewhere = select(Op("isinf", (distance,), types.boolean), zero, value)
-    return select(is_nonzero(distance), somewhere, zero)
-
-
-def _above_one(x: Expr) -> Expr:
-    """``sqrt(x * x + 1)``, without overflow for real numbers."""
-    one = constant(1, x.type)
-    if isinstance(x.type, types.Complex):
-        return Op("sqrt", (arithmetic("add", arithmetic("mul", x, x), one),), x.type)
-    return Op("hypot", (x, one), x.type)
-
-
-def _in_double(name: str) -> Callable[[Expr], Expr]:
-    return lambda x: convert(Op(name, (convert(x, types.float64),), types.float64), x.type)
-
-
-_HELPERS: dict[str, Callable[..., Expr]] = {
-    "power_x": _power_x,
-    "power_y": _power_y,
-    "around": _around,
-    "above_one": _above_one,
-    "digamma": _in_double("digamma"),
-    "trigamma": _in_double("trigamma"),
-    "tetragamma": _in_double("tetragamma"),
-}
-
-
-def _bindings(op: Op, result: Expr, d: Expr) -> dict[str, Expr]:
-    return {**dict(zip(ARGUMENTS, op.args)), "r": result, "d": d}
+def _partials(op: Op) -> tuple[str | None, ...]:
+    entry = TABLE[op.name]
+    is_complex = entry.of_complex is not None and any(isinstance(a.type, types.Complex) for a in op.args)
+    return entry.of_complex if is_complex else entry.partials  # type: ignore[return-value]
 
 
 def tangent_of(op: Op, k: int, result: Expr, d: Expr) -> Expr | None:
@@ -155,20 +163,16 @@ def tangent_of(op: Op, k: int, result: Expr, d: Expr) -> Expr | None:
     """
     if op.name == "abs" and isinstance(op.args[0].type, types.Complex):
         return _complex_abs_tangent(op.args[0], result, d)
-    template = TABLE[op.name].partials[k]
-    if template is None:
+    text = _partials(op)[k]
+    if text is None:
         return None
     _check_known(op, k)
-    value = _Template(_bindings(op, result, d), op.type).build(_parsed(template))
-    return convert(value, op.type)
+    return convert(_change(op, k, text, result, d, op.type, GUARD), op.type)
 
 
 def _check_known(op: Op, k: int) -> None:
     if TABLE[op.name].partials[k] == UNKNOWN:
         raise ActivityError(without_derivative(op.name, k))
-
-
-GUARD = "d != 0"  # of derivatives that may be infinite, in the table
 
 
 def adjoint_of(op: Op, k: int, result: Expr, g: Expr, guard: str = GUARD) -> Expr | None:
@@ -179,18 +183,16 @@ def adjoint_of(op: Op, k: int, result: Expr, g: Expr, guard: str = GUARD) -> Exp
     argument = op.args[k]
     if op.name == "abs" and isinstance(argument.type, types.Complex):
         return _complex_abs_adjoint(argument, result, g)
-    entry = TABLE[op.name]
-    if entry.partials[k] is None:
+    text = _partials(op)[k]
+    if text is None:
         return None
     _check_known(op, k)
-    own_rule = entry.adjoints is not None
-    template = _parsed((entry.adjoints or entry.partials)[k].replace(GUARD, guard))
-    is_complex = isinstance(g.type, types.Complex)
-    working = argument.type if own_rule else op.type
-    if own_rule or not is_complex:
-        return convert(_Template(_bindings(op, result, g), working).build(template), argument.type)
-    value = _Template(_bindings(op, result, conjugate(g)), working).build(template)
-    return convert(conjugate(value), argument.type)
+    own = TABLE[op.name].adjoints
+    if own is not None:
+        return convert(_change(op, k, own[k], result, g, argument.type, guard), argument.type)  # type: ignore[arg-type]
+    if not isinstance(g.type, types.Complex):
+        return convert(_change(op, k, text, result, g, op.type, guard), argument.type)
+    return convert(conjugate(_change(op, k, text, result, conjugate(g), op.type, guard)), argument.type)
 
 
 def _complex_abs_tangent(z: Expr, r: Expr, d: Expr) -> Expr:

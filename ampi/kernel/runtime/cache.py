@@ -58,8 +58,8 @@ _GENERATED = "ampi_generated_"
 def versions() -> str:
     """What compiled code depends on besides its source and `settings`: this package, Python, Numba, NumPy."""
     digest = hashlib.sha256()
-    root = Path(__file__).parents[1]  # the whole differentiator
-    for part in sorted(root.rglob("*.py")):
+    root = Path(__file__).parents[2]
+    for part in sorted([*(root / "kernel").rglob("*.py"), *(root / "partials").rglob("*.py")]):  # the differentiator
         digest.update(str(part.relative_to(root)).encode() + part.read_bytes())
     python = (sys.implementation.cache_tag, platform.python_version(), platform.machine())
     return repr((python, numba.__version__, np.__version__, digest.hexdigest()))

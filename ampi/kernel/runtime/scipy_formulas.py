@@ -1,4 +1,4 @@
-"""The functions of `special_table.FORMULAS`, compiled."""
+"""The functions of `ampi.partials.special.FORMULAS`, compiled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numba
 import numpy as np
 
 from ampi.kernel.runtime.special import digamma, tetragamma, trigamma
-from ampi.kernel.runtime.special_table import FORMULAS
+from ampi.partials.special import FORMULAS
 
 
 @numba.njit(error_model="numpy")

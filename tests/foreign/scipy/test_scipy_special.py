@@ -10,7 +10,7 @@ from scipy_check import check
 
 import ampi
 from ampi.arrays.elementwise import RULES
-from ampi.kernel.runtime import special_table
+from ampi.partials import special as special_table
 
 special = importlib.import_module("ampi.foreign.scipy.special")
 knows_derivatives = importlib.import_module("ampi.kernel.frontend.scipy.special").knows_derivatives

@@ -2,7 +2,7 @@
 
 Numba compiles them where numba-scipy is installed, or by their addresses in ``scipy.special.cython_special``.  Those of
 `_STAND_INS` are differentiated as the programs that they are; the others are SciPy's own, with the derivatives of
-`runtime.special_table`.
+`ampi.partials.special`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ampi.kernel.frontend.scipy import distributions
 from ampi.kernel.runtime import scipy_calls
 from ampi.kernel.runtime.scipy_names import name_in_scipy
 from ampi.kernel.runtime.special import digamma
-from ampi.kernel.runtime.special_table import PARTIALS, UNKNOWN
+from ampi.partials.special import PARTIALS, UNKNOWN
 
 
 @numba.njit

@@ -1,17 +1,13 @@
-"""Partial derivatives of the special functions of ``scipy.special``: one table, for arrays on tapes and for kernels.
+"""Partial derivatives of the special functions of ``scipy.special``.
 
-An entry has one expression for each argument: the partial derivative, of the arguments ``x``, ``y``, ``z``, ``w`` and
-the result ``r``.  `UNKNOWN` stands for a derivative that nobody has.  Calls in expressions are of functions of this
-table, of `FORMULAS`, and of elementary ones; ``ampi.foreign.scipy.special`` makes functions of arrays of them, and
-``ampi.kernel.ir.intrinsics`` parts of programs.  Both differentiate an expression once more for second derivatives: it
-must say what holds in a neighbourhood, also around points where a quotient is 0 / 0, and is written so that terms do
-not cancel where the function has a limit.
+Second derivatives differentiate an expression once more: it must hold in a neighbourhood, also around points where a
+quotient is 0 / 0, and is written so that terms do not cancel where the function has a limit.
 
 Bessel functions: DLMF 10.6, 10.29, 10.40; elliptic integrals: DLMF 19.18, 19.25 in Carlson's forms, which have no
 0 / 0 at m = 0; exponential integrals: 6.2, 8.19; hypergeometric functions: 13.3, 15.5; error functions: 7.2, 7.10,
 7.12; orthogonal polynomials: 18.9; Owen's T: Owen, *Ann. Math. Stat.* 27 (1956); distribution functions: Abramowitz
-and Stegun, 26.4 to 26.7, and their inverses by the implicit function theorem.  `scipy_parameters` has the derivatives
-that no function of SciPy's gives.
+and Stegun, 26.4 to 26.7, and their inverses by the implicit function theorem.  ``ampi.kernel.runtime.scipy_parameters`` has
+the derivatives that no function of SciPy's gives.
 """
 
 from __future__ import annotations
@@ -21,8 +17,10 @@ import re
 import sys
 from collections.abc import Iterable
 
+from . import elementary
+
 UNKNOWN = "unknown"
-"""In the place of a derivative that nobody has: an error where the argument carries one."""
+"""Instead of a derivative that is not known: an error where the argument carries one."""
 
 _PI = repr(math.pi)
 _ROOT = repr(math.sqrt(2 * math.pi))
@@ -287,11 +285,8 @@ PARTIALS: dict[str, tuple[str, ...]] = {
     "expit": ("r * expit(-x)",),
     "log_expit": ("expit(-x)",),
     "logit": ("1 / (x * (1 - x))",),
-    "exp2": (f"{math.log(2.0)!r} * r",),
+    **{name: elementary.PARTIALS[name] for name in ("exp2", "expm1", "log1p", "cbrt")},
     "exp10": (f"{math.log(10.0)!r} * r",),
-    "expm1": ("exp(x)",),
-    "log1p": ("1 / (1 + x)",),
-    "cbrt": ("1 / (3 * r * r)",),
     "cosm1": ("-sin(x)",),
     "sindg": (f"cosdg(x) * {math.pi / 180!r}",),
     "cosdg": (f"-sindg(x) * {math.pi / 180!r}",),

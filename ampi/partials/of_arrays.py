@@ -1,0 +1,87 @@
+"""Expressions of the tables as functions of arrays, whose parameters are the values that they need."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Container, Mapping
+from typing import Any
+
+import numpy as np
+
+NAMES = {"x": "x", "y": "y", "z": "w", "w": "v", "r": "z"}
+"""Of the arguments and the result of a function: in the tables, and of the parameters of rules."""
+
+ELEMENTARY: dict[str, Any] = {
+    **{
+        name: getattr(np, name)
+        for name in "copysign cos cosh exp exp2 hypot imag isinf log maximum minimum real sign sin sinh sqrt trunc".split()
+    },
+    "abs": np.abs,
+    "floordiv": np.floor_divide,
+    "round": np.rint,
+}
+"""Functions that expressions may call."""
+
+
+class _OfNumbers(ast.NodeTransformer):
+    """An expression with the names of the parameters of rules."""
+
+    def __init__(self) -> None:
+        self.used: set[str] = set()
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        return ast.Call(node.func, [self.visit(a) for a in node.args], [])
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        if node.id not in NAMES:
+            return node
+        self.used.add(NAMES[node.id])
+        return ast.Name(NAMES[node.id], node.ctx)
+
+
+class _OfArrays(_OfNumbers):
+    """The same, in which conditional expressions become NumPy's choices of elements."""
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
+        test, *branches = [self.visit(part) for part in (node.test, node.body, node.orelse)]
+        return ast.Call(ast.Name("where", ast.Load()), [test, *map(_as_float, branches)], [])
+
+
+def _as_float(node: Any) -> ast.AST:
+    """A whole number as one of floating point, of which products with derivatives are quicker."""
+    if isinstance(node, ast.UnaryOp):
+        return ast.UnaryOp(node.op, _as_float(node.operand))
+    return ast.Constant(float(node.value)) if isinstance(node, ast.Constant) and type(node.value) is int else node
+
+
+def called(text: str) -> set[str]:
+    """The functions that an expression calls."""
+    return {node.func.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)}  # type: ignore[attr-defined]
+
+
+def function(
+    text: str, known: Mapping[str, Any], *, of_numbers: bool = False, alone: bool = False, whole: Container[str] = ()
+) -> Any:
+    """An expression as a function of arrays, whose parameters are the values that it needs.
+
+    Parameters
+    ----------
+    text : str
+    known : dict
+        The functions that it calls.
+    of_numbers : bool
+        Decide once, as Python does, and not for each element.
+    alone : bool
+        The function may be called outside of sweeps: it warns of nothing, and Python's numbers become NumPy's, which
+        may be divided by zero, but for the parameters in ``whole``.
+    """
+    transformer = _OfNumbers() if of_numbers else _OfArrays()
+    body = ast.unparse(ast.fix_missing_locations(transformer.visit(ast.parse(text, mode="eval"))))
+    values = [v for v in NAMES.values() if v in transformer.used]
+    lines = [f"def partial({', '.join(values)}):", f" return {body}"]
+    if alone:
+        settled = [f" {v} = number({v}) if type({v}) in plain else {v}" for v in values if v not in whole]
+        lines[1:] = [*settled, " with errstate(all='ignore'):", f" {lines[1]}"]
+    namespace = {**known, "where": np.where, "errstate": np.errstate, "number": np.float64, "plain": (int, float)}
+    exec(compile("\n".join(lines), __file__, "exec"), namespace)
+    return namespace["partial"]
