@@ -15,6 +15,7 @@ from ampi.base import versions
 from ampi.foreign import numpy_in_c as foreign
 from ampi.kernel.ir import intrinsics
 from ampi.kernel.runtime import quick_compilation
+from ampi.partials import elementary
 from ampi.partials import special as special_table
 from ampi.rules import movement
 
@@ -140,9 +141,7 @@ def options(path, call, keyword):
 SHORT = {
     "functions": lambda: lists_in("rules/functions.py"),
     "movement": lambda: [f"np.{name}" for name in (*movement._VIEWS, *movement._COPIES)],
-    "ufuncs": lambda: [
-        f"np.{name}" for name in (*elementwise.PARTIALS, *elementwise.CONSTANT, "absolute", "conjugate")
-    ],
+    "ufuncs": lambda: [f"np.{name}" for name in (*elementary.PARTIALS, *elementwise.CONSTANT, "absolute", "conjugate")],
     "foreign": lambda: (
         [f"numpy._core.multiarray.{name}" for name in foreign._FUNCTIONS]
         + [f"np.{name}" for name in foreign._FUNCTIONS.values()]

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-HEAVY = {"numba", "llvmlite", "scipy", "h5py", "autograd", "matplotlib", "pandas", "checkpoint_schedules", "pytest"}
+HEAVY = {"numba", "llvmlite", "scipy", "h5py", "matplotlib", "pandas", "checkpoint_schedules", "pytest"}
 
 USES = {
     "numba": """
@@ -40,13 +40,8 @@ USES = {
             y = y + np.sum(t)
         expected = [4.0, 32.0 + 4.0, 108.0 + 6.0]
     """,
-    "autograd": """
-        y = np.sum(np.sinc(x / 10))
-        h = 1e-6
-        expected = [(numpy.sinc((v + h) / 10) - numpy.sinc((v - h) / 10)) / (2 * h) for v in (1.0, 2.0, 3.0)]
-    """,
 }
-ORDERS = ("before", "after", "inside", "after a tape", "never")
+ORDERS = ("before", "after", "inside", "after a tape")
 
 
 def run(source, path=None):
@@ -142,8 +137,6 @@ CHESSBOARD = [
 
 @pytest.mark.parametrize("module, order", CHESSBOARD)
 def test_what_is_imported_is_seen_in_any_order(module, order, tmp_path):
-    if order == "never" and module != "autograd":
-        pytest.skip("is used")
     line = {when: f"import {module}" if when == order else "" for when in ORDERS}
     body = textwrap.indent(textwrap.dedent(USES[module]), "    ")
     run(
@@ -189,7 +182,7 @@ def test_a_parallel_kernel_finds_prange_before_numba_is_there(spelling, tmp_path
     run(source, tmp_path / "program.py")
 
 
-@pytest.mark.parametrize("name", ["numba", "scipy.special", "scipy.linalg", "h5py", "autograd"])
+@pytest.mark.parametrize("name", ["numba", "scipy.special", "scipy.linalg", "h5py"])
 def test_programs_as_they_stand_import_what_is_waited_for(name, tmp_path):
     """Their own finder of modules asks all others, as that of the hooks does."""
     pytest.importorskip(name)

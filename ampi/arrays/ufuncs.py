@@ -346,7 +346,7 @@ def _require_whole(ufunc: np.ufunc, operands: list, out: np.ndarray) -> None:
 
 
 def _call_without_table(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dict) -> Any:
-    """Call a ufunc without partial derivatives: rewritten, generalized, constant, or with autograd's rule."""
+    """Call a ufunc without partial derivatives: rewritten, generalized, constant, or without a rule."""
     if ufunc in _REWRITTEN:
         outs = keywords.get("out")
         return _REWRITTEN[ufunc](*inputs) if not keywords else _write_results(ufunc, _REWRITTEN[ufunc](*inputs), outs)

@@ -21,7 +21,7 @@ from ..arrays import elementwise
 from ..foreign.scipy import guards
 from ..interception.hooks import hook_of
 from ..mpi.base.rules import TABLE, Treatment
-from ..rules import by_autograd, functions, inplace
+from ..rules import functions, inplace
 from ..tape import Tape
 from .constants_seen import Seen, is_integer_dtype
 from .numbers import has_derivative
@@ -382,7 +382,7 @@ def _refusal(function: Any) -> str | None:
     with Tape():
         pass  # SciPy's rules exist once a tape records
     if isinstance(function, np.ufunc):
-        return None if takes_derivatives(function) or by_autograd.has_rule(function) else ""
+        return None if takes_derivatives(function) else ""
     found = hook_of(getattr(function, "__init__", function) if isinstance(function, type) else function)
     return guards.instead(found) if found is not None and found.handle is guards.refuse else None
 

@@ -6,7 +6,6 @@ infinite.  Otherwise the cofactors are determinants of minors, or come from sing
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -63,26 +62,20 @@ def _by_minors(a: Any) -> Any:
     return signs * np.linalg.det(a[..., others[:, None, :, None], others[None, :, None, :]])
 
 
-def det_maker(active: tuple, answer: Any, operands: tuple, keywords: dict) -> Callable:
-    """The rule of `numpy.linalg.det` in autograd's form."""
-    (a,) = operands
-    return lambda g: (np.asanyarray(g)[..., None, None] * cofactors(a),)
+def det(g: Any, a: Any) -> Any:
+    """The adjoint of the argument of `numpy.linalg.det`."""
+    return np.asanyarray(g)[..., None, None] * cofactors(a)
 
 
-def slogdet_maker(active: tuple, answer: Any, operands: tuple, keywords: dict) -> Callable:
-    """The rule of `numpy.linalg.slogdet` for real matrices; infinite for singular ones."""
-    (a,) = operands
-
-    def vjp(g: Any) -> tuple:
-        inverse_det = 1.0 / np.linalg.det(plain_of(a))
-        if np.isfinite(inverse_det).all() and (inverse_det != 0).all():
-            found = np.swapaxes(np.linalg.inv(a), -1, -2)
-        else:
-            found = _scaled_inverse(a)
-        g = np.asanyarray(g[1])[..., None, None]
-        return (np.where(plain_of(g) == 0, 0.0, g * found),)
-
-    return vjp
+def slogdet(g: Any, a: Any) -> Any:
+    """The adjoint of the argument of `numpy.linalg.slogdet`, of real matrices; infinite at singular ones."""
+    inverse_det = 1.0 / np.linalg.det(plain_of(a))
+    if np.isfinite(inverse_det).all() and (inverse_det != 0).all():
+        found = np.swapaxes(np.linalg.inv(a), -1, -2)
+    else:
+        found = _scaled_inverse(a)
+    g = np.asanyarray(g[1])[..., None, None]
+    return np.where(plain_of(g) == 0, 0.0, g * found)
 
 
 def _scaled_inverse(a: Any) -> Any:

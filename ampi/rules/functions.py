@@ -5,7 +5,7 @@ A function of NumPy belongs to exactly one of these groups:
 - `CONSTANT`: its result carries no derivative (indices, counts, comparisons, text).
 - `COMPOSITE`: NumPy's own Python source runs on the `ampi.ndarray`s and is differentiated operation by operation.
 - `movement.RULES`: it moves elements; `rewritten.RULES`: it is written with functions that have rules;
-  `linear_algebra.RULES`, `fourier.RULES`: it has a rule of its own or autograd's.
+  `linear_algebra.RULES`, `fourier.RULES`: it has a rule of its own.
 - `inplace.WRITERS`: it overwrites one of its arguments.
 
 Any other function raises an error if it is given an active array.

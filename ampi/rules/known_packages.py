@@ -8,7 +8,7 @@ from ..base.program_lines import LIBRARIES
 KNOWN = (
     LIBRARIES
     | SHOWING
-    | {"llvmlite", "mpi4py_fft", "pyfftw", "autograd", "IPython", "zmq", "tornado", "psutil", "contourpy", "kiwisolver"}
+    | {"llvmlite", "mpi4py_fft", "pyfftw", "IPython", "zmq", "tornado", "psutil", "contourpy", "kiwisolver"}
     | {"fontTools", "pytest", "coverage", "line_profiler", "debugpy", "_pydevd_bundle", "_pydevd_frame_eval", "pydevd"}
     | {"greenlet", "gevent", "wrapt", "hypothesis", "builtins", "types"}
     | {"uarray", "_cyutility", "_ni_label", "View"}  # names that SciPy's compiled modules have for themselves

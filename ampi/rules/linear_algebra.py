@@ -1,4 +1,4 @@
-"""Rules of products of arrays and of `numpy.linalg`, some of them autograd's."""
+"""Products of arrays and `numpy.linalg`: rules of products, and what is written with other functions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ..arrays.writing import assign_as
 from ..base.missing_rules import no_rule
 from ..memory.storages import Region, looks_at, region_of, tracked, wrapped
 from ..tape import BaseAdjoint, Push, Sweep, current
-from .by_autograd import OWN_MAKERS, autograd_rule, by_autograd, has_rule
+from . import factorizations
 from .contractions import contracted
-from .determinants import det_maker, slogdet_maker
+from .factorizations import factorized
 from .roots import root
 
 _LINALG = np.linalg
@@ -352,37 +352,19 @@ def _adjoint_matrix(a: Any) -> Any:
 
 @exactly(_LINALG.cholesky)
 def _cholesky(a: Any, *, upper: bool = False) -> Any:
-    lower = by_autograd(np.linalg.cholesky, (_adjoint_matrix(a) if upper else a,), {})
+    a = _array(a)
+    lower = factorized(np.linalg.cholesky, _adjoint_matrix(a) if upper else a)
     return _adjoint_matrix(lower) if upper else lower
-
-
-def _cholesky_maker(active: tuple[int, ...], lower: Any, arguments: tuple, keywords: dict) -> Callable:
-    """The rule of a Cholesky decomposition, with respect to the lower triangle that it reads, real or complex.
-
-    Murray, "Differentiation of the Cholesky decomposition", 2016. autograd's rule is for real matrices whose triangles
-    are the same variables.
-    """
-
-    def vjp(g: Any) -> tuple:
-        bar = np.tril(np.conj(g))
-        inner = np.tril(np.matmul(_adjoint_matrix(lower), bar))
-        inner = inner - 0.5 * inner * np.eye(inner.shape[-1])
-        left = np.linalg.solve(_adjoint_matrix(lower), inner)
-        full = _adjoint_matrix(np.linalg.solve(_adjoint_matrix(lower), _adjoint_matrix(left)))
-        both = 0.5 * (full + _adjoint_matrix(full))
-        return (np.conj(np.tril(both) + np.tril(both, -1)),)
-
-    return vjp
 
 
 @exactly(_LINALG.solve)
 def _solve(a: Any, b: Any) -> Any:
-    """autograd's rule, which needs columns, and as many matrices as there are right-hand sides."""
+    """The rule is for columns, and as many matrices as there are right-hand sides."""
     a, b = _array(a), _array(b)
     column = b[:, None] if b.ndim == 1 else b
     stack = np.broadcast_shapes(a.shape[:-2], column.shape[:-2])
     matrices, columns = (x if x.shape[:-2] == stack else np.broadcast_to(x, stack + x.shape[-2:]) for x in (a, column))
-    x = by_autograd(_LINALG.solve, (matrices, columns), {})
+    x = factorized(_LINALG.solve, matrices, columns)
     return x[..., 0] if b.ndim == 1 else x
 
 
@@ -393,18 +375,13 @@ def _svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian:
         raise no_rule(np.linalg.svd, " for full_matrices=True and a matrix that is not square")
     if not compute_uv:
         return _singular_values(a)
-    return by_autograd(np.linalg.svd, (a,), {"full_matrices": False})
+    return factorized(np.linalg.svd, a, full_matrices=False)
 
 
 def _pinv(a: Any, rcond: Any = None, hermitian: bool = False, **keywords: Any) -> Any:
     if rcond is not None or hermitian or keywords or a.dtype.kind == "c":
         raise no_rule(np.linalg.pinv, " with options or for a complex matrix")
-    return by_autograd(np.linalg.pinv, (a,), {})
-
-
-OWN_MAKERS[np.linalg.cholesky] = _cholesky_maker
-OWN_MAKERS[np.linalg.det] = det_maker
-OWN_MAKERS[np.linalg.slogdet] = slogdet_maker
+    return factorized(np.linalg.pinv, a)
 
 
 RULES: dict[Callable, Callable] = {
@@ -416,15 +393,15 @@ RULES: dict[Callable, Callable] = {
     np.tensordot: _keeping_ours(np.tensordot),
     np.vdot: _vdot,
     _LINALG.cholesky: _cholesky,
-    _LINALG.det: autograd_rule(_LINALG.det, "a", 1),
-    _LINALG.eig: autograd_rule(_LINALG.eig, "a", 1),
-    _LINALG.eigh: autograd_rule(_LINALG.eigh, "a UPLO", 1),
+    _LINALG.det: factorizations.rule(_LINALG.det),
+    _LINALG.eig: factorizations.rule(_LINALG.eig),
+    _LINALG.eigh: factorizations.rule(_LINALG.eigh, "a UPLO"),
     _LINALG.eigvals: _eigvals,
     _LINALG.eigvalsh: _eigvalsh,
-    _LINALG.inv: autograd_rule(_LINALG.inv, "a", 1),
+    _LINALG.inv: factorizations.rule(_LINALG.inv),
     _LINALG.norm: _norm,
     _LINALG.pinv: _pinv,
-    _LINALG.slogdet: autograd_rule(_LINALG.slogdet, "a", 1, complex_too=False),
+    _LINALG.slogdet: factorizations.rule(_LINALG.slogdet, complex_too=False),
     _LINALG.solve: _solve,
     _LINALG.svd: _svd,
 }
@@ -450,27 +427,19 @@ for _name, _rule in {"vecdot": _vecdot, "matvec": _matvec, "vecmat": _vecmat}.it
 
 
 def ufunc_without_partials(ufunc: np.ufunc, inputs: tuple, keywords: dict) -> Any:
-    """Call a generalized ufunc, or one for which autograd has a rule (`scipy.special`)."""
-    tape = current()
-    assert tape is not None
+    """A generalized ufunc; any other one has no rule."""
     keywords = dict(keywords)
     (out,) = keywords.pop("out", (None,)) or (None,)
     named = dict(keywords)
     if ufunc is np.matmul and keywords.get("axes") == [(-2, -1)] * 3:
         # The argument of `a @= b`.
         del keywords["axes"]
-    if ufunc in GENERALIZED and not keywords.keys() <= {"axis"}:
-        raise no_rule(ufunc, f" with the argument {', '.join(keywords)}")
-    if ufunc in GENERALIZED:
-        derive = lambda: GENERALIZED[ufunc](*inputs, **keywords)
-    elif keywords or not has_rule(ufunc):
+    if ufunc not in GENERALIZED or not keywords.keys() <= {"axis"}:
         raise no_rule(ufunc, f" with the argument {', '.join(keywords)}" if keywords else "")
-    else:
-        arrays = tuple(x if is_active(tape, x) else np.asarray(plain_of(x)) for x in inputs)
-        derive = lambda: by_autograd(ufunc, arrays, {})
     if out is None:
-        return derive()
+        return GENERALIZED[ufunc](*inputs, **keywords)
     run = lambda scratch: ufunc(*map(plain_of, inputs), out=scratch, **named)
+    derive = lambda: GENERALIZED[ufunc](*inputs, **keywords)
     return assign_as(out, f"np.{ufunc.__name__}(..., out=...)", run, derive)
 
 

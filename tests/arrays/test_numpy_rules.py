@@ -607,18 +607,6 @@ def test_every_rule_has_a_case():
     assert sorted(rules - set(CASES)) == []
 
 
-def test_every_function_that_autograd_differentiates_has_a_rule():
-    from autograd.core import primitive_vjps
-
-    known = {*functions.COMPOSITE, *functions.RULES, *inplace.WRITERS, *elementwise.RULES, *linear_algebra.GENERALIZED}
-    public = [getattr(m, n) for m in (np, np.linalg, np.fft) for n in dir(m) if callable(getattr(m, n))]
-    wanted = [
-        f for f in (getattr(p, "fun", None) for p in primitive_vjps) if f is not None and any(f is g for g in public)
-    ]
-    # np.full dispatches on `like` alone: ampi.numpy.full is the one to call.
-    assert sorted(f.__name__ for f in wanted if f not in known and f is not np.full) == []
-
-
 @pytest.fixture(params=["few", "many"], autouse=True)
 def elements(request, monkeypatch):
     """Arrays of few elements are recorded in the way of all others as well."""

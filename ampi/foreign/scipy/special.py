@@ -111,6 +111,7 @@ for _name in BY_KERNELS:
     if isinstance(_found := getattr(sp, _name, None), np.ufunc):
         define(_found, partials=(...,) * _found.nin)
 define(sp.round, constant=True)
+define(sp.gammasgn, constant=True)
 
 
 # ---------------------------------------------------------------------------------------------------- other functions

@@ -130,6 +130,7 @@ def test_sums_of_exponentials(axis):
         lambda x: sp.multigammaln(x + 3, 3),
         lambda x: sp.zeta(2.5, x),
         lambda x: sp.lambertw(x),
+        lambda x: sp.gammasgn(x) * x,
         lambda x: sp.spherical_jn(2, x),
         lambda x: sp.spherical_yn(np.array([[1], [2]]), x),
     ],
