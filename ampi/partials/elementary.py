@@ -1,12 +1,13 @@
 """Partial derivatives of NumPy's ufuncs.
 
-At a kink the derivative is one-sided: ``absolute`` and ``hypot`` take that from the right; of equal arguments an extremum
-takes the first.  Where a derivative is infinite (``sqrt`` at zero), an adjoint that is exactly zero gives zero, and any
-other gives what IEEE arithmetic gives.  Of powers, the base has the derivative zero where the exponent is zero, at
-0**0 as well, and the exponent has it where the power is zero; at 0**0 that of the exponent is the limit of log(x).
+At a kink the derivative is one-sided: that of ``absolute`` and ``hypot`` from the right, that of an extremum of equal
+arguments with respect to the first.  Where a derivative is infinite (``sqrt`` at zero), an adjoint that is exactly zero
+gives zero, and any other one the result of IEEE arithmetic.  The derivative of a power is zero with respect to the base
+where the exponent is zero, and with respect to the exponent where the power is zero.  At 0**0 that with respect to the
+exponent is minus infinity, the limit of log(x).
 
-On a branch cut of a complex function the sign of the imaginary zero says on which side a number is: ``x - -1`` keeps
-it, ``x + 1`` does not.
+On a branch cut of a complex function the sign of an imaginary zero tells the side: ``x - -1`` keeps it, ``x + 1`` does
+not.
 """
 
 from __future__ import annotations

@@ -12,10 +12,8 @@ NAMES = {"x": "x", "y": "y", "z": "w", "w": "v", "r": "z"}
 """Of the arguments and the result of a function: in the tables, and of the parameters of rules."""
 
 ELEMENTARY: dict[str, Any] = {
-    **{
-        name: getattr(np, name)
-        for name in "copysign cos cosh exp exp2 hypot imag isinf log maximum minimum real sign sin sinh sqrt trunc".split()
-    },
+    **{name: getattr(np, name) for name in "copysign cos cosh exp exp2 hypot imag isinf log maximum minimum".split()},
+    **{name: getattr(np, name) for name in "real sign sin sinh sqrt trunc".split()},
     "abs": np.abs,
     "floordiv": np.floor_divide,
     "round": np.rint,

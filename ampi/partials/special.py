@@ -6,8 +6,8 @@ quotient is 0 / 0, and is written so that terms do not cancel where the function
 Bessel functions: DLMF 10.6, 10.29, 10.40; elliptic integrals: DLMF 19.18, 19.25 in Carlson's forms, which have no
 0 / 0 at m = 0; exponential integrals: 6.2, 8.19; hypergeometric functions: 13.3, 15.5; error functions: 7.2, 7.10,
 7.12; orthogonal polynomials: 18.9; Owen's T: Owen, *Ann. Math. Stat.* 27 (1956); distribution functions: Abramowitz
-and Stegun, 26.4 to 26.7, and their inverses by the implicit function theorem.  ``ampi.kernel.runtime.scipy_parameters`` has
-the derivatives that no function of SciPy's gives.
+and Stegun, 26.4 to 26.7, and their inverses by the implicit function theorem.
+``ampi.kernel.runtime.scipy_parameters`` has the derivatives that no function of SciPy's gives.
 """
 
 from __future__ import annotations

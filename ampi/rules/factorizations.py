@@ -1,10 +1,9 @@
 """Derivatives of inverses, solutions of linear systems, determinants and decompositions of matrices.
 
-A rule gives the adjoints of its arguments, by formulas that pair complex numbers without conjugation: adjoints are
-conjugated on the way in and out.  Inverses, systems: Giles, "An extended collection of matrix derivative results", 2008;
-Cholesky: Murray, "Differentiation of the Cholesky decomposition", 2016; general eigenvectors: Boeddeker et al.,
-arXiv:1701.00392, (4.77); singular vectors: Townsend, "Differentiating the singular value decomposition", 2016, and
-Wan and Zhang, arXiv:1909.02659.
+The formulas pair complex numbers without conjugation: adjoints are conjugated on the way in and out.  Inverses and
+systems: Giles, "An extended collection of matrix derivative results", 2008; Cholesky: Murray, "Differentiation of the
+Cholesky decomposition", 2016; general eigenvectors: Boeddeker et al., arXiv:1701.00392, (4.77); singular vectors:
+Townsend, "Differentiating the singular value decomposition", 2016, and Wan and Zhang, arXiv:1909.02659.
 """
 
 from __future__ import annotations
