@@ -9,7 +9,7 @@ from typing import Any
 
 from ampi.errors import KernelError
 from ampi.kernel import kernel
-from ampi.kernel.frontend.cuda.names import NAMES
+from ampi.kernel.frontend.base.cuda_names import NAMES
 
 globals().update(NAMES)
 

@@ -66,14 +66,16 @@ ROOMS = {
         "": {"runtime", "ir", "normalise", "frontend", "analysis", "differentiate", "optimise", "codegen", "cuda"},
     },
     "kernel.frontend": {
+        "base": set(),
         "scipy": set(),
-        "cuda": {"arrays", "language"},
-        "language": {"arrays", "cuda", "lists", "random", "scipy"},
-        "arrays": {"language"},
-        "random": {"arrays", "language"},
-        "lists": {"arrays", "language", "random"},
-        "recursion": {"arrays", "language", "lists"},
-        "": {"arrays", "cuda", "language", "lists", "random", "recursion"},
+        "arrays": {"base"},
+        "lists": {"base"},
+        "language": {"base", "scipy", "arrays", "lists"},
+        "cuda": {"base", "arrays", "language"},
+        "written": {"base", "arrays", "language"},
+        "random": {"base", "arrays", "language", "written"},
+        "recursion": {"base", "arrays", "lists", "language"},
+        "": {"base", "arrays", "cuda", "language", "random", "recursion", "written"},
     },
 }
 CIRCLES: set[tuple[str, str]] = set()

@@ -19,8 +19,8 @@ import numpy as np
 from ampi import tape
 from ampi.errors import KernelError
 from ampi.kernel import arguments
+from ampi.kernel.frontend.base.declared import declared, is_signature, names_code, number, present, with_types
 from ampi.kernel.frontend.language.custom import custom_jvp
-from ampi.kernel.frontend.language.declared import declared, is_signature, names_code, number, present, with_types
 from ampi.memory import storages as memory
 from ampi.tape.recording import at_first_task
 

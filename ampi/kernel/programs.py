@@ -17,7 +17,7 @@ from ampi.kernel.case import Case
 from ampi.kernel.codegen import emit, identifiers
 from ampi.kernel.codegen.in_lanes import NotInLanes
 from ampi.kernel.differentiate.derivative import Derivative, Split
-from ampi.kernel.frontend.language.values import forms_in
+from ampi.kernel.frontend.base.values import forms_in
 from ampi.kernel.ir import random_draws
 from ampi.kernel.ir.inference import is_array
 from ampi.kernel.ir.ssa import results_of

@@ -24,7 +24,7 @@ from ..base.program_lines import warning_level
 from ..errors import ActivityError, ActivityWarning, KernelError
 from ..kernel.arguments import leaves_of, plain
 from ..kernel.dispatcher import Kernel, numpys_own, with_names
-from ..kernel.frontend.language.declared import with_types
+from ..kernel.frontend.base.declared import with_types
 from ..memory import storages as memory
 from ..tape import where_called
 from . import lifting

@@ -19,7 +19,7 @@ import numpy as np
 from ..arrays.losses import would_be_lost
 from ..derivatives.arguments import leaves_of, map_leaves
 from ..errors import ActivityError
-from ..kernel.frontend.language.source import Source, read_source
+from ..kernel.frontend.base.source import Source, read_source
 from ..kernel.runtime.cache import names_in
 from ..memory import storages as memory
 from ..memory.storages import TrackedArray

@@ -17,7 +17,7 @@ from kernel_cases import kernel_ir
 
 from ampi.kernel import pipeline
 from ampi.kernel.codegen import emit
-from ampi.kernel.frontend.language.source import read_source
+from ampi.kernel.frontend.base.source import read_source
 from ampi.kernel.ir import matrices
 from ampi.kernel.ir.intrinsics import TABLE, is_differentiable
 from ampi.kernel.options import Options

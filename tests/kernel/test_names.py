@@ -22,7 +22,7 @@ import ampi
 from ampi.base import structures
 from ampi.kernel import pipeline
 from ampi.kernel.codegen import emit
-from ampi.kernel.frontend.language.source import read_source
+from ampi.kernel.frontend.base.source import read_source
 from ampi.kernel.ir import matrices
 from ampi.kernel.ir.intrinsics import ARGUMENTS, TABLE, is_differentiable
 from ampi.kernel.ir.names import all_names

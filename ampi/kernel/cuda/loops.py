@@ -9,8 +9,8 @@ from typing import Any
 
 from ampi.kernel import ir
 from ampi.kernel.cuda.fission import Phase
+from ampi.kernel.frontend.base.cuda_names import WARP
 from ampi.kernel.frontend.cuda.language import AXES, INT
-from ampi.kernel.frontend.cuda.names import WARP
 from ampi.kernel.ir import index_algebra
 from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.rewrite import mapped

@@ -31,37 +31,19 @@ from ampi.kernel.frontend.arrays import (
     creation,  # noqa: F401 (enters its rules)
     decompositions,  # noqa: F401 (enters its rules)
     elementwise,  # noqa: F401 (enters its rules)
-    grids,  # noqa: F401 (enters its rules)
     orders,  # noqa: F401 (enters its rules)
     places,  # noqa: F401 (enters its rules)
     structured_arrays,
-    written,  # noqa: F401 (enters its rules)
-    written_arrays,  # noqa: F401 (enters its rules)
 )
 from ampi.kernel.frontend.arrays import values as array_values
 from ampi.kernel.frontend.arrays.sequences import OF_ARRAYS, OF_TUPLES, is_list
 from ampi.kernel.frontend.arrays.structured_arrays import Records
 from ampi.kernel.frontend.arrays.values import Lazy
-from ampi.kernel.frontend.cuda import language as cuda_language  # noqa: F401 (enters its calls)
-from ampi.kernel.frontend.language import (
-    custom_calls,  # noqa: F401 (enters its rules)
-    expressions,
-    invocations,
-    optional_names,
-    outside,
-    statements,
-    stencils,  # noqa: F401 (enters its calls)
-    subscripts,
-    ufuncs,  # noqa: F401 (enters its calls)
-)
-from ampi.kernel.frontend.language.declared import Declared, declared
-from ampi.kernel.frontend.language.desugar import bound_names, spell_out
-from ampi.kernel.frontend.language.optional_names import spell_optional_names
-from ampi.kernel.frontend.language.parameters import declare, given_values, static_test
-from ampi.kernel.frontend.language.reductions import find_reductions
-from ampi.kernel.frontend.language.refusals import advice_for, describe
-from ampi.kernel.frontend.language.source import Source, read_source
-from ampi.kernel.frontend.language.values import (
+from ampi.kernel.frontend.base import outside
+from ampi.kernel.frontend.base.declared import Declared, declared
+from ampi.kernel.frontend.base.refusals import advice_for, describe
+from ampi.kernel.frontend.base.source import Source, read_source
+from ampi.kernel.frontend.base.values import (
     Group,
     Leaf,
     Named,
@@ -75,8 +57,23 @@ from ampi.kernel.frontend.language.values import (
     negation,
     structure_of,
 )
+from ampi.kernel.frontend.cuda import language as cuda_language  # noqa: F401 (enters its calls)
+from ampi.kernel.frontend.language import (
+    custom_calls,  # noqa: F401 (enters its rules)
+    expressions,
+    invocations,
+    list_nodes,
+    optional_names,
+    statements,
+    stencils,  # noqa: F401 (enters its calls)
+    subscripts,
+    ufuncs,  # noqa: F401 (enters its calls)
+)
+from ampi.kernel.frontend.language.desugar import bound_names, spell_out
+from ampi.kernel.frontend.language.optional_names import spell_optional_names
+from ampi.kernel.frontend.language.parameters import declare, given_values, static_test
+from ampi.kernel.frontend.language.reductions import find_reductions
 from ampi.kernel.frontend.language.webs import Webs, split_webs
-from ampi.kernel.frontend.lists import nodes as list_nodes
 from ampi.kernel.frontend.random import (
     generators,  # noqa: F401 (enters its rules)
     numbers,  # noqa: F401 (enters its rules)
@@ -85,6 +82,9 @@ from ampi.kernel.frontend.recursion import nodes as recursion_nodes
 from ampi.kernel.frontend.recursion.mutual_recursion import put_together
 from ampi.kernel.frontend.recursion.reflections import unfold_reflection
 from ampi.kernel.frontend.recursion.stack import is_call_of, remove_recursion
+from ampi.kernel.frontend.written import arrays as written_arrays  # noqa: F401 (enters its rules)
+from ampi.kernel.frontend.written import functions as written_functions  # noqa: F401 (enters its rules)
+from ampi.kernel.frontend.written import grids  # noqa: F401 (enters its rules)
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.intrinsics import into_array
 from ampi.kernel.ir.names import Names
@@ -104,8 +104,7 @@ EXPRESSIONS: dict[type[ast.expr], Callable[..., Value]] = {
 STATEMENTS: dict[type[ast.stmt], Callable[..., None]] = {
     **statements.STATEMENTS,
     **recursion_nodes.STATEMENTS,
-    list_nodes.Put: list_nodes.put_item,
-    list_nodes.Longer: list_nodes.make_longer,
+    **list_nodes.STATEMENTS,
 }
 
 

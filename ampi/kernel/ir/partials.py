@@ -54,6 +54,8 @@ class _Template:
             case ast.BinOp(left=ast.Constant(value=value) as left, op=ast.Div(), right=right):
                 quotient = arithmetic("truediv", d, self.build(right))
                 return quotient if value == 1 else arithmetic("mul", self.build(left), quotient)
+            case ast.BinOp(left=ast.Constant(value=2) as left, op=ast.Mult(), right=right):
+                return arithmetic("mul", arithmetic("mul", self.build(left), d), self.build(right))
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 condition = self.build(test)
                 return select(condition, self.product(d, body), self.product(d, orelse))

@@ -15,8 +15,8 @@ from ampi.kernel.frontend.arrays import shapes as array_shapes
 from ampi.kernel.frontend.arrays import values as array_values
 from ampi.kernel.frontend.arrays.functions import METHODS, array, is_none, number, rule
 from ampi.kernel.frontend.arrays.values import Lazy, axes_for, computed, element_at, is_array, only_element, shape_of
-from ampi.kernel.frontend.language import outside
-from ampi.kernel.frontend.language.values import Group
+from ampi.kernel.frontend.base import outside
+from ampi.kernel.frontend.base.values import Group
 from ampi.kernel.ir import index_algebra
 from ampi.kernel.ir.index_algebra import ZERO
 

@@ -13,7 +13,7 @@ from ampi.kernel.frontend.arrays import sequences
 from ampi.kernel.frontend.arrays import values as array_values
 from ampi.kernel.frontend.arrays.functions import array, as_lazy, filled, rule, system
 from ampi.kernel.frontend.arrays.values import Lazy, computed, is_array, shape_of
-from ampi.kernel.frontend.language.values import Group
+from ampi.kernel.frontend.base.values import Group
 from ampi.kernel.ir import index_algebra, inference
 from ampi.kernel.ir.index_algebra import INT, ONE, ZERO
 

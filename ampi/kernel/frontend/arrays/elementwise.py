@@ -13,8 +13,8 @@ from ampi.kernel import ir
 from ampi.kernel.frontend.arrays import values as array_values
 from ampi.kernel.frontend.arrays.functions import is_none, rule
 from ampi.kernel.frontend.arrays.values import Lazy, axes_for, element_at, is_array, shape_of
-from ampi.kernel.frontend.language import compositions
-from ampi.kernel.frontend.language.values import part_of
+from ampi.kernel.frontend.base import compositions
+from ampi.kernel.frontend.base.values import part_of
 from ampi.kernel.ir.intrinsics import cast
 
 EQ = ast.Eq()

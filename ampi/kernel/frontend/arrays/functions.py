@@ -21,7 +21,7 @@ from ampi.kernel import ir
 from ampi.kernel.frontend.arrays import sequences
 from ampi.kernel.frontend.arrays import values as array_values
 from ampi.kernel.frontend.arrays.values import Lazy, axes_for, computed, element_at, is_array, shape_of
-from ampi.kernel.frontend.language.values import Group, conjugate, part_of
+from ampi.kernel.frontend.base.values import Group, conjugate, part_of
 from ampi.kernel.ir import index_algebra, inference
 from ampi.kernel.ir.index_algebra import INT, ONE, ZERO
 from ampi.kernel.ir.intrinsics import cast

@@ -14,7 +14,7 @@ from ampi.kernel.frontend.arrays import shapes as array_shapes
 from ampi.kernel.frontend.arrays import values as array_values
 from ampi.kernel.frontend.arrays.functions import all_, array, axis_of, is_none, number, rule
 from ampi.kernel.frontend.arrays.values import Lazy, axes_for, computed, element_at, is_array, shape_of
-from ampi.kernel.frontend.language.values import TRUE, Group, negation
+from ampi.kernel.frontend.base.values import TRUE, Group, negation
 from ampi.kernel.ir import index_algebra
 from ampi.kernel.ir.index_algebra import INT, ONE, ZERO
 

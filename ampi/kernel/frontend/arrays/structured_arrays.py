@@ -16,7 +16,7 @@ from numba import types
 
 from ampi.kernel import ir
 from ampi.kernel.frontend.arrays import values as array_values
-from ampi.kernel.frontend.language.values import Group, record_class
+from ampi.kernel.frontend.base.values import Group, record_class
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.intrinsics import cast
 

@@ -17,9 +17,9 @@ from numba.np import numpy_support
 from ampi.kernel import ir
 from ampi.kernel.frontend.arrays import values as array_values
 from ampi.kernel.frontend.arrays.values import is_array
-from ampi.kernel.frontend.cuda.names import WARP, Intrinsic
+from ampi.kernel.frontend.base.cuda_names import WARP, Intrinsic
+from ampi.kernel.frontend.base.values import Group, Static, Value
 from ampi.kernel.frontend.language.invocations import AUTHORED, call_values, shape_of_new
-from ampi.kernel.frontend.language.values import Group, Static, Value
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.intrinsics import cast
 

@@ -15,9 +15,9 @@ from ampi.kernel.frontend.arrays import shapes as array_shapes
 from ampi.kernel.frontend.arrays import values as array_values
 from ampi.kernel.frontend.arrays.structured_arrays import Records
 from ampi.kernel.frontend.arrays.values import Lazy, is_array
-from ampi.kernel.frontend.language import outside, subscripts
-from ampi.kernel.frontend.language.refusals import describe
-from ampi.kernel.frontend.language.values import (
+from ampi.kernel.frontend.base import outside
+from ampi.kernel.frontend.base.refusals import describe
+from ampi.kernel.frontend.base.values import (
     Flat,
     Group,
     Leaf,
@@ -28,6 +28,7 @@ from ampi.kernel.frontend.language.values import (
     leaves_of,
     map_leaves,
 )
+from ampi.kernel.frontend.language import subscripts
 from ampi.kernel.ir import index_algebra, inference
 from ampi.kernel.ir.intrinsics import cast
 from ampi.kernel.ir.names import stem

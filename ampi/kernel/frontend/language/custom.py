@@ -106,7 +106,7 @@ def _calling(rule: custom_jvp) -> FunctionType:
     from copy import deepcopy
     from dataclasses import replace
 
-    from ampi.kernel.frontend.language.source import read_source
+    from ampi.kernel.frontend.base.source import read_source
 
     function = rule.f.py_func
     source = read_source(function)

@@ -19,11 +19,11 @@ from numba import types
 from ampi.derivatives.custom import custom_vjp
 from ampi.kernel import ir
 from ampi.kernel.frontend.arrays import values as array_values
-from ampi.kernel.frontend.language import outside
+from ampi.kernel.frontend.base import outside
+from ampi.kernel.frontend.base.values import Group, Static, map_leaves
 from ampi.kernel.frontend.language.custom import custom_jvp
 from ampi.kernel.frontend.language.inline import bound_values, inline
 from ampi.kernel.frontend.language.invocations import AUTHORED, call_values
-from ampi.kernel.frontend.language.values import Group, Static, map_leaves
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.custom_rules import Rule, Tangent, constant_arguments
 from ampi.kernel.ir.intrinsics import is_differentiable

@@ -16,7 +16,7 @@ from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
-from ampi.kernel.frontend.language.source import Source
+from ampi.kernel.frontend.base.source import Source
 from ampi.kernel.frontend.lists.spelling import spell_lists
 from ampi.kernel.ir.names import Names
 

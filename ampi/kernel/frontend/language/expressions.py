@@ -14,10 +14,9 @@ from ampi.kernel.frontend.arrays import shapes as array_shapes
 from ampi.kernel.frontend.arrays import values as array_values
 from ampi.kernel.frontend.arrays.sequences import array_of, as_list, is_list, of_columns, refuse_lists
 from ampi.kernel.frontend.arrays.values import Lazy, is_array
-from ampi.kernel.frontend.language import assignments, outside
-from ampi.kernel.frontend.language.desugar import Augmented
-from ampi.kernel.frontend.language.refusals import describe
-from ampi.kernel.frontend.language.values import (
+from ampi.kernel.frontend.base import outside
+from ampi.kernel.frontend.base.refusals import describe
+from ampi.kernel.frontend.base.values import (
     TRUE,
     Group,
     Static,
@@ -28,6 +27,8 @@ from ampi.kernel.frontend.language.values import (
     leaves_of,
     negation,
 )
+from ampi.kernel.frontend.language import assignments
+from ampi.kernel.frontend.language.desugar import Augmented
 from ampi.kernel.frontend.lists import nodes as list_nodes
 from ampi.kernel.ir import inference, random_draws
 from ampi.kernel.ir.intrinsics import cast

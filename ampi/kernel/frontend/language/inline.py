@@ -12,9 +12,10 @@ from ampi.kernel.frontend.arrays import sequences, structured_arrays
 from ampi.kernel.frontend.arrays import values as array_values
 from ampi.kernel.frontend.arrays.sequences import refuse_lists
 from ampi.kernel.frontend.arrays.values import Lazy, is_array
-from ampi.kernel.frontend.language import outside
-from ampi.kernel.frontend.language.declared import declared
-from ampi.kernel.frontend.language.values import (
+from ampi.kernel.frontend.base import draws as random_draws
+from ampi.kernel.frontend.base import outside
+from ampi.kernel.frontend.base.declared import declared
+from ampi.kernel.frontend.base.values import (
     Group,
     Recorded,
     Single,
@@ -25,7 +26,6 @@ from ampi.kernel.frontend.language.values import (
     is_maybe,
     map_leaves,
 )
-from ampi.kernel.frontend.random import draws as random_draws
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.index_algebra import ONE
 from ampi.kernel.ir.intrinsics import cast

@@ -22,12 +22,11 @@ from ampi.kernel.frontend.arrays import sequences, structured_arrays
 from ampi.kernel.frontend.arrays import values as array_values
 from ampi.kernel.frontend.arrays.structured_arrays import Records
 from ampi.kernel.frontend.arrays.values import Lazy, is_array
-from ampi.kernel.frontend.language import compositions, expressions, foreign_intrinsics, operator_functions
-from ampi.kernel.frontend.language.declared import declared, numbas
-from ampi.kernel.frontend.language.desugar import Nested
-from ampi.kernel.frontend.language.inline import call_function
-from ampi.kernel.frontend.language.refusals import instead_of
-from ampi.kernel.frontend.language.values import (
+from ampi.kernel.frontend.base import compositions
+from ampi.kernel.frontend.base import draws as random_draws
+from ampi.kernel.frontend.base.declared import declared, numbas
+from ampi.kernel.frontend.base.refusals import instead_of
+from ampi.kernel.frontend.base.values import (
     ZERO,
     Group,
     Slice,
@@ -38,7 +37,9 @@ from ampi.kernel.frontend.language.values import (
     is_listed,
     part_of,
 )
-from ampi.kernel.frontend.random import draws as random_draws
+from ampi.kernel.frontend.language import expressions, foreign_intrinsics, operator_functions
+from ampi.kernel.frontend.language.desugar import Nested
+from ampi.kernel.frontend.language.inline import call_function
 from ampi.kernel.frontend.scipy import special as scipy_special
 from ampi.kernel.ir import inference, intrinsics
 from ampi.kernel.ir.intrinsics import cast

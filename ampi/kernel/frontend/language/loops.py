@@ -18,8 +18,8 @@ from ampi.kernel.frontend.arrays import sequences, structured_arrays
 from ampi.kernel.frontend.arrays import values as array_values
 from ampi.kernel.frontend.arrays.structured_arrays import Records
 from ampi.kernel.frontend.arrays.values import Lazy
-from ampi.kernel.frontend.language import assignments, outside, subscripts
-from ampi.kernel.frontend.language.values import (
+from ampi.kernel.frontend.base import outside
+from ampi.kernel.frontend.base.values import (
     ZERO,
     Flat,
     Group,
@@ -30,6 +30,7 @@ from ampi.kernel.frontend.language.values import (
     is_list_of_arrays,
     is_listed,
 )
+from ampi.kernel.frontend.language import assignments, subscripts
 from ampi.kernel.ir import index_algebra, inference
 from ampi.kernel.ir.intrinsics import cast
 from ampi.kernel.ir.rewrite import substitute

@@ -13,8 +13,8 @@ from numba.core.registry import cpu_target
 from numba.cpython import builtins as numba_builtins
 
 from ampi.kernel import ir
+from ampi.kernel.frontend.base.values import Static, Value
 from ampi.kernel.frontend.language.desugar import Augmented
-from ampi.kernel.frontend.language.values import Static, Value
 from ampi.kernel.ir.operators import BINARY, COMPARE, UNARY
 
 _BINARY = {function: kind for kind, (_, function) in BINARY.items()} | {operator.matmul: ast.MatMult}

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ampi.kernel import ir
+from ampi.kernel.frontend.base.values import Static, Value, negation
 from ampi.kernel.frontend.language.desugar import in_order
-from ampi.kernel.frontend.language.values import Static, Value, negation
 from ampi.kernel.frontend.lists.nodes import assign, named, placed
 from ampi.kernel.ir.names import Names, stem
 

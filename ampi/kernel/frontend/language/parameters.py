@@ -13,11 +13,12 @@ from numba.np import numpy_support
 from ampi.kernel import ir
 from ampi.kernel.frontend.arrays import sequences, structured_arrays
 from ampi.kernel.frontend.arrays.structured_arrays import Records
-from ampi.kernel.frontend.language import assignments, outside
-from ampi.kernel.frontend.language.refusals import instead_of_argument
-from ampi.kernel.frontend.language.source import Source
-from ampi.kernel.frontend.language.values import ArraysOfList, Group, Static, Value
-from ampi.kernel.frontend.random import draws as random_draws
+from ampi.kernel.frontend.base import draws as random_draws
+from ampi.kernel.frontend.base import outside
+from ampi.kernel.frontend.base.refusals import instead_of_argument
+from ampi.kernel.frontend.base.source import Source
+from ampi.kernel.frontend.base.values import ArraysOfList, Group, Static, Value
+from ampi.kernel.frontend.language import assignments
 from ampi.kernel.ir import inference
 
 

@@ -15,10 +15,8 @@ from ampi.kernel.frontend.arrays import values as array_values
 from ampi.kernel.frontend.arrays.sequences import array_of, as_list, is_list
 from ampi.kernel.frontend.arrays.structured_arrays import Records
 from ampi.kernel.frontend.arrays.values import Lazy, is_array
-from ampi.kernel.frontend.language import assignments, expressions, loops
-from ampi.kernel.frontend.language.desugar import Augmented
-from ampi.kernel.frontend.language.refusals import advice_for, describe
-from ampi.kernel.frontend.language.values import (
+from ampi.kernel.frontend.base.refusals import advice_for, describe
+from ampi.kernel.frontend.base.values import (
     TRUE,
     Group,
     Named,
@@ -33,6 +31,8 @@ from ampi.kernel.frontend.language.values import (
     negation,
     number_or_none,
 )
+from ampi.kernel.frontend.language import assignments, expressions, loops
+from ampi.kernel.frontend.language.desugar import Augmented
 from ampi.kernel.frontend.lists.nodes import Known
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.intrinsics import cast

@@ -17,11 +17,12 @@ from numba.stencils.stencil import StencilFunc
 from ampi.kernel import ir
 from ampi.kernel.frontend.arrays import values as array_values
 from ampi.kernel.frontend.arrays.values import axes_for, computed, is_array, shape_of
-from ampi.kernel.frontend.language import loops, outside
+from ampi.kernel.frontend.base import outside
+from ampi.kernel.frontend.base.source import read_source
+from ampi.kernel.frontend.base.values import Value
+from ampi.kernel.frontend.language import loops
 from ampi.kernel.frontend.language.inline import call_function
 from ampi.kernel.frontend.language.invocations import AUTHORED, call_values
-from ampi.kernel.frontend.language.source import read_source
-from ampi.kernel.frontend.language.values import Value
 from ampi.kernel.ir import index_algebra, inference
 from ampi.kernel.ir.intrinsics import cast
 

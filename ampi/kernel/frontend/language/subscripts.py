@@ -15,8 +15,8 @@ from ampi.kernel.frontend.arrays import shapes as array_shapes
 from ampi.kernel.frontend.arrays import values as array_values
 from ampi.kernel.frontend.arrays.structured_arrays import Records
 from ampi.kernel.frontend.arrays.values import Lazy, Range
-from ampi.kernel.frontend.language import outside
-from ampi.kernel.frontend.language.values import (
+from ampi.kernel.frontend.base import outside
+from ampi.kernel.frontend.base.values import (
     Flat,
     Group,
     Slice,

@@ -15,10 +15,10 @@ from ampi.kernel import ir
 from ampi.kernel.frontend.arrays import values as array_values
 from ampi.kernel.frontend.arrays.functions import as_lazy
 from ampi.kernel.frontend.arrays.values import Lazy, axes_for, computed, element_at, element_of, is_array, shape_of
+from ampi.kernel.frontend.base.values import Static, Value
 from ampi.kernel.frontend.language import loops
 from ampi.kernel.frontend.language.inline import call_function
 from ampi.kernel.frontend.language.invocations import AUTHORED, call_values
-from ampi.kernel.frontend.language.values import Static, Value
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.index_algebra import ONE, ZERO
 from ampi.kernel.ir.intrinsics import cast

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from ampi.kernel.frontend.base.draws import METHODS
 from ampi.kernel.frontend.lists.nodes import assign, named, placed
-from ampi.kernel.frontend.random.draws import METHODS
 from ampi.kernel.runtime.cache import names_in
 
 _GROWING = {"append", "extend", "insert"}

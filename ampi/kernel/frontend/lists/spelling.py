@@ -18,7 +18,7 @@ from typing import Any
 from numba import typed, types
 from numba.np.numpy_support import as_dtype
 
-from ampi.kernel.frontend.language.source import Source
+from ampi.kernel.frontend.base.source import Source
 from ampi.kernel.frontend.lists.drawn_once import DrawnOnce, draws, known_by, once
 from ampi.kernel.frontend.lists.growing_lists import Growing
 from ampi.kernel.frontend.lists.lengths import begun, changes

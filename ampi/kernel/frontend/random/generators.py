@@ -13,10 +13,10 @@ from numba import types
 from ampi.kernel import ir
 from ampi.kernel.frontend.arrays import values as array_values
 from ampi.kernel.frontend.arrays.functions import is_none, rule
-from ampi.kernel.frontend.arrays.written import Written, inlined
-from ampi.kernel.frontend.language.values import Static, Value
-from ampi.kernel.frontend.random.draws import METHODS, draw
+from ampi.kernel.frontend.base.draws import METHODS, draw
+from ampi.kernel.frontend.base.values import Static, Value
 from ampi.kernel.frontend.random.numbers import Parameter, handler_of, real, several, whole
+from ampi.kernel.frontend.written.functions import Written, inlined
 
 
 def single(name: str, dtype: types.Type, *parameters: Parameter) -> Callable[..., Any]:

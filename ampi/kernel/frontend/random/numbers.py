@@ -19,10 +19,10 @@ from numba import types
 from ampi.kernel import ir
 from ampi.kernel.frontend.arrays import values as array_values
 from ampi.kernel.frontend.arrays.functions import emit_loops, is_none, rule
-from ampi.kernel.frontend.arrays.written import Written, inlined, with_first
+from ampi.kernel.frontend.base.draws import draw, refuse_on_threads
+from ampi.kernel.frontend.base.values import Group, Static, Value
 from ampi.kernel.frontend.language import invocations
-from ampi.kernel.frontend.language.values import Group, Static, Value
-from ampi.kernel.frontend.random.draws import draw, refuse_on_threads
+from ampi.kernel.frontend.written.functions import Written, inlined, with_first
 from ampi.kernel.ir.intrinsics import cast
 
 # ----------------------------------------------------------------------------------------------- what is drawn

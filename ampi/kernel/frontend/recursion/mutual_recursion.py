@@ -22,10 +22,10 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ampi.kernel.frontend.language.declared import declared
+from ampi.kernel.frontend.base.declared import declared
+from ampi.kernel.frontend.base.outside import free_names
+from ampi.kernel.frontend.base.source import Source, read_source
 from ampi.kernel.frontend.language.desugar import bound_names, in_order, spell_out
-from ampi.kernel.frontend.language.outside import free_names
-from ampi.kernel.frontend.language.source import Source, read_source
 from ampi.kernel.frontend.lists.nodes import assign, name_of, named, placed
 from ampi.kernel.frontend.recursion.nodes import Call
 from ampi.kernel.frontend.recursion.separate_calls import Separate

@@ -11,9 +11,9 @@ from numba import types
 from ampi.kernel import ir
 from ampi.kernel.frontend.arrays import sequences
 from ampi.kernel.frontend.arrays import values as array_values
+from ampi.kernel.frontend.base.declared import declared
+from ampi.kernel.frontend.base.values import Group, Unknown, Value, describe_kind, is_listed, kind_of, merge_kinds
 from ampi.kernel.frontend.language import statements
-from ampi.kernel.frontend.language.declared import declared
-from ampi.kernel.frontend.language.values import Group, Unknown, Value, describe_kind, is_listed, kind_of, merge_kinds
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.intrinsics import cast
 

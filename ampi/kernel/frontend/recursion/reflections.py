@@ -22,8 +22,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from ampi.kernel.frontend.base.source import Source
 from ampi.kernel.frontend.language.desugar import bound_names, in_order
-from ampi.kernel.frontend.language.source import Source
 from ampi.kernel.ir.names import Names
 
 _OPPOSITE = {ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt}

@@ -16,7 +16,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from ampi.kernel.frontend.language.refusals import describe
+from ampi.kernel.frontend.base.refusals import describe
 from ampi.kernel.frontend.lists.nodes import Put, assign, copied, named, placed
 from ampi.kernel.frontend.recursion.nodes import Call
 

@@ -34,9 +34,9 @@ from typing import Any
 
 from numba import types
 
+from ampi.kernel.frontend.base.source import Source
+from ampi.kernel.frontend.base.values import Static
 from ampi.kernel.frontend.language.desugar import bound_names, in_order
-from ampi.kernel.frontend.language.source import Source
-from ampi.kernel.frontend.language.values import Static
 from ampi.kernel.frontend.language.webs import Webs
 from ampi.kernel.frontend.lists.nodes import Known, Length, assign, copied, increase, name_of, named, placed
 from ampi.kernel.frontend.recursion.nodes import (

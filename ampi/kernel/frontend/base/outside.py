@@ -15,8 +15,8 @@ from numba.core.errors import NumbaError
 
 from ampi.arrays.losses import would_be_lost
 from ampi.kernel import ir
-from ampi.kernel.frontend.cuda.names import Place, stand_in
-from ampi.kernel.frontend.language.values import Group, Static, Value
+from ampi.kernel.frontend.base.cuda_names import Place, stand_in
+from ampi.kernel.frontend.base.values import Group, Static, Value
 from ampi.kernel.ir import inference
 from ampi.kernel.runtime.frozen import became_active
 from ampi.memory.storages import TrackedArray, is_scalar, plain

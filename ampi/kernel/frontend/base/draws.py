@@ -20,7 +20,7 @@ from typing import Any
 from numba import types
 
 from ampi.kernel import ir
-from ampi.kernel.frontend.language.values import Static, Value
+from ampi.kernel.frontend.base.values import Static, Value
 from ampi.kernel.ir.index_algebra import INT, ONE
 
 METHODS: dict[str, Callable[..., Any]] = {}

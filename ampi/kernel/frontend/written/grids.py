@@ -16,8 +16,8 @@ from ampi.kernel.frontend.arrays import shapes as array_shapes
 from ampi.kernel.frontend.arrays import values as array_values
 from ampi.kernel.frontend.arrays.functions import array, axis_of, is_none, rule
 from ampi.kernel.frontend.arrays.values import Lazy, Range, axes_for, computed, element_at, is_array, shape_of
-from ampi.kernel.frontend.arrays.written import written
-from ampi.kernel.frontend.language.values import Group
+from ampi.kernel.frontend.base.values import Group
+from ampi.kernel.frontend.written.functions import written
 from ampi.kernel.ir import index_algebra
 from ampi.kernel.ir.index_algebra import INT, ONE, ZERO
 from ampi.kernel.ir.intrinsics import cast

@@ -24,8 +24,8 @@ from ampi.kernel.frontend.arrays import sequences
 from ampi.kernel.frontend.arrays import shapes as array_shapes
 from ampi.kernel.frontend.arrays import values as array_values
 from ampi.kernel.frontend.arrays.functions import METHODS, array, binary, filled, fold, is_none, number, rule
+from ampi.kernel.frontend.base.values import Group, Static, Value
 from ampi.kernel.frontend.language.inline import call_function
-from ampi.kernel.frontend.language.values import Group, Static, Value
 from ampi.kernel.ir import index_algebra
 from ampi.kernel.ir.index_algebra import INT, ZERO
 from ampi.kernel.ir.intrinsics import cast

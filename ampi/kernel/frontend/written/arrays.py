@@ -14,8 +14,8 @@ from ampi.kernel.frontend.arrays import places as array_places
 from ampi.kernel.frontend.arrays import values as array_values
 from ampi.kernel.frontend.arrays.elementwise import each
 from ampi.kernel.frontend.arrays.functions import FUNCTIONS, array, is_none, rule
-from ampi.kernel.frontend.arrays.written import Written, inlined, written
-from ampi.kernel.frontend.language.values import Group
+from ampi.kernel.frontend.base.values import Group
+from ampi.kernel.frontend.written.functions import Written, inlined, written
 from ampi.kernel.ir import Const
 from ampi.kernel.ir.intrinsics import cast
 

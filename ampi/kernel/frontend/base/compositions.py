@@ -16,7 +16,7 @@ import numpy as np
 from numba import types
 
 from ampi.kernel import ir
-from ampi.kernel.frontend.language.values import part_of
+from ampi.kernel.frontend.base.values import part_of
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.intrinsics import cast
 

@@ -1,0 +1,1 @@
+"""What all rooms of the frontend build on: values of expressions, sources, names outside of functions, refusals."""
