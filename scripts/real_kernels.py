@@ -10,6 +10,7 @@ import argparse
 import collections
 import contextlib
 import fnmatch
+import functools
 import importlib
 import importlib.util
 import itertools
@@ -29,7 +30,8 @@ import types
 import warnings
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CLASSES = ("right", "constant", "refused", "crashed", "wrong", "rough", "slow", "not called", "not imported")
+CLASSES = ("right", "constant", "parsed", "refused", "crashed", "wrong", "rough", "slow", "not called", "not imported")
+FRONTEND = ROOT / "ampi" / "kernel" / "frontend"
 DECORATED = re.compile(r"^\s*@.*jit|=\s*[\w.]*jit\w*\(", re.MULTILINE)
 SKIPPED = {"tests", "test", "testing", "docs", "doc", "benchmarks", "setup.py", "conftest.py", "_cuda", "cuda"}
 OPTIONS = ("parallel", "fastmath", "error_model")
@@ -55,6 +57,8 @@ def main() -> int:
                 print(json.dumps(result), file=stream, flush=True)
                 print(f"{result['class']:12} {result['module']}.{result['function']} {line_of(result)}", flush=True)
     report(results)
+    if options.features:
+        report_features(results)
     return int(any(r["class"] in ("crashed", "wrong") for r in results))
 
 
@@ -68,6 +72,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--most", type=int, default=10**9, help="of a package so many functions, and a few more")
     parser.add_argument("--of-module", type=int, default=10**9, help="of a module so many at most")
     parser.add_argument("--patience", type=float, default=60, help="seconds of CPU for one function")
+    parser.add_argument("--features", action="store_true", help="only parse, and list the frontend's modules in use")
     return parser.parse_args()
 
 
@@ -286,7 +291,7 @@ def in_module(file, wanted, options):
         if called >= options.of_module or (wanted is not None and name not in wanted):
             continue
         arguments, size = (wanted or {}).get(name, (None, None))
-        result = one(dispatcher, arguments, size, options.patience)
+        result = one(dispatcher, arguments, size, options.patience, features if options.features else measure)
         called += "arguments" in result
         yield {"function": name, "line": dispatcher.py_func.__code__.co_firstlineno, **result}
 
@@ -308,7 +313,7 @@ def functions_of(module, file):
                     yield prefix + name, value
 
 
-def one(dispatcher, arguments, size, patience):
+def one(dispatcher, arguments, size, patience, measure):
     drawn = {"arguments": arguments, "size": size}
     if arguments is None:
         for line in forked(draw, dispatcher, seconds=patience):
@@ -492,6 +497,68 @@ def measure(dispatcher, texts, size):
     yield verdict(differences, value, gradient)
 
 
+def features(dispatcher, texts, size):
+    """The frontend's modules of which functions run for this kernel that do not run for each one."""
+    point = values(dispatcher, texts, size)
+    entered: set = set()
+    try:
+        with entering(entered):
+            parse_kernel(dispatcher, point)
+    except Exception as error:
+        yield {"class": class_of(error), "message": short(error), "error": str(error)[:1000], "trace": trace_of(error)}
+        return
+    modules = collections.Counter(module for module, _ in entered - entered_by_all())
+    yield {"class": "parsed", "features": dict(sorted(modules.items()))}
+
+
+def parse_kernel(function, arguments):
+    import ampi
+
+    return ampi.kernel(function).lower_ir(*arguments)
+
+
+@contextlib.contextmanager
+def entering(found):
+    """Collect the functions of the frontend that are entered, as (module, name)."""
+    modules: dict = {}
+
+    def seen(frame, event, argument):
+        if event == "call":
+            code = frame.f_code
+            name = code.co_filename
+            if name not in modules:
+                path = pathlib.Path(name)
+                inside = path.is_relative_to(FRONTEND)
+                modules[name] = ".".join(path.relative_to(FRONTEND).with_suffix("").parts) if inside else None
+            if modules[name] is not None:
+                found.add((modules[name], code.co_qualname if sys.version_info >= (3, 11) else code.co_name))
+
+    sys.setprofile(seen)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+
+
+@functools.cache
+def entered_by_all():
+    """What a kernel with a plain loop enters."""
+    import numpy as np
+
+    def plain(x, y, a):
+        s = 0.0
+        for i in range(len(x)):
+            if x[i] > a:
+                y[i] = a * x[i] + y[i]
+            s += y[i]
+        return s
+
+    found: set = set()
+    with entering(found):
+        parse_kernel(plain, (np.ones(3), np.ones(3), 2.0))
+    return found
+
+
 def by_numpy(dispatcher, texts, size):
     """Return whether NumPy accepts the arguments; Numba silently adds arrays of different sizes in place."""
     from numba.core.dispatcher import Dispatcher
@@ -600,7 +667,7 @@ def report(results):
     packages["all"] = sum(list(packages.values()), collections.Counter())
     for package, counts in packages.items():
         print(f"{package[:22]:22}" + "".join(f"{counts[name] or '':>13}" for name in CLASSES))
-    called = sum(packages["all"][c] for c in ("right", "constant", "refused", "crashed", "wrong", "rough", "slow"))
+    called = sum(packages["all"][c] for c in ("right", "constant", "parsed", "refused", "crashed", "wrong", "rough", "slow"))
     print(
         f"\n{called} kernels were called; right or constant: {packages['all']['right'] + packages['all']['constant']}"
     )
@@ -609,6 +676,22 @@ def report(results):
                                    if r["class"] in ("refused", "crashed"))  # fmt: skip
     for (kind, message), count in messages.most_common():
         print(f"{count:5} {kind:8} {message}")
+
+
+def report_features(results):
+    """For each module of the frontend, how many kernels need it, of how many packages, and its lines."""
+    parsed = [r for r in results if r["class"] == "parsed"]
+    kernels = collections.Counter(module for r in parsed for module in r["features"])
+    packages = collections.defaultdict(set)
+    for r in parsed:
+        for module in r["features"]:
+            packages[module].add(r["package"])
+    print(f"\nmodules of the frontend that {len(parsed)} kernels need\n{'module':34} kernels packages lines")
+    for path in sorted(FRONTEND.rglob("*.py")):
+        module = ".".join(path.relative_to(FRONTEND).with_suffix("").parts)
+        if path.name != "__init__.py":
+            lines = len(path.read_text(encoding="utf-8").splitlines())
+            print(f"{module:34} {kernels[module]:7} {len(packages[module]):8} {lines:5}")
 
 
 def report_times(right):
