@@ -138,7 +138,7 @@ def _parse(
 
 @dataclass
 class _Scope:
-    """What the parser knows about the names of one function while it builds it."""
+    """The names of one function while its IR is built: types, kinds, webs, lists."""
 
     kinds: dict[str, Any] = field(default_factory=dict)  # local name -> type, Static, Group of kinds, or Named
     results: Any = None
@@ -184,7 +184,7 @@ class _Builder:
     # ------------------------------------------------------------------------------------------- building
 
     def is_itself(self, value: Any) -> bool:
-        """Whether what a name stands for is this function, whatever compiles it."""
+        """Return whether a value is this function, compiled by Numba or by ampi or plain."""
         function = _called_function(value)
         return function is not None and function.__code__ is self.function.__code__
 
@@ -263,7 +263,7 @@ class _Builder:
             self.roots[statement.target.name] = self.roots.get(statement.array.name, statement.array.name)
 
     def is_of_list(self, array: ir.Var) -> bool:
-        """Whether an array is (a part of) what a list among the arguments holds."""
+        """Return whether an array is an item of a list among the arguments, or a part of one."""
         return self.roots.get(array.name, array.name) in self.list_arguments
 
     def sub_block(self, build: Callable[[], Any]) -> tuple[tuple[ir.Stmt, ...], Any]:
@@ -281,7 +281,7 @@ class _Builder:
         return target
 
     def is_lasting(self, name: str) -> bool:
-        """Whether a scalar keeps its value as long as what is made of it is used."""
+        """Return whether a scalar keeps its value while expressions that read it are in use."""
         return name in self.lasting or self.webs.definitions.get(name, 1) == 1
 
     def lowest(self, var: ir.Var) -> int | None:
@@ -372,7 +372,7 @@ class _Builder:
         return values
 
     def may_change(self, value: ir.Expr, position: int) -> bool:
-        """Whether the statements from here on may change an operand: an element, or a variable that ``:=`` assigns."""
+        """Return whether later statements may change an operand: an element, or a variable that ``:=`` assigns."""
         nodes = list(ir.walk(value))
         if any(isinstance(n, ir.Load) for n in nodes):
             return True
@@ -381,7 +381,7 @@ class _Builder:
         return any(n.name in assigned for n in scalars)
 
     def writes(self, position: int) -> bool:
-        """Whether the statements from here on write into an array that they do not make themselves."""
+        """Return whether later statements write into an array that they do not create."""
         nodes = list(ir.walk(tuple(self.block[position:])))
         own = {n.target.name for n in nodes if isinstance(n, ir.Alloc)}
         kinds = (ir.Store, ir.Accumulate, ir.Elementwise)
@@ -520,7 +520,7 @@ class _Builder:
         return self.callees[key]
 
     def recursion(self, function: Any) -> tuple[str, str]:
-        """What is said where functions call one another in a circle."""
+        """The error message for functions that call each other in a circle."""
         if self.is_itself(function) or function.__code__ is self.function.__code__:
             return f"'{function.__name__}' calls itself by another name", f"call it as {function.__name__}(...)"
         problem = f"'{function.__name__}' and '{self.source.name}' call one another"

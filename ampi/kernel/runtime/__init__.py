@@ -1,1 +1,1 @@
-"""What compiled code needs while it runs, and where it is kept."""
+"""Support for compiled code at run time: cache, threads, special functions."""

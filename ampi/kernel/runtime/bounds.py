@@ -33,8 +33,8 @@ class OutOfBounds(IndexError):
 
 
 def are_checked(options: dict[str, Any]) -> bool:
-    """Whether kernels with these options of ``numba.njit`` check indices: ``AMPI_CHECK=full`` asks for it, else
-    ``NUMBA_BOUNDSCHECK``, else ``boundscheck=True``."""
+    """Return whether kernels with these options of ``numba.njit`` check indices: by ``AMPI_CHECK=full``, else by
+    ``NUMBA_BOUNDSCHECK``, else by ``boundscheck=True``."""
     if checks.is_full():
         return True
     return bool(options.get("boundscheck") if config.BOUNDSCHECK is None else config.BOUNDSCHECK)

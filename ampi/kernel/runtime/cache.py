@@ -49,14 +49,14 @@ from ampi.kernel.runtime.scipy_names import name_in_scipy
 from ampi.tape.recording import had_tasks
 
 _GENERATED = "ampi_generated_"
-"""How the names of generated modules begin."""
+"""The prefix of the names of generated modules."""
 
 # --------------------------------------------------------------------------------------------------- fingerprints
 
 
 @functools.cache
 def versions() -> str:
-    """What compiled code depends on besides its source and `settings`: this package, Python, Numba, NumPy."""
+    """The versions in the cache key: this package's differentiator, Python, Numba, NumPy."""
     digest = hashlib.sha256()
     root = Path(__file__).parents[2]
     for part in sorted([*(root / "kernel").rglob("*.py"), *(root / "partials").rglob("*.py")]):  # the differentiator
@@ -80,7 +80,7 @@ WITHOUT_EFFECT = frozenset(
 
 
 def settings() -> Any:
-    """What of Numba's and ampi's settings changes compiled code, as they are now, and the processor that it is for.
+    """The settings of Numba and ampi that change compiled code, and the processor.
 
     What ``AMPI_WITHOUT`` switches off belongs to the kernels (`Kernel.identity`).
     """
@@ -110,7 +110,7 @@ def fingerprint(*parts: Any) -> str:
 
 
 def identity(function: Any, options: Any = None, placed: bool | None = None) -> Any:
-    """What a function compiles to depends on: its code, the constants and kernels it names, and their code.
+    """The part of the cache key for a function: its code, the constants and kernels it names, and their code.
 
     Exceptions say the file and the line that they come from, so where all this stands belongs to what can raise one
     (``placed=None``).  Compiled code of the rest serves wherever it stands: in copies of a script, in cells of a
@@ -122,7 +122,7 @@ def identity(function: Any, options: Any = None, placed: bool | None = None) -> 
 
 
 def _raises(code: python_types.CodeType) -> bool:
-    """Whether it has a statement ``raise`` or ``assert`` (other exceptions of compiled code do not say where)."""
+    """Return whether code has a ``raise`` or ``assert`` statement (other exceptions of compiled code have no line)."""
     return dis.opmap["RAISE_VARARGS"] in code.co_code[::2]
 
 
@@ -208,7 +208,7 @@ class _Identity:
         return getattr(value, "__module__", ""), getattr(value, "__qualname__", type(value).__qualname__)
 
     def of_loops(self, value: Any) -> Any:
-        """What ``@stencil``, ``@vectorize`` and ``@guvectorize`` make of a function."""
+        """The cache key of an object that ``@stencil``, ``@vectorize`` or ``@guvectorize`` made of a function."""
         if isinstance(value, StencilFunc):
             return self.of_function(value.kernel_ir.func_id.func, None), sorted(map(repr, value.options.items()))
         if isinstance(value, DUFunc):
@@ -318,7 +318,7 @@ def _environment(name: str, constants: list[Any]) -> Environment:
 
 
 class CompiledCache(caching.FunctionCache):
-    """What Numba asks for the compiled code of one function: a file of ours for each signature.
+    """Numba's cache of one function: a file of ampi's for each signature.
 
     ``name`` must identify the code and everything that it depends on.  (Numba's own files, which share an index that
     any process may change, could give one signature the code of another.)
@@ -347,7 +347,7 @@ class CompiledCache(caching.FunctionCache):
             path.unlink(missing_ok=True)
 
     def holds(self, sig: Any) -> bool:
-        """Whether the compiled code for a signature is there, and as it was written."""
+        """Return whether the compiled code for a signature exists, undamaged."""
         path = self.path(sig)
         content = None if self.each_its_own else read(path)
         if content is None:
@@ -381,7 +381,7 @@ class CompiledCache(caching.FunctionCache):
             write(self.path(sig), content)
 
     def is_own(self, sig: Any) -> bool:
-        """Whether each process has to compile this signature for itself."""
+        """Return whether each process has to compile this signature itself."""
         return self.each_its_own or read(self.path(sig).with_suffix(".own")) is not None
 
     def know_classes(self, sig: Any) -> None:
@@ -392,7 +392,7 @@ class CompiledCache(caching.FunctionCache):
 
 
 def calls_itself(function: Any) -> bool:
-    """Whether a function names what it is called by itself."""
+    """Return whether a function refers to itself."""
     return any(
         getattr(getattr(value, "py_func", None), "__code__", None) is function.__code__
         for _, value in _Identity.free(function)
@@ -400,7 +400,7 @@ def calls_itself(function: Any) -> bool:
 
 
 def _has_address_of_itself(library: Any) -> bool:
-    """Whether a function in compiled code calls itself with arguments of other types.  Numba does so by an address,
+    """Return whether a function in compiled code calls itself with arguments of other types.  Numba uses an address,
     which it gives to a name when it has compiled both; loaded code has none (the process ends)."""
     return any(RuntimeLinker.PREFIX in v.name for v in library._final_module.global_variables)
 

@@ -17,7 +17,7 @@ from numba.core import fastmathpass
 
 @contextlib.contextmanager
 def vectorised_extremes() -> Iterator[None]:
-    """What Numba compiles inside has its extremes marked as fast where the arithmetic is.
+    """A context in which Numba marks ``min`` and ``max`` as fast where the arithmetic is.
 
     To be used while Numba's lock for compilation is held.
     """

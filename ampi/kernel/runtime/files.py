@@ -133,7 +133,7 @@ def check_parents(path: Path) -> None:
 
 @functools.cache
 def _is_alone_in(group: int) -> bool:
-    """Whether this is the group that many systems make for each user, with nobody else in it."""
+    """Return whether this is a user's private group, without other members."""
     import grp
     import pwd
 
@@ -203,7 +203,7 @@ def write(path: Path, content: str | bytes) -> bool:
 
 
 def read(path: Path) -> bytes | None:
-    """What was written into a file; None if it is not there, or, with a warning, if it is not as it was written."""
+    """The contents of a file; None if it is missing or, with a warning, damaged."""
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     except (FileNotFoundError, NotADirectoryError):

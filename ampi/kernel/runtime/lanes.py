@@ -178,7 +178,7 @@ def inverse(typing_context: Any, a: Any) -> Any:
 
 @intrinsic
 def any_of(typing_context: Any, a: Any) -> Any:
-    """Whether a condition holds in any direction."""
+    """Return whether a condition holds in any direction."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         bits = llvm.IntType(a.count)

@@ -30,7 +30,7 @@ from numba.core.ir_utils import GuardException, get_definition, guard
 
 @contextlib.contextmanager
 def whole_lists(lost: list[str] | None = None) -> Iterator[None]:
-    """What Numba compiles inside has all elements of lists in arrays of them.
+    """A context in which Numba's arrays of lists hold all elements of the lists.
 
     To be used while Numba's lock for compilation is held.  With ``lost``, which receives their names, the lists are cut
     short.
@@ -79,7 +79,7 @@ def _list_behind(func_ir: Any, loop: Any) -> Any:
 
 
 def _is_touched_once(func_ir: Any, loop: Any, variable: Any) -> bool:
-    """Whether a list is made empty, appended to in one place of a loop, and made an array once."""
+    """Return whether a list starts empty, is appended to in one place of a loop, and becomes an array once."""
     made = _definition(func_ir, variable)
     if made is None:
         return False

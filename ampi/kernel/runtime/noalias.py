@@ -87,7 +87,7 @@ class SeparateArrays(InRange):
 
 
 def are_separate(ranges: Sequence[tuple[int, int] | None], arrays: Sequence[np.ndarray]) -> bool:
-    """Whether no two arrays share an element; ``ranges`` are first and last byte, None for what is to be left out."""
+    """Return whether no two arrays share an element; ``ranges`` has first and last byte, None for what to skip."""
     found = sorted((r[0], r[1], k) for k, r in enumerate(ranges) if r is not None and r[0] < r[1])
     reach = -1
     for place, (low, high, k) in enumerate(found):

@@ -17,7 +17,7 @@ _FOUND: dict[Any, Callable[..., Any]] = {}  # keeps them alive: parsed functions
 
 
 def is_plain(function: Any) -> bool:
-    """Whether it is a Python function of somebody else's."""
+    """Return whether this is a Python function of another package."""
     return inspect.isfunction(function) and (function.__module__ or "").partition(".")[0] not in KNOWN
 
 
@@ -33,7 +33,7 @@ def declared_overloads(function: Any) -> Iterator[Callable[..., Any]]:
 
 
 def implementation(function: Any, positional: list[types.Type], keywords: dict[str, types.Type]) -> Any:
-    """What is compiled for a call with arguments of these types; None if nothing was declared for them."""
+    """The overload for arguments of these types; None if none was declared."""
     key = (function, tuple(positional), tuple(sorted(keywords.items())))
     if key not in _FOUND:
         for overload in declared_overloads(function):

@@ -31,7 +31,7 @@ def _always() -> bool:
 
 
 shows: Callable[[], bool] = _always
-"""Whether this process says it: `show_where`."""
+"""True if this process reports progress (see `show_where`)."""
 
 
 def show_where(condition: Callable[[], bool]) -> None:
@@ -80,7 +80,7 @@ def counted() -> Iterator[None]:
 
 
 def seconds() -> float:
-    """How long this process has compiled, waited for others that compile the same, and loaded what is kept."""
+    """The time this process has spent compiling, waiting for other processes, and loading compiled code."""
     return _seconds
 
 

@@ -44,12 +44,12 @@ _PARTS: dict[Any, str] = {
     arrayobj: "load_item store_item fix_integer_index",
     cgutils: "get_item_pointer2 unpack_tuple",
 }
-"""What is taken from Numba."""
+"""The parts of Numba that are replaced."""
 
 
 @contextlib.contextmanager
 def quick_compilation() -> Iterator[None]:
-    """What Numba compiles inside is compiled by what stands below, unless this is a version that has other parts.
+    """A context in which Numba compiles with the functions below, unless this version has other parts.
 
     To be used while Numba's lock for compilation is held.
     """
@@ -279,7 +279,7 @@ def _writing(numbas: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_element(lower: Any, array: Any, kind: Any, given: Any) -> bool:
-    """Whether an index of this kind is one of an element, that nothing has to be asked about."""
+    """Return whether an index of this type selects one element, without further checks."""
     if type(array) is not types.Array or given != array or lower.context.enable_boundscheck:
         return False
     indices = tuple(kind) if isinstance(kind, types.BaseTuple) else (kind,)

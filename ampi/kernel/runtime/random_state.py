@@ -50,7 +50,7 @@ class Generators:
             generator.bit_generator.state = state
 
     def are_here(self) -> bool:
-        """Whether the generators are in this state now."""
+        """Return whether the generators are in this state now."""
         states = [g.bit_generator.state for g in self.others]
         return _is_same(self.own, _taken()) and all(map(_is_same, self._states, states))
 

@@ -40,7 +40,7 @@ ARITY = {
     ),
     "hyp2f1": 4,
 }
-"""How many arguments SciPy's functions of real numbers take."""
+"""The number of arguments of SciPy's functions of real numbers."""
 _PREFIX = "ampi_scipy_"  # of the linker's names
 _FUSED = ("__pyx_fuse_1_1", "__pyx_fuse_0_1", "__pyx_fuse_1", "__pyx_fuse_0", "")
 

@@ -1,4 +1,4 @@
-"""Which function of ``scipy.special`` something is that Numba calls: a ufunc, or an object that gives an address."""
+"""Names in ``scipy.special`` of functions that Numba calls: ufuncs, or objects with an address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What derivative programs call when they run a loop on several threads.
+"""Parallel loops of derivative programs: the choice of a form, and its execution.
 
 A loop whose iterations meet in elements that they add to has four ways to run, and `choose` takes the quickest:
 
@@ -127,7 +127,7 @@ def estimates(
     near: bool,
     costs: Any,
 ) -> dict[int, float]:
-    """What `choose` compares, in nanoseconds: the estimated time of each form that is safe."""
+    """The estimated time of each form that is safe, in nanoseconds, for `choose`."""
     operation, launch, own, atomic = costs
     alone = trips * work * operation
     found = {ALONE: alone}
@@ -152,8 +152,8 @@ def piece(start, stop, part, parts):
 
 @njit(parallel=ONLY_PRANGE)
 def blocks_are_apart(index, rows, first, last, own, low, high, start, stop, blocks):
-    """Whether blocks of iterations of even number touch different elements, and those of odd number: see `ir.Reach`.
-    ``index`` is the flattened array of so many rows."""
+    """Return whether even blocks of iterations touch different elements, and odd blocks as well: see `ir.Reach`.
+    ``index`` is the flattened array of ``rows`` rows."""
     if stop - start < 2 * blocks or start + first < 0 or stop + last > rows or index.size < rows:
         return False
     lowest, highest = np.empty(blocks, np.int64), np.empty(blocks, np.int64)
@@ -308,13 +308,13 @@ def _atomic(typing: Any, array: Any, index: Any, value: Any) -> Any:
 
 
 class Distinct:
-    """Which index arrays name no element twice.  An answer is kept for as long as the array holds the same numbers."""
+    """Index arrays without duplicates.  An answer is kept while the array holds the same numbers."""
 
     def __init__(self) -> None:
         self.known: dict[Any, tuple[int, bool]] = {}
 
     def __call__(self, array: np.ndarray) -> bool:
-        """Whether all elements of an array of integers differ and none is negative."""
+        """Return whether the elements of an array of integers are distinct and not negative."""
         place = array.__array_interface__["data"][0], array.shape, array.strides, array.dtype
         known = self.known.get(place)
         if known is not None and not known[1]:
@@ -391,7 +391,7 @@ _mixed_part = njit(_mixed)
 
 
 def costs() -> tuple[float, ...]:
-    """What things cost on this machine, in nanoseconds (see `NAMES`): measured once and kept in the cache folder."""
+    """Costs of operations on this machine, in nanoseconds (see `NAMES`), measured once and kept in the cache folder."""
     path = files.folder() / f"costs_{cache.fingerprint(cache.processor())}.json"
     text = files.read(path)
     if text is None:

@@ -54,7 +54,7 @@ def around(builder: Any, node: ast.Call, a: Any, decimals: Any = None, out: Any 
 def nan_to_num(
     builder: Any, node: ast.Call, x: Any, copy: Any = None, nan: Any = None, posinf: Any = None, neginf: Any = None
 ) -> Any:
-    """Other numbers in the place of what is no number, or infinite."""
+    """The array with NaN and infinities replaced by other numbers."""
     if not (is_none(copy) or getattr(copy, "value", False)):
         builder.fail(node, "np.nan_to_num without a copy", "write x[:] = np.nan_to_num(x)")
     dtype = x.type.dtype if is_array(x) else x.type

@@ -64,7 +64,7 @@ def lookup(function: Any) -> Handler | None:
 
 
 def is_of_arrays(handler: Handler, values: list[Any]) -> bool:
-    """Whether a call is one of arrays, and not of numbers."""
+    """Return whether a rule applies to a call: to arrays, or to anything."""
     return handler in OF_ANYTHING or any(is_array(a) for v in values for a in (v, *getattr(v, "items", ())))
 
 
@@ -516,7 +516,7 @@ def arange(builder: Any, node: ast.Call, start: Any, stop: Any = None, step: Any
 
 
 def trips(start: ir.Expr, stop: ir.Expr, step: ir.Expr) -> ir.Expr:
-    """How many numbers there are from one on before another."""
+    """The length of ``range(start, stop, step)``."""
     up, down = index_algebra.sub(stop, start), index_algebra.sub(start, stop)
     if isinstance(step, ir.Const):
         size = abs(step.value)

@@ -52,7 +52,7 @@ def nested(builder: Any, node: ast.AST, value: Value) -> tuple[tuple[int, ...], 
 
 
 def called(node: Any) -> str:
-    """What takes the sequence."""
+    """The name of the function that takes a sequence, for error messages."""
     return ast.unparse(node.func) if isinstance(node, ast.Call) else "a list whose elements are assigned"
 
 

@@ -96,7 +96,7 @@ def arrays_of(records: Records) -> Iterator[Any]:
 
 
 def as_result(records: Records) -> Group:
-    """What stands for it among the results of a function."""
+    """A structured array as a result of a function: its fields."""
     items = tuple(as_result(v) if isinstance(v, Records) else v for v in records.items)
     return Group(items, record_class(records.type))
 

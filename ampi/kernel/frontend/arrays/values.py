@@ -68,7 +68,7 @@ class Place:
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value of the parser is an array: one with a name, or an expression."""
+    """Return whether a value is an array, named or an expression."""
     return isinstance(value, Lazy) or (isinstance(value, ir.Var) and inference.is_array(value.type))
 
 
@@ -174,7 +174,7 @@ def stretched(builder: Any, node: ast.AST, operands: tuple[Any, ...]) -> tuple[A
 
 
 def _is_narrow(builder: Any, size: ir.Expr) -> bool:
-    """Whether a size is that of a slice of one element."""
+    """Return whether a size is that of a slice of one element."""
     while isinstance(size, ir.Size) and size not in builder.narrow:
         known = builder.extents.get(size.array.name)
         if known is None or known[size.axis] == size:
@@ -207,7 +207,7 @@ def operation(builder: Any, node: ast.AST, function: Any, make: Callable[..., ir
 
 
 def result_type(builder: Any, node: ast.AST, function: Any, *operands: Any) -> types.Type:
-    """What Numba says the type of a result is."""
+    """Numba's type of a result."""
     given = tuple(v.type for v in operands)
     type_ = inference.result_type(function, given)
     if type_ is None:
@@ -285,7 +285,7 @@ def part(builder: Any, node: ast.AST, array: ir.Var, items: list[Any], hint: str
 
 
 def is_simple(items: list[Any]) -> bool:
-    """Whether an index has nothing but integers."""
+    """Return whether an index consists of integers only."""
     return all(isinstance(v, ir.Expr) and inference.is_scalar(v.type) for v in items)
 
 
@@ -296,7 +296,7 @@ def without_idle_ellipsis(array: ir.Var, items: list[Any]) -> list[Any]:
 
 
 def place(builder: Any, node: ast.AST, array: ir.Var, items: list[Any]) -> Place:
-    """What an index means."""
+    """The place in an array that an index selects."""
     items = completed(builder, node, array, items)
     type_ = inference.part(array.type, tuple(map(_item_type, items)))
     if type_ is None or not inference.is_array(type_):
@@ -429,7 +429,7 @@ def _range(builder: Any, node: ast.AST, item: Range, size: ir.Expr) -> tuple[ir.
 
 
 def _is_of_one(item: Range) -> bool:
-    """Whether a slice has one element, or none where the array ends before: ``0:1``, ``-1:``."""
+    """Return whether a slice has at most one element: ``0:1``, ``-1:``."""
     bounds = [0 if b is None else getattr(b, "value", None) for b in (item.lower, item.upper)]
     if item.step is not None or None in bounds:
         return False
@@ -507,7 +507,7 @@ def assign(builder: Any, node: ast.AST, place: Place, value: Any) -> None:
 
 
 def is_mask(array: ir.Var, items: list[Any]) -> bool:
-    """Whether an index of a vector is a vector of truth values."""
+    """Return whether an index of a vector is a boolean mask."""
     if len(items) != 1 or not is_array(items[0]) or array.type.ndim != 1:
         return False
     return isinstance(items[0].type.dtype, types.Boolean) and items[0].type.ndim == 1

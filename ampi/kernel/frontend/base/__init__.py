@@ -1,1 +1,1 @@
-"""What all rooms of the frontend build on: values of expressions, sources, names outside of functions, refusals."""
+"""Values of expressions, sources, globals and error messages, for all rooms of the frontend."""

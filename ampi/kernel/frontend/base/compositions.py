@@ -91,7 +91,7 @@ def is_composed(function: Any) -> bool:
 
 
 def lookup(function: Any, arguments: list[Any]) -> Callable[..., Any] | None:
-    """What writes a call of a function with these arguments, if they are numbers and it is one of these."""
+    """The function that composes a call from intrinsics; None if it is not in the table, or not of numbers."""
     if not all(isinstance(a, ir.Expr) and inference.is_scalar(a.type) for a in arguments):
         return None
     try:

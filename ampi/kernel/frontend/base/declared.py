@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Declared:
-    """What is declared for one function.
+    """The declarations of one function: types of its arguments, results and variables.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class Declared:
         raise TypeError(f"{name}(): no signature for arguments of types ({given}); there are {taken}")
 
     def conversions(self, name: str, given: tuple[types.Type, ...]) -> tuple[np.dtype | None, ...]:
-        """What the numbers among the arguments of a call are converted to; None where nothing is."""
+        """The types to which a call's numbers are converted; None without a conversion."""
         from numba import types
         from numba.np.numpy_support import as_dtype
 
@@ -87,7 +87,7 @@ def present(types_: tuple[types.Type, ...]) -> tuple[types.Type, ...]:
 
 
 def names_code(type_: types.Type) -> bool:
-    """Whether what is done depends on which string or function is given, which its type does not say."""
+    """Return whether compiled code depends on an argument of this type by value (a string, a function)."""
     from numba import types
 
     return isinstance(type_, (types.UnicodeType, types.FunctionType))
@@ -105,7 +105,7 @@ def _present(given: types.Type, taken: types.Type) -> types.Type:
 
 
 def _rank(given: tuple[types.Type, ...], taken: tuple[types.Type, ...]) -> tuple[int, ...] | None:
-    """How much is converted, worst first, as tuples that can be compared; None if something cannot be."""
+    """The cost of the conversions, most expensive first, for comparison; None if one is impossible."""
     from numba.core.registry import cpu_target
 
     if len(given) != len(taken):
@@ -115,7 +115,7 @@ def _rank(given: tuple[types.Type, ...], taken: tuple[types.Type, ...]) -> tuple
 
 
 def is_signature(value: Any) -> bool:
-    """Whether a decorator is given types in the place of a function."""
+    """Return whether a decorator is given types instead of a function."""
     if isinstance(value, (str, list, tuple)):
         return True
     module = type(value).__module__
@@ -144,7 +144,7 @@ def with_types(function: Callable[..., Any], signature: Any, locals: Mapping[str
 
 
 def declared(function: Any) -> Declared | None:
-    """What `with_types` noted."""
+    """The declaration that `with_types` made."""
     return getattr(function, "__ampi_types__", None)
 
 

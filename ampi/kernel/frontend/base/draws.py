@@ -24,7 +24,7 @@ from ampi.kernel.frontend.base.values import Static, Value
 from ampi.kernel.ir.index_algebra import INT, ONE
 
 METHODS: dict[str, Callable[..., Any]] = {}
-"""What the methods of random generators do; `random_generators` enters it."""
+"""The rules of methods of random generators; ``random.generators`` enters them."""
 ON_THREADS = "draw them before the loop, in an array: np.random.random(n)"
 
 

@@ -37,7 +37,7 @@ def free_names(function: Any) -> dict[str, Any]:
 
 
 def is_prange(node: ast.expr, known: dict[str, Any], local_names: Collection[str]) -> bool:
-    """Whether an expression is a call of ``numba.prange``, whatever it is called here."""
+    """Return whether an expression is a call of ``numba.prange``, under any name."""
     if not isinstance(node, ast.Call):
         return False
     function, path = node.func, []
@@ -68,7 +68,7 @@ def value_of(builder: Any, node: ast.AST, name: str, value: Any) -> Value:
 
 
 def without_derivatives(builder: Any, node: ast.AST, name: str, value: TrackedArray) -> Any:
-    """What a global or closure variable of ours is as a constant."""
+    """The constant value of a global or closure variable that is a tracked array or scalar."""
     if would_be_lost(value):
         builder.fail(
             node, f"the global variable '{name}' carries derivatives, and is a constant here", "pass it as an argument"

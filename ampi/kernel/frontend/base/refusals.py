@@ -1,4 +1,4 @@
-"""What is said of parts of Python that kernels do not have."""
+"""Error messages for parts of Python that kernels do not support."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ _OTHERS = (
 
 
 def instead_of(function: str) -> str:
-    """What to write where a function is not known."""
+    """The advice for a function that is not known."""
     if function in _INSTEAD:
         return _INSTEAD[function]
     return next((text for name, text in _INSTEAD.items() if name.endswith(".") and function.startswith(name)), _OTHERS)
@@ -115,6 +115,6 @@ _ARGUMENTS = {
 
 
 def instead_of_argument(type_: types.Type) -> str:
-    """What to pass where a kernel does not take a type."""
+    """The advice for an argument of a type that kernels do not take."""
     known = "kernels take bools, integers, floats, complex numbers, arrays of them, and (named) tuples of these"
     return next((text for kinds, text in _ARGUMENTS.items() if isinstance(type_, kinds)), known)

@@ -1,4 +1,4 @@
-"""What expressions and names stand for while a kernel is parsed, and the structure of these values.
+"""Values of expressions and names while a kernel is parsed, and their structure.
 
 An expression is a *value*: an ``ir.Expr`` (a scalar, or a ``Var`` of array type), a ``Lazy`` (an array that is an
 expression), a ``Group`` (a tuple of values) or a ``Static`` (something known now: a module, function, kernel, dtype,
@@ -40,7 +40,7 @@ Slice = namedtuple("Slice", "start stop step")  # what a ``Group`` for a slice o
 
 
 Maybe = namedtuple("Maybe", "there number")
-"""What a ``Group`` for a result that is a number or None is of."""
+"""The class of a ``Group`` for a result that is a number or None."""
 
 
 def is_maybe(value: Any) -> bool:
@@ -48,7 +48,7 @@ def is_maybe(value: Any) -> bool:
 
 
 class Listed:
-    """What a ``Group`` for a list of tuples is of: it holds the arrays of their first, second, ... items."""
+    """The class of a ``Group`` for a list of tuples: the arrays of their first, second, ... items."""
 
     width: int
 
@@ -61,7 +61,7 @@ def list_class(width: int) -> Any:
 
 
 class Recorded:
-    """What a ``Group`` for a structured array among results is of: it holds the arrays of the fields."""
+    """The class of a ``Group`` for a structured array among results: the arrays of its fields."""
 
     type: types.Array
 
@@ -74,23 +74,23 @@ def record_class(type_: types.Array) -> Any:
 
 
 class ArraysOfList(namedtuple("ArraysOfList", "elements starts")):
-    """What a ``Group`` for a list of vectors among the arguments is of: it holds the elements of all of them, one after
-    the other, and where each begins (and the last one ends)."""
+    """The class of a ``Group`` for a list of vectors among the arguments: the elements of all vectors, concatenated,
+    and the offsets at which each begins (and the last one ends)."""
 
 
 def is_list_of_arrays(value: Any) -> bool:
-    """Whether a value is a list of vectors."""
+    """Return whether a value is a list of vectors."""
     return isinstance(value, Group) and value.cls is ArraysOfList
 
 
 def is_listed(value: Any) -> bool:
-    """Whether a value is a list of tuples: a ``Group`` of the columns."""
+    """Return whether a value is a list of tuples: a ``Group`` of the columns."""
     return isinstance(value, Group) and value.cls is not None and issubclass(value.cls, Listed)
 
 
 @dataclass(frozen=True)
 class Items:
-    """What a loop goes through by number: ``item(k)`` for k from 0 to ``length``.
+    """Numbered items of a loop: ``item(k)`` for k from 0 to ``length``.
 
     If it is a grid, there is one number for each axis of ``shape``: ``at(numbers)``.
     """
@@ -110,7 +110,7 @@ class Flat:
 
 @dataclass(frozen=True)
 class Named:
-    """What a local name stands for when it is no scalar variable: another name for ``var``."""
+    """A local name that is not a scalar variable: an alias of ``var``."""
 
     var: ir.Var
 

@@ -124,7 +124,7 @@ def kept(builder: Any, value: ir.Expr) -> ir.Expr:
 
 
 def steady(builder: Any, value: Value) -> Value:
-    """What a loop goes through as it is when the loop begins, whatever is assigned in there."""
+    """The items of a loop as they are when it begins, whatever its body assigns."""
 
     def saved(leaf: Value) -> Value:
         if isinstance(leaf, Records):
@@ -140,7 +140,7 @@ def steady(builder: Any, value: Value) -> Value:
 
 
 def depends(builder: Any, value: ir.Expr, names: set[str]) -> bool:
-    """Whether assigning to these variables or to elements of these arrays could change ``value``."""
+    """Return whether assignments to these variables or elements of these arrays could change ``value``."""
     return any(isinstance(n, ir.Load) or (isinstance(n, ir.Var) and n.name in names) for n in ir.walk(value))
 
 

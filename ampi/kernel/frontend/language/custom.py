@@ -35,7 +35,7 @@ class custom_jvp:
     decorated or not; a call of `f` inside of it is the plain function.  Arrays of the caller that `f` overwrites must
     be part of its result; the tangent overwrites them, and their tangents, in the same way.
 
-    Tangent programs of kernels that call `f` (`Kernel.tangent_source`) put the tangent in the place of the call.
+    Tangent programs of kernels that call `f` (`Kernel.tangent_source`) replace the call by the tangent.
     Adjoints take its transpose, for which it must be linear in the tangents as it is written: sums of tangents, times
     and divided by other values, in loops and branches that do not depend on tangents.  So a fixed point is
     differentiated by the equation that it solves, and a linear system by another one, and not step by step.

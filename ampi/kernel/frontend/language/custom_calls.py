@@ -41,7 +41,7 @@ SEE = "see ampi.custom_jvp"
 
 
 def is_inside(rule: Given, callers: tuple[Any, ...]) -> bool:
-    """Whether a call stands in the rule's own functions, where it is the plain function."""
+    """Return whether a call is inside the rule's own functions, where it calls the plain function."""
     own = [function_of(f).__code__ for f in _functions(rule) if f is not None]
     return any(code is known for code, _ in callers for known in own)
 
@@ -183,7 +183,7 @@ def _kept(builder: Any, value: ir.Expr) -> ir.Expr:
 
 
 def _carrier(value: ir.Expr) -> Any:
-    """What stands for the derivative of a value where types are asked for."""
+    """A placeholder for the derivative of a value while types are inferred."""
     if not is_differentiable(value.type):
         return Static(None)
     type_ = value.type.copy(layout="C", readonly=False) if inference.is_array(value.type) else value.type

@@ -57,7 +57,7 @@ def call(builder: Any, node: ast.Call, function: _Intrinsic) -> ir.Expr:
 
 @functools.cache
 def multiplies_and_adds(function: _Intrinsic) -> bool:
-    """Whether a function of three numbers gives ``x * y + z``, rounded once: tried, where it makes a difference."""
+    """Return whether a function of three numbers is a fused ``x * y + z``: tried where rounding differs."""
     try:
         call = numba.njit(lambda x, y, z: function(x, y, z))
         drawn = random.Random(1)

@@ -141,7 +141,7 @@ def note_parts(builder: Any, start: int) -> None:
 
 
 def direct(value: ir.Expr) -> bool:
-    """Whether the callee may use the caller's expression itself, however often."""
+    """Return whether the callee may use the caller's expression directly, any number of times."""
     return isinstance(value, (ir.Var, ir.Const))
 
 

@@ -55,8 +55,8 @@ CASTS: tuple[Any, ...] = (
 OF_A_NUMBER = (np.sum, np.prod, np.mean, np.max, np.min, np.nanmax, np.nanmin, np.any, np.all)  # itself, or its truth
 ALLOCATIONS = (np.empty, np.zeros, np.ones, np.full, np.empty_like, np.zeros_like, np.ones_like, np.full_like)
 AUTHORED: dict[type, Callable[..., Any]] = {}
-"""What parses calls of functions whose derivatives their author writes, by the types of these; `custom_calls` enters
-it.  It gives None where the call is one of the plain function."""
+"""Parsers of calls of functions with custom derivatives, by the types of these; `custom_calls` enters them.  A parser
+returns None if the call is one of the plain function."""
 _PARAMETER = inspect.Parameter
 _SIGNATURES = {
     "empty": "shape dtype",
@@ -177,7 +177,7 @@ def slice_object(builder: Any, node: ast.Call) -> Group:
 
 
 def overloaded(builder: Any, node: ast.Call, function: Any, values: list[Value], keywords: dict[str, Value]) -> Any:
-    """What an extension of Numba's says is compiled for a plain function; None if there is none."""
+    """The overload that a Numba extension declares for a plain function; None if there is none."""
 
     def type_of(value: Value) -> types.Type:
         found = builder.type_of(node, value)
@@ -202,7 +202,7 @@ SPECIAL: tuple[Any, ...] = (
 
 
 def is_known(function: Any) -> bool:
-    """Whether calls of a function are understood, for some arguments."""
+    """Return whether calls of a function can be parsed, for some arguments."""
     if _is_one_of(function, CASTS) or _is_one_of(function, SPECIAL) or intrinsics.lookup(function) is not None:
         return True
     is_plain = inspect.isfunction(function) and (function.__module__ or "").partition(".")[0] not in ("numpy", "numba")

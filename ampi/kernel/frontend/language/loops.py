@@ -52,7 +52,7 @@ def for_statement(builder: Any, node: ast.For) -> None:
 
 
 def leaves_by_break(body: list[ast.stmt]) -> bool:
-    """Whether a loop with this body is left by a ``break``."""
+    """Return whether a loop with this body may end by ``break``."""
     inside = [s for s in body if not isinstance(s, (ast.For, ast.While))]
     return any(
         isinstance(s, ast.Break) or (isinstance(s, ast.If) and leaves_by_break([*s.body, *s.orelse])) for s in inside
@@ -101,14 +101,14 @@ def function_called(builder: Any, node: ast.expr) -> Any:
 
 
 def is_outside(builder: Any, node: ast.expr) -> bool:
-    """Whether a (dotted) name does not start at a local variable."""
+    """Return whether a (dotted) name does not begin with a local variable."""
     while isinstance(node, ast.Attribute):
         node = node.value
     return isinstance(node, ast.Name) and node.id not in builder.webs.definitions
 
 
 def iterated(builder: Any, node: ast.expr) -> Group | Items:
-    """What a ``for`` goes through: a group of values known now, or numbered items."""
+    """The items of a ``for`` loop: a group of values known now, or numbered items."""
     called = function_called(builder, node)
     if called is range:
         return range_items(builder, node)
@@ -181,7 +181,7 @@ def enumerated(builder: Any, node: ast.Call) -> Group | Items:
 
 
 def numbered_from(shape: tuple[ir.Expr, ...], axes: tuple[ir.Expr, ...]) -> ir.Expr:
-    """Which place of a grid it is, in the order in which a loop goes through them."""
+    """The number of a grid point in the order of a loop over the grid."""
     place: ir.Expr = ir.Const(0, types.intp)
     for axis, size in zip(axes, shape, strict=True):
         place = index_algebra.add(index_algebra.mul(place, size), axis)

@@ -27,7 +27,7 @@ _UNARY = {function: kind for kind, (_, function) in UNARY.items()} | {operator.n
 
 
 def as_expression(function: Any, node: ast.Call) -> ast.expr | None:
-    """What a call of a function of ``operator`` stands for: ``operator.add(a, b)`` is ``a + b``."""
+    """The expression for a call of a function of ``operator``: ``a + b`` for ``operator.add(a, b)``."""
     if node.keywords or any(isinstance(a, ast.Starred) for a in node.args):
         return None
     try:

@@ -197,7 +197,7 @@ class _Writer:
         return list(dict.fromkeys(n.id for n in found if n.id in self.flags))
 
     def lost(self, loop: ast.stmt) -> set[str]:
-        """What may become None in a loop."""
+        """The names that may become None in a loop."""
         lost: set[str] = set()
         for s in ast.walk(loop):
             if isinstance(s, ast.Assign) and (_is_none(s.value) or isinstance(s.value, ast.Name)):

@@ -1,4 +1,4 @@
-"""Which scalars a parallel loop reduces into, and that it carries nothing else from one iteration to the next."""
+"""Reduction variables of parallel loops, and the check that iterations share nothing else."""
 
 from __future__ import annotations
 
@@ -79,5 +79,5 @@ def _operation(statement: ir.Assign) -> str | None:
 
 
 def names_in(body: tuple[ir.Stmt, ...]) -> Counter[str]:
-    """How often every variable occurs, as target or in an expression."""
+    """The number of occurrences of each variable, as a target or in an expression."""
     return Counter(n.name for n in ir.walk(body) if isinstance(n, ir.Var))

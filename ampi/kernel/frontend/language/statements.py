@@ -39,7 +39,7 @@ from ampi.kernel.ir.intrinsics import cast
 
 
 def _message(node: ast.expr) -> str:
-    """What a generated program gives an exception: constants as they are, of others the text."""
+    """The arguments of an exception in a generated program: constants, or the source text of others."""
     return ast.unparse(node if isinstance(node, ast.Constant) else ast.Constant(ast.unparse(node)))
 
 
@@ -63,7 +63,7 @@ def expression_statement(builder: Any, node: ast.Expr) -> None:
 
 
 def is_print(builder: Any, call: ast.Call) -> bool:
-    """Whether a call prints: that is left to the primal."""
+    """Return whether a call prints; only the primal does."""
     name = call.func
     is_global = isinstance(name, ast.Name) and name.id not in builder.webs.definitions
     return is_global and builder.value(name) == Static(print)

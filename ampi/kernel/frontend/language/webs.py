@@ -51,7 +51,7 @@ class _Loop:
 
 
 class _Flow:
-    """Which assignments reach which uses, over structured control flow."""
+    """Reaching definitions over structured control flow."""
 
     def __init__(self, definition: ast.FunctionDef, static_test: StaticTest, is_prange: Callable[[ast.expr], bool]):
         self.definition = definition
@@ -125,7 +125,7 @@ class _Flow:
         return self.written(node, self.read(node, env))
 
     def read(self, node: ast.AST, env: Environment) -> Environment:
-        """What reaches the uses in an expression or a simple statement; the assignments behind it, ``:=`` included."""
+        """Record the definitions that reach an expression or simple statement; return those after it, with ``:=``."""
         if not any(isinstance(n, ast.NamedExpr) for n in ast.walk(node)):
             for name in ast.walk(node):
                 if isinstance(name, ast.Name):

@@ -25,7 +25,7 @@ _THROUGH = (range, enumerate, zip, reversed)
 
 
 def draws(node: ast.AST, known: dict[str, Any]) -> bool:
-    """Whether an expression may draw random numbers."""
+    """Return whether an expression may draw random numbers."""
     return any(isinstance(n, ast.Call) and _may_draw(n.func, known) for n in ast.walk(node))
 
 
@@ -41,7 +41,7 @@ def _may_draw(function: ast.expr, known: dict[str, Any]) -> bool:
 
 
 def known_by(node: ast.expr, known: dict[str, Any]) -> Any:
-    """What a name or a path such as ``numba.typed.List`` stands for; None if that is not known."""
+    """The value of a name or of a path such as ``numba.typed.List``; None if it is not known."""
     if isinstance(node, ast.Attribute):
         return getattr(known_by(node.value, known), node.attr, None)
     return known.get(node.id) if isinstance(node, ast.Name) else getattr(node, "function", None)

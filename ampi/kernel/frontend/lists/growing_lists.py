@@ -157,7 +157,7 @@ class Growing:
         del inside[:number]
 
     def together(self, inside: list[ast.stmt]) -> tuple[int, ast.expr]:
-        """How many of the next statements have a room that is known before the first of them, and which."""
+        """The number of following statements whose room is known before the first one, and that room."""
         total: ast.expr = ast.Constant(0)
         written: set[str] = set()
         for number, statement in enumerate(inside):
@@ -173,7 +173,7 @@ class Growing:
 
 
 def _goes_through(items: ast.expr, name: str) -> bool:
-    """Whether a loop over this goes through the list, alone or with others."""
+    """Return whether a loop over this iterates over the list, alone or with others."""
     if isinstance(items, ast.Call) and name_of(items.func) in ("enumerate", "zip", "reversed"):
         return any(_goes_through(a, name) for a in items.args)
     return name_of(items) == name
@@ -262,8 +262,8 @@ class _Changing(ast.NodeTransformer):
         return before, [replace.visit(e) for e in expressions]
 
     def guard(self) -> list[ast.stmt]:
-        """What is done before something is added: the array is made longer, or, where the room was counted beforehand
-        (by another program, which may have been compiled otherwise), it is checked."""
+        """The statements before an item is added: they make the array longer or, where its room was counted
+        beforehand (by another program, which may have been compiled differently), check the room."""
         if self.list.grows:
             return [Longer(named(self.array), named(self.count))]
         if not self.list.counted:

@@ -1,4 +1,4 @@
-"""How long lists become (bounds on their lengths, and slices that count): see `growing_lists`."""
+"""Lengths of lists that grow: upper bounds, and program slices that count (see `growing_lists`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHANGES = {"append": 1, "extend": 1, "insert": 2, "pop": (0, 1), "clear": 0, "re
 
 
 def change(node: ast.AST, name: str) -> str | None:
-    """Which change of the list a call (or a statement that is one) makes."""
+    """The change of the list by a call (or by a statement that is one)."""
     call = node.value if isinstance(node, ast.Expr) else node
     if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and not call.keywords):
         return None
@@ -90,13 +90,13 @@ def loaded(node: ast.AST) -> set[str]:
 
 
 class Room:
-    """What statements add to the list ``name`` at most."""
+    """An upper bound of the number of items that statements add to the list ``name``."""
 
     def __init__(self, name: str):
         self.name = name
 
     def of(self, body: list[ast.stmt], assigned: set[str]) -> ast.expr | None:
-        """How much some statements, in loops that assign these names, add at most; None if it is not seen."""
+        """The bound for statements in loops that assign these names; None if there is none."""
         total: ast.expr | None = ast.Constant(0)
         for s in body:
             more: ast.expr | None = ast.Constant(0)
@@ -127,12 +127,12 @@ class Room:
         return total
 
     def shrinks(self, loop: ast.While) -> bool:
-        """Whether no iteration leaves more in the list than there was before."""
+        """Return whether no iteration leaves more items in the list than before."""
         effect = None if loop.orelse else _effect(loop.body, self.name)
         return effect is not None and effect[0] <= 0
 
     def length(self, items: ast.expr, assigned: set[str]) -> ast.expr | None:
-        """How many items a loop goes through, if that does not depend on these names or on the list."""
+        """The number of iterations of a loop, if it depends neither on these names nor on the list."""
         if is_display(items):
             return ast.Constant(len(items.elts))
         if isinstance(items, ast.ListComp) and len(items.generators) == 1:
@@ -143,7 +143,7 @@ class Room:
 
 
 def _effect(body: list[ast.stmt], name: str) -> tuple[int, int] | None:
-    """How much longer some statements leave a list at most, and how much longer it is meanwhile; None if it varies."""
+    """Bounds of a list's growth by some statements: at their end, and meanwhile; None if it varies."""
     net = peak = 0
     for s in body:
         if isinstance(s, (ast.Break, ast.Continue, ast.While, ast.For)) and (mentions(s, name) or not _is_loop(s)):
@@ -195,7 +195,7 @@ def _ends_early(node: ast.AST) -> bool:
 
 
 class _NotSeen(Exception):
-    """What decides how long the list becomes cannot be computed beforehand."""
+    """The length of the list cannot be computed beforehand."""
 
 
 class Counting:
@@ -315,7 +315,7 @@ class Counting:
         return [s]
 
     def is_pure(self, node: ast.AST) -> bool:
-        """Whether it may be computed twice: it calls nothing that could write."""
+        """Return whether an expression may be computed twice: it calls nothing that could write."""
         if isinstance(node, ast.NamedExpr):
             return False
         if not isinstance(node, ast.Call):
@@ -327,7 +327,7 @@ class Counting:
 
 
 def _matters(*blocks: list[ast.stmt]) -> bool:
-    """Whether there is more in the slice of a loop than ways out of it."""
+    """Return whether the slice of a loop does anything but leave it."""
     return any(not isinstance(n, (ast.Break, ast.Continue, ast.If, ast.Pass))
                for b in blocks for s in b for n in ast.walk(s) if isinstance(n, ast.stmt))  # fmt: skip
 

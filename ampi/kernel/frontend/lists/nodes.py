@@ -18,7 +18,7 @@ class NewList(ast.expr):
 
 
 class Length(ast.expr):
-    """How many iterations a loop over something has."""
+    """The number of iterations of a loop over ``iter``."""
 
     _fields = ("iter",)
 

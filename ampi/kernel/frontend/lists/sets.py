@@ -67,7 +67,7 @@ def _name_apart(definition: ast.FunctionDef, makes: Callable[[ast.AST], bool], f
 
 
 class _Rename(ast.NodeTransformer):
-    """Puts one name in the place of another."""
+    """Replaces one name by another."""
 
     def __init__(self, name: str, other: str) -> None:
         self.name, self.other = name, other
@@ -77,7 +77,7 @@ class _Rename(ast.NodeTransformer):
 
 
 def _makes_a_set(node: ast.AST, known: dict[str, Any], names: set[str]) -> bool:
-    """Whether an expression is a new set; ``names`` are those of sets."""
+    """Return whether an expression is a new set; ``names`` are those of sets."""
     if isinstance(node, ast.Set):
         return not any(isinstance(v, ast.Starred) for v in node.elts)
     parts = _combined(node)
@@ -106,7 +106,7 @@ def _is_membership(node: ast.Compare) -> bool:
 
 
 class _Uses(ast.NodeVisitor):
-    """What is done with sets that have names."""
+    """The uses of sets that have names."""
 
     def __init__(self, names: set[str], makes: Callable[[ast.AST], bool]) -> None:
         self.names, self.makes = names, makes
@@ -199,7 +199,7 @@ class _Spelling(ast.NodeTransformer):
         return placed(ast.UnaryOp(ast.Not(), among) if isinstance(node.ops[0], ast.NotIn) else among, node)
 
     def among(self, value: ast.expr, made: Any) -> ast.expr:
-        """Whether a number is in a set; sets that are combined are not made for this."""
+        """The test whether a number is in a set; combined sets are not built for it."""
         parts = _combined(made)
         if parts is None:
             items = made if isinstance(made, ast.Name) else self.items(made, [])
@@ -213,7 +213,7 @@ class _Spelling(ast.NodeTransformer):
         return ast.BoolOp(ast.Or() if operation is ast.BitOr else ast.And(), [left, right])
 
     def items(self, node: Any, before: list[ast.stmt]) -> ast.expr:
-        """What a set is made of; ``before`` receives the statements that make it."""
+        """The items of a new set; ``before`` receives the statements that compute them."""
         parts = _combined(node)
         if parts is not None:
             operation, *operands = parts

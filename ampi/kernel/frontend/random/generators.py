@@ -20,7 +20,7 @@ from ampi.kernel.frontend.written.functions import Written, inlined
 
 
 def single(name: str, dtype: types.Type, *parameters: Parameter) -> Callable[..., Any]:
-    """What stands for the drawing of a number by a generator, the first parameter, in the kernels below."""
+    """A function that draws one number from a generator, its first parameter, in the kernels below."""
 
     def stand_in(*_: Any) -> Any:
         raise NotImplementedError(name)

@@ -46,7 +46,7 @@ Parameter = Callable[[Any, ast.Call, Value], ir.Expr]
 
 
 def single(name: str, dtype: types.Type, *parameters: Parameter) -> Callable[..., Any]:
-    """What stands for the drawing of a number in the kernels below; the parameters have no derivative."""
+    """A function that draws one number in the kernels below; its parameters have no derivative."""
 
     def stand_in(*_: Any) -> Any:
         raise NotImplementedError(name)
@@ -95,7 +95,7 @@ def distribution(*functions: Any, dtype: types.Type = types.float64) -> Callable
 
 
 def handler_of(function: Any, dtype: types.Type) -> Callable[..., Value]:
-    """What draws one number of a distribution, or an array of a ``size``, which is the last parameter."""
+    """The rule of a distribution: one number, or an array of ``size``, the last parameter."""
 
     def handler(builder: Any, node: ast.Call, *positional: Value, **keywords: Value) -> Value:
         refuse_on_threads(builder, node)

@@ -103,7 +103,7 @@ class _Together:
         return out
 
     def instead(self, s: Call) -> list[ast.stmt]:
-        """What stands in the place of a call."""
+        """The statements that replace a call."""
         function = self.partner(s.call)
         source = read_source(function)
         self.refuse(s, function, source)
@@ -183,7 +183,7 @@ class _Renamed(ast.NodeTransformer):
 
 
 def _returning(body: list[ast.stmt], result: str, nothing: Callable[[ast.AST], None]) -> list[ast.stmt]:
-    """The same statements, which break in the place of returning."""
+    """The same statements with ``break`` instead of ``return``."""
     out: list[ast.stmt] = []
     for s in body:
         if isinstance(s, ast.Return):

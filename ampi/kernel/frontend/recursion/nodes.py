@@ -83,7 +83,7 @@ class Slots(ast.expr):
 
 
 class Slot(ast.expr):
-    """What a frame has in a stack."""
+    """The value in one frame of a stack."""
 
     _fields = ("stack", "frame")
 
@@ -193,7 +193,7 @@ def _declared_kind(builder: Any, node: Keep, kind: Any) -> Any:
 
 
 def _is_steady(given: Any, kind: Any) -> bool:
-    """Whether an argument of this type means the same with the type that it has in all calls."""
+    """Return whether an argument keeps its value when it is converted to the type it has in all calls."""
     if not isinstance(given, types.Type) or not isinstance(kind, types.Type) or inference.plain(given) == kind:
         return True
     return isinstance(given, types.Integer) and (kind == types.float64 or (given.signed and kind == types.int64))

@@ -87,7 +87,7 @@ def _condition_around(definition: ast.FunctionDef, calls: list[Any]) -> tuple[as
 
 
 def _bound(test: ast.expr, holds: bool) -> tuple[str, type, float] | None:
-    """What is known of a name where a condition holds, or does not: the name, how it compares, and with what."""
+    """A comparison that holds in a branch: a name, the operator, and a number."""
     match test:
         case ast.Compare(left=ast.Name(id=name), ops=[op], comparators=[limit]):
             number = _number(limit)
@@ -106,7 +106,7 @@ def _number(node: ast.expr) -> float | None:
 
 
 def _crosses(argument: ast.expr, name: str, op: type, limit: float) -> bool:
-    """Whether an argument is beyond the limit for all numbers of a name that are not."""
+    """Return whether an argument crosses the limit for all values of a name that do not."""
     match argument:
         case ast.UnaryOp(op=ast.USub(), operand=ast.Name(id=read)) if read == name:
             total: float | None = 0
@@ -132,7 +132,7 @@ def _assigns(definition: ast.AST, name: str) -> bool:
 
 
 class _Prune(ast.NodeTransformer):
-    """Puts one way in the place of a condition."""
+    """Replaces a condition by one of its branches."""
 
     def __init__(self, condition: Any, way: Any):
         self.condition, self.way = condition, way

@@ -101,7 +101,7 @@ class Separate:
     # ------------------------------------------------------------------------------------------------- expressions
 
     def parts(self, nodes: list[Any], all_of_them: bool = False) -> tuple[list[ast.stmt], list[Any]]:
-        """What comes before some expressions that are evaluated one after the other, and what is left of them."""
+        """Statements that evaluate the calls in several expressions, and the expressions that remain."""
         last = max((k for k, n in enumerate(nodes) if self.calls(n)), default=-1)
         last = len(nodes) if all_of_them else last
         before: list[ast.stmt] = []
@@ -128,7 +128,7 @@ class Separate:
         return placed(named(name), node)
 
     def expression(self, node: Any) -> tuple[list[ast.stmt], Any]:
-        """What comes before an expression, and what is left of it."""
+        """Statements that evaluate the calls in an expression, and the expression that remains."""
         if node is None or not self.calls(node):
             return [], node
         if self.is_call(node):

@@ -62,7 +62,7 @@ _NUMBERS = (bool, int, float, complex)
 
 
 def is_call_of(definition: ast.FunctionDef, is_it: Callable[[Any], bool], known: dict[str, Any]) -> Callable[..., bool]:
-    """What tells whether a node is a call of the function that ``is_it`` knows."""
+    """A function that tells if a node is a call of a function for which ``is_it`` is true."""
     local = bound_names(definition)
 
     def is_call(node: Any) -> bool:
@@ -147,7 +147,7 @@ class _Removal:
         return {name: found.get(name, p.default) for name, p in self.signature.parameters.items()}
 
     def is_same(self, name: str, argument: Any) -> bool:
-        """Whether a call passes on what it was given itself."""
+        """Return whether a recursive call passes the parameter ``name`` on unchanged."""
         given = self.given.get(name)
         if not isinstance(argument, ast.expr):  # the default
             return isinstance(given, Static) and given.value is argument
@@ -177,7 +177,7 @@ class _Removal:
         return self.fail(node, f"'{name}' is left out where '{self.source.name}' calls itself", "pass it")
 
     def what_returns(self, body: list[ast.stmt]) -> str | None:
-        """How calls give their results: ``"value"``, the name of an argument that is returned, or None."""
+        """The form of results: ``"value"``, the name of an argument that is returned, or None."""
         values = [n.value for s in body for n in ast.walk(s) if isinstance(n, ast.Return)]
         given = [v for v in values if v is not None and not (isinstance(v, ast.Constant) and v.value is None)]
         if not given:
@@ -248,7 +248,7 @@ class _Removal:
         return [*out, self.go(after, body[-1] if body else self.definition)]
 
     def leaves(self, s: ast.AST, inside: bool = False) -> bool:
-        """Whether a statement calls, returns, or leaves a loop around it."""
+        """Return whether a statement calls, returns, or leaves an enclosing loop."""
         if isinstance(s, (ast.Break, ast.Continue)):
             return not inside
         if isinstance(s, (Call, ast.Return)):
@@ -263,7 +263,7 @@ class _Removal:
         return placed(made, s)
 
     def result(self, s: Call) -> list[ast.stmt]:
-        """What is done with the result of a call."""
+        """The statements that assign a call's result."""
         if s.target is None:
             return []
         if self.returned is None:
@@ -272,7 +272,7 @@ class _Removal:
         return [placed(assign(s.target, value), s)]
 
     def is_last(self, s: Call, rest: list[ast.stmt], after: int | None) -> bool:
-        """Whether the function returns what the call returns, and does nothing else."""
+        """Return whether the function returns the call's result unchanged (a tail call)."""
         if not rest:
             return after is None and (self.returned is None or self.returned in self.same)
         first = rest[0]
@@ -366,7 +366,7 @@ class _Removal:
                 return live
 
     def live(self, body: list[ast.stmt], after: set[str], labels: dict[int | None, set[str]], loops: list) -> set[str]:
-        """What is needed before some statements."""
+        """The names that are live before some statements."""
         now = set(after)
         for s in reversed(body):
             match s:
@@ -479,7 +479,7 @@ class _Removal:
         return out
 
     def saved(self, changed: set[str], label: int | None) -> list[ast.stmt]:
-        """What a block leaves in the frame for one that comes after it."""
+        """The statements that save names in the frame for a later block."""
         wanted = changed & self.live_at[label]
         return [self.kept(n, named(self.depth), named(n)) for n in self.stacks if n in wanted]
 
@@ -521,7 +521,7 @@ class _Removal:
 
 
 class _Result(ast.expr):
-    """What a call gave."""
+    """The result of a call."""
 
     _fields = ()
 
@@ -566,7 +566,7 @@ def _bound(node: ast.AST) -> set[str]:
 
 
 def _ends(body: list[ast.stmt]) -> bool:
-    """Whether nothing that stands behind some statements is ever reached."""
+    """Return whether code after some statements is unreachable."""
     if not body:
         return False
     last = body[-1]
@@ -576,7 +576,7 @@ def _ends(body: list[ast.stmt]) -> bool:
 
 
 def _is_way(s: ast.If) -> bool:
-    """Whether a condition decides about how a block ends."""
+    """Return whether a condition decides how a block ends."""
     return any(isinstance(n, (Go, Down, Up)) for n in ast.walk(s))
 
 

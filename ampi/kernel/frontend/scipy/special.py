@@ -94,14 +94,14 @@ _STAND_INS: dict[str, Any] = {
 
 
 def stand_in(function: Any) -> Any:
-    """What is differentiated in the place of a function of SciPy's; any other function itself."""
+    """The kernel that replaces a function of SciPy; any other function unchanged."""
     name = name_in_scipy(function)
     found = None if name is None else by_name(name)
     return function if found is None else found
 
 
 def by_name(name: str) -> Any:
-    """What is differentiated in the place of ``scipy.special.<name>``; None if nothing is known of it."""
+    """The kernel that replaces ``scipy.special.<name>``; None if there is none."""
     scipy_calls.link()
     if name in _STAND_INS:
         return _STAND_INS[name]
@@ -109,7 +109,7 @@ def by_name(name: str) -> Any:
 
 
 def knows_derivatives(name: str, positions: Iterable[int]) -> bool:
-    """Whether ``scipy.special.<name>`` has derivatives with respect to these arguments."""
+    """Return whether ``scipy.special.<name>`` has derivatives with respect to these arguments."""
     return name in _STAND_INS or (
         name in scipy_calls.FUNCTIONS and not any(PARTIALS[name][k] == UNKNOWN for k in positions)
     )

@@ -430,7 +430,7 @@ def of_rows(builder: Any, node: ast.Call, m: Any, y: Any, rowvar: Any) -> ir.Var
 
 
 def is_single(m: Any, y: Any) -> bool:
-    """Whether there is one variable alone, whose variance is an array of no dimensions."""
+    """Return whether there is one variable only, whose variance is a 0-d array."""
     return is_none(y) and (m.type.ndim == 1 if array_values.is_array(m) else not isinstance(m.items[0], Group))
 
 
