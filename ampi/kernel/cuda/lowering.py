@@ -14,8 +14,8 @@ from ampi.kernel.cuda import fission, flat
 from ampi.kernel.cuda.guards import has_barrier, with_guards
 from ampi.kernel.cuda.loops import Geometry, Launched, over_blocks
 from ampi.kernel.cuda.uniformity import analyse, with_warp_guards
+from ampi.kernel.frontend.base.source import Source, read_source
 from ampi.kernel.frontend.language.reductions import find_reductions
-from ampi.kernel.frontend.language.source import Source, read_source
 from ampi.kernel.frontend.parse import parse
 from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.rewrite import mapped
