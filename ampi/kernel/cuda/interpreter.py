@@ -21,9 +21,9 @@ from numba.np import numpy_support
 
 from ampi.errors import KernelError
 from ampi.kernel.cuda.memory_model import Access, Memory, Watched, shown
+from ampi.kernel.frontend.base import outside
 from ampi.kernel.frontend.base.cuda_names import MODULE, WARP, Axes, Intrinsic, Place, stand_in
 from ampi.kernel.frontend.base.source import Source, read_source
-from ampi.kernel.frontend.language import outside
 from ampi.kernel.frontend.language.invocations import kernel_function
 
 WAITING = frozenset("syncthreads syncthreads_count syncthreads_and syncthreads_or".split())
