@@ -57,6 +57,7 @@ class Intrinsic:
     cost: int = 1
     of_complex: tuple[str | None, ...] | None = None
     unbounded: bool = False
+    is_special: bool = False
 
     @property
     def arity(self) -> int:
@@ -238,7 +239,8 @@ _ENTRIES += tuple(_operator(name, source, *[None] * arity, cost=20) for name, so
 
 def _of_scipy(name: str, partials: tuple[str, ...]) -> Intrinsic:
     arguments = ", ".join(ARGUMENTS[: len(partials)])
-    return Intrinsic(f"scipy_{name}", f"scipy_{name}({arguments})", partials, (scipy_calls.FUNCTIONS[name],), cost=200)
+    function = scipy_calls.FUNCTIONS[name]
+    return Intrinsic(f"scipy_{name}", f"scipy_{name}({arguments})", partials, (function,), cost=200, is_special=True)
 
 
 _ENTRIES += tuple(_of_scipy(name, special.PARTIALS[name]) for name in scipy_calls.FUNCTIONS)

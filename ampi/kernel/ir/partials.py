@@ -138,8 +138,8 @@ def _change(op: Op, k: int, text: str, result: Expr, d: Expr, working: Any, guar
 
     if op.name == "pow" and k == 0 and isinstance(op.args[1], Const):
         return _power_of_constant(d, op.args[0], op.args[1].value, result, guarded)
-    if op.name.startswith("scipy_"):
-        return arithmetic("mul", d, template.build(_parsed(text)))  # such derivatives are not computed twice
+    if TABLE[op.name].is_special:  # expensive: a conditional expression is evaluated once
+        return arithmetic("mul", d, template.build(_parsed(text)))
     value = template.product(d, _parsed(text))
     is_number = isinstance(_parsed(text), (ast.Constant, ast.UnaryOp)) and not _names(text)
     if is_number or not TABLE[op.name].unbounded or guard == "True":
