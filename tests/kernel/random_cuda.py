@@ -313,7 +313,7 @@ def compare(launch, given, active, tolerance=1e-9, text="", order=None):
     weights = {k: np.random.default_rng(k).normal(size=given[k].shape) for k in written}
 
     def objective(*x):
-        values = [ampi.numpy.zeros(v.shape) + v if k in written else v for k, v in enumerate(given)]
+        values = [ampi.numpy.zeros(v.shape) + v if k in written else copied(v) for k, v in enumerate(given)]
         for k, v in zip(active, x):
             values[k] = v + 0
         launch(*values)

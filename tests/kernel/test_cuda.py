@@ -175,6 +175,57 @@ def in_place(a, b):
 
 
 @cuda.jit
+def jumping(a, b):
+    shared = cuda.shared.array(8, float64)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    if i < a.size:
+        if a[i] > 2.0:
+            return
+        shared[t] = a[i]
+    cuda.syncthreads()
+    total = 0.0
+    for j in range(8):
+        if j == t:
+            continue
+        if j > t + 3:
+            break
+        total += j * a[j]
+    part = shared[t : t + 1]
+    cuda.syncthreads()
+    b[i] = total * part[0]
+
+
+@cuda.jit
+def compacted(a, b, count):
+    i = cuda.grid(1)
+    if i < a.size and a[i] > 0:
+        k = cuda.atomic.add(count, 0, 1)
+        b[k] = a[i] * a[i]
+
+
+@cuda.jit
+def product(a, b, c):
+    of_a = cuda.shared.array((4, 4), float64)
+    of_b = cuda.shared.array((4, 4), float64)
+    x, y = cuda.grid(2)
+    s, t = cuda.threadIdx.x, cuda.threadIdx.y
+    total = float64(0.0)
+    for k in range(cuda.gridDim.x):
+        of_a[t, s] = 0
+        of_b[t, s] = 0
+        if y < a.shape[0] and s + 4 * k < a.shape[1]:
+            of_a[t, s] = a[y, s + 4 * k]
+        if x < b.shape[1] and t + 4 * k < b.shape[0]:
+            of_b[t, s] = b[t + 4 * k, x]
+        cuda.syncthreads()
+        for j in range(4):
+            total += of_a[t, j] * of_b[j, s]
+        cuda.syncthreads()
+    if y < c.shape[0] and x < c.shape[1]:
+        c[y, x] = total
+
+
+@cuda.jit
 def updated(a, b):
     shared = cuda.shared.array(8, float64)
     t, i = cuda.threadIdx.x, cuda.grid(1)
@@ -199,6 +250,7 @@ LAUNCHES = {
     counted: (3, 8),
     in_place: (3, 8),
     updated: (3, 8),
+    jumping: (3, 8),
 }
 
 
@@ -215,6 +267,19 @@ def test_kernels(kernel):
 )
 def test_compiled(kernel):
     compare(kernel[LAUNCHES[kernel]], (RANDOM.normal(size=SIZE), np.zeros(SIZE)), (0,))
+
+
+@in_python
+def test_numbers_of_places():
+    """The old value of a counter says where a thread stores: blocks run one after another."""
+    given = RANDOM.normal(size=SIZE), np.zeros(SIZE), np.zeros(1, np.int64)
+    compare(compacted[3, 8], given, (0,))
+
+
+@in_python
+def test_matrix_product():
+    given = RANDOM.normal(size=(7, 6)), RANDOM.normal(size=(6, 8)), np.zeros((7, 8))
+    compare(product[(2, 2), (4, 4)], given, (0, 1))
 
 
 @in_python
