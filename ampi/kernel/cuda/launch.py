@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import operator
@@ -16,6 +17,7 @@ from ampi.errors import KernelError
 
 MOST_THREADS = 1024
 MOST_ALONG = (1024, 1024, 64)
+MOST_LAUNCHES = 1000  # that a kernel remembers
 ENOUGH = 31
 """Blocks along an axis: more than these run on threads well."""
 HOW = "write kernel[blocks, threads](...): integers, or tuples of one to three of them"
@@ -41,16 +43,28 @@ class CudaKernel:
         self.options = options
         self.make = make
         self._signature = inspect.signature(function)
+        self._count = len(self._signature.parameters)
         self._lowered: dict[Any, Any] = {}
+        self._launches: dict[Any, Launch] = {}  # by what is between the brackets
 
     def __repr__(self) -> str:
         return f"<ampi CUDA kernel {self.__qualname__}>"
 
     def __getitem__(self, configuration: Any) -> Launch:
+        try:
+            known = self._launches.get(configuration)
+        except TypeError:  # a list
+            known = None
+        if known is not None:
+            return known
         given = configuration if isinstance(configuration, tuple) else (configuration,)
         if not 2 <= len(given) <= 4:
             raise KernelError(f"{self.__name__}[...]: {len(given)} numbers configure a launch\n  {HOW}")
-        return self.configure(*given)
+        made = self.configure(*given)
+        if len(self._launches) < MOST_LAUNCHES:
+            with contextlib.suppress(TypeError):
+                self._launches[configuration] = made
+        return made
 
     def configure(self, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> Launch:
         """A launch of so many blocks of so many threads, with that many bytes of dynamic shared memory."""
@@ -85,11 +99,7 @@ class CudaKernel:
 
     def lowered(self, launch: Launch, args: tuple[Any, ...]) -> Any:
         """The ordinary kernel for a launch with arguments like these (all of them by position)."""
-        from ampi.kernel.cuda.loops import Geometry
-
-        grid = launch.grid
-        more, wide = (tuple(n > least for n in grid) for least in (1, min(max(grid) // 2, ENOUGH)))
-        geometry = Geometry(launch.block, more, wide, launch.shared > 0)  # type: ignore[arg-type]
+        geometry = launch.geometry
         key = geometry, tuple(map(kind, args))
         found = self._lowered.get(key)
         if found is None:
@@ -117,6 +127,8 @@ class CudaKernel:
         return self.make(as_function(made, self.py_func), {"parallel": has_parallel_loop(made), **self.options})
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        if not kwargs and len(args) == self._count:
+            return args
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as problem:
@@ -149,6 +161,14 @@ class Launch:
         self, kernel: CudaKernel, grid: tuple[int, int, int], block: tuple[int, int, int], shared: int
     ) -> None:
         self.kernel, self.grid, self.block, self.shared = kernel, grid, block, shared
+
+    @functools.cached_property
+    def geometry(self) -> Any:
+        """What the kernel is lowered for."""
+        from ampi.kernel.cuda.loops import Geometry
+
+        more, wide = (tuple(n > least for n in self.grid) for least in (1, min(max(self.grid) // 2, ENOUGH)))
+        return Geometry(self.block, more, wide, self.shared > 0)  # type: ignore[arg-type]
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         kernel, given = self.prepared(args, kwargs)
