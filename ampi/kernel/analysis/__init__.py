@@ -1,1 +1,1 @@
-"""IR -> facts: what is known of a kernel; nothing here changes a program, but for marks on loops."""
+"""Analyses, IR -> facts about a kernel; programs are not changed, apart from marks on loops."""

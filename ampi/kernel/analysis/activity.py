@@ -1,4 +1,4 @@
-"""Activity analysis: what is varied (depends on an active argument), and useful (results depend on it).
+"""Activity analysis: the values that are varied (depend on an active argument) and useful (results depend on them).
 
 Scalars are in single assignment form, so one answer per name is exact up to control flow; arrays have one answer each.
 """
