@@ -24,7 +24,7 @@ from ampi.kernel.runtime.noalias import SeparateArrays
 
 APART = "on threads: no two"
 DISTINCT = "on threads if"
-SHARED = "iterations meet in"
+SHARED = "iterations touch the same elements of"
 LOOPS = {"axpy": APART, "guarded": APART, "gather": DISTINCT, "scatter_add": APART, "permuted": APART,
          "two_dimensions": SHARED, "dot": APART, "norm_then_scale": APART, "local_array": APART,
          "sparse_product": SHARED, "n_body": SHARED, "while_in_loop": APART}  # fmt: skip

@@ -22,7 +22,7 @@ from numba.np import numpy_support
 from ampi.errors import KernelError
 from ampi.kernel.cuda.memory_model import Access, Memory, Watched, shown
 from ampi.kernel.frontend.base import outside
-from ampi.kernel.frontend.base.cuda_names import MODULE, WARP, Axes, Intrinsic, Place, stand_in
+from ampi.kernel.frontend.base.cuda_names import MODULE, NAMES, WARP, Axes, Intrinsic, Place, stand_in
 from ampi.kernel.frontend.base.source import Source, read_source
 from ampi.kernel.frontend.language.invocations import kernel_function
 
@@ -30,6 +30,7 @@ WAITING = frozenset("syncthreads syncthreads_count syncthreads_and syncthreads_o
 OF_WARPS = frozenset(
     "syncwarp shfl_sync shfl_up_sync shfl_down_sync shfl_xor_sync all_sync any_sync eq_sync ballot_sync".split()
 )
+ATOMICS = frozenset(vars(NAMES["atomic"]).values())
 Place3 = tuple[int, int, int]
 
 
@@ -275,7 +276,7 @@ class _Conversion(ast.NodeTransformer):
                 return ast.copy_location(ast.Yield(ast.Tuple(items, ast.Load())), node)
             if meant.name in ("shared.array", "local.array"):
                 node.keywords += [ast.keyword("site", ast.Constant((next(self.launch.sites), node.lineno, named)))]
-            elif meant.name.startswith("atomic."):
+            elif meant in ATOMICS:
                 node.keywords += [ast.keyword("line", ast.Constant(node.lineno))]
             return node
         function = kernel_function(meant) if not isinstance(meant, (type, types.Type)) else None

@@ -12,7 +12,7 @@ from ampi.kernel.cuda.fission import Phase
 from ampi.kernel.frontend.base.cuda_names import WARP
 from ampi.kernel.frontend.cuda.language import AXES, INT
 from ampi.kernel.ir import index_algebra
-from ampi.kernel.ir.names import Names
+from ampi.kernel.ir.names import Names, stem
 from ampi.kernel.ir.rewrite import mapped
 
 ZERO, ONE = ir.Const(0, INT), ir.Const(1, INT)
@@ -57,7 +57,7 @@ class Launched:
         return cls((x, y, z), ir.Var(names.fresh("shared_bytes"), INT))
 
     def arguments(self) -> tuple[ir.Argument, ...]:
-        return tuple(ir.Argument(v.name, v.type, (v.name.partition("@")[0],)) for v in (*self.blocks, self.shared))
+        return tuple(ir.Argument(v.name, v.type, (stem(v.name),)) for v in (*self.blocks, self.shared))
 
 
 def add(a: ir.Expr, b: ir.Expr) -> ir.Expr:

@@ -128,7 +128,7 @@ class _Deciding:
         near = all(m.distance is not None for m in met)
         if reason is None and not safe and not near:
             others = [m.array.name for m in met if not m.added]
-            reason = f"iterations meet in elements of {', '.join(others)}, which they do not only add to"
+            reason = f"iterations touch the same elements of {', '.join(others)}, which they do not only add to"
         if reason is not None:
             self.remarks.append(Remark.of(Kind.SERIAL, s.line, reason=reason))
             return replace(s, parallel=False, body=self.block(s.body))
