@@ -10,7 +10,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterator
-from types import CellType, FunctionType, ModuleType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -21,6 +21,7 @@ from ampi.errors import KernelError
 from ampi.kernel import arguments
 from ampi.kernel.frontend.base.declared import declared, is_signature, names_code, number, present, with_types
 from ampi.kernel.frontend.language.custom import custom_jvp
+from ampi.kernel.function_copies import numpys_own, with_names, with_prange, with_rest_as_tuple
 from ampi.memory import storages as memory
 from ampi.tape.recording import at_first_task
 
@@ -548,47 +549,9 @@ class Kernel:
         return tangent_source(self, argument_types, None if active is None else frozenset(active))
 
 
-def with_names(function: Any, change: Callable[[Any], Any]) -> Any:
-    """The function, or a copy with changed globals and closure variables."""
-    from ampi.kernel.runtime import cache
-
-    cells = function.__closure__ or ()
-    named = cache.names_in(function.__code__)
-    used = {name: function.__globals__[name] for name in named if name in function.__globals__}
-    new = {name: change(value) for name, value in used.items()}
-    new_cells = tuple(CellType(change(c.cell_contents)) for c in cells)
-    same = all(new[name] is used[name] for name in used)
-    if same and all(n.cell_contents is c.cell_contents for n, c in zip(new_cells, cells)):
-        return function
-    names = {**function.__globals__, **new}
-    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, new_cells or None)
-    copy.__kwdefaults__ = function.__kwdefaults__
-    copy.__qualname__, copy.__module__ = function.__qualname__, function.__module__
-    vars(copy).update(vars(function))
-    return copy
-
-
 def without_kernels(value: Any) -> Any:
     """A kernel as a Python function that calls Python functions (for NUMBA_DISABLE_JIT: to step through it)."""
     return with_names(value.frozen_func, without_kernels) if isinstance(value, Kernel) else value
-
-
-def numpys_own(value: Any) -> Any:
-    """NumPy's module or function for that of ``ampi.numpy`` (and for other stand-ins), which Numba does not know."""
-    if isinstance(value, ModuleType) and value.__name__ == "ampi":
-        module = ModuleType("ampi")
-        vars(module).update(with_prange(value), numpy=np)
-        return module
-    if isinstance(value, ModuleType):
-        return vars(value).get("stands_for", value)
-    return getattr(value, "numpy_function", value)
-
-
-def with_prange(module: ModuleType) -> dict[str, Any]:
-    """A module's namespace; ampi's with ``prange``, which is loaded on first use."""
-    if module.__name__ in ("ampi", "ampi.kernel"):
-        module.prange  # noqa: B018
-    return vars(module)
 
 
 def _rebuild(module: str, qualname: str) -> Kernel:
@@ -602,15 +565,6 @@ def _rebuild(module: str, qualname: str) -> Kernel:
 
 
 custom_jvp.make_kernel = staticmethod(kernel)
-
-
-def with_rest_as_tuple(function: Any) -> Any:
-    """A function of ``*args`` as a function of a tuple ``args``."""
-    code = function.__code__
-    code = code.replace(co_flags=code.co_flags & ~inspect.CO_VARARGS, co_argcount=code.co_argcount + 1)
-    made = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
-    made.__module__, made.__qualname__ = function.__module__, function.__qualname__
-    return made
 
 
 def _release_gil() -> None:

@@ -23,8 +23,9 @@ from ..arrays.writing import write_constants
 from ..base.program_lines import warning_level
 from ..errors import ActivityError, ActivityWarning, KernelError
 from ..kernel.arguments import leaves_of, plain
-from ..kernel.dispatcher import Kernel, numpys_own, with_names
+from ..kernel.dispatcher import Kernel
 from ..kernel.frontend.base.declared import with_types
+from ..kernel.function_copies import numpys_own, with_names
 from ..memory import storages as memory
 from ..tape import where_called
 from . import lifting

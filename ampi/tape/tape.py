@@ -14,6 +14,7 @@ import numpy as np
 
 from ..base import checks
 from ..base.program_lines import warning_level
+from ..base.public_help import PublicHelp
 from ..errors import ActivityError, ActivityWarning, TapeError
 from ..memory import handouts
 from ..memory.blocks import same_bytes
@@ -42,27 +43,16 @@ from .vector import VectorSweep, count_of, plant_all
 from .walks import walk_for
 
 living: set[weakref.ref[Tape]] = set()  # all tapes that exist; while it is empty no overwritten value is needed
+# Other rooms register functions here, which are called before a tape begins to record (until they remove themselves),
+# when it begins, and when it ends recording.
 at_first_opening: list[Callable[[], None]] = []
-"""Called before a tape begins to record, until they remove themselves; other rooms register functions here."""
 at_opening: list[Callable[[Tape], None]] = []
-"""Called when a tape begins to record; other rooms register functions here."""
 at_closing: list[Callable[[Tape], None]] = []
-"""Called when a tape ends recording; other rooms register functions here."""
 
-
-class _WithHelp(type):
-    """Metaclass whose ``help()`` and completion show users' methods only."""
-
-    def __dir__(cls) -> list[str]:
-        hidden = vars(Tape).keys() - _FOR_USERS
-        return [name for name in super().__dir__() if name not in hidden or name.startswith("_")]
-
-
-_FOR_USERS = frozenset({"gradient", "tangent", "watch"})
 _ATTRIBUTES = ("closed", "kept_bytes", "outputs", "saved_bytes")
 
 
-class Tape(metaclass=_WithHelp):
+class Tape(metaclass=PublicHelp):
     """Records what this rank computes and communicates, for `gradient`.
 
     Use it as a context manager on every rank of the program::
@@ -161,6 +151,8 @@ class Tape(metaclass=_WithHelp):
     latest_shadows = 0
     tasks: Any = None
     accesses: Any = None
+
+    for_users = frozenset({"gradient", "tangent", "watch"})
 
     def __init__(
         self,

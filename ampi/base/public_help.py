@@ -1,0 +1,13 @@
+"""Help that shows what users need of a class."""
+
+from __future__ import annotations
+
+
+class PublicHelp(type):
+    """Metaclass whose ``help()`` and completion show, of the methods beside ``for_users``, those named there only."""
+
+    for_users: frozenset[str]
+
+    def __dir__(cls) -> list[str]:
+        hidden = next(vars(c).keys() for c in cls.__mro__ if "for_users" in vars(c)) - cls.for_users
+        return [name for name in super().__dir__() if name not in hidden or name.startswith("_")]
