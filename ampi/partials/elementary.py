@@ -17,7 +17,7 @@ import math
 _LN2, _LN10 = repr(math.log(2.0)), repr(math.log(10.0))
 _DEGREES, _RADIANS = repr(180.0 / math.pi), repr(math.pi / 180.0)
 _SIDE = "1 if x >= 0 else -1"
-_POWER = ("y * x ** (y - 1) if y != 0 else 0", "r * log(x) if r != 0 else 0")
+_POWER = ("y * x ** (y - 1) if y != 0 else y / x if abs(x) > 0 else 0", "r * log(x) if r != 0 else 0")
 _FIRST, _SECOND = "1 if x == r else 0", "0 if x == r else 1"
 _AROUND = "0 if (h := hypot(x, y)) == 0 else 0 if isinf(h) else {0} / h / h"  # the squares may leave the range
 _SHARE = "0.5 if x == y else 1 if {0} == r else {1}({0} - r)"  # infinities may meet
