@@ -119,7 +119,8 @@ def total(reverse: Reverse, going: Message, coming: Message, root: int) -> Steps
             return
         if mine.size:
             coming.arrays = going.arrays
-        yield [comm.Ireduce(mpi.IN_PLACE, coming.whole(), mpi.SUM, root)]
+        result = coming.whole()
+        yield [comm.Ireduce(mpi.IN_PLACE, result, mpi.SUM, root)]
     elif root == mpi.ROOT:
         yield [comm.Irecv(coming.whole(), 0, COLLECTIVE_TAG)]
     elif root == mpi.PROC_NULL:
@@ -168,7 +169,8 @@ def shared(reverse: Reverse, going: Message, coming: Message, root: None) -> Ste
         whole, size = going.whole(), comm.Get_remote_size()
         yield from exchanged(reverse, Message([whole] * size, [whole.size] * size), coming, root)
     else:
-        yield [comm.Iallgatherv(going.in_bytes(), coming.vector())]
+        sent, received = going.in_bytes(), coming.vector()  # variables: as in `total`
+        yield [comm.Iallgatherv(sent, received)]
 
 
 def shared_unevenly(reverse: Reverse, going: Message, coming: Message, root: None) -> Steps:
