@@ -84,7 +84,7 @@ def test_counts_and_bytes_are_those_of_another_run(tmp_path, capsys):
     assert "3 not predicted: it is less than the others" in checked[1]
     assert all(f"{ranks} counts exact; primal" in line for ranks, line in zip((4, 6), checked[2:]))
     assert main(["model", str(study.path), "--at", "9", "--check"]) == 0
-    assert "not predicted: what ranks have as partners on 4 ranks follows no" in capsys.readouterr().out
+    assert "not predicted: the partners of ranks on 4 ranks follow no" in capsys.readouterr().out
     (rank, *_) = json.loads((tmp_path / "model.json").read_text())["100000"]["classes"]
     (alltoall,) = [row for row in rank["rows"] if row[0] == "primal" and row[2] == "Alltoall"]
     assert alltoall[3:6] == [100_000, 1, 16 * 100_000]
