@@ -1,4 +1,4 @@
-"""Conversion of `ampi.ndarray`s to plain arrays in Matplotlib."""
+"""Conversion of `ampi.ndarray` objects to plain arrays in Matplotlib."""
 
 from __future__ import annotations
 
