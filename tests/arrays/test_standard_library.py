@@ -206,6 +206,7 @@ def test_what_becomes_of_a_number(name, how):
         assert found == expected
 
 
+@pytest.mark.filterwarnings("ignore::ampi.ActivityWarning")  # of what is shown, once per line
 def test_strict_refuses_what_computes_with_other_forms(monkeypatch):
     monkeypatch.setattr(checks, "strict", True)
     monkeypatch.setattr(checks, "whole", True)
