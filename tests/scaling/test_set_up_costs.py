@@ -53,7 +53,7 @@ def test_forked_ranks_hold_what_others_do(tmp_path):
     usual, forked = measured(tmp_path), measured(tmp_path, "--preload")
     for name in ("partners", "records", "tape"):
         assert forked[name] == usual[name]
-    assert abs(forked["swept"] - usual["swept"]) < 1000
+    assert abs(forked["swept"] - usual["swept"]) < 0.2 * usual["swept"]  # bytes: what is collected meanwhile varies
     assert forked["resident"] < usual["resident"]
 
 
