@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class PublicHelp(type):
-    """Metaclass whose ``help()`` and completion show, of the methods beside ``for_users``, those named there only."""
+    """Metaclass: of the class that sets ``for_users``, ``help()`` and completion list only the methods named there."""
 
     for_users: frozenset[str]
 

@@ -151,7 +151,6 @@ _T_DENSITY_BY_ORDER = (
 )
 _POCH = "r * digamma(x + y) + gamma(x + y) * rgamma_slope(x)"
 _LOG_RATIO = "(log1p((x - y) / y) if abs(x - y) < 0.5 * y else log(x) - log(y))"
-_POWER = "y * x ** (y - 1)"
 
 
 def _of_order(derivative: str, by_order: str = UNKNOWN) -> tuple[str, str]:
@@ -302,7 +301,7 @@ PARTIALS: dict[str, tuple[str, ...]] = {
         "x / (1 + y) if y != -1 else 0 if x == 0 else x / (1 + y)",
     ),
     "powm1": (
-        f"({_POWER} if y != 0 else 0) if x == 0 else {_POWER}",
+        elementary.PARTIALS["power"][0],
         "log(x) * x ** y if x != 0 else 0",
     ),
     "boxcox": (
