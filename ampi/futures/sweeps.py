@@ -87,18 +87,9 @@ class StrandSweep(Sweep):
 
     def steps(self, reversal: Reversal) -> Iterator[Path]:
         """Walk back over the strand; gives the tasks whose sweeps have to end first."""
-        strand = self.strand
-        for mail in reversal.mail_for(strand.path):
+        for mail in reversal.mail_for(self.strand.path):
             receive(self, mail)
-        for k in reversed(range(len(strand.segments))):
-            begin, end = strand.bounds(k)
-            self.walk(strand.records, end, begin)
-            if k:
-                event = strand.events[k - 1]
-                if isinstance(event, Forked):
-                    while not reversal.is_through(event.child):
-                        yield event.child
-                reversal.pass_event(self, strand.path, k - 1, event)
+        yield from reversal.walk_back(self, self.strand)
         self.put_back(list(self._pending))
 
 
@@ -207,23 +198,28 @@ class Reversal:
 
     def run(self) -> None:
         """Walk back over all strands; that of the tape in this thread."""
-        strand, root = self.episode.own, self.root
         with self.episode.lend_threads() as self._submit:
             try:
-                for k in reversed(range(len(strand.segments))):
-                    begin, end = strand.bounds(k)
-                    root.walk(strand.records, end, begin)
-                    if k:
-                        event = strand.events[k - 1]
-                        if isinstance(event, Forked):
-                            self._wait_for(event.child)
-                        self.pass_event(root, strand.path, k - 1, event)
+                for child in self.walk_back(self.root, self.episode.own):
+                    self._wait_for(child)
             except BaseException as error:
                 with self._changed:
                     self._error = self._error or error
                     self._ready.clear()
                     self._changed.wait_for(lambda: not self._active)  # who use the memory that is put back then
                 raise
+
+    def walk_back(self, sweep: Sweep, strand: Strand) -> Iterator[Path]:
+        """Walk back over a strand; gives the tasks whose sweeps have to end first."""
+        for k in reversed(range(len(strand.segments))):
+            begin, end = strand.bounds(k)
+            sweep.walk(strand.records, end, begin)
+            if k:
+                event = strand.events[k - 1]
+                if isinstance(event, Forked):
+                    while not self.is_through(event.child):
+                        yield event.child
+                self.pass_event(sweep, strand.path, k - 1, event)
 
     def pass_event(self, sweep: Sweep, path: Path, number: int, event: Forked | Joined) -> None:
         """The adjoint of a submit whose task is through, or of what learned that a task had ended."""
