@@ -78,7 +78,10 @@ PARTIALS: dict[str, tuple[str | None, ...]] = {
     "deg2rad": (_RADIANS,),
 }
 
-_COMPLEX_POWER = (_POWER[0], "r * log(x - 0j if x != 0 else 1)")  # of negative numbers, too
+_COMPLEX_POWER = (
+    "y * x ** (y - 1) if y != 0 else y / (x if x != 0 else 1)",  # Numba raises where a complex number is divided by zero
+    "r * log(x - 0j if x != 0 else 1)",  # of negative numbers, too
+)
 COMPLEX: dict[str, tuple[str | None, ...]] = {
     "power": _COMPLEX_POWER,
     "float_power": _COMPLEX_POWER,

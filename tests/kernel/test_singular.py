@@ -278,3 +278,16 @@ def test_perceptron_in_single_precision(kernels):
     expected = gradients(loss, *parameters)
     for a, b in zip(found, expected):
         numpy.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4 * abs(b).max())
+
+
+@pytest.mark.parametrize("exponent", [0, 1, 2, 3, 0.0, 1.0, 2.5])
+def test_complex_powers_of_zero(exponent):
+    """Numba raises where a complex number is divided by zero, also in a value that is not selected."""
+
+    @ampi.kernel
+    def power(x, n):
+        return (x**n).real
+
+    value, gradient = ampi.value_and_grad(lambda x: power(x[0], exponent))(np.zeros(1, dtype=complex))
+    assert value == (exponent == 0)
+    np.testing.assert_array_equal(gradient, [exponent == 1])

@@ -95,7 +95,7 @@ class _Template:
                     return Op(f"scipy_{name}", inside, types.float64)
                 if name == "isinf":
                     return Op(name, values, types.boolean)
-                ty = real_type(values[0].type) if name in ("real", "imag") else values[0].type
+                ty = real_type(values[0].type) if name in ("real", "imag", "abs") else values[0].type
                 return Op(name, values, ty)
         raise AssertionError(ast.dump(node))
 
