@@ -79,7 +79,7 @@ PARTIALS: dict[str, tuple[str | None, ...]] = {
 }
 
 _COMPLEX_POWER = (
-    "y * x ** (y - 1) if y != 0 else y / (x if x != 0 else 1)",  # Numba raises where a complex number is divided by zero
+    "y * x ** (y - 1) if y != 0 else y / (x if x != 0 else 1)",  # Numba raises at a complex zero
     "r * log(x - 0j if x != 0 else 1)",  # of negative numbers, too
 )
 COMPLEX: dict[str, tuple[str | None, ...]] = {
