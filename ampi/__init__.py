@@ -3,6 +3,8 @@
 __version__ = "0.1.0"
 
 import importlib.util
+import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -15,7 +17,7 @@ except (ImportError, RuntimeError) as _error:  # the second where mpi4py is ther
     raise ImportError(_HOW + str(_error).strip(), name="mpi4py") from None
 
 from . import errors
-from .base import arrivals
+from .base import arrivals, program_lines
 from .errors import (
     ActivityError,
     ActivityWarning,
@@ -169,7 +171,18 @@ def _complete() -> None:
     _import(_ARRAYS)
     if _complete in at_first_opening:
         at_first_opening.remove(_complete)
-        arrivals.when_imported("concurrent.futures.thread", lambda: importlib.import_module(f"{__name__}.futures"))
+        futures = f"{__name__}.futures"
+        arrivals.when_imported("concurrent.futures.thread", lambda: importlib.import_module(futures))
+        if futures not in sys.modules:
+            hooks = importlib.import_module(f"{__name__}.interception.hooks")
+            hooks.hook(threading.Thread.start, _first_start, "threading.Thread.start", hooks.AlwaysHook)
+
+
+def _first_start(found: Any, arguments: tuple, keywords: dict[str, Any]) -> Any:
+    """A thread is started while a tape is open: what differentiates threads takes over, unless a library starts it."""
+    if program_lines.is_of_a_library(sys._getframe(3)):
+        return found.original(*arguments, **keywords)
+    return importlib.import_module(f"{__name__}.futures.threads").start(found, arguments, keywords, 4)
 
 
 def __getattr__(name: str) -> Any:

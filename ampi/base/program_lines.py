@@ -13,7 +13,8 @@ LIBRARIES = {"ampi", "numpy", "scipy", "numba", "mpi4py"}
 _PYTHONS = f"{os.path.dirname(os.__file__)}{os.sep}"
 
 
-def _is_of_a_library(frame: Any) -> bool:
+def is_of_a_library(frame: Any) -> bool:
+    """Return whether a frame is ampi's, a library's or Python's, and not the program's."""
     package = frame.f_globals.get("__name__", "").partition(".")[0]
     if package in LIBRARIES:
         return True
@@ -23,7 +24,7 @@ def _is_of_a_library(frame: Any) -> bool:
 def calling_frame() -> Any:
     """Return the frame of the program's line that runs; None if there is none."""
     frame: Any = sys._getframe(1)
-    while frame is not None and _is_of_a_library(frame):
+    while frame is not None and is_of_a_library(frame):
         frame = frame.f_back
     return frame
 
@@ -39,7 +40,7 @@ def line_outside(function: str) -> str:
     own = function.partition(".")[0]
     frame: Any = sys._getframe(1)
     while frame is not None:
-        if not _is_of_a_library(frame) and frame.f_globals.get("__name__", "").partition(".")[0] != own:
+        if not is_of_a_library(frame) and frame.f_globals.get("__name__", "").partition(".")[0] != own:
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return where_called()
@@ -49,6 +50,6 @@ def warning_level() -> int:
     """Return the ``stacklevel`` with which a warning of the caller's names the program's line that runs."""
     frame: Any = sys._getframe(1)
     level = 1
-    while frame is not None and _is_of_a_library(frame):
+    while frame is not None and is_of_a_library(frame):
         frame, level = frame.f_back, level + 1
     return level

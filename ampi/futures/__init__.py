@@ -17,6 +17,8 @@ from concurrent.futures import (
 )
 
 from . import seen as _seen  # noqa: F401
+from . import signals as _signals  # noqa: F401
+from . import threads as _threads  # noqa: F401
 
 __all__ = [
     "ALL_COMPLETED",

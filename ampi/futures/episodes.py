@@ -225,6 +225,13 @@ class Episodes:
         if error is not None:
             raise error
 
+    def give_up(self, tape: Tape) -> None:
+        """End the present one without what other strands have recorded."""
+        episode, self.present = self.present, None
+        episode.strands = {(): episode.own}  # type: ignore[union-attr]
+        episode.own.segments[1:], episode.own.events = [], []  # type: ignore[union-attr]
+        episode.close(tape)  # type: ignore[union-attr]
+
     def sweep(self, sweep: Sweep) -> None:
         """Walk back over the tape: over episodes by as many threads as ran them."""
         records = sweep.tape.records
@@ -237,14 +244,15 @@ class Episodes:
 
 
 def _end(tape: Tape) -> None:
-    """A tape ends to record: what its tasks did belongs to it, so they are waited for."""
+    """A tape ends to record: what its tasks did belongs to it, so they are waited for.  Threads are not: the program
+    would not wait for them either."""
     episodes = tape.tasks
     if episodes is None or episodes.present is None:
         return
-    episode = episodes.present
+    episode, regular = episodes.present, sys.exc_info()[0] is None
     while True:
-        waiting = [task for path, task in list(episode.unfinished.items()) if not episode.own.knows(task.strand)]
-        waiting = [task for task in waiting if not task.is_cancelled()]
+        unknown = [task for path, task in list(episode.unfinished.items()) if not episode.own.knows(task.strand)]
+        waiting = [task for task in unknown if task.executor is not None and not task.is_cancelled()]
         if not waiting:
             break
         for task in waiting:
@@ -254,7 +262,19 @@ def _end(tape: Tape) -> None:
         for task in waiting:
             if task.strand.ended:
                 episode.own.join(task.strand)
-    episodes.look(tape, check=sys.exc_info()[0] is None)
+    threads = [task for task in unknown if not task.is_cancelled()]
+    lost = [task for task in threads if task.strand.has_accessed()]
+    for task in threads:
+        task.drop()
+    if lost:
+        episodes.give_up(tape)
+        if regular:
+            raise ActivityError(
+                f"the thread started at {lost[0].strand.where} has used arrays that carry derivatives, and the program "
+                "goes on without having learned that it has ended; call its join() before the result is used"
+            )
+        return
+    episodes.look(tape, check=regular)
 
 
 at_closing.insert(0, _end)

@@ -186,8 +186,9 @@ def _error(storage: Storage, first: Access, second: Access) -> ActivityError:
     parts = [f"{_name(access.strand)} {'writes to' if access.writes else 'reads'} it" for access in (first, second)]
     return ActivityError(
         f"{describe(storage, array)} is used at the same time by two tasks, and nothing says which one comes first: "
-        f"{parts[0]}, and {parts[1]}; ask for the result of one before the other is submitted, or give each a part of "
-        "the array that no other one overlaps (a slice: an array of indices or a mask counts as all of it), or a copy"
+        f"{parts[0]}, and {parts[1]}; ask for the result of one before the other is submitted (a lock, an event or a "
+        "queue that both use says it, too), or give each a part of the array that no other one overlaps (a slice: an "
+        "array of indices or a mask counts as all of it), or a copy"
     )
 
 

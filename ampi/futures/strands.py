@@ -1,9 +1,10 @@
 """Strands: what the threads of a program with tasks record, and which of it happened before what.
 
 The tape's own thread and each task have a *strand*: a list of records, cut into segments where the strand submits
-a task (`Forked`) or learns that one has ended (`Joined`).  Each segment has a vector clock: how many segments of each
-strand had ended before it began (Lamport, "Time, clocks, and the ordering of events in a distributed system", 1978;
-Mattern, "Virtual time and global states of distributed systems", 1989).  What neither clock orders is concurrent.
+a task (`Forked`), gives a signal (`Released`), or learns that a task has ended or has given one (`Joined`).  Each
+segment has a vector clock: how many segments of each strand had ended before it began (Lamport, "Time, clocks, and the
+ordering of events in a distributed system", 1978; Mattern, "Virtual time and global states of distributed systems",
+1989).  What neither clock orders is concurrent.
 """
 
 from __future__ import annotations
@@ -54,15 +55,31 @@ class Forked:
         self.child = child
 
 
+class Released:
+    """A strand gave a signal, which others may wait for: a queue, an event, a lock."""
+
+    __slots__ = ()
+
+
+class Token:
+    """A signal: the strand that gave it and the number of the event, with the clock of what happened before."""
+
+    __slots__ = ("clock", "number", "path")
+
+    def __init__(self, path: Path, number: int, clock: dict[Path, int]) -> None:
+        self.path, self.number, self.clock = path, number, clock
+
+
 class Joined:
     """A strand learned that another one had ended; ``new``: the segments that it learned of by that, as path, first
-    and last segment (exclusive)."""
+    and last segment (exclusive).  With a ``number`` it has got the signal of that event; the other one may go on."""
 
-    __slots__ = ("new", "path")
+    __slots__ = ("new", "number", "path")
 
-    def __init__(self, path: Path, new: list[tuple[Path, int, int]]) -> None:
+    def __init__(self, path: Path, new: list[tuple[Path, int, int]], number: int | None = None) -> None:
         self.path = path
         self.new = new
+        self.number = number
 
 
 class Strand:
@@ -75,7 +92,7 @@ class Strand:
         The line of the program that submitted it.
     records : list
     segments : list of Segment
-    events : list of Forked or Joined
+    events : list of Forked, Joined or Released
         Each is between two segments.
     clock : dict
         That of the segment which begins next.
@@ -90,7 +107,7 @@ class Strand:
         self.records = records
         self.clock = clock
         self.segments = [Segment(len(records), clock)]
-        self.events: list[Forked | Joined] = []
+        self.events: list[Forked | Joined | Released] = []
         self.ended = False
         self.children = 0
 
@@ -106,7 +123,7 @@ class Strand:
 
     # -------------------------------------------------------------------------------------------------- the order
 
-    def _cut(self, event: Forked | Joined, clock: dict[Path, int]) -> None:
+    def _cut(self, event: Forked | Joined | Released, clock: dict[Path, int]) -> None:
         self.events.append(event)
         self.clock = clock
         self.segments.append(Segment(len(self.records), clock))
@@ -134,12 +151,32 @@ class Strand:
     def join(self, other: Strand) -> None:
         """This strand has learned that another one has ended; its records so far are followed by no further one that
         belongs to the segment before."""
+        self._learn(other.clock, other.path)
+
+    def release(self) -> Token:
+        """This strand gives a signal: what it has done so far happened before what others do once they have it."""
+        last, latest = self.segments[-1], self.events[-1] if self.events else None
+        idle = len(self.records) == last.begin and not last.reads and not last.writes
+        if not (idle and isinstance(latest, Released)):
+            self._cut(Released(), self._after_present())
+        return Token(self.path, len(self.events) - 1, self.clock)
+
+    def acquire(self, token: Token) -> None:
+        """This strand has got a signal."""
+        if token.path != self.path:
+            self._learn(token.clock, token.path, token.number)
+
+    def _learn(self, clock: dict[Path, int], path: Path, number: int | None = None) -> None:
         known = self._after_present()
-        new = [(path, known.get(path, 0), n) for path, n in other.clock.items() if n > known.get(path, 0)]
+        new = [(path, known.get(path, 0), n) for path, n in clock.items() if n > known.get(path, 0)]
         if not new:
             return
         known.update((path, n) for path, _, n in new)
-        self._cut(Joined(other.path, sorted(new)), known)
+        self._cut(Joined(path, sorted(new), number), known)
+
+    def has_accessed(self) -> bool:
+        """Whether anything of it matters to the sweep, or to other strands."""
+        return bool(self.records or self.children or any(s.reads or s.writes for s in self.segments))
 
     def bounds(self, k: int) -> tuple[int, int]:
         """Where the records of a segment begin and end."""

@@ -24,10 +24,14 @@ from ..memory.storages import Region, Storage
 from ..tape import Sweep
 from ..tape.recording import sweeps_for
 from ..tape.sweep import swap_lock
-from .strands import Forked, Joined, Path, Strand
+from .strands import Forked, Joined, Path, Released, Strand
 
 if TYPE_CHECKING:
     from .episodes import Episode
+
+Place = tuple[Path, "int | None"]
+"""Where a strand may have to wait: for its own event of this number to be passed by those who have learned of it, or
+for the end of a strand's sweep (None)."""
 
 Mail = tuple[Storage, np.ndarray, list[Region]]
 """Adjoints for another strand: of a storage as a whole, or in the region that is given alone."""
@@ -85,10 +89,9 @@ class StrandSweep(Sweep):
                 undo.swap()
                 self._swapped.append(undo)
 
-    def steps(self, reversal: Reversal) -> Iterator[Path]:
-        """Walk back over the strand; gives the tasks whose sweeps have to end first."""
-        for mail in reversal.mail_for(self.strand.path):
-            receive(self, mail)
+    def steps(self, reversal: Reversal) -> Iterator[Place]:
+        """Walk back over the strand; gives what it has to wait for."""
+        reversal.receive_at(self, (self.strand.path, None))
         yield from reversal.walk_back(self, self.strand)
         self.put_back(list(self._pending))
 
@@ -183,14 +186,14 @@ class Reversal:
         self.strands = episode.strands
         self.through: set[Path] = set()
         self._sweeps: dict[Path, StrandSweep] = {}
-        self._mail: dict[Path, dict[tuple[Path, int], list[Mail]]] = defaultdict(dict)
-        self._joins: dict[Path, int] = defaultdict(int)  # that have not been passed, by the strand that was joined
+        self._mail: dict[Place, dict[tuple[Path, int], list[Mail]]] = defaultdict(dict)
+        self._joins: dict[Place, int] = defaultdict(int)  # that have not been passed, by what was learned of
         for strand in self.strands.values():
             for event in strand.events:
                 if isinstance(event, Joined):
-                    self._joins[event.path] += 1
-        self._ready: deque[tuple[Path, Iterator[Path]]] = deque()
-        self._aside: dict[Path, list[tuple[Path, Iterator[Path]]]] = defaultdict(list)
+                    self._joins[event.path, event.number] += 1
+        self._ready: deque[tuple[Path, Iterator[Place]]] = deque()
+        self._aside: dict[Place, list[tuple[Path, Iterator[Place]]]] = defaultdict(list)
         self._changed = threading.Condition()
         self._error: BaseException | None = None
         self._active = 0  # workers on their way
@@ -200,8 +203,8 @@ class Reversal:
         """Walk back over all strands; that of the tape in this thread."""
         with self.episode.lend_threads() as self._submit:
             try:
-                for child in self.walk_back(self.root, self.episode.own):
-                    self._wait_for(child)
+                for place in self.walk_back(self.root, self.episode.own):
+                    self._wait_for(place)
             except BaseException as error:
                 with self._changed:
                     self._error = self._error or error
@@ -209,42 +212,55 @@ class Reversal:
                     self._changed.wait_for(lambda: not self._active)  # who use the memory that is put back then
                 raise
 
-    def walk_back(self, sweep: Sweep, strand: Strand) -> Iterator[Path]:
-        """Walk back over a strand; gives the tasks whose sweeps have to end first."""
+    def walk_back(self, sweep: Sweep, strand: Strand) -> Iterator[Place]:
+        """Walk back over a strand; gives what it has to wait for."""
         for k in reversed(range(len(strand.segments))):
             begin, end = strand.bounds(k)
             sweep.walk(strand.records, end, begin)
-            if k:
-                event = strand.events[k - 1]
-                if isinstance(event, Forked):
-                    while not self.is_through(event.child):
-                        yield event.child
-                self.pass_event(sweep, strand.path, k - 1, event)
+            if not k:
+                break
+            event, here = strand.events[k - 1], (strand.path, k - 1)
+            if isinstance(event, Joined):
+                self._hand_on(sweep, here, event)
+                continue
+            place = (event.child, None) if isinstance(event, Forked) else here
+            while not self.is_through(place):
+                yield place
+            if isinstance(event, Released):
+                self.receive_at(sweep, here)
+            else:
+                found = self._sweeps.pop(event.child, None)
+                if found is not None:
+                    merge(sweep, found)
 
-    def pass_event(self, sweep: Sweep, path: Path, number: int, event: Forked | Joined) -> None:
-        """The adjoint of a submit whose task is through, or of what learned that a task had ended."""
-        if isinstance(event, Forked):
-            found = self._sweeps.pop(event.child, None)
-            if found is not None:
-                merge(sweep, found)
-            return
+    def _hand_on(self, sweep: Sweep, here: tuple[Path, int], event: Joined) -> None:
+        """The adjoint of what learned of another strand: that one is given the adjoints of what it has written."""
         sweep.put_back(list(sweep._pending))
         mail = self._adjoints_of(sweep, event)
+        place = event.path, event.number
         with self._changed:
-            self._mail[event.path][path, number] = mail
-            self._joins[event.path] -= 1
-            if not self._joins[event.path]:
+            self._mail[place][here] = mail
+            self._joins[place] -= 1
+            if self._joins[place]:
+                return
+            if event.number is None:
                 strand = self._sweeps[event.path] = StrandSweep(self.root, self.strands[event.path])
                 self._make_ready([(event.path, strand.steps(self))])
+            else:
+                self._make_ready(self._aside.pop(place, ()))
 
-    def is_through(self, path: Path) -> bool:
-        """Whether the sweep of a task has ended, or there is nothing to sweep: it was cancelled."""
-        return path in self.through or not self.strands[path].ended
+    def is_through(self, place: Place) -> bool:
+        """Whether nobody has to wait there any more."""
+        path, number = place
+        if number is not None:
+            return not self._joins.get(place, 0)
+        return path in self.through or not self.strands[path].ended  # there is nothing to sweep: it was cancelled
 
-    def mail_for(self, path: Path) -> list[list[Mail]]:
-        """What a strand has been given, in the order of the program."""
-        found = self._mail.pop(path)
-        return [found[key] for key in sorted(found)]
+    def receive_at(self, sweep: Sweep, place: Place) -> None:
+        """Add what others have handed on, in the order of the program."""
+        found = self._mail.pop(place, {})
+        for key in sorted(found):
+            receive(sweep, found[key])
 
     def _adjoints_of(self, sweep: Sweep, event: Joined) -> list[Mail]:
         """Take the adjoints of what was written in the segments that were new."""
@@ -275,7 +291,7 @@ class Reversal:
 
     # --------------------------------------------------------------------------------------------------- threads
 
-    def _make_ready(self, strands: Iterable[tuple[Path, Iterator[Path]]]) -> None:
+    def _make_ready(self, strands: Iterable[tuple[Path, Iterator[Place]]]) -> None:
         for strand in strands:
             self._ready.append(strand)
             with contextlib.suppress(RuntimeError):  # the executor is shut down: the sweep's own thread does it
@@ -302,19 +318,19 @@ class Reversal:
             self._active -= 1
             if missing is None:
                 self.through.add(path)
-                self._make_ready(self._aside.pop(path, ()))
+                self._make_ready(self._aside.pop((path, None), ()))
             elif self.is_through(missing):
                 self._make_ready([(path, steps)])
             else:
                 self._aside[missing].append((path, steps))
 
-    def _wait_for(self, child: Path) -> None:
+    def _wait_for(self, place: Place) -> None:
         """In the thread of the sweep, which lends a hand where the workers have other things to do."""
         while True:
             with self._changed:
                 if self._error is not None:
                     raise self._error
-                if self.is_through(child):
+                if self.is_through(place):
                     return
                 idle = not self._changed.wait(PATIENCE)
             if idle:

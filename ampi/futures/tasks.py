@@ -10,11 +10,11 @@ from typing import Any
 
 from ..errors import TapeError
 from ..tape import Tape
-from ..tape.recording import around, is_passive, passive, recording, resumed
+from ..tape.recording import around, is_passive, no_longer, passive, recording, resumed
 from .episodes import Episode, Episodes, TaskTape
 from .strands import Strand
 
-_lock = threading.RLock()  # of the strands of an episode
+strand_lock = threading.RLock()  # of the strands of an episode
 
 
 class Task:
@@ -24,7 +24,8 @@ class Task:
     ----------
     strand : Strand
     episode : Episode
-    executor : weakref.ref
+    executor : weakref.ref or None
+        None for a thread of the program's own, for which no sweep waits unless the program does.
     thread : int or None
         Who has made the call.
     future : object or None
@@ -33,25 +34,28 @@ class Task:
 
     def __init__(self, episode: Episode, strand: Strand, root: Tape, executor: Any) -> None:
         self.episode, self.strand = episode, strand
-        self.executor = weakref.ref(executor)
+        self.executor = None if executor is None else weakref.ref(executor)
         self.thread: int | None = None
         self.future: Any = None
         self._root = root
         self._over = threading.Event()
+        self._tape: Any = None  # while it runs
         self._dropped = False
 
     def run(self, function: Callable, arguments: tuple, keywords: dict[str, Any]) -> Any:
         """Make the call, in whatever thread this is."""
         root, self.thread = self._root, get_ident()
+        if self._dropped:
+            return function(*arguments, **keywords)
         if self.episode.closed or root.closed:
             raise TapeError("a task began to run when the tape of its program had been closed")
-        tape = TaskTape(root, self.strand)
+        self._tape = tape = TaskTape(root, self.strand)
         try:
             with resumed(tape):
                 return function(*arguments, **keywords)
         finally:
-            with _lock:
-                tape.closed = True
+            with strand_lock:
+                tape.closed, self._tape = True, None
                 root.saved_bytes += tape.saved_bytes
                 root.kept_bytes += tape.kept_bytes
                 self.strand.end()
@@ -59,8 +63,17 @@ class Task:
             self._over.set()
 
     def drop(self) -> None:
-        """It never runs: its submit failed."""
-        self._dropped = True
+        """It never runs (its submit failed), or goes on without a tape: nobody waits for it."""
+        with strand_lock:
+            self._dropped = True
+            if self._tape is not None:
+                self._tape.closed = True
+                no_longer(self._tape)
+            if not self.strand.ended:
+                path = self.strand.path
+                self.strand = self.episode.strands[path] = Strand(
+                    path, self.strand.where, [], self.strand.segments[0].clock
+                )
 
     def is_cancelled(self) -> bool:
         """Whether it never runs."""
@@ -91,7 +104,7 @@ def submitted(executor: Any, number: int) -> Task | None:
     if tape is None or not takes_tasks(tape):
         return None
     root = root_of(tape)
-    with _lock:
+    with strand_lock:
         if isinstance(tape, TaskTape):
             episode = tape.root.tasks.present
             parent = tape.strand
@@ -106,7 +119,8 @@ def submitted(executor: Any, number: int) -> Task | None:
         episode.unfinished[task.strand.path] = task
         episode.workers = max(episode.workers, number)
         episode.pool = episode.pool or task.executor
-        executor.__dict__.setdefault("_ampi_tasks", weakref.WeakSet()).add(task)
+        if executor is not None:
+            executor.__dict__.setdefault("_ampi_tasks", weakref.WeakSet()).add(task)
     return task
 
 
@@ -126,7 +140,7 @@ def joined(tasks: Iterable[Task]) -> None:
             episodes = root.tasks
             if episodes is None or episodes.present is not task.episode:
                 continue
-            with _lock:
+            with strand_lock:
                 own = tape.strand if tape is not root else task.episode.own
                 if task.strand.ended and own is not task.strand:
                     if tape is root and tape.before_append is not None:

@@ -242,11 +242,19 @@ def actively(scope: Scope) -> None:
 def resumed(tape: Any) -> Iterator[None]:
     """Have an open tape record again inside this block, whatever is around it."""
     scope = Scope(tape, tape, get_ident(), scope_now())
+    outer, tape.resumed = tape.resumed, scope
     _scope.set(scope)
     try:
         yield
     finally:
+        tape.resumed = outer  # the scope refers to the tape
         actively(scope)
+
+
+def no_longer(tape: Any) -> None:
+    """End the latest `resumed` block of a tape in another thread, where the block goes on."""
+    scope = tape.resumed
+    scope.tape, scope.opened, scope.thread = _bystander[0], None, None
 
 
 @contextlib.contextmanager

@@ -123,6 +123,8 @@ class Tape(metaclass=PublicHelp):
     #     Of the thread that opened it: identifier, name, and what `this_thread` gives; alone what it does is recorded.
     # scope, inner_scopes : Scope or None, set of Scope
     #     Where it records: that of its block, and what is left of those of tapes that were opened and closed inside.
+    # resumed : Scope or None
+    #     Of the latest block in which it was resumed.
     # records : list of Record
     #     In the order of the operations.
     # of_step : bool
@@ -151,6 +153,7 @@ class Tape(metaclass=PublicHelp):
     latest_shadows = 0
     tasks: Any = None
     accesses: Any = None
+    resumed: Scope | None = None
 
     for_users = frozenset({"gradient", "tangent", "watch"})
 

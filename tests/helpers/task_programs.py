@@ -1,10 +1,12 @@
-"""Drawn programs with tasks: graphs of submits and results, over views of a few arrays, with and without races.
+"""Drawn programs with tasks: graphs of submits and results, over views of a few arrays, with and without races.  In a
+third of them tasks are threads, which give each other signals.
 
 A program is drawn in the order in which it runs serially, each task at its submit.  What each strand of it has learned
 of others is known by then as a set of operations, so that an operation that shares memory with one it has not learned
 of is left out, or, in a program with a planted race, put in once.
 """
 
+import queue
 import random
 import threading
 import time
@@ -17,6 +19,8 @@ import ampi
 SHAPES = {"a": (14,), "b": (4, 6), "c": (3, 8), "x": (12,)}
 MANY = 48
 """Workers of programs whose tasks wait for tasks that they have submitted themselves."""
+THREADS = "threads"
+"""Instead of a number of workers: each task is a thread of its own, and waits for signals of others."""
 
 
 @ampi.kernel
@@ -47,6 +51,10 @@ def drawn_key(draw, name):
     return (draw.randrange(shape[0]), slice(first, first + 4))
 
 
+SIGNALS = ("queue", "stack", "event", "semaphore", "all done")
+ONCE = ("queue", "stack", "semaphore")
+"""Of which only one strand can get a signal."""
+
 NUMBERS = {name: numpy.arange(int(numpy.prod(shape))).reshape(shape) for name, shape in SHAPES.items()}
 
 
@@ -55,15 +63,17 @@ class Program:
 
     def __init__(self, seed, planted=False):
         self.draw = random.Random(seed)
-        self.deep = self.draw.random() < 0.3
+        self.threads = seed % 3 == 2
+        self.deep = self.threads or self.draw.random() < 0.3
         self.wanted = planted
         self.planted = False
         self.count = 0
         self.accesses = {}  # by array and element: reads and writes, as (operation, whether it writes)
+        self.signals = []  # (number, kind, operations that it makes known, whether somebody has waited for it)
         self.tasks = []  # (number, operations that its end makes known, its submit, whether it gives a value)
         self.size = self.draw.randrange(8, 30)
         self.body = self.drawn_body(set(), 0, self.size, frozenset())
-        self.workers = (MANY, MANY // 2) if self.deep else (1, 2, 4)
+        self.workers = (THREADS, THREADS) if self.threads else (MANY, MANY // 2) if self.deep else (1, 2, 4)
 
     def number(self):
         self.count += 1
@@ -116,8 +126,12 @@ class Program:
                     used = [*used, write]
                 if self.enter(self.places(used, overwritten), known):
                     body.append((what, write, *reads))
+            elif self.threads and kind < 0.6:
+                body += self.drawn_signal(known)
             elif kind < 0.75 and depth < 3:
                 body.append(self.drawn_task(known, depth))
+            elif kind < 0.79 and depth == 0:
+                body += self.drawn_fan(known)
             else:
                 started = known if self.deep or depth == 0 else known & at_start
                 usable = [t for t in self.tasks if t and t[2] in started]
@@ -138,6 +152,38 @@ class Program:
                         body.append(("use", write, number))
         return body
 
+    def drawn_fan(self, known):
+        """Several tasks that use the value of another one: its adjoint is a sum over them."""
+        draw, fan = self.draw, []
+        usable = [t for t in self.tasks if t and t[2] in known and t[3]]
+        if usable:
+            number, ends, _, _ = draw.choice(usable)
+            for _ in range(5):
+                submit = self.number()
+                known.add(submit)
+                inside, write = known | ends, self.view("abc")
+                if self.enter(self.places([write], write), inside):
+                    self.tasks.append((len(self.tasks), inside, submit, False))
+                    fan.append(
+                        ("submit", len(self.tasks) - 1, [("result", number), ("use", write, number)], None, False)
+                    )
+        return fan
+
+    def drawn_signal(self, known):
+        """Give a signal, or wait for one that has been given (in the serial order)."""
+        draw = self.draw
+        if draw.random() < 0.5:
+            kinds = (*SIGNALS, "condition") if not self.wanted else SIGNALS  # whose lock orders by chance, too
+            self.signals.append([len(self.signals), draw.choice(kinds), set(known), False])
+            return [("signal", *self.signals[-1][:2])]
+        usable = [signal for signal in self.signals if not (signal[3] and signal[1] in ONCE)]
+        if not usable:
+            return []
+        signal = draw.choice(usable)
+        signal[3] = True
+        known |= signal[2]
+        return [("await", *signal[:2])]
+
     def drawn_task(self, known, depth):
         draw = self.draw
         submit = self.number()
@@ -146,7 +192,7 @@ class Program:
         number = len(self.tasks)
         self.tasks.append(None)
         fate = draw.random()
-        if fate < 0.08 and depth == 0:
+        if fate < 0.08 and depth == 0 and not self.threads:
             self.tasks[number] = (number, set(), submit, False)
             return ("cancelled", number, [("constant", self.view("abc"))])
         body = self.drawn_body(inside, depth + 1, draw.randrange(1, 6), frozenset(known))
@@ -162,12 +208,79 @@ class Program:
         return ("submit", number, body, gives, called)
 
 
+class Signal:
+    """A signal of each kind: to give, and to wait for."""
+
+    def __init__(self, kind):
+        self.kind, self.flag = kind, False
+        self.queue = queue.LifoQueue(1) if kind == "stack" else queue.Queue()
+        self.event, self.semaphore, self.condition = threading.Event(), threading.Semaphore(0), threading.Condition()
+        if kind == "all done":
+            self.queue.put(None)
+
+    def give(self):
+        if self.kind in ("queue", "stack"):
+            self.queue.put(None)
+        elif self.kind == "event":
+            self.event.set()
+        elif self.kind == "semaphore":
+            self.semaphore.release()
+        elif self.kind == "condition":
+            with self.condition:
+                self.flag = True
+                self.condition.notify_all()
+        else:
+            self.queue.task_done()
+
+    def wait(self):
+        if self.kind in ("queue", "stack"):
+            self.queue.get()
+        elif self.kind == "event":
+            self.event.wait()
+        elif self.kind == "semaphore":
+            self.semaphore.acquire()
+        elif self.kind == "condition":
+            with self.condition:
+                self.condition.wait_for(lambda: self.flag)
+        else:
+            self.queue.join()
+
+
+class Thread:
+    """A thread with the interface of a future."""
+
+    def __init__(self, function, *arguments):
+        self.found = self.error = None
+        self.thread = threading.Thread(target=self.run, args=(function, *arguments))
+
+    def run(self, function, *arguments):
+        try:
+            self.found = function(*arguments)
+        except BaseException as error:
+            self.error = error
+
+    def exception(self):
+        self.thread.join()
+        return self.error
+
+    def result(self):
+        while self.thread.is_alive():
+            time.sleep(1e-4)
+        if self.error is not None:
+            raise self.error
+        return self.found
+
+    def cancelled(self):
+        return False
+
+
 class Run:
     """One run of a program: ``workers`` threads, or None for all of it in this one, in the order of submission."""
 
     def __init__(self, program, workers, kernel, zeros):
         self.program, self.workers, self.kernel, self.zeros = program, workers, kernel, zeros
         self.futures = {}
+        self.signals = {number: Signal(kind) for number, kind, *_ in program.signals}
 
     def __call__(self, x):
         self.arrays = {"x": x}
@@ -179,6 +292,14 @@ class Run:
         numpy_ = self.numpy = ampi.numpy if isinstance(x, ampi.ndarray) else numpy
         if self.workers is None:
             self.body(self.program.body)
+        elif self.workers == THREADS:
+            self.body(self.program.body)
+            asked = 0
+            while asked < len(self.futures):  # threads may start others
+                asked = len(self.futures)
+                for future in list(self.futures.values()):
+                    if not isinstance(future.exception(), (Stop, type(None))):
+                        raise future.exception()
         else:
             with ThreadPoolExecutor(self.workers) as self.pool:
                 self.body(self.program.body)
@@ -200,6 +321,10 @@ class Run:
         for what, *rest in operations:
             if what in ("submit", "cancelled"):
                 self.submit(what, *rest)
+            elif what in ("signal", "await"):
+                if self.workers is not None:
+                    signal = self.signals[rest[0]]
+                    signal.give() if what == "signal" else signal.wait()
             elif what == "raise":
                 raise Stop
             elif what in ("result", "exception"):
@@ -246,6 +371,9 @@ class Run:
                 self.futures[number] = self.task(body, gives)
             except Stop as error:
                 self.futures[number] = error
+        elif self.workers == THREADS:
+            self.futures[number] = Thread(self.task, body, gives)
+            self.futures[number].thread.start()
         else:
             self.futures[number] = future = self.pool.submit(self.task, body, gives)
             if called:
@@ -271,8 +399,12 @@ class Run:
     def ask_all(self, what, numbers):
         if self.workers is not None:
             futures = [self.futures[number] for number in numbers]
-            for future in as_completed(futures) if what == "as completed" else wait(futures).done:
-                assert future.done()
+            if self.workers == THREADS:
+                for future in futures:
+                    future.exception()
+                return
+            for _ in as_completed(futures) if what == "as completed" else wait(futures).done:
+                pass
 
     def value(self, number):
         return self.futures[number] if self.workers is None else self.futures[number].result()
@@ -300,7 +432,7 @@ def check(seed):
     direction = numpy.random.default_rng(seed).uniform(-1.0, 1.0, 12)
     expected = slope(program, direction)
     numpy.testing.assert_allclose(gradient @ direction, expected, rtol=1e-9, atol=1e-12)
-    found = [differentiated(program, workers) for workers in program.workers]
+    found = [differentiated(program, workers) for workers in program.workers]  # threads: twice
     for one, bar in found:
         assert one == value
         numpy.testing.assert_allclose(bar, gradient, rtol=1e-12, atol=1e-12)

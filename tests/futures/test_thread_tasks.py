@@ -1,0 +1,376 @@
+"""Threads of `threading`: start and join are a fork and a join; queues, events, locks ... order what they do."""
+
+import queue
+import threading
+import time
+
+import numpy
+import pytest
+from patience import patience
+
+import ampi
+import ampi.numpy as np
+
+X = numpy.array([0.4, 0.7, 1.1, 1.3])
+
+
+def started(*functions):
+    threads = [threading.Thread(target=function) for function in functions]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def joined(*functions):
+    for thread in started(*functions):
+        thread.join()
+
+
+def test_threads_are_joined():
+    def f(x):
+        y = np.zeros(4)
+
+        def part(k):
+            y[k::2] = x[k::2] ** 2
+
+        joined(lambda: part(0), lambda: part(1))
+        return np.sum(y * x)
+
+    numpy.testing.assert_allclose(ampi.grad(f)(X), 3 * X**2)
+
+
+@pytest.mark.parametrize("how", ["join", "is_alive", "timeout"])
+def test_what_tells_that_a_thread_has_ended(how):
+    def f(x):
+        y = np.zeros(4)
+        (thread,) = started(lambda: y.__iadd__(x * x))
+        if how == "join":
+            thread.join()
+        while how == "is_alive" and thread.is_alive():
+            time.sleep(1e-4)
+        while how == "timeout" and not y.any():
+            time.sleep(1e-4)
+            thread.join(1e-3)
+        thread.join(patience(60))
+        return np.sum(y)
+
+    numpy.testing.assert_allclose(ampi.grad(f)(X), 2 * X)
+
+
+class Worker(threading.Thread):
+    """A class of the program's own, with ``run``."""
+
+    def __init__(self, x):
+        super().__init__(daemon=True)
+        self.x = x
+
+    def run(self):
+        self.found = np.sum(self.x**3)
+
+
+def test_classes_of_threads_timers_and_threads_in_threads():
+    def f(x):
+        worker = Worker(x)
+        worker.start()
+        y = np.zeros(4)
+
+        def outer():
+            joined(lambda: y.__iadd__(x))
+            y[:2] *= 3.0
+
+        timer = threading.Timer(0.001, outer)
+        timer.start()
+        worker.join()
+        timer.join()
+        return worker.found + np.sum(y)
+
+    numpy.testing.assert_allclose(ampi.grad(f)(X), 3 * X**2 + [3, 3, 1, 1])
+
+
+def test_workers_with_queues():
+    def f(x):
+        todo, found = queue.Queue(), queue.PriorityQueue()
+
+        def work():
+            while (k := todo.get()) is not None:
+                found.put((k, np.sin(x[k]) * x[k]))
+                todo.task_done()
+
+        threads = started(work, work, work)
+        for k in range(4):
+            todo.put(k)
+        total = sum(found.get()[1] for _ in range(4))
+        todo.join()
+        for _ in threads:
+            todo.put(None)
+        for thread in threads:
+            thread.join()
+        return total
+
+    numpy.testing.assert_allclose(ampi.grad(f)(X), numpy.cos(X) * X + numpy.sin(X))
+
+
+def test_a_bounded_queue_orders_its_free_places():
+    """The producer uses a buffer again when the consumer has taken the item after next."""
+
+    def f(x):
+        buffers = np.zeros((2, 4))
+        items = queue.Queue(1)
+        free = queue.Queue(2)
+        total = np.zeros(())
+        for k in range(2):
+            free.put(k)
+
+        def produce():
+            for n in range(5):
+                k = free.get()
+                buffers[k] = x * (n + 1.0)
+                items.put(k)
+
+        thread = threading.Thread(target=produce)
+        thread.start()
+        for _ in range(5):
+            k = items.get()
+            total += np.sum(buffers[k] ** 2)
+            free.put(k)
+        thread.join()
+        return total
+
+    numpy.testing.assert_allclose(ampi.grad(f)(X), 2 * X * sum((n + 1) ** 2 for n in range(5)))
+
+
+def by_room(x, capacity):
+    """One slot after the other, where only the bound of the queue says that it is free again."""
+    slots = np.zeros((2, 4))
+    items = queue.Queue(capacity)
+    total = np.zeros(())
+
+    def consume():
+        nonlocal total
+        last = None
+        while (k := items.get()) is not None:
+            if last is not None:
+                total = total + np.sum(slots[last] ** 2)
+            last = k
+        total = total + np.sum(slots[last] ** 2)
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    for n in range(4):
+        slots[n % 2] = x * (n + 1.0)
+        items.put(n % 2)
+        if capacity == 0:
+            time.sleep(0.01)
+    items.put(None)
+    thread.join()
+    return total
+
+
+def test_places_of_an_unbounded_queue_order_nothing():
+    with pytest.raises(ampi.ActivityError, match="at the same time"):
+        ampi.grad(lambda x: by_room(x, 0))(X)
+
+
+def test_events_conditions_semaphores_and_barriers():
+    def f(x):
+        y, z = np.zeros(4), np.zeros(4)
+        event, semaphore, barrier = threading.Event(), threading.Semaphore(0), threading.Barrier(2)
+        condition, ready = threading.Condition(), []
+
+        def first():
+            y[:] = x * x
+            event.set()
+            barrier.wait()
+            y[:2] += z[2:]
+            barrier.wait()
+            with condition:
+                ready.append(1)
+                condition.notify_all()
+
+        def second():
+            event.wait()
+            z[:] = y * x
+            barrier.wait()
+            z[:2] *= 2.0
+            barrier.wait()
+            with condition:
+                while not ready:
+                    condition.wait()
+            y[2:] *= z[:2]
+            semaphore.release()
+
+        threads = started(first, second)
+        semaphore.acquire()
+        total = np.sum(y * z)
+        for thread in threads:
+            thread.join()
+        return total
+
+    def plainly(x):
+        y = x * x
+        z = y * x
+        y = np.concatenate([y[:2] + z[2:], y[2:]])
+        z = np.concatenate([z[:2] * 2.0, z[2:]])
+        y = np.concatenate([y[:2], y[2:] * z[:2]])
+        return np.sum(y * z)
+
+    numpy.testing.assert_allclose(ampi.grad(f)(X), ampi.grad(plainly)(X), rtol=1e-13)
+
+
+LOCKS = {"lock": threading.Lock, "rlock": threading.RLock, "condition": threading.Condition}
+
+
+@pytest.mark.parametrize("kind", [*LOCKS, "acquire", "semaphore"])
+def test_locks(kind):
+    def f(x):
+        lock = threading.Semaphore() if kind == "semaphore" else LOCKS.get(kind, threading.Lock)()
+        y, total = np.ones(1), np.zeros(1)
+
+        def work(k):
+            part = np.sin(x[k]) * x[k]
+            if kind == "acquire":
+                lock.acquire()
+                try:
+                    y[0] *= part
+                    total[0] += part
+                finally:
+                    lock.release()
+                return
+            with lock:
+                y[0] *= part
+                total[0] += part
+
+        joined(*(lambda k=k: work(k) for k in range(4)))
+        return total[0] * y[0]
+
+    def plainly(x):
+        parts = np.sin(x) * x
+        return np.sum(parts) * np.prod(parts)
+
+    numpy.testing.assert_allclose(ampi.grad(f)(X), ampi.grad(plainly)(X), rtol=1e-12)
+
+
+def test_races_of_threads_are_errors():
+    def f(x):
+        y = np.zeros(4)
+        lock = threading.Lock()
+
+        def locked():
+            with lock:
+                y[...] += x
+
+        joined(lambda: y.__iadd__(x), locked)
+        return np.sum(y)
+
+    with pytest.raises(ampi.ActivityError, match="at the same time") as error:
+        ampi.grad(f)(X)
+    assert str(error.value).count("test_thread_tasks.py") == 2
+
+
+def test_a_thread_that_is_not_joined_is_an_error():
+    def f(x):
+        y = np.zeros(4)
+        (thread,) = started(lambda: y.__iadd__(x))
+        while not y.any():
+            time.sleep(1e-4)
+        f.thread = thread
+        return np.sum(x)
+
+    with pytest.raises(ampi.ActivityError, match="call its join") as error:
+        ampi.grad(f)(X)
+    f.thread.join()
+    assert "test_thread_tasks.py" in str(error.value)
+
+
+def test_threads_without_derivatives_are_left_alone():
+    """They are not waited for; after the tape's end they see constants."""
+    stop, found = threading.Event(), []
+
+    def watch(x):
+        stop.wait()
+        found.append(float(np.sum(x)))
+
+    def f(x):
+        f.thread = threading.Thread(target=watch, args=(x,), daemon=True)
+        f.thread.start()
+        return np.sum(x * x)
+
+    numpy.testing.assert_allclose(ampi.grad(f)(X), 2 * X)
+    stop.set()
+    f.thread.join(patience(60))
+    numpy.testing.assert_allclose(found, [X.sum()])
+
+
+def test_an_error_beside_running_threads_leaves_nothing_behind():
+    from ampi.tape.recording import open_tapes, tasks
+
+    stop = threading.Event()
+
+    def f(x):
+        f.thread = threading.Thread(target=lambda: (x + 1.0, stop.wait(), x + 1.0))
+        f.thread.start()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        ampi.grad(f)(X)
+    assert not open_tapes and not tasks
+    stop.set()
+    f.thread.join(patience(60))
+
+
+def test_exceptions_of_threads_and_threads_in_passive_blocks(monkeypatch):
+    raised = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: raised.append(args.exc_type))
+
+    def f(x):
+        y, scale = x * 1.0, []
+
+        def fail():
+            y[:] *= x
+            raise ZeroDivisionError
+
+        joined(fail)
+        with ampi.passive():
+            joined(lambda: scale.append(np.sum(x)))
+        return np.sum(y) * scale[0]
+
+    numpy.testing.assert_allclose(ampi.grad(f)(X), 2 * X * X.sum())
+    assert raised == [ZeroDivisionError]
+
+
+def test_started_twice_is_pythons_error():
+    def f(x):
+        (thread,) = started(lambda: None)
+        thread.join()
+        with pytest.raises(RuntimeError, match="once"):
+            thread.start()
+        return np.sum(x)
+
+    numpy.testing.assert_allclose(ampi.grad(f)(X), numpy.ones(4))
+
+
+PROGRAM = """
+import queue
+import threading
+import numpy as np
+
+theta, found = 0.7, queue.Queue()
+
+def model(k):
+    found.put(np.sum(np.sin(theta * (1 + k / 10) * np.arange(4.0)) ** 2))
+
+threads = [threading.Thread(target=model, args=(k,)) for k in range(6)]
+for thread in threads:
+    thread.start()
+J = sum(found.get() for thread in threads)
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_unmodified_programs(tmp_path):
+    path = tmp_path / "prog.py"
+    path.write_text(PROGRAM)
+    _, (slope,) = ampi.trace(str(path), wrt=("theta",), of="J")
+    s, j = 1 + numpy.arange(6) / 10, numpy.arange(4.0)
+    assert abs(float(slope) - (s[:, None] * j * numpy.sin(1.4 * s[:, None] * j)).sum()) < 1e-12
