@@ -35,7 +35,7 @@ from . import (
     ufuncs,
     writing,
 )
-from .callers import is_called_by_ampi, is_called_by_program
+from .callers import caller_of_numba, is_called_by_ampi, is_called_by_program
 from .constants import marked
 from .losses import (
     lend,
@@ -130,7 +130,8 @@ class ndarray(TrackedArray):
     @property
     def __numba_array_subtype_dispatch__(self) -> Any:
         # Numba reads this attribute of subclasses of NumPy's array; without it, it treats them as NumPy's.
-        lose_unheard("a function of numba.njit given", self, "make it an ampi.kernel")
+        if not caller_of_numba(2).startswith("numba.typed."):  # which keeps the array
+            lose_unheard("a function of numba.njit given", self, "make it an ampi.kernel")
         lend(self)
         raise AttributeError
 

@@ -19,6 +19,14 @@ def package_of(frame: Any) -> str:
     return frame.f_globals.get("__name__", "").partition(".")[0]
 
 
+def caller_of_numba(depth: int) -> str:
+    """Name of the module that called Numba's dispatcher."""
+    frame: Any = sys._getframe(depth)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(("numba.core.", "functools")):
+        frame = frame.f_back
+    return "" if frame is None else frame.f_globals.get("__name__", "")
+
+
 def is_called_by_program(depth: int) -> bool:
     """True if the caller, `depth` frames above, is a module in which ampi's names replace NumPy's."""
     return is_of_program(sys._getframe(depth))

@@ -39,7 +39,7 @@ from ..interception.redirection import arguments_at
 from ..interception.trampolines import NOTHING, Hook, Place
 from ..memory.storages import TrackedArray, carries_derivatives, plain, storage_of, tracked
 from ..tape import Tape, at_opening, current
-from . import conversions
+from . import conversions, numba_containers
 
 _IN = "make that array with ampi.numpy"
 _AS = "use ampi.numpy"
@@ -485,32 +485,6 @@ def _replace_generalized_ufuncs() -> None:
     replace_method(sys.modules["numba.np.ufunc.gufunc"].GUFunc, "__call__", _by_a_kernel("call_generalized"))
 
 
-def _guard_typed_lists() -> None:
-    for name in ("append", "extend", "insert", "__setitem__"):
-        replace_method(sys.modules["numba.typed.typedlist"].List, name, _without_active_numbers)
-
-
-def _guard_typed_dictionaries() -> None:
-    replace_method(sys.modules["numba.typed.typeddict"].Dict, "__setitem__", _without_active_numbers)
-
-
-def _without_active_numbers(method: Callable) -> Callable:
-    """Wrap a method that adds items to a container of Numba's, which keeps arrays but converts numbers."""
-
-    def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
-        if current() is not None:
-            for given in (*arguments, *keywords.values()):
-                for x in given if isinstance(given, (list, tuple)) else (given,):
-                    if not np.ndim(x) and _first_active(x) is not None:
-                        raise ActivityError(
-                            f"a number that carries derivatives in numba.typed.{type(self).__name__}, which keeps "
-                            "plain numbers; use Python's own list or dict, or put arrays into it"
-                        )
-        return method(self, *arguments, **keywords)
-
-    return call
-
-
 def _by_a_kernel(name: str) -> Callable[[Callable], Callable]:
     """Wrap the call of a function that Numba compiled: it is differentiated if an array is active."""
 
@@ -532,8 +506,8 @@ _LATER: dict[str, Callable[[], None]] = {
     "h5py.h5d": _replace_h5py_datasets,
     "numba.np.ufunc.gufunc": _replace_generalized_ufuncs,
     "numba.stencils.stencil": _replace_stencils,
-    "numba.typed.typeddict": _guard_typed_dictionaries,
-    "numba.typed.typedlist": _guard_typed_lists,
+    "numba.typed.typeddict": numba_containers.guard_dictionaries,
+    "numba.typed.typedlist": numba_containers.guard_lists,
     "numpy.random": _replace_random,
     "scipy.special": _redirect_special,
 }

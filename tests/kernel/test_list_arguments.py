@@ -3,13 +3,14 @@
 import math
 import warnings
 
+import numba
 import numpy as np
 import pytest
 from numba.core.errors import NumbaPendingDeprecationWarning
 from numba.typed import Dict, List
 
 import ampi
-from ampi import ActivityError, KernelError
+from ampi import ActivityError, ActivityWarning, KernelError
 
 pytestmark = pytest.mark.filterwarnings("ignore::numba.core.errors.NumbaPendingDeprecationWarning")
 warnings.simplefilter("ignore", NumbaPendingDeprecationWarning)
@@ -69,7 +70,6 @@ def test_lists_of_matrices():
     check(lambda m, n: of_matrices([m, n, m * 2.0]), (M, N), second=True)
 
 
-@pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")  # Numba's own function puts them into the list
 def test_typed_lists():
     def loss(u, v, w):
         typed = List()
@@ -86,6 +86,26 @@ def test_typed_lists():
 def test_typed_containers_keep_no_derivatives_of_numbers(put):
     with pytest.raises(ActivityError, match=r"a number that carries derivatives in numba\.typed\..*Python's own"):
         ampi.grad(put)(0.7)
+
+
+@numba.njit
+def first_elements(arrays):
+    total = 0.0
+    for a in arrays:
+        total += a[0]
+    return total
+
+
+def test_typed_lists_in_functions_of_numba():
+    def loss(x):
+        typed = List()
+        typed.append(x * 2.0)
+        typed.append(U)
+        return ampi.numpy.sum(typed[0]) * first_elements(typed)
+
+    with pytest.warns(ActivityWarning, match="numba.njit given a typed list with an active array drops its derivative"):
+        gradient = ampi.grad(loss)(V)
+    np.testing.assert_allclose(gradient, np.full(len(V), 2.0 * (2.0 * V[0] + U[0])))
 
 
 def test_without_a_tape():
