@@ -227,6 +227,8 @@ class ndarray(TrackedArray):
             raise no_rule(np.ndarray.astype, " to objects")
         if result.dtype.kind in "SUT":
             warn_lost("astype() to text of", self)
+        elif result.dtype.kind in "mM":
+            lose("a time (timedelta64) computed from", self, "compute with a number of seconds")
         if result is values or (not activity.copies(copy) and np.may_share_memory(result, values)):
             return self if result.dtype == self.dtype else wrapped(result)
         return indexing.copied(self, result)

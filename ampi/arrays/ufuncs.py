@@ -27,6 +27,7 @@ from .callers import is_called_by_numpy
 from .elementwise import CONSTANT_FOR_REAL, CONSTANTS, RULES, Rule, unbroadcast
 from .exact import exactly
 from .indexing import frozen_key, getitem, plain_key, setitem
+from .losses import lose
 from .nested import from_nested
 from .reductions import taken
 from .writing import assign, must_announce, write, write_constants
@@ -259,7 +260,14 @@ def _call(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: d
     result = wrapped(ufunc(*[as_viewed(x, np.ndarray) if isinstance(x, TrackedArray) else x for x in inputs]))
     if is_inexact(result):
         _record_fresh(tape, rule, inputs, active, result, None)
+    elif result.dtype.kind in "mM":
+        _lose_times(inputs, active)
     return result
+
+
+def _lose_times(inputs: tuple, active: tuple) -> None:
+    """Warn of a result in whole units of time, as datetime64 and timedelta64 count it."""
+    lose("a time (timedelta64) computed from", inputs[active[0]], "compute with a number of seconds")
 
 
 def _record_fresh(tape: Tape, rule: Rule, inputs: tuple, active: tuple, result: TrackedArray, mask: Any) -> None:
@@ -301,6 +309,8 @@ def _call_with_keywords(
         result = wrapped(ufunc(*operands, **keywords, **masked))
         if is_inexact(result):
             _record_fresh(tape, rule, inputs, active, result, mask)
+        elif result.dtype.kind in "mM":
+            _lose_times(inputs, active)
         return result
     return _call_into(tape, ufunc, rule, inputs, active, out, mask, keywords)
 
@@ -314,6 +324,8 @@ def _call_into(
     key = None if mask is None else (np.array(np.broadcast_to(mask, out.shape)),)
     action = lambda: ufunc(*operands, out=plain(out), **keywords, **masked)
     if not is_inexact(out):
+        if out.dtype.kind in "mM":
+            _lose_times(inputs, active)
         write_constants([out], action, key)
         return out
     if mask is not None and out.dtype.kind == "c":

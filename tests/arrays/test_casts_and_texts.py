@@ -307,3 +307,23 @@ def test_what_a_time_loop_files_says_nothing(tmp_path):
     _, said = told(run)
     assert not said
     assert os.listdir(tmp_path) is not None
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, t: (x * t) / t,
+        lambda x, t: (t / x) / t,
+        lambda x, t: (x[0] * t) / t,
+        lambda x, t: (1000.0 * x).astype("m8[ms]").astype(float),
+        lambda x, t: np.multiply(x, t, dtype="m8") / t,
+        lambda x, t: np.multiply(x, t, out=np.zeros(2, "m8[ms]")) / t,
+    ],
+)
+def test_whole_units_of_time_warn(f):
+    def loss(x):
+        return np.sum(f(x, numpy.timedelta64(1000, "ms"))) + np.sum(x * x)
+
+    with pytest.warns(ampi.ActivityWarning, match=r"a time \(timedelta64\) computed from an active array drops"):
+        gradient = ampi.grad(loss)(np.array([0.3, 0.7]))
+    np.testing.assert_allclose(gradient, [0.6, 1.4])
