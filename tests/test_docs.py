@@ -14,7 +14,22 @@ import ampi
 from ampi import coverage
 
 DOCS = ROOT / "docs"
-COMMANDS = [command for page in PAGES for command in commands(page)]
+TUTORIALS = sorted((DOCS / "tutorials").glob("*.rst"))
+
+
+def shown_commands():
+    """The commands of all pages, each once; those of tutorials run together in `test_tutorials`."""
+    seen = set()
+    for page in PAGES:
+        texts = tuple(sorted(files(page).items()))
+        for command in commands(page):
+            if (command.text, texts) in seen:
+                continue
+            seen.add((command.text, texts))
+            slow = page in TUTORIALS and command.arguments[0] != "-m"
+            yield pytest.param(command, marks=pytest.mark.slow if slow else ())
+
+
 ALL = """\
 import runpy, sys, traceback
 from mpi4py import MPI
@@ -27,6 +42,36 @@ for page in sys.argv[1:]:
         MPI.COMM_WORLD.Abort(1)
 print("done")
 """
+PICTURE = re.compile(r'savefig\("(\w+\.svg)"\)')
+# All programs of tutorials in one process of each rank, which has a folder of its own for what they draw.
+LESSONS = """\
+import os, pathlib, runpy, sys, traceback
+import matplotlib
+from mpi4py import MPI
+matplotlib.use("agg")
+for name in sys.argv[1:]:
+    path = pathlib.Path(name)
+    mine = path.parent / str(MPI.COMM_WORLD.rank)
+    mine.mkdir(exist_ok=True)
+    os.chdir(mine)
+    sys.path.insert(0, str(path.parent))
+    try:
+        runpy.run_path(name, run_name="__main__")
+    except BaseException:
+        traceback.print_exc()
+        print(f"in {name}", file=sys.stderr, flush=True)
+        MPI.COMM_WORLD.Abort(1)
+    sys.path.remove(str(path.parent))
+    for module in [key for key, found in sys.modules.items() if getattr(found, "__file__", None) is not None]:
+        if pathlib.Path(sys.modules[module].__file__).parent == path.parent:
+            del sys.modules[module]
+print("done")
+"""
+
+
+def fails(command):
+    """True if a command is shown with an error, or with places that `ampi.check` has found."""
+    return any(re.search(r"Error|FAIL|Traceback|^[1-9]\d* places? in", line) for line in command.expected)
 
 
 @pytest.fixture
@@ -39,7 +84,7 @@ def outside(monkeypatch):
     monkeypatch.setenv("NUMBA_NUM_THREADS", "2")
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=str)
+@pytest.mark.parametrize("command", list(shown_commands()), ids=str)
 def test_command(command, mpiexec, tmp_path, monkeypatch, outside):
     for name, text in files(command.page).items():
         (tmp_path / name).write_text(text, encoding="utf-8")
@@ -49,8 +94,7 @@ def test_command(command, mpiexec, tmp_path, monkeypatch, outside):
     done = mpiexec(command.ranks, *command.arguments)
     printed = (done.stdout + done.stderr).splitlines()
     assert fits(printed, command.expected), f"{command}\n{done.stdout}\n{done.stderr}"
-    failing = any("Error" in line or "FAIL" in line for line in command.expected)
-    assert failing or done.returncode == 0, done.stderr
+    assert fails(command) or done.returncode == 0, done.stderr
 
 
 def test_blocks(mpiexec, tmp_path, monkeypatch, outside):
@@ -65,6 +109,28 @@ def test_blocks(mpiexec, tmp_path, monkeypatch, outside):
     monkeypatch.chdir(tmp_path)
     done = mpiexec(RANKS, "-c", ALL, *paths)
     assert done.returncode == 0 and done.stdout.count("done") == RANKS, done.stderr[-8000:]
+
+
+@pytest.mark.parametrize("ranks", [1, RANKS])
+def test_tutorials(ranks, mpiexec, tmp_path, monkeypatch, outside):
+    """The programs that tutorials start by their names, and the pictures that they draw and the pages show."""
+    started, drawn = [], set()
+    for page in TUTORIALS:
+        folder, texts = tmp_path / page.stem, files(page)
+        folder.mkdir()
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        shown = re.findall(r"figure:: \.\./pictures/tutorials/(\S+)", page.read_text(encoding="utf-8"))
+        assert shown and sorted(shown) == sorted(PICTURE.findall("".join(texts.values()))), page
+        assert all((DOCS / "pictures" / "tutorials" / name).exists() for name in shown), page
+        names = {c.arguments[0] for c in commands(page) if c.ranks == ranks and not fails(c)} & set(texts)
+        for name in sorted(names):
+            if "channel.py" not in texts[name] and ".h5" not in texts[name]:  # these need files of other commands
+                started.append(str(folder / name))
+                drawn.update(PICTURE.findall(texts[name]))
+    done = mpiexec(ranks, "-W", "ignore", "-c", LESSONS, *started)
+    assert done.returncode == 0 and done.stdout.count("done\n") == ranks, done.stderr[-8000:]
+    assert drawn and drawn <= {path.name for path in tmp_path.glob("*/*/*.svg")}
 
 
 def test_study_files_can_be_read(tmp_path):
@@ -152,3 +218,14 @@ def test_all_environment_variables_are_in_the_table():
     read = set(re.findall(r"(?:environ(?:\.get\(|\[)|setting\()\"(AMPI_\w+)\"", sources))
     text = (DOCS / "guides" / "clusters.rst").read_text(encoding="utf-8")
     assert read and read == set(re.findall(r"^   \* - ``(AMPI_\w+)", text, re.M))
+
+
+def test_readme_has_absolute_links_to_pages_that_exist():
+    """Also where it is shown by itself, as on PyPI."""
+    text = (ROOT / "README.rst").read_text(encoding="utf-8")
+    links = re.findall(r"<([^<>\s]+)>`__|:: (\S+\.png)|:target: (\S+)", text)
+    links = [next(filter(None, found)) for found in links]
+    assert links and all(link.startswith("https://") for link in links)
+    pages = [link.partition("/docs/")[2] for link in links if link.endswith(".html")]
+    assert pages and all((DOCS / name.replace(".html", ".rst")).exists() for name in pages), pages
+    assert not re.search(r":doc:|:ref:|(?<!`)`[^`<]+ <(?!https)", text)
