@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-LIBRARIES = {"ampi", "numpy", "scipy", "numba", "mpi4py"}
+LIBRARIES = {"ampi", "numpy", "scipy", "numba", "llvmlite", "mpi4py"}
 """Packages whose lines are not those of the program."""
 
 
@@ -18,7 +18,7 @@ def is_of_a_library(frame: Any) -> bool:
     package = frame.f_globals.get("__name__", "").partition(".")[0]
     if package in LIBRARIES:
         return True
-    return package in sys.stdlib_module_names and frame.f_code.co_filename.startswith(_PYTHONS)
+    return package in sys.stdlib_module_names and frame.f_code.co_filename.startswith((_PYTHONS, "<frozen "))
 
 
 def calling_frame() -> Any:

@@ -2,7 +2,8 @@
 
 Whoever puts an item, sets an event or releases a lock gives a signal; whoever gets the item, sees the event or acquires
 the lock afterwards has got it, and what the first one did before happened before what that one does next.  Only calls
-by the program count: the locks inside of libraries would order by chance what the program does not order.
+by the program count: the locks inside of libraries would order by chance what the program does not order, and in the
+middle of an operation at that.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from ..base.program_lines import is_of_a_library
 from ..interception.hooks import AlwaysHook, Hook, hook
-from ..tape.recording import around, at_first_task, had_tasks
+from ..tape.recording import around, at_first_task, had_tasks, is_passive
 from ..tape.recording import tasks as running
 from .strands import Path, Token
 from .tasks import root_of, strand_lock
@@ -26,9 +27,31 @@ Signals = dict[tuple[int, Path], tuple[Any, Token]]
 """The latest signal of each strand, with its episode."""
 
 
+_OPERATIONS = {"arrays", "foreign", "kernel", "memory", "mpi", "numpy", "rules", "tape"}
+"""Rooms whose functions record."""
+
+
+def _is_in_an_operation() -> bool:
+    """Whether this is a part of an operation, whose record comes after what it writes: nothing may come in between."""
+    if is_passive():
+        return True
+    frame = sys._getframe(2)
+    while (frame := frame.f_back) is not None:
+        package, _, name = frame.f_globals.get("__name__", "").partition(".")
+        if package == "ampi":
+            room = name.partition(".")[0]
+            if room in _OPERATIONS:
+                return True
+            if room == "futures" and frame.f_code.co_name == "run":
+                return False
+    return False
+
+
 def given() -> Signals:
     """What this thread has done so far on the tapes around it."""
     found: Signals = {}
+    if _is_in_an_operation():
+        return found
     for tape in around():
         root = root_of(tape)
         episode = None if root.tasks is None else root.tasks.present
@@ -44,6 +67,8 @@ def given() -> Signals:
 
 def got(signals: Signals) -> None:
     """What others had done when they gave these signals happened before what this thread does next."""
+    if not signals or _is_in_an_operation():
+        return
     with strand_lock:
         found = sorted(signals.items())
     for key, (episode, token) in found:

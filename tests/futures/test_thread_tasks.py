@@ -217,6 +217,44 @@ def test_events_conditions_semaphores_and_barriers():
     numpy.testing.assert_allclose(ampi.grad(f)(X), ampi.grad(plainly)(X), rtol=1e-13)
 
 
+def test_locks_inside_of_operations_order_nothing():
+    """What an operation writes is noted before its record is there, so nothing may come in between."""
+    lock = threading.Lock()
+
+    @ampi.custom_vjp
+    def square(x, y):
+        with lock:
+            y[...] = x * x
+        return y
+
+    def forward(x, y):
+        return square.f(x, y), x.copy()
+
+    square.defvjp(forward, lambda x, g: (2.0 * x * g, None))
+
+    def f(x):
+        y = np.zeros((3, 4))
+        joined(*(lambda k=k: square(x, y[k]) for k in range(3)))
+        return np.sum(y * y)
+
+    for _ in range(5):
+        numpy.testing.assert_allclose(ampi.grad(f)(X), 12 * X**3)
+
+
+def test_a_kernel_that_is_compiled_in_threads():
+    @ampi.kernel
+    def cubes(x, y):
+        for i in range(len(x)):
+            y[i] = x[i] * x[i] * x[i] + y[i]
+
+    def f(x):
+        y = np.zeros((3, 4))
+        joined(*(lambda k=k: cubes(x, y[k]) for k in range(3)))
+        return np.sum(y * y)
+
+    numpy.testing.assert_allclose(ampi.grad(f)(X), 18 * X**5)
+
+
 LOCKS = {"lock": threading.Lock, "rlock": threading.RLock, "condition": threading.Condition}
 
 
