@@ -1,110 +1,125 @@
-"""``python -m ampi``: versions for a bug report, and a self-test on all ranks."""
+# PYTHON_ARGCOMPLETE_OK
+"""The commands: ``ampi run``, ``ampi check`` and others, also as ``python -m ampi run``; without one, a self-test.
 
+`parser` has all commands with all options, for tools that complete command lines: ``shtab ampi.__main__.parser`` prints
+a script for a shell, and argcomplete asks this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
 import sys
+from collections.abc import Sequence
+from types import ModuleType
 
-import numpy
-from mpi4py import MPI
-
-import ampi
-import ampi.numpy as np
 from ampi.base.arguments import ArgumentParser, add_version
-from ampi.base.versions import TESTED, installed, untested, version
-from ampi.kernel.runtime.files import folder
 
-SIZE = 4  # numbers per rank in the self-test
-
-
-@ampi.kernel
-def cubes(x, y):
-    """The local work of the self-test."""
-    for i in range(len(x)):
-        y[i] = x[i] * x[i] * x[i]
-
-
-def energy(x):
-    """The objective of the self-test over all ranks: Σ x³ + Σ (last of the left neighbour) · (own first)."""
-    comm = ampi.COMM_WORLD
-    left = np.zeros(1)
-    comm.Sendrecv(x[-1:], (comm.rank + 1) % comm.size, recvbuf=left, source=(comm.rank - 1) % comm.size)
-    y = np.zeros(len(x))
-    cubes(x, y)
-    total = np.zeros(1)
-    comm.Allreduce(np.sum(y) + left[0] * x[0], total)
-    return total[0]
+COMMANDS = {
+    "run": "run a program, and differentiate, check, trace or profile it, unmodified",
+    "check": "list places in a program that will not be differentiated",
+    "report": "run a program, and write a report of what all ranks did: timeline, messages, memory, cost of lines",
+    "scaling": "measure, plot, fit and model how a program and its gradient scale",
+    "kernel": "print the adjoint or tangent program of a kernel",
+    "coverage": "list all methods of mpi4py that move data, and how they are differentiated",
+}
+"""The commands, and what they do."""
 
 
-def numbers(rank):
-    """A rank's input of the self-test."""
-    return numpy.arange(1.0, SIZE + 1.0) + 0.5 * rank
+def main(arguments: Sequence[str] | None = None) -> int | None:
+    """Run a command; returns the exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if "_ARGCOMPLETE" in os.environ:
+        _complete()
+    if not given or given[0] not in COMMANDS:
+        parse(given)
+        from ampi import self_test
+
+        return self_test.main()
+    if arguments is None and __name__ != "__main__":
+        _start_as_module()
+    command, *rest = given
+    sys.argv = [f"{_own_name()} {command}", *rest]
+    return _module(command).main(rest, sys.argv[0])
 
 
-def gradient(rank, size):
-    """The derivative of `energy`, written by hand."""
-    found = 3.0 * numbers(rank) ** 2
-    found[0] += numbers((rank - 1) % size)[-1]
-    found[-1] += numbers((rank + 1) % size)[0]
+def _own_name() -> str:
+    return "python -m ampi" if os.path.basename(sys.argv[0]) in ("__main__.py", "-m", "-c") else "ampi"
+
+
+def _start_as_module() -> None:
+    """Give a program the same `sys.path` as under ``python -m ampi``, and leave the script out of tracebacks."""
+    from ampi import run
+
+    run.RUNNERS.update((__file__, sys.argv[0], os.path.abspath(sys.argv[0])))
+    if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
+        sys.path[0] = os.getcwd()
+
+
+def _module(command: str) -> ModuleType:
+    """The module of a command, with `fill` for its parser, and `main`."""
+    if command == "run":
+        from ampi import run
+
+        return run
+    if command == "check":
+        from ampi import check
+
+        return check
+    if command == "report":
+        from ampi import report_command
+
+        return report_command
+    if command == "scaling":
+        from ampi.scaling import command as scaling
+
+        return scaling
+    if command == "kernel":
+        from ampi.kernel import __main__ as kernel
+
+        return kernel
+    from ampi import coverage
+
+    return coverage
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line without a known command: it may only ask for help or the version."""
+    found = _parser(filled=False)
+    if arguments and arguments[0].endswith(".py"):
+        found.error(f"{arguments[0]} is no command; write {_own_name()} run {arguments[0]}")
+    return found.parse_args(arguments)
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands with all options."""
+    return _parser(filled=True)
+
+
+def _parser(filled: bool) -> argparse.ArgumentParser:
+    found = ArgumentParser(
+        prog=_own_name(),
+        description="Gradients of Python MPI programs. Without a command: print the versions that matter in a bug "
+        "report, and try a gradient on the ranks of this program (mpiexec -n 2 ampi tries messages, too).",
+        epilog="Each command has its own --help, and most need ranks: mpiexec -n 4 ampi run program.py. "
+        "python -m ampi run and python -m ampi.run are the same as ampi run.",
+    )
+    add_version(found)
+    commands = found.add_subparsers(metavar="COMMAND", dest="command", help="what to do")
+    for name, text in COMMANDS.items():
+        one = commands.add_parser(name, help=text, description=text, add_help=False)
+        if filled:
+            _module(name).fill(one)
     return found
 
 
-def self_test(comm):
-    """Test a gradient through messages, a collective and a kernel; returns the problems on rank 0. Collective."""
-    try:
-        found = ampi.grad(energy, objective="replicated")(numbers(comm.rank))
-        expected = gradient(comm.rank, comm.size)
-        problem = "" if numpy.allclose(found, expected, rtol=1e-12) else f"the gradient is {found}, and not {expected}"
-    except Exception as error:
-        problem = f"{type(error).__name__}: {error}"
-    problems = comm.gather(problem) or []
-    return [f"rank {rank}: {problem}" for rank, problem in enumerate(problems) if problem]
+def _complete() -> None:
+    """Answer the shell, if argcomplete is installed."""
+    with contextlib.suppress(ImportError):
+        import argcomplete
 
-
-def tested_text(found):
-    """Lines that say whether the installed versions were tested."""
-    problems = untested(found)
-    if not problems:
-        return [f"tested with Python {TESTED[0]['Python']} to {TESTED[-1]['Python']} and with these releases"]
-    return [
-        *(f"not tested: {problem}" for problem in problems),
-        "  (functions that differ from the versions for which ampi has rules are refused by name)",
-    ]
-
-
-def parse(arguments):
-    """Parse the command line, which has only help and version."""
-    parser = ArgumentParser(
-        prog="python -m ampi",
-        description="Print the versions that matter in a bug report, and try a gradient on the ranks of this program "
-        "(mpiexec -n 2 python -m ampi tries messages, too).",
-        epilog="Other commands, each with --help: python -m ampi.run (differentiates a program as it stands), "
-        "ampi.check, ampi.coverage, ampi.kernel, ampi.scaling.",
-    )
-    add_version(parser)
-    return parser.parse_args(arguments)
-
-
-def main(arguments=None):
-    """Print the versions of ampi, mpi4py, the MPI library and Numba, and run the self-test; the exit status is its
-    result."""
-    parse(arguments)
-    comm = MPI.Intracomm(MPI.COMM_WORLD)
-    if comm.rank == 0:
-        library = " ".join(MPI.Get_library_version().splitlines()[0].strip("\0").split())
-        found = installed()
-        print(f"ampi {version('ampi')}: gradients of Python MPI programs")
-        print(", ".join(f"{name} {own}" for name, own in found.items()))
-        print("\n".join(tested_text(found)))
-        print(f"{library} (MPI {MPI.VERSION}.{MPI.SUBVERSION}), {comm.size} rank(s)")
-        print(f"compiled kernels are kept in {folder()}", flush=True)
-    problems = self_test(comm)
-    failed = comm.bcast(len(problems))
-    if comm.rank == 0:
-        what = "a gradient through messages, a collective and a kernel"
-        print("\n".join([f"self-test: {what} is {'WRONG' if failed else 'right'} on {comm.size} rank(s)", *problems]))
-        if comm.size == 1:
-            print("(mpiexec -n 2 python -m ampi tries messages between ranks)")
-        print("mpiexec -n N python program.py               a program that imports ampi")
-        print("mpiexec -n N python -m ampi.run program.py   a program written against mpi4py alone", flush=True)
-    return 1 if failed else 0
+        argcomplete.autocomplete(parser())
 
 
 if __name__ == "__main__":

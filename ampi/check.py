@@ -10,16 +10,16 @@ import sys
 
 import ampi.mpi
 from ampi import run as runner
-from ampi.base.arguments import ArgumentParser, add_version
+from ampi.base.arguments import ArgumentParser, add_files, add_version, refuse_unknown
 from ampi.errors import ProgramError
 from ampi.programs import command, lint, traffic
 from ampi.programs.gradients import Differentiation
 
 
-def main(arguments=None):
+def main(arguments=None, prog="python -m ampi.check"):
     """Entry point of ``python -m ampi.check``; the exit status is 1 if something was found."""
     comm = ampi.COMM_WORLD
-    options = parse(sys.argv[1:] if arguments is None else arguments)
+    options = parse(sys.argv[1:] if arguments is None else arguments, prog)
     say = command.speak(comm)
     try:
         found = lint.look(options.script, options.also)
@@ -37,16 +37,26 @@ def main(arguments=None):
     return 1 if found else 0
 
 
-def parse(arguments):
-    """Parse the command line."""
-    parser = ArgumentParser(prog="python -m ampi.check", description=__doc__.splitlines()[0])
-    parser.add_argument("--also", action="append", default=[], metavar="PACKAGE", help="PACKAGE belongs to the program")
-    parser.add_argument("--run", action="store_true", help="run the program, and list lines that carried derivatives")
-    parser.add_argument("--wrt", action="append", default=[], metavar="NAME", help="an independent, for --run")
-    add_version(parser)
-    parser.add_argument("script")
-    rest = parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program, for --run")
+def fill(parser):
+    """Add the arguments to a parser; returns its options."""
+    add = parser.add_argument
+    options = [
+        add("-h", "--help", action="help", help="show this help message and exit"),
+        add("--also", action="append", default=[], metavar="PACKAGE", help="PACKAGE belongs to the program"),
+        add("--run", action="store_true", help="run the program, and list lines that carried derivatives"),
+        add("--wrt", action="append", default=[], metavar="NAME", help="an independent, for --run"),
+        add_version(parser),
+    ]
+    add_files(add("script", help="the program, a file or a folder with a __main__.py"))
+    rest = add("arguments", nargs=argparse.REMAINDER, help="of the program, for --run")
     rest.required = False  # otherwise it is listed as missing together with the script
+    return options
+
+
+def parse(arguments, prog):
+    """Parse the command line."""
+    parser = ArgumentParser(prog=prog, description=__doc__.splitlines()[0], add_help=False)
+    refuse_unknown(parser, arguments, fill(parser))
     options = parser.parse_args(arguments)
     if options.run and not options.wrt:
         parser.error("--run needs --wrt NAME: the variable with respect to which to differentiate")
@@ -57,6 +67,7 @@ def run(options, comm, say):
     """Run the program, and print the lines that carried derivatives."""
     program = command.program_of([options.script, *options.arguments])
     board = runner.Board()
+    board.show_warnings_once()
     runner.RUNNERS.add(__file__)
     try:
         with command.without_the_runners_path(program):

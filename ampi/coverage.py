@@ -9,13 +9,14 @@ The reports are made from the table of operations.
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import pathlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from .base import whole_files
-from .base.arguments import ArgumentParser, add_version
+from .base.arguments import ArgumentParser, add_files, add_version
 from .errors import AmpiError
 from .mpi.base.rules import TABLE, Operation, Treatment
 from .mpi.namespace import BASE
@@ -208,11 +209,18 @@ def put(text: str) -> str:
     return f"{before}{found}\n{rst()}\n{end}{after}"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command."""
-    parser = ArgumentParser(prog="python -m ampi.coverage", description=report.__doc__)
-    parser.add_argument("--rst", metavar="FILE", nargs="?", const="", help="a table for the documentation; into FILE")
+def fill(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments to a parser."""
+    parser.add_argument("-h", "--help", action="help", help="show this help message and exit")
+    text = "a table for the documentation; into FILE"
+    add_files(parser.add_argument("--rst", metavar="FILE", nargs="?", const="", help=text))
     add_version(parser)
+
+
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m ampi.coverage") -> None:
+    """Run the command."""
+    parser = ArgumentParser(prog=prog, description=report.__doc__, add_help=False)
+    fill(parser)
     options = parser.parse_args(arguments)
     if not parser.prints:
         return

@@ -13,6 +13,7 @@ import difflib
 import fcntl
 import hashlib
 import os
+import pathlib
 import re
 import runpy
 import sys
@@ -35,33 +36,25 @@ from ampi.programs.session import OnThisRank
 WORLD = MPI.Intracomm(MPI.COMM_WORLD)  # mpi4py's own handle: install() rebinds the name
 RANK, SIZE = WORLD.rank, WORLD.size  # a program may fail after Finalize
 
-USAGE = f"""\
-usage: python -m ampi.run [option] ... <file> [argument] ...
-   or: python -m ampi.run [option] ... -m <module> [argument] ...
-   or: python -m ampi.run [option] ... -c <command> [argument] ...
-   or: python -m ampi.run [option] ... - [argument] ...          (the program comes from standard input)
-
-Runs a Python program with MPI.COMM_WORLD, MPI.COMM_SELF and the classes of mpi4py.MPI replaced by ampi's.
-An exception on one rank is printed once, with the rank, and ends all ranks.
-With --wrt and --of it prints the gradient of one variable of the program with respect to another.
-
-{command.OPTIONS}"""
-
-EMPTY_LINE = "\n\n"
+NAME = "python -m ampi.run"
 PROGRAMS = os.path.dirname(command.__file__)
 RUNNERS = {__file__, traced.__file__, mpi4py.run.__file__, runpy.run_path.__code__.co_filename}
 """Files whose frames are omitted at the beginning of a traceback."""
 
+SYNTAX = "is not Python"
 JOINING = 0.25  # seconds in which ranks that fail together are gathered into one report
 PATIENCE = 5.0  # seconds a rank waits for the one that prints
 MOST_WARNINGS = 512  # warnings that are compared with those of other ranks
 TEXT_SIZE = 1 << 14  # bytes of a traceback on the board
 
 
-def main():
+fill = command.fill
+
+
+def main(arguments=None, prog=NAME, usage=command.USAGE):
     """Entry point of ``python -m ampi.run``."""
-    options, arguments = parse(sys.argv[1:])
-    require_program(arguments[0])
+    options, arguments = parse(sys.argv[1:] if arguments is None else arguments, command.parser(prog, usage))
+    require_program(arguments)
     board = Board()
     board.show_warnings_once()
     try:
@@ -92,21 +85,22 @@ def main():
         fail(board, error, traced.unwritten())
 
 
-def parse(arguments):
+def parse(arguments, parser=None):
     """Split the command line into ampi's options (None if there are none), and the program with its arguments.
 
     Exits for ``-h``, and if there is no program.
     """
     options = None
+    parser = parser or command.parser(NAME)
     try:
         if arguments and arguments[0].partition("=")[0] in command.FIRST:
             options, arguments = command.split(arguments)
     except ProgramError as error:
-        say(f"ampi.run: {error}\n(see python -m ampi.run --help)", sys.stderr)
+        say(f"ampi.run: {error}\n(see {parser.prog} --help)", sys.stderr)
         sys.exit(2)
     match arguments:
         case [option, *_] if option in command.HELP:
-            say(USAGE, sys.stdout)
+            say(parser.format_help(), sys.stdout, end="")
             sys.exit(0)
         case [option, *_] if option in command.VERSION:
             say(version_line(), sys.stdout)
@@ -116,14 +110,17 @@ def parse(arguments):
         case [path, *_] if not path.startswith("-"):
             return options, arguments
         case _:
-            say(f"{USAGE.partition(EMPTY_LINE)[0]}\nampi.run: {wrong(arguments)}", sys.stderr)
+            say(f"{parser.format_usage()}ampi.run: {wrong(arguments)} (see {parser.prog} --help)", sys.stderr)
             sys.exit(2)
 
 
-def require_program(path):
-    """End all ranks with one message if any of them cannot read the program. Collective."""
+def require_program(arguments):
+    """End all ranks with one message if any of them cannot read the program, or it is not Python. Collective."""
+    path, *rest = arguments
     problem = ""
-    if not path.startswith("-"):
+    if path == "-c":
+        problem = not_python(rest[0], "<string>")
+    elif not path.startswith("-"):
         try:
             if not os.path.isdir(path):
                 open(path, "rb").close()
@@ -131,12 +128,26 @@ def require_program(path):
                 problem = f"cannot run {path}: the folder has no __main__.py"
         except OSError as error:
             problem = f"cannot run {path}: {error.strerror}"
+        if not problem and path.endswith(".py") and os.path.isfile(path):
+            problem = not_python(pathlib.Path(path).read_bytes(), path)
     problems = WORLD.allgather(problem)
     if any(problems):
         rank, problem = next((rank, problem) for rank, problem in enumerate(problems) if problem)
         where = f" (on rank {rank} of {SIZE})" if not all(problems) else ""
         say(f"ampi.run: {problem}{where}", sys.stderr)
-        sys.exit(2)
+        sys.exit(1 if SYNTAX in problem else 2)
+
+
+def not_python(source, path):
+    """A message with the line, as Python prints it, if a source is not Python; otherwise empty."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # shown when the program is compiled to run
+        try:
+            compile(source, path, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError) as error:  # the second where there are null bytes
+            said = "".join(traceback.format_exception_only(error)).rstrip()
+            return f"{path} {SYNTAX}:\n{said}"
+    return ""
 
 
 def wrong(arguments):
@@ -150,7 +161,7 @@ def wrong(arguments):
         case [option, *_]:
             near = difflib.get_close_matches(option.partition("=")[0], known, 1)
             text = f"unknown option {option}" + (f", did you mean {near[0]}?" if near else "")
-    return f"{text} (see python -m ampi.run --help)"
+    return text
 
 
 def say(text, stream, end="\n"):

@@ -7,7 +7,7 @@ import textwrap
 import pytest
 from patience import patience
 
-import ampi.__main__ as first
+import ampi.self_test as first
 
 
 def run(source):
@@ -58,7 +58,7 @@ def test_self_test(mpiexec, ranks):
 def test_self_test_fails_where_a_gradient_is_wrong(mpiexec, tmp_path):
     program = tmp_path / "wrong.py"
     program.write_text(
-        "import sys\nimport ampi.__main__ as first\nright = first.gradient\n"
+        "import sys\nimport ampi.self_test as first\nright = first.gradient\n"
         "first.gradient = lambda rank, size: right(rank, size) + (rank == 1)\nsys.exit(first.main())\n"
     )
     done = mpiexec(2, program)

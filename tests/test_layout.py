@@ -41,7 +41,9 @@ ROOMS = {
         "run": FOUNDATIONS | {"programs", "mpi"},
         "check": FOUNDATIONS | {"programs", "run", "mpi"},
         "scaling": FOUNDATIONS | {"mpi"},
-        "__main__": FOUNDATIONS | {"kernel", "numpy"},
+        "self_test": FOUNDATIONS | {"kernel", "numpy"},
+        "report_command": FOUNDATIONS | {"run"},
+        "__main__": FOUNDATIONS | {"self_test", "run", "check", "report_command", "scaling", "kernel", "coverage"},
     },
     "mpi": {
         "base": set(),

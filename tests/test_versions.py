@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-import ampi.__main__ as first
+import ampi.self_test as first
 from ampi.base import versions
 
 ROOT = pathlib.Path(__file__).parents[1]

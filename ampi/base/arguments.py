@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import platform
+from collections.abc import Sequence
 from typing import Any
 
 from mpi4py.MPI import COMM_WORLD
@@ -43,9 +45,43 @@ class ArgumentParser(argparse.ArgumentParser):
             super()._print_message(message, file)
 
 
-def add_version(parser: argparse.ArgumentParser) -> None:
+def add_version(parser: argparse.ArgumentParser) -> argparse.Action:
     """Add the option ``--version`` to a parser of one of ampi's own commands."""
-    parser.add_argument("-V", "--version", action="version", version=version_line(), help="print the version, and exit")
+    return parser.add_argument(
+        "-V", "--version", action="version", version=version_line(), help="print the version, and exit"
+    )
+
+
+def add_files(action: argparse.Action) -> argparse.Action:
+    """Have tools that complete command lines (shtab) offer files for an argument."""
+    action.complete = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}  # type: ignore[attr-defined]
+    return action
+
+
+def refuse_unknown(
+    parser: argparse.ArgumentParser, arguments: Sequence[str], actions: Sequence[argparse.Action]
+) -> None:
+    """End with an error that names the first unknown option before a program, which argparse reports as a missing one.
+
+    Parameters
+    ----------
+    parser : ArgumentParser
+    arguments : sequence of str
+        The command line.
+    actions : sequence of Action
+        Those of the options.
+    """
+    known = {name: action for action in actions for name in action.option_strings}
+    rest = iter(arguments)
+    for argument in rest:
+        if not argument.startswith("-") or argument in ("-", "--"):
+            return
+        name, equals, _ = argument.partition("=")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            parser.error(f"unknown option {name}" + (f", did you mean {near[0]}?" if near else ""))
+        if known[name].nargs is None and not equals:  # takes a value
+            next(rest, None)
 
 
 def version_line() -> str:

@@ -29,28 +29,44 @@ The passes of a kernel, by stages. AMPI_WITHOUT=gather,strips switches off passe
 AMPI_PRINT_AFTER=gather prints the program after one, AMPI_VERIFY=1 checks it after each."""
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Entry point; returns the exit status."""
-    parser = ArgumentParser(
-        prog="python -m ampi.kernel",
-        description=DESCRIPTION,
-        epilog=f"{PASSES}\n\n{listing()}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def fill(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments to a parser."""
+    parser.add_argument("-h", "--help", action="help", help="show this help message and exit")
     parser.add_argument("kernel", metavar="script.py:function", help="or package.module:function")
     parser.add_argument("--types", metavar="TYPES", help='Numba\'s names, such as "float64[::1], float64"')
     parser.add_argument("--tangent", action="store_true", help="the tangent program instead")
     parser.add_argument("--active", metavar="NAMES", help="the arguments to differentiate: x,y (default: all that can)")
-    parser.add_argument("arguments", nargs="*", metavar="argument", help="of the script, where it is run")
+    rest = parser.add_argument("arguments", nargs="*", metavar="argument", help="of the script, where it is run")
+    rest.required = False  # otherwise it is listed as missing together with the kernel
     add_version(parser)
+
+
+def main(arguments: list[str] | None = None, prog: str = "python -m ampi.kernel") -> int:
+    """Entry point; returns the exit status."""
+    parser = ArgumentParser(
+        prog=prog,
+        description=DESCRIPTION,
+        epilog=f"{PASSES}\n\n{listing()}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
+    )
+    fill(parser)
     options = parser.parse_intermixed_args(arguments)
     try:
         text, status, stream = report(options), 0, sys.stdout
-    except (KernelError, ValueError, OSError, ImportError) as problem:
-        text, status, stream = f"python -m ampi.kernel: {problem}\n", 1, sys.stderr
+    except (KernelError, ValueError, OSError, ImportError, SyntaxError) as problem:
+        text, status, stream = f"{prog}: {_described(problem)}\n", 1, sys.stderr
     if parser.prints:
         stream.write(text)
     return status
+
+
+def _described(problem: Exception) -> str:
+    if isinstance(problem, SyntaxError) and problem.filename:
+        return f"{problem.filename}:{problem.lineno or 1}: {problem.msg}"
+    if isinstance(problem, OSError) and problem.filename:
+        return f"{problem.filename}: {problem.strerror}"
+    return str(problem)
 
 
 def report(options: argparse.Namespace) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from mpi4py import MPI as mpi
 
 from ..arrays.callers import SHOWING
+from ..base.arguments import ArgumentParser, add_files
 from ..derivatives.objectives import OBJECTIVES
 from ..errors import ProgramError
 from . import results, traced
@@ -22,27 +23,18 @@ from .gradients import Differentiation, strictly
 from .modules import Modules
 from .runs import Program, Runner
 
-OPTIONS = """\
-options:
-  --numpy              the program's `import numpy` is ampi.numpy, its numba.njit is ampi.kernel (--wrt does so, too)
-  --also PACKAGE       PACKAGE belongs to the program, as the script and what is below its folder does
-  --shown PACKAGE      PACKAGE only shows or stores the numbers that it is given: no derivative is lost there
-  --wrt NAME           differentiate with respect to NAME, where it is first assigned: a variable of the script's top
-                       level, function:name, module:function:name, Class.method:self.name, or name@LINE
-  --of NAME            differentiate NAME (the sum of an array), at the end of its scope, or after LINE;
-                       function:return is the result of a function
-  --objective WHAT     sum (of the ranks' values; the default), replicated (one value that all have), root (rank 0's)
-  --output FILE        write the gradients of all ranks to FILE (HDF5)
-  --check              run the program again with displaced variables and compare with finite differences
-  --replicated NAME    NAME (of --wrt) is one value that all ranks have: --check displaces it alike on all
-  --declared           differentiate what the program marks with ampi.dependent and ampi.independent
-  --report FOLDER      write a timeline of all ranks: index.html for a browser, trace.json.gz for Perfetto
-  --graph FILE         write the graph of messages, and of their reversal, for Graphviz
-  --profile            print a table of what primal, recording and sweep cost, by source line
-  -h, --help           this text
-  -V, --version        the version of ampi
+USAGE = """\
+{prog} [option] ... <file> [argument] ...
+   or: {prog} [option] ... -m <module> [argument] ...
+   or: {prog} [option] ... -c <command> [argument] ...
+   or: {prog} [option] ... - [argument] ...          (the program comes from standard input)"""
 
---also, --shown, --wrt, --of and --replicated may be given several times."""
+DESCRIPTION = """\
+Runs a Python program with MPI.COMM_WORLD, MPI.COMM_SELF and the classes of mpi4py.MPI replaced by ampi's.
+An exception on one rank is printed once, with the rank, and ends all ranks.
+With --wrt and --of it prints the gradient of one variable of the program with respect to another."""
+
+EPILOG = "--also, --shown, --wrt, --of and --replicated may be given several times."
 
 _WITH_A_VALUE = (
     *("--also", "--shown", "--wrt", "--of", "--objective", "--output", "--report", "--graph", "--replicated"),
@@ -51,27 +43,53 @@ FIRST = (*_WITH_A_VALUE, "--numpy", "--check", "--declared", "--profile")
 HELP, VERSION = ("-h", "--help"), ("-V", "--version")
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(ArgumentParser):
+    """The parser of the options before the program; a wrong one is a `ProgramError`."""
+
     def error(self, message: str) -> Any:
         raise ProgramError(message)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--numpy", action="store_true")
-    parser.add_argument("--also", action="append", default=[])
-    parser.add_argument("--shown", action="append", default=[])
-    parser.add_argument("--wrt", action="append", default=[])
-    parser.add_argument("--of", action="append", default=[])
-    parser.add_argument("--objective", choices=OBJECTIVES, default="sum")
-    parser.add_argument("--output")
-    parser.add_argument("--check", action="store_true")
-    parser.add_argument("--replicated", action="append", default=[])
-    parser.add_argument("--declared", action="store_true")
-    parser.add_argument("--report")
-    parser.add_argument("--graph")
-    parser.add_argument("--profile", action="store_true")
-    return parser
+def parser(prog: str, usage: str = USAGE) -> Parser:
+    """The parser of the options of a command that runs programs."""
+    shape = lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=26, width=118)
+    found = Parser(
+        **{"prog": prog, "usage": usage.format(prog=prog), "description": DESCRIPTION, "epilog": EPILOG},
+        formatter_class=shape,
+        add_help=False,
+        allow_abbrev=False,
+    )
+    fill(found)
+    return found
+
+
+def fill(parser: argparse.ArgumentParser) -> None:
+    """Add the options, and the program, to a parser."""
+    flag = lambda name, text: parser.add_argument(name, action="store_true", help=text)
+    some = lambda name, what, text: parser.add_argument(name, action="append", default=[], metavar=what, help=text)
+    path = lambda name, what, text: add_files(parser.add_argument(name, metavar=what, help=text))
+    flag("--numpy", "the program's `import numpy` is ampi.numpy, its numba.njit is ampi.kernel (--wrt does so, too)")
+    some("--also", "PACKAGE", "PACKAGE belongs to the program, as the script and what is below its folder does")
+    some("--shown", "PACKAGE", "PACKAGE only shows or stores the numbers that it is given: no derivative is lost there")
+    text = (
+        "differentiate with respect to NAME, where it is first assigned: a variable of the script's top level, "
+        "function:name, module:function:name, Class.method:self.name, or name@LINE"
+    )
+    some("--wrt", "NAME", text)
+    text = "differentiate NAME (the sum of an array), at the end of its scope, or after LINE; function:return is the "
+    some("--of", "NAME", text + "result of a function")
+    text = "sum (of the ranks' values; the default), replicated (one value that all have), root (rank 0's)"
+    parser.add_argument("--objective", metavar="WHAT", choices=OBJECTIVES, default="sum", help=text)
+    path("--output", "FILE", "write the gradients of all ranks to FILE (HDF5)")
+    flag("--check", "run the program again with displaced variables and compare with finite differences")
+    some("--replicated", "NAME", "NAME (of --wrt) is one value that all ranks have: --check displaces it alike on all")
+    flag("--declared", "differentiate what the program marks with ampi.dependent and ampi.independent")
+    path("--report", "FOLDER", "write a timeline of all ranks: index.html for a browser, trace.json.gz for Perfetto")
+    path("--graph", "FILE", "write the graph of messages, and of their reversal, for Graphviz")
+    flag("--profile", "print a table of what primal, recording and sweep cost, by source line")
+    parser.add_argument("-h", "--help", action="store_true", help="print this text")
+    parser.add_argument("-V", "--version", action="store_true", help="print the version of ampi")
+    add_files(parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS))
 
 
 def split(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -89,7 +107,7 @@ def split(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         mine.append(option)
         if option in _WITH_A_VALUE and rest:
             mine[-1] = f"{option}={rest.pop(0)}"
-    options = _parser().parse_args(mine)
+    options = parser("ampi.run").parse_args(mine)
     if rest and rest[0] in (*HELP, *VERSION):
         return options, rest
     if options.declared:

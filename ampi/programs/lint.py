@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import errno
 import importlib
 import importlib.util
 import math
@@ -104,6 +105,8 @@ def look(script: Any, packages: Any = ()) -> list[Finding]:
     start = pathlib.Path(script)
     if start.is_dir():
         start = start / "__main__.py"
+        if not start.is_file():
+            raise FileNotFoundError(errno.ENOENT, "the folder has no __main__.py", str(script))
     waiting, seen, found = [start], set(), []
     while waiting:
         path = waiting.pop()
@@ -125,7 +128,8 @@ def look(script: Any, packages: Any = ()) -> list[Finding]:
 def unreadable(path: Any, error: Exception) -> str:
     """One line on a script that cannot be examined."""
     if isinstance(error, SyntaxError):
-        return f"{error.filename}:{error.lineno}: {error.msg}"
+        where = f":{error.lineno}" if error.lineno else ""
+        return f"{error.filename or path}{where}: {error.msg}"
     if isinstance(error, OSError):
         return f"{error.filename or path}: {error.strerror or error}"
     return f"{path}: {error}"

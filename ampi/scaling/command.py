@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from ampi.base import whole_files
-from ampi.base.arguments import ArgumentParser, add_version
+from ampi.base.arguments import ArgumentParser, add_files, add_version
 from ampi.scaling import exports, fits, jobs, medians, plots, published, queue, results
 from ampi.scaling.runner import measure
 from ampi.scaling.study import ScalingError, Study, read_study, words
@@ -19,12 +19,13 @@ NETWORK = "L=1.5e-6,o=4e-7,g=5e-7,G=8e-11 (100 Gbit/s)"
 DESCRIPTION = "Scaling studies of MPI programs and their gradients."
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m ampi.scaling") -> int:
     """Run the command; the exit status is 1 if runs failed or a study is wrong."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments and arguments[0].endswith(".toml"):
         arguments.insert(0, "run")
-    options = parser().parse_args(arguments)
+    made = parser(prog)
+    options = made.parse_args(arguments)
     try:
         return options.do(options)
     except ScalingError as error:
@@ -33,15 +34,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.filename is None:
             raise
         problem = f"{error.filename}: {error.strerror}"
-    print(f"ampi.scaling: {problem}", file=sys.stderr)
+    if made.prints:
+        print(f"ampi.scaling: {problem}", file=sys.stderr)
     return 1
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(prog: str = "python -m ampi.scaling") -> ArgumentParser:
     """The parser of the command line."""
-    parser = ArgumentParser(prog="python -m ampi.scaling", description=DESCRIPTION)
+    found = ArgumentParser(prog=prog, description=DESCRIPTION, add_help=False)
+    fill(found)
+    return found
+
+
+def fill(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments to a parser."""
+    parser.add_argument("-h", "--help", action="help", help="show this help message and exit")
     add_version(parser)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", help="what to do")
     add = lambda name, do, text: _command(commands.add_parser(name, help=text, description=text), do)
     run = add("run", _run, "measure what the study's results do not have yet (a .toml alone does so as well)")
     run.add_argument("--ranks", type=int, metavar="N", help="only on N ranks, into a file for these, as jobs do")
@@ -51,12 +60,12 @@ def parser() -> argparse.ArgumentParser:
     send.add_argument("--write-only", action="store_true", help="write the scripts, and submit nothing")
     send.add_argument("--again", action="store_true", help="submit even where an earlier job may still wait or run")
     template = commands.add_parser("template", help="print the template of job scripts for a batch system")
-    template.add_argument("system", choices=jobs.SYSTEMS)
+    template.add_argument("system", choices=list(jobs.SYSTEMS), help="the batch system")
     template.set_defaults(do=_template)
     draw = add("plot", _plot, "draw speed-up, efficiency and the ratio of gradient to primal")
     draw.add_argument("--output", type=pathlib.Path, metavar="FILE", help="the picture (STUDY.png)")
     text = "figures of the SC22 paper on Enzyme beside the ratio (may be repeated)"
-    draw.add_argument("--published", action="append", default=[], choices=published.OVERHEADS, help=text)
+    draw.add_argument("--published", action="append", default=[], choices=list(published.OVERHEADS), help=text)
     add("fit", _fit, "fit c0 + c p^a log2(p)^b to the times and to their ratio, and say where that would bend")
     text = "predict counts, bytes and times of primal and sweep on many ranks, from tapes recorded on a few"
     model = add("model", _model, text)
@@ -76,11 +85,10 @@ def parser() -> argparse.ArgumentParser:
     export = add("export", _export, "write the results as CSV, or in the text format of Extra-P")
     export.add_argument("--format", choices=("csv", "extrap"), default="csv", help="the format (csv)")
     export.add_argument("--output", type=pathlib.Path, metavar="FILE", help="the file (the terminal)")
-    return parser
 
 
 def _command(parser: argparse.ArgumentParser, do: object) -> argparse.ArgumentParser:
-    parser.add_argument("study", type=pathlib.Path, help="the study file")
+    add_files(parser.add_argument("study", type=pathlib.Path, help="the study file"))
     parser.add_argument("--results", type=pathlib.Path, metavar="FILE", help="the results (STUDY-results.jsonl)")
     parser.set_defaults(do=do)
     return parser

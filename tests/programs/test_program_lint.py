@@ -95,7 +95,7 @@ UNREADABLE = {
     "missing.py": (None, "missing.py: No such file or directory"),
     "syntax.py": (b"x = 1\ndef f(:\n", "syntax.py:2: "),
     "null.py": (b"x = 1\0\n", "null"),
-    "folder": (None, "folder/__main__.py: No such file"),
+    "folder": (None, "folder: the folder has no __main__.py"),
 }
 
 
