@@ -12,7 +12,7 @@ import importlib.machinery
 import sys as _sys
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as _np
 
@@ -38,6 +38,38 @@ from .rules.undispatched import require_active as _require_active
 from .rules.undispatched import standing_for as _standing_for
 from .rules.undispatched import with_lists_joined as _with_lists_joined
 from .tape import current as _current
+
+if TYPE_CHECKING:  # what annotations name, and constants; functions are of any type
+    from numpy import (  # noqa: I001
+        bool_ as bool_,
+        complex64 as complex64,
+        complex128 as complex128,
+        dtype as dtype,
+        e as e,
+        euler_gamma as euler_gamma,
+        float16 as float16,
+        float32 as float32,
+        float64 as float64,
+        floating as floating,
+        generic as generic,
+        inexact as inexact,
+        inf as inf,
+        int8 as int8,
+        int16 as int16,
+        int32 as int32,
+        int64 as int64,
+        integer as integer,
+        intp as intp,
+        nan as nan,
+        newaxis as newaxis,
+        number as number,
+        pi as pi,
+        ufunc as ufunc,
+        uint8 as uint8,
+        uint16 as uint16,
+        uint32 as uint32,
+        uint64 as uint64,
+    )
 
 __all__ = list(_np.__all__)
 

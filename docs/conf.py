@@ -31,5 +31,17 @@ napoleon_preprocess_types = False
 html_theme = "furo"
 html_title = f"ampi {version}"
 html_static_path = ["_static"]
+templates_path = ["_templates"]
+html_sidebars = {  # Furo's, with the choice of the version
+    "**": [
+        "sidebar/brand.html",
+        "sidebar/versions.html",
+        "sidebar/search.html",
+        "sidebar/scroll-start.html",
+        "sidebar/navigation.html",
+        "sidebar/scroll-end.html",
+        "sidebar/variant-selector.html",
+    ]
+}
 html_css_files = ["ampi.css"]
 html_copy_source = False

@@ -9,9 +9,9 @@ import contextlib
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 from weakref import WeakSet
 
 import numpy as np
@@ -36,6 +36,12 @@ _OPTIONS = frozenset(
 )
 
 
+@overload
+def kernel(function: Callable[..., Any], /, *, target: str = ..., without: Any = ..., **options: Any) -> Any: ...
+@overload
+def kernel(
+    function: str | Sequence[Any] | None = ..., *, target: str = ..., without: Any = ..., **options: Any
+) -> Callable[[Callable[..., Any]], Any]: ...
 def kernel(
     function: Any = None, *, target: str = "cpu", without: Any = None, locals: Any = None, **options: Any
 ) -> Any:
@@ -80,10 +86,12 @@ def kernel(
         result that depends on them is an `ampi.ndarray` (0-d for a number) of the dtype that it has in the kernel.
         Other results are Numba's (a Python float for a ``float32``).
 
-    Notes ----- At a kink the derivative is one-sided.  ``abs`` and ``hypot`` take the derivative from the right; of
-    equal arguments ``min`` and ``max`` take the first; a condition takes the side on which the kernel ran; steps
-    (``floor``, ``sign``, comparisons, conversion to integers) have derivative zero.  An infinite derivative (``sqrt``
-    at zero) is infinite, but values that do not depend on it do not become nan: zero times it is zero.
+    Notes
+    -----
+    At a kink the derivative is one-sided.  ``abs`` and ``hypot`` take the derivative from the right; of equal
+    arguments ``min`` and ``max`` take the first; a condition takes the side on which the kernel ran; steps
+    (``floor``, ``sign``, comparisons, conversion to integers) have derivative zero.  An infinite derivative
+    (``sqrt`` at zero) is infinite, but values that do not depend on it do not become nan: zero times it is zero.
 
     Raises
     ------

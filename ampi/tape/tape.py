@@ -249,7 +249,7 @@ class Tape(metaclass=PublicHelp):
 
     # ------------------------------------------------------------------------------------------- for the user
 
-    def watch(self, x: Any) -> TrackedArray:
+    def watch(self, x: Any) -> Any:
         """Declare an independent.
 
         Parameters
