@@ -40,7 +40,19 @@ def begun_late(a, s):
     return found * a[0]
 
 
-@pytest.mark.parametrize("kernel", [smallest_above, previous, begun_late], ids=lambda k: k.__name__)
+@ampi.kernel
+def limited(a, s, most=None):
+    if not most:
+        most = 0.8 * s
+        if a[0] > 0.5:
+            most = 0.7 * s * a[1]
+    t = 0.0
+    for x in a:
+        t += min(x * x, most)
+    return t * most
+
+
+@pytest.mark.parametrize("kernel", [smallest_above, previous, begun_late, limited], ids=lambda k: k.__name__)
 def test_values_and_gradients(kernel):
     plain = kernel.py_func
     value, gradients = ampi.value_and_grad(kernel, argnums=(0, 1))(X, 0.9)

@@ -132,8 +132,16 @@ def _without_choices_of_none(definition: ast.FunctionDef) -> None:
     Spell().visit(definition)
 
 
+def _none(name: str) -> str:
+    """The fact that a name is None."""
+    return f"{name} is None"
+
+
 class _Writer:
-    """Writes statements with flags. What is known not to be None is handed on from statement to statement."""
+    """Writes statements with flags.
+
+    What is known is handed on from statement to statement: the names that are not None, and which ones are (`_none`).
+    """
 
     def __init__(self, flags: dict[str, str], known: dict[str, Any], fail: Any, is_kernel: Callable[[Any], bool]):
         self.flags, self.known, self.fail, self.is_kernel = flags, known, fail, is_kernel
@@ -155,12 +163,12 @@ class _Writer:
                 mine = [t.id for t in targets if isinstance(t, ast.Name) and t.id in self.flags]
                 s.targets = [t for t in targets if not (isinstance(t, ast.Name) and t.id in self.flags)]
                 gone = [self.flag(name, False, s) for name in mine]
-                return [*([s] if s.targets else []), *gone], there - set(mine)
+                return [*([s] if s.targets else []), *gone], (there - set(mine)).union(map(_none, mine))
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name(id=other)) if self.is_open(other, there):
                 if name not in self.flags:
                     self.refuse(s.value)
                 copied = placed(assign(self.flags[name], named(self.flags[other])), s)
-                return [s, copied], there - {name}
+                return [s, copied], there - {name, _none(name)}
             case ast.If():
                 s.test, yes, no = self.test(s.test, there)
                 s.body, then = self.body(s.body, yes)
@@ -190,19 +198,20 @@ class _Writer:
         if isinstance(s, (ast.Return, ast.Raise, ast.Break, ast.Continue)):
             return [s], None
         stored = self.stored(*s.targets) if isinstance(s, ast.Assign) else []
-        return [s, *(self.flag(name, True, s) for name in stored if name not in there)], there.union(stored)
+        flags = [self.flag(name, True, s) for name in stored if name not in there]
+        return [s, *flags], there.union(stored).difference(map(_none, stored))
 
     def stored(self, *targets: ast.AST) -> list[str]:
         found = (n for t in targets for n in ast.walk(t) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
         return list(dict.fromkeys(n.id for n in found if n.id in self.flags))
 
     def lost(self, loop: ast.stmt) -> set[str]:
-        """The names that may become None in a loop."""
+        """The names that may become None in a loop, or something else."""
         lost: set[str] = set()
         for s in ast.walk(loop):
             if isinstance(s, ast.Assign) and (_is_none(s.value) or isinstance(s.value, ast.Name)):
                 lost |= {t.id for t in s.targets if isinstance(t, ast.Name)}
-        return lost
+        return lost.union(map(_none, self.stored(loop)))
 
     def flag(self, name: str, value: bool, like: ast.AST) -> ast.stmt:
         return placed(assign(self.flags[name], ast.Constant(value)), like)
@@ -225,8 +234,8 @@ class _Writer:
                 right
             ):
                 if isinstance(op, (ast.Is, ast.Eq)):
-                    return self.is_none(name, node), there, there | {name}
-                return placed(named(self.flags[name]), node), there | {name}, there
+                    return self.is_none(name, node), there | {_none(name)}, there | {name}
+                return placed(named(self.flags[name]), node), there | {name}, there | {_none(name)}
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 node.operand, yes, no = self.test(operand, there)
                 return node, no, yes
@@ -240,7 +249,9 @@ class _Writer:
                 other = frozenset.intersection(*ways)
                 return node, *((now, other) if isinstance(op, ast.And) else (other, now))
             case ast.Name(id=name) if self.is_open(name, there):
-                self.refuse(node)
+                if _none(name) not in there:
+                    self.refuse(node)
+                return placed(ast.Constant(False), node), there, there
         return self.expression(node, there), there, there
 
     def expression(self, node: Any, there: frozenset[str], computes: bool = False) -> Any:
