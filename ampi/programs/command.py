@@ -21,6 +21,7 @@ from .differences import compare
 from .edits import edit
 from .gradients import Differentiation, strictly
 from .modules import Modules
+from .outlining.guarded import Loops
 from .runs import Program, Runner
 
 USAGE = """\
@@ -39,7 +40,7 @@ EPILOG = "--also, --shown, --wrt, --of and --replicated may be given several tim
 _WITH_A_VALUE = (
     *("--also", "--shown", "--wrt", "--of", "--objective", "--output", "--report", "--graph", "--replicated"),
 )
-FIRST = (*_WITH_A_VALUE, "--numpy", "--check", "--declared", "--profile")
+FIRST = (*_WITH_A_VALUE, "--numpy", "--compile", "--check", "--declared", "--profile")
 HELP, VERSION = ("-h", "--help"), ("-V", "--version")
 
 
@@ -69,6 +70,7 @@ def fill(parser: argparse.ArgumentParser) -> None:
     some = lambda name, what, text: parser.add_argument(name, action="append", default=[], metavar=what, help=text)
     path = lambda name, what, text: add_files(parser.add_argument(name, metavar=what, help=text))
     flag("--numpy", "the program's `import numpy` is ampi.numpy, its numba.njit is ampi.kernel (--wrt does so, too)")
+    flag("--compile", "compile the loops of the program's own modules that prove hot (--wrt does so, too)")
     some("--also", "PACKAGE", "PACKAGE belongs to the program, as the script and what is below its folder does")
     some("--shown", "PACKAGE", "PACKAGE only shows or stores the numbers that it is given: no derivative is lost there")
     text = (
@@ -137,7 +139,7 @@ def program_of(arguments: list[str]) -> Program:
 
 def is_only_watched(options: argparse.Namespace) -> bool:
     """Return whether a program runs unmodified, and is only traced."""
-    others = (options.numpy, options.also, options.wrt, options.of, options.declared)
+    others = (options.numpy, options.compile, options.also, options.wrt, options.of, options.declared)
     return traced.is_asked_for(options) and not any(others)
 
 
@@ -159,7 +161,7 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     with without_the_runners_path(program):
         if not options.wrt and not options.declared:
             with traced.observed(options, program.what):
-                run_plainly(program, options.also)
+                run_plainly(program, options.also, options.compile)
             return 0
         problem = Differentiation(
             *(program, options.wrt, options.of, options.also, options.objective, options.declared),
@@ -174,10 +176,11 @@ def speak(comm: Any) -> Callable[[str], None]:
     return lambda text: print(text, flush=True) if comm.Get_rank() == 0 else None
 
 
-def run_plainly(program: Program, packages: list[str]) -> None:
-    """Run a program whose modules get the stand-ins."""
+def run_plainly(program: Program, packages: list[str], compiles: bool = False) -> None:
+    """Run a program whose modules get the stand-ins, and compile its loops if requested."""
     unchanged = lambda tree, filename, name: edit(tree, filename, [])
-    modules = Modules(program.folders, [*packages, *program.packages], unchanged, {})
+    loops = Loops(lambda: False) if compiles else None
+    modules = Modules(program.folders, [*packages, *program.packages], unchanged, {}, loops)
     with strictly():
         Runner(program, modules, final=True).run()
 

@@ -60,6 +60,11 @@ class Decisions:
         """Built-in names of the program's modules."""
         return {"__ampi_compared__": self.compared, "__ampi_discrete__": self.discrete}
 
+    @property
+    def are_kept(self) -> bool:
+        """True in a run whose decisions are recorded, or repeated."""
+        return bool(self._mode)
+
     def keep(self) -> None:
         """Begin a run whose decisions are recorded."""
         self._kept.clear()

@@ -72,6 +72,11 @@ def edit(tree: ast.Module, filename: str, requests: list[Request], decisions: bo
     return ast.fix_missing_locations(_Editor(filename, requests, tree, decisions).visit(tree))
 
 
+def is_compiled(function: Any) -> bool:
+    """Return whether the decorators of a function definition say that it is compiled."""
+    return any(_COMPILED.search(ast.unparse(decorator)) for decorator in function.decorator_list)
+
+
 def hidden(name: str) -> str:
     """The key among a module's built-in names; no identifier, so that it cannot collide with a program's names."""
     return f"<{name}>"
@@ -266,7 +271,7 @@ class _Editor(ast.NodeTransformer):
 
     def _function(self, node: Any) -> Any:
         name = self._inner(node.name)
-        compiled = self.here.compiled or any(_COMPILED.search(ast.unparse(d)) for d in node.decorator_list)
+        compiled = self.here.compiled or is_compiled(node)
         self._outside(node, "decorator_list", "args")
         self.scopes.append(self._scope(node, name, compiled))
         documented = ast.get_docstring(node, clean=False) is not None

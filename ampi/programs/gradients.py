@@ -29,6 +29,7 @@ from . import bindings, names, verdicts
 from .decisions import Decisions
 from .declared import declaring
 from .modules import Modules
+from .outlining.guarded import Loops
 from .runs import Program, Runner
 from .session import Dependent, Independent, Session, memory_of
 
@@ -144,7 +145,8 @@ class Differentiation:
         self.replicated = frozenset(replicated)
         self.decisions = Decisions() if compares and self.comm.Get_size() > 1 else None
         hooks = {**self.session.hooks, **(self.decisions.hooks if self.decisions is not None else {})}
-        self.modules = Modules(program.folders, [*packages, *program.packages], self._edit, hooks)
+        loops = Loops(lambda: self.decisions is not None and self.decisions.are_kept)
+        self.modules = Modules(program.folders, [*packages, *program.packages], self._edit, hooks, loops)
         self.runner = Runner(program, self.modules)
         self.verdicts: dict[str, None] = {}  # the program's errors about its results with displaced independents
         self.is_single = False  # whether a part of it is computed in single precision

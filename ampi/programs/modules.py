@@ -22,6 +22,7 @@ from typing import Any
 from ..errors import AmpiError, ProgramError
 from . import numbers, stand_ins
 from .edits import hidden
+from .outlining.guarded import Loops
 from .unedited_code import remember
 
 _ELSEWHERE = {"site-packages", "dist-packages", "__pypackages__"}
@@ -44,9 +45,19 @@ class Modules(importlib.abc.MetaPathFinder):
         Changes the syntax tree of a module.
     hooks : dict
         Additional built-in names of the modules.
+    loops : Loops, optional
+        Compiles the modules' loops that prove hot.
     """
 
-    def __init__(self, folders: Iterable[Any], packages: Iterable[str], edit: Edit, hooks: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        folders: Iterable[Any],
+        packages: Iterable[str],
+        edit: Edit,
+        hooks: dict[str, Any],
+        loops: Loops | None = None,
+    ) -> None:
+        self.loops = loops
         self.folders = [pathlib.Path(folder).resolve() for folder in folders]
         self.packages = frozenset(packages)
         for package in sorted(self.packages & _NEVER):
@@ -130,7 +141,11 @@ class Modules(importlib.abc.MetaPathFinder):
         if key not in self._compiled:
             tree = ast.parse(source, filename)
             pristine = compile(tree, filename, "exec", dont_inherit=True)
-            code = self._compiled[key] = compile(self.edit(tree, filename, name), filename, "exec", dont_inherit=True)
+            if self.loops is None:
+                code = compile(self.edit(tree, filename, name), filename, "exec", dont_inherit=True)
+            else:
+                code = self.loops.compile(tree, filename, lambda tree: self.edit(tree, filename, name))
+            self._compiled[key] = code
             remember(pristine, code)
         return self._compiled[key]
 

@@ -1,0 +1,1 @@
+"""Compiled loops of unmodified programs: one that proves hot becomes a kernel where results stay Python's."""

@@ -1,0 +1,192 @@
+"""Loops in a program's source: the names that one needs, those that it assigns, and those that are used after it."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_NOT_IN_LOOPS = {
+    ast.Yield: "yield", ast.YieldFrom: "yield", ast.Await: "await", ast.AsyncFor: "async for", ast.Try: "try",
+    ast.With: "with", ast.AsyncWith: "with", ast.FunctionDef: "a function definition", ast.Lambda: "a lambda",
+    ast.AsyncFunctionDef: "a function definition", ast.ClassDef: "a class definition", ast.Import: "import",
+    ast.ImportFrom: "import", ast.Delete: "del", ast.Global: "global", ast.Nonlocal: "nonlocal", ast.Raise: "raise",
+    ast.Assert: "assert", ast.Match: "match", ast.NamedExpr: ":=", ast.ListComp: "a list comprehension",
+    ast.SetComp: "a set comprehension", ast.DictComp: "a dict comprehension", ast.GeneratorExp: "a generator",
+    ast.JoinedStr: "an f-string", ast.Dict: "a dictionary", ast.Set: "a set", ast.List: "a list",
+    ast.Slice: "a slice", ast.Starred: "*",
+}  # fmt: skip
+LOOKS_AT_NAMES = {"locals", "eval", "exec", "vars", "dir"}
+"""Functions that see a function's variables."""
+
+
+class Loop:
+    """A loop of a program with all that is in it.
+
+    Attributes
+    ----------
+    node : ast.For or ast.While
+    filename : str
+    function : str
+        The qualified name of the function around it; empty at the top of a module.
+    inputs : tuple of str
+        Names whose values it may need.
+    assigned : frozenset of str
+        Names that it assigns.
+    live : frozenset of str
+        Those among them that may be used after it.
+    paths : tuple of tuple of str
+        Its inputs with the attributes that it reads, ``("self", "dx")``.
+    refusal : tuple of (int, str) or None
+        Line and reason, if it is not compiled whatever its values are.
+    """
+
+    def __init__(self, node: Any, filename: str, function: str, scope: Any) -> None:
+        self.node = node
+        self.filename = filename
+        self.function = function
+        self.refusal = _refusal(node)
+        self.has_return = any(isinstance(n, ast.Return) for n in ast.walk(node))
+        stored = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        self.assigned = frozenset(stored)
+        self.inputs = tuple(sorted(_exposed(node)))
+        self.live = frozenset(stored & (set(self.inputs) | _used_outside(node, scope)))
+        self.paths = tuple(sorted(_paths(node, set(self.inputs), stored)))
+
+    @property
+    def place(self) -> str:
+        return f"{self.filename}:{self.node.lineno}"
+
+
+def _refusal(node: Any) -> tuple[int, str] | None:
+    for inner in ast.walk(node):
+        word = _NOT_IN_LOOPS.get(type(inner))
+        if word is not None:
+            return getattr(inner, "lineno", node.lineno), f"{word} in the loop"
+        if isinstance(inner, ast.Call):
+            reason = _of_call(inner)
+            if reason:
+                return inner.lineno, reason
+        if isinstance(inner, ast.Constant) and isinstance(inner.value, (str, bytes, complex)):
+            if not _is_docstring(node, inner):
+                return inner.lineno, f"{'a text' if isinstance(inner.value, (str, bytes)) else 'a complex number'}"
+    return None
+
+
+def _is_docstring(node: Any, constant: ast.Constant) -> bool:
+    return any(isinstance(n, ast.Expr) and n.value is constant for n in ast.walk(node))
+
+
+def _of_call(node: ast.Call) -> str:
+    if node.keywords:
+        return f"keyword arguments in a call of {ast.unparse(node.func)}()"
+    name = getattr(node.func, "id", None)
+    if name in ("print", "open", "input", "isinstance", "getattr", "setattr", "list", "dict", "set", "str"):
+        return f"a call of {name}()"
+    return ""
+
+
+def _used_outside(node: Any, scope: Any) -> set[str]:
+    """Names that code outside the loop may read: all at the top of a module, whose names other functions see."""
+    if not isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    inside = set(ast.walk(node))
+    found: set[str] = set()
+    for n in ast.walk(scope):
+        if isinstance(n, (ast.Global, ast.Nonlocal)):
+            found.update(n.names)
+        if n in inside:
+            continue
+        if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Store):
+            found.add(n.id)
+        elif isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name):
+            found.add(n.target.id)
+    return found
+
+
+def _paths(node: Any, inputs: set[str], stored: set[str]) -> set[tuple[str, ...]]:
+    found = set()
+    below = set()
+    for n in ast.walk(node):
+        if isinstance(n, ast.Attribute):
+            path: list[str] = []
+            inner: Any = n
+            while isinstance(inner, ast.Attribute):
+                path.append(inner.attr)
+                if inner is not n:
+                    below.add(inner)
+                inner = inner.value
+            below.add(inner)
+            if n not in below and isinstance(inner, ast.Name) and inner.id in inputs and inner.id not in stored:
+                found.add((inner.id, *reversed(path)))
+    for n in ast.walk(node):
+        if isinstance(n, ast.Name) and n.id in inputs and n not in below:
+            found.add((n.id,))
+    for name in inputs & stored:
+        found.add((name,))
+    return found
+
+
+# ----------------------------------------------------------------------------- names that are read before assigned
+
+
+def _exposed(node: Any) -> set[str]:
+    found: set[str] = set()
+    _statements([node], set(), found)
+    return found
+
+
+def _reads(node: Any, known: set[str], found: set[str]) -> None:
+    if node is not None:
+        for n in ast.walk(node):
+            if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Store) and n.id not in known:
+                found.add(n.id)
+
+
+def _targets(target: Any) -> set[str]:
+    return {n.id for n in ast.walk(target) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
+def _statements(body: list[Any], known: set[str], found: set[str]) -> set[str]:
+    """Add the names that statements may read before they are assigned; return those assigned after them."""
+    known = set(known)
+    for s in body:
+        if isinstance(s, ast.For):
+            _reads(s.iter, known, found)
+            _reads(s.target, known | _targets(s.target), found)
+            _statements(s.body, known | _targets(s.target), found)
+            _statements(s.orelse, known, found)
+        elif isinstance(s, ast.While):
+            _reads(s.test, known, found)
+            _statements(s.body, known, found)
+            _statements(s.orelse, known, found)
+        elif isinstance(s, ast.If):
+            _reads(s.test, known, found)
+            both = [_statements(part, known, found) for part in (s.body, s.orelse)]
+            ends = [_ends(part) for part in (s.body, s.orelse)]
+            ways = [k for k, end in zip(both, ends) if not end]
+            known = set.intersection(*ways) if ways else known
+        elif isinstance(s, ast.Assign):
+            _reads(s.value, known, found)
+            for target in s.targets:
+                _reads(target, known, found)
+                known |= _targets(target)
+        elif isinstance(s, ast.AugAssign):
+            _reads(s.value, known, found)
+            _reads(s.target, known, found)
+            if isinstance(s.target, ast.Name):
+                if s.target.id not in known:
+                    found.add(s.target.id)
+                known = known | {s.target.id}
+        elif isinstance(s, ast.AnnAssign):
+            _reads(s.value, known, found)
+            _reads(s.target, known, found)
+            if s.value is not None:
+                known |= _targets(s.target)
+        else:
+            _reads(s, known, found)
+    return known
+
+
+def _ends(body: list[Any]) -> bool:
+    return bool(body) and isinstance(body[-1], (ast.Break, ast.Continue, ast.Return, ast.Raise))

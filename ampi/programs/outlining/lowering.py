@@ -1,0 +1,650 @@
+"""Outlining: a loop as the source of a kernel, for arguments of certain kinds.
+
+The loop is interpreted abstractly, with the kinds of its numbers (`kinds`): what Python would make of them is then
+known, and what cannot be known is refused.  Where Python raises an exception, so does the kernel: any exception, since
+the loop then runs again in Python, from the state before it.  Checks of indices whose bounds follow from those of loops
+come first, before anything is written.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from .expressions import Expressions
+from .kinds import (
+    BOOL,
+    BOOL_,
+    FLOAT,
+    FLOAT64,
+    INT,
+    INT32,
+    INT64,
+    SAFE,
+    Array,
+    Constant,
+    Number,
+    Refused,
+    View,
+    is_known_array,
+    kind_of,
+    number,
+)
+from .loops import Loop
+from .plain_attributes import MISSING, plain_attribute
+from .states import Restart, State, joined
+
+MOST_ROUNDS = 40
+
+
+class Lowered:
+    """A loop as a kernel.
+
+    Attributes
+    ----------
+    text : list of (int, str)
+        Lines of the kernel's body, with those of the program.
+    arguments : list of (tuple of str, str, str)
+        Paths of the values that it takes, their names in the kernel, and their forms there.
+    outputs : list of (str, str or tuple, str or None)
+        Names that get new values, their kinds, and the variables that say whether they do.  Of a part of an array the
+        kind is the path of the array, and the number of indices.
+    returns : list
+        For each ``return``: its kind, or the constant that it returns.
+    writes : set of str
+        Arguments that are written.
+    may_fail : bool
+        Whether the kernel may raise an exception after it has written something.
+    compares : bool
+        Whether it compares floating-point numbers.
+    outside : str
+        An expression of the arguments: whether an index that is checked before the loop is out of bounds.
+    work : str
+        An expression of the arguments that estimates the number of operations.
+    """
+
+    def __init__(self) -> None:
+        self.text: list[tuple[int, str]] = []
+        self.arguments: list[tuple[tuple[str, ...], str, str]] = []
+        self.outputs: list[tuple[str, Any, str | None]] = []
+        self.returns: list[Any] = []
+        self.writes: set[str] = set()
+        self.may_fail = False
+        self.compares = False
+        self.outside = "False"
+        self.work = "0"
+
+
+def lower(loop: Loop, values: dict[tuple[str, ...], Any], hopeful: bool) -> Lowered:
+    """Lower a loop for the values that its paths have now.
+
+    Parameters
+    ----------
+    loop : Loop
+    values : dict
+        By paths.
+    hopeful : bool
+        Whether indices in branches, and behind exits, are checked before the loop as if they were always used.
+
+    Raises
+    ------
+    Refused
+    """
+    if loop.refusal is not None:
+        line, reason = loop.refusal
+        refused = Refused(None, reason)
+        refused.line = line
+        raise refused
+    lowering = Lowering(loop, values, hopeful)
+    for _ in range(MOST_ROUNDS):
+        try:
+            return lowering.run()
+        except Restart:
+            continue
+    raise Refused(loop.node, "its numbers change their types too often")
+
+
+class Lowering(Expressions):
+    """Lowers one loop; facts that are found on the way start it again."""
+
+    def __init__(self, loop: Loop, values: dict[tuple[str, ...], Any], hopeful: bool) -> None:
+        self.loop = loop
+        self.hopeful = hopeful
+        self.values = values
+        self.reals: set[str] = set()  # names of floating-point variables that may be given integers
+        self.capped: set[str] = set()  # integers that are checked when assigned
+        self.flagged: set[str] = set()  # names that may not be assigned
+        self.taken = {n.id for n in ast.walk(loop.node) if isinstance(n, ast.Name)}
+
+    # ---------------------------------------------------------------------------------------------------- whole
+
+    def run(self) -> Lowered:
+        self.done = Lowered()
+        self.lines: list[tuple[int, str]] = []
+        self.prologue: dict[str, int] = {}
+        self.depth = 1
+        self.conditional = 0
+        self.count = 0
+        self.trips: list[str] = []
+        self.work: list[str] = []
+        self.names: dict[tuple[str, ...], str] = {}
+        self.exits: list[tuple[list[State], list[State], str]] = []
+        self.line = self.loop.node.lineno
+        state = State({}, frozenset())
+        for name in self.loop.assigned & set(self.loop.inputs):
+            state.env[name] = self.at_entry(name)
+        end = self.block([self.loop.node], state)
+        self.finish(state if end is None else end, end is not None)
+        return self.done
+
+    def at_entry(self, name: str) -> Number:
+        """The number that a variable has before the loop."""
+        value = self.values[(name,)]
+        kind = kind_of(value)
+        if kind not in (INT, BOOL, FLOAT, INT64, BOOL_, FLOAT64):
+            raise Refused(self.loop.node, f"'{name}' is {_described(value)}, and is assigned in the loop")
+        found = Number(frozenset(), frozenset((kind,)), SAFE, None, None, name in self.reals)
+        self.names[(name,)] = name
+        self.done.arguments.append(((name,), name, found.form))
+        return found
+
+    def finish(self, end: State, reached: bool) -> None:
+        done = self.done
+        first: list[tuple[int, str]] = []
+        line = self.loop.node.lineno
+        results = []
+        for name in sorted(self.loop.live):
+            found = end.env.get(name)
+            if found is None or not reached:
+                continue
+            is_view = isinstance(found, View)
+            if not is_view and not found.assigned:
+                continue
+            if not is_view and len(found.assigned) > 1:
+                raise Refused(self.loop.node, f"'{name}' may be of several types after the loop")
+            given = name in self.loop.inputs
+            flag = None
+            if name not in end.sure and (is_view or not (given and found.entry == found.assigned)):
+                if name not in self.flagged:
+                    self.flagged.add(name)
+                    raise Restart
+                flag = self.flag(name)
+                first.append((line, f"{flag} = 0"))
+            if is_view:
+                path = next(path for path, known, _ in done.arguments if known == found.array.name)
+                done.outputs.append((name, (path, len(found.indices)), flag))
+                first += [(line, f"{index} = 0") for index in found.indices]
+                results += [(index, INT, None) for index in found.indices]
+                results[-1] = (results[-1][0], INT, flag)
+                continue
+            (kind,) = found.assigned
+            if not given:
+                first.append((line, f"{name} = {_zero(found.form)}"))
+            done.outputs.append((name, kind, flag))
+            results.append((name, found.form, flag))
+        done.outside = " or ".join(f"({test})" for test in self.prologue) or "False"
+        self.lines = [(n, text) for n, text in first] + [(n, text) for n, text in self.lines]
+        slots = [kind for kind in done.returns if isinstance(kind, str)]
+        last = self.loop.node.lineno
+        zeros = [_zero(form) for _, form, _ in results for _ in range(1)]
+        flags = ["0" for *_, flag in results if flag]
+        text = []
+        for n, t in self.lines:
+            head, _, given_value = t.partition("return@")
+            if given_value:
+                index, _, value = given_value.partition("@")
+                k = int(index)
+                values = [_zero(FLOAT if s in (FLOAT, FLOAT64) else BOOL if s in (BOOL, BOOL_) else INT) for s in slots]
+                if value:
+                    values[[i for i, s in enumerate(done.returns) if isinstance(s, str)].index(k)] = value
+                t = f"{head}return ({', '.join([str(k + 1), *values, *zeros, *flags])},)"
+            text.append((n, t))
+        if results or done.returns:
+            values = [_zero(FLOAT if s in (FLOAT, FLOAT64) else BOOL if s in (BOOL, BOOL_) else INT) for s in slots]
+            names = [name for name, *_ in results]
+            flags = [flag for *_, flag in results if flag]
+            text.append((last, f"return ({', '.join(['0', *values, *names, *flags])},)"))
+        done.text = text
+        done.work = " + ".join(self.work) or "0"
+
+    def flag(self, name: str) -> str:
+        return self.fresh(f"set_{name}")
+
+    def fresh(self, stem: str) -> str:
+        name = stem
+        while name in self.taken:
+            name += "_"
+        return name
+
+    def path(self, node: Any, path: tuple[str, ...]) -> Any:
+        """What a path means that the loop does not assign: a number, an array, or a constant."""
+        if path not in self.values:
+            raise Refused(node, f"'{'.'.join(path)}' is no plain attribute")
+        value = self.values[path]
+        kind = kind_of(value)
+        if isinstance(kind, str) and kind in (INT, BOOL, FLOAT, INT64, BOOL_, FLOAT64):
+            name = self.argument(path, number(kind).form)
+            if kind in (INT, INT64):
+                return name, number(kind, low=name, high=name)
+            return name, number(kind)
+        if is_known_array(value):
+            return None, Array(self.argument(path, "array"), value.dtype, value.ndim)
+        if isinstance(value, type) or callable(value) or hasattr(value, "__dict__"):
+            return None, Constant(value)
+        raise Refused(node, f"'{'.'.join(path)}' is {_described(value)}")
+
+    def argument(self, path: tuple[str, ...], form: str) -> str:
+        if path not in self.names:
+            name = self.fresh("_".join(path)) if len(path) > 1 else path[0]
+            self.taken.add(name)
+            self.names[path] = name
+            self.done.arguments.append((path, name, form))
+        return self.names[path]
+
+    # -------------------------------------------------------------------------------------------------- emission
+
+    def emit(self, text: str) -> None:
+        self.lines.append((self.line, "    " * (self.depth - 1) + text))
+
+    def require(self, wrong: str, error: str) -> None:
+        """Raise an exception in the kernel if a condition holds."""
+        self.emit(f"if {wrong}:")
+        self.lines.append((self.line, "    " * self.depth + f"raise {error}"))
+        self.done.may_fail = True
+
+    def temporary(self, stem: str) -> str:
+        self.count += 1
+        return self.fresh(f"{stem}_{self.count}")
+
+    @contextlib.contextmanager
+    def indented(self, head: str) -> Iterator[None]:
+        self.emit(head)
+        start = len(self.lines)
+        self.depth += 1
+        yield
+        if len(self.lines) == start:
+            self.emit("pass")
+        self.depth -= 1
+
+    # ------------------------------------------------------------------------------------------------ statements
+
+    def block(self, body: list[Any], state: State | None) -> State | None:
+        for s in body:
+            if state is None:
+                return None
+            self.line = s.lineno
+            state = self.statement(s, state)
+        return state
+
+    def statement(self, s: Any, state: State) -> State | None:
+        self.work_here(s)
+        match s:
+            case ast.For():
+                return self.for_loop(s, state)
+            case ast.While():
+                return self.while_loop(s, state)
+            case ast.If():
+                return self.branch(s, state)
+            case ast.Assign(targets=targets, value=value):
+                return self.assign(s, targets, value, state)
+            case ast.AnnAssign(target=target, value=value) if value is not None:
+                return self.assign(s, [target], value, state)
+            case ast.AugAssign():
+                return self.augmented(s, state)
+            case ast.Pass() | ast.Expr(value=ast.Constant()):
+                return state
+            case ast.Break():
+                breaks, _, flag = self.exits[-1]
+                breaks.append(state.copy())
+                if flag:
+                    self.emit(f"{flag} = 1")
+                self.emit("break")
+                return None
+            case ast.Continue():
+                self.exits[-1][1].append(state.copy())
+                self.emit("continue")
+                return None
+            case ast.Return():
+                return self.returned(s, state)
+        raise Refused(s, f"a statement that is not compiled ({type(s).__name__.lower()})")
+
+    def work_here(self, s: Any) -> None:
+        if not isinstance(s, (ast.For, ast.While, ast.If)):
+            weight = sum(isinstance(n, (ast.BinOp, ast.Subscript, ast.Call, ast.Compare)) for n in ast.walk(s)) + 1
+            self.work.append(" * ".join([str(weight), *self.trips]))
+
+    def branch(self, s: ast.If, state: State) -> State | None:
+        text = self.condition(s.test, state)
+        self.conditional += 1
+        with self.indented(f"if {text}:"):
+            one = self.block(s.body, state.copy())
+        other: State | None = state.copy()
+        if s.orelse:
+            with self.indented("else:"):
+                other = self.block(s.orelse, other)
+        self.conditional -= 1
+        return joined(one, other, self)
+
+    def assign(self, s: Any, targets: list[Any], value: Any, state: State) -> State:
+        if isinstance(value, ast.Tuple):
+            if any(not isinstance(t, ast.Tuple) or len(t.elts) != len(value.elts) for t in targets):
+                raise Refused(s, "a tuple")
+            kept = []
+            for item in value.elts:
+                text, found = self.expression(item, state)
+                if not isinstance(found, Number):
+                    raise Refused(item, "several arrays in one assignment")
+                name = self.temporary("item")
+                self.emit(f"{name} = {text}")
+                kept.append((name, found))
+            for target in targets:
+                for part, (name, found) in zip(target.elts, kept):
+                    state = self.store(part, name, found, state)
+            return state
+        if isinstance(value, ast.Call) and len(targets) == 1 and isinstance(targets[0], ast.Name):
+            chosen = self.extreme(s, targets[0].id, value, state)
+            if chosen is not None:
+                return chosen
+        text, found = self.anything(value, state)
+        if len(targets) > 1 and isinstance(found, Number):
+            name = self.temporary("item")
+            self.emit(f"{name} = {text}")
+            text = name
+        for target in targets:
+            state = self.store(target, text, found, state)
+        return state
+
+    def extreme(self, s: Any, name: str, value: ast.Call, state: State) -> State | None:
+        """``m = max(m, x)``, which leaves m as it is, or makes it x."""
+        function = self.constant_of(value.func, state)
+        arguments = value.args
+        if function not in (max, min) or len(arguments) != 2 or name not in state.env:
+            return None
+        if not (isinstance(arguments[0], ast.Name) and arguments[0].id == name):
+            return None
+        text, found = self.expression(arguments[1], state)
+        old, known = self.expression(arguments[0], state)
+        if found.kinds == known.kinds:
+            return None
+        item = self.temporary("item")
+        self.emit(f"{item} = {text}")
+        self.note_comparison(found, known)
+        self.conditional += 1
+        with self.indented(f"if {item} {'>' if function is max else '<'} {old}:"):
+            after = self.store(ast.copy_location(ast.Name(name, ast.Store()), s), item, found, state.copy())
+        self.conditional -= 1
+        return joined(after, state, self)  # type: ignore[return-value]
+
+    def augmented(self, s: ast.AugAssign, state: State) -> State:
+        load: Any = ast.copy_location(_as_load(s.target), s.target)
+        if isinstance(s.target, ast.Name) and not isinstance(state.env.get(s.target.id, None), Number):
+            text, found = self.anything(load, state)
+            raise Refused(s, f"'{s.target.id}' is an array that changes in place")
+        whole = ast.copy_location(ast.BinOp(load, s.op, s.value), s)
+        text, found = self.expression(whole, state)
+        return self.store(s.target, text, found, state)
+
+    def store(self, target: Any, text: str, found: Any, state: State) -> State:
+        """Assign a value to a name or an element."""
+        if isinstance(target, ast.Subscript):
+            self.store_element(target, text, found, state)
+            return state
+        if not isinstance(target, ast.Name):
+            raise Refused(target, f"an assignment to {ast.unparse(target)}")
+        name = target.id
+        state = state.copy()
+        if isinstance(found, View):
+            fixed = []
+            for k, index in enumerate(found.indices):
+                kept = self.fresh(f"{name}_index_{k}")
+                if kept != index:
+                    self.emit(f"{kept} = {index}")
+                fixed.append(kept)
+            state.env[name] = View(found.array, tuple(fixed))
+        elif isinstance(found, Number):
+            before = state.env.get(name)
+            if isinstance(before, View):
+                raise Refused(target, f"'{name}' is an array and a number in turn")
+            value = found.as_value()
+            if name in self.reals and value.form == INT:
+                text = f"float({text})"
+            if text != name:
+                self.emit(f"{name} = {text}")
+            if name in self.capped and value.form == INT and value.magnitude > SAFE // 2:
+                self.require(f"{name} > {SAFE} or {name} < -{SAFE}", "OverflowError")
+            if name in self.capped:
+                value = Number(value.assigned, frozenset(), min(value.magnitude, SAFE))
+            if name in self.reals:
+                value = Number(value.assigned, frozenset(), SAFE, None, None, True)
+            state.env[name] = value
+        else:
+            raise Refused(target, f"'{name}' is given an array, a function or an object")
+        if name in self.flagged:
+            self.emit(f"{self.flag(name)} = 1")
+        state.sure, state.maybe = state.sure | {name}, state.maybe - {name}
+        state.checked = frozenset(pair for pair in state.checked if pair[0] != name)
+        return state
+
+    def returned(self, s: ast.Return, state: State) -> None:
+        index = len(self.done.returns)
+        if s.value is None or (isinstance(s.value, ast.Constant) and not isinstance(s.value.value, (float, int))):
+            self.done.returns.append((None if s.value is None else s.value.value,))
+            self.emit(f"return@{index}@")
+            return
+        if isinstance(s.value, ast.Constant):
+            self.done.returns.append((s.value.value,))
+            self.emit(f"return@{index}@")
+            return
+        text, found = self.expression(s.value, state)
+        if len(found.kinds) > 1:
+            raise Refused(s, "a result of several types")
+        (kind,) = found.kinds
+        self.done.returns.append(kind)
+        self.emit(f"return@{index}@{text}")
+
+    # ----------------------------------------------------------------------------------------------------- loops
+
+    def for_loop(self, s: ast.For, state: State) -> State | None:
+        line = self.line
+        head, binders, trips = self.header(s, state)
+        leaves = _leaves(s)
+        flag = self.temporary("left") if s.orelse and _has_break(s) else ""
+        if flag:
+            self.emit(f"{flag} = 0")
+        self.conditional += leaves
+        mark = len(self.lines), self.count, len(self.work)
+        prologue, returns = dict(self.prologue), list(self.done.returns)
+        failing = self.done.may_fail
+        before = state
+        for _ in range(MOST_ROUNDS):
+            del self.lines[mark[0] :], self.work[mark[2] :]
+            self.count = mark[1]
+            self.prologue, self.done.returns = dict(prologue), list(returns)
+            self.done.may_fail = failing
+            self.line = line
+            breaks: list[State] = []
+            continues: list[State] = []
+            self.exits.append((breaks, continues, flag))
+            self.trips.append(trips)
+            with self.indented(head):
+                inside: State | None = before.copy()
+                for target, text, found in binders(before):
+                    inside = self.store(target, text, found, inside)  # type: ignore[arg-type]
+                inside = self.block(s.body, inside)
+            self.trips.pop()
+            self.exits.pop()
+            back = inside
+            for one in continues:
+                back = joined(back, one, self)
+            after = before if back is None else joined(before, back, self, loop=True)
+            assert after is not None
+            if after == before:
+                break
+            before = after
+        else:
+            raise Refused(s, "its numbers change their types too often")
+        self.conditional -= leaves
+        return self.leave(s, before, breaks, flag)
+
+    def while_loop(self, s: ast.While, state: State) -> State | None:
+        line = self.line
+        flag = self.temporary("left") if s.orelse and _has_break(s) else ""
+        if flag:
+            self.emit(f"{flag} = 0")
+        self.conditional += 1
+        mark = len(self.lines), self.count, len(self.work)
+        prologue, returns = dict(self.prologue), list(self.done.returns)
+        failing = self.done.may_fail
+        before = state
+        for _ in range(MOST_ROUNDS):
+            del self.lines[mark[0] :], self.work[mark[2] :]
+            self.count = mark[1]
+            self.prologue, self.done.returns = dict(prologue), list(returns)
+            self.done.may_fail = failing
+            self.line = line
+            breaks: list[State] = []
+            continues: list[State] = []
+            self.exits.append((breaks, continues, flag))
+            self.trips.append("10")
+            with self.indented("while True:"):
+                start = len(self.lines)
+                test = self.condition(s.test, before)
+                if len(self.lines) == start:
+                    self.lines[-1] = self.lines[-1][0], "    " * (self.depth - 2) + f"while {test}:"
+                else:
+                    self.emit(f"if not {test}:")
+                    self.lines.append((self.line, "    " * self.depth + "break"))
+                inside = self.block(s.body, before.copy())
+            self.trips.pop()
+            self.exits.pop()
+            back = inside
+            for one in continues:
+                back = joined(back, one, self)
+            after = before if back is None else joined(before, back, self, loop=True)
+            assert after is not None
+            if after == before:
+                break
+            before = after
+        else:
+            raise Refused(s, "its numbers change their types too often")
+        self.conditional -= 1
+        return self.leave(s, before, breaks, flag)
+
+    def leave(self, s: Any, normal: State, breaks: list[State], flag: str) -> State | None:
+        """The state after a loop, and its ``else``."""
+        end: State | None = normal.copy()
+        if s.orelse:
+            if flag:
+                self.conditional += 1
+                with self.indented(f"if {flag} == 0:"):
+                    end = self.block(s.orelse, end)
+                self.conditional -= 1
+            else:
+                end = self.block(s.orelse, end)
+        for one in breaks:
+            end = joined(end, one, self)
+        return end
+
+    def header(self, s: ast.For, state: State) -> tuple[str, Any, str]:
+        """The head of a loop in the kernel, and what its targets are assigned."""
+        if isinstance(s.iter, ast.Call) and self.constant_of(s.iter.func, state) is range:
+            text, found, trips = self.range_of(s.iter, state)
+            if not isinstance(s.target, ast.Name):
+                raise Refused(s, "a loop over a range with several targets")
+            item = self.fresh(f"step_{s.target.id}")
+            direct = s.target.id not in self.reals
+            name = s.target.id if direct else item
+            return f"for {name} in {text}:", lambda before: [(s.target, name, found)], trips
+        sources, targets, counter = self.sequences(s.iter, s.target, state)
+        index = self.temporary("index")
+        lengths = [self.length_of(view) for view in sources]
+        text = lengths[0] if len(lengths) == 1 else f"min({', '.join(lengths)})"
+        low_high = ("0", f"{lengths[0]} - 1")
+        step = number(INT, low=low_high[0], high=low_high[1])
+
+        def binders(before: State) -> Any:
+            found = []
+            if counter is not None:
+                found.append((counter, index, step))
+            for target, view in zip(targets, sources):
+                part = View(view.array, (*view.indices, index))
+                if part.ndim:
+                    found.append((target, "", part))
+                else:
+                    found.append((target, self.element(part), number(view.array.element)))
+            return found
+
+        return f"for {index} in range({text}):", binders, f"({lengths[0]})"
+
+    def sequences(self, iterated: Any, target: Any, state: State) -> tuple[list[View], list[Any], Any]:
+        """The arrays over which a loop runs, their targets, and the target of a counter."""
+        function = self.constant_of(iterated.func, state) if isinstance(iterated, ast.Call) else None
+        if function is enumerate and len(iterated.args) == 1:
+            if not isinstance(target, ast.Tuple) or len(target.elts) != 2:
+                raise Refused(iterated, "enumerate() with another target than two names")
+            sources, targets, counter = self.sequences(iterated.args[0], target.elts[1], state)
+            if counter is not None:
+                raise Refused(iterated, "enumerate() of enumerate()")
+            return sources, targets, target.elts[0]
+        if function is zip:
+            if not isinstance(target, ast.Tuple) or len(target.elts) != len(iterated.args):
+                raise Refused(iterated, "zip() with another number of targets")
+            return [self.view(x, state) for x in iterated.args], target.elts, None
+        return [self.view(iterated, state)], [target], None
+
+    def view(self, node: Any, state: State) -> View:
+        _, found = self.anything(node, state)
+        if isinstance(found, Array):
+            found = View(found, ())
+        if not isinstance(found, View):
+            raise Refused(node, f"a loop over {ast.unparse(node)}, which is no array and no range")
+        indices = []
+        for index in found.indices:
+            if not index.isidentifier() or index in self.loop.assigned:
+                name = self.temporary("row")
+                self.emit(f"{name} = {index}")
+                index = name
+            indices.append(index)
+        return View(found.array, tuple(indices))
+
+
+def _as_load(target: Any) -> Any:
+    if isinstance(target, ast.Name):
+        return ast.Name(target.id, ast.Load())
+    if isinstance(target, ast.Subscript):
+        return ast.Subscript(target.value, target.slice, ast.Load())
+    raise Refused(target, f"an assignment to {ast.unparse(target)}")
+
+
+def _leaves(loop: Any) -> bool:
+    """Return whether iterations of a loop may end early, or be its last."""
+    return any(isinstance(n, (ast.Break, ast.Continue, ast.Return)) for n in ast.walk(loop))
+
+
+def _has_break(loop: Any) -> bool:
+    waiting = list(loop.body)
+    while waiting:
+        n = waiting.pop()
+        if isinstance(n, ast.Break):
+            return True
+        if not isinstance(n, (ast.For, ast.While)):
+            waiting += [c for c in ast.iter_child_nodes(n) if isinstance(c, ast.stmt)]
+        else:
+            waiting += n.orelse
+    return False
+
+
+def _zero(form: str) -> str:
+    return {FLOAT: "0.0", INT: "0", BOOL: "False"}[form]
+
+
+def _described(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    if shape is not None and hasattr(value, "dtype"):
+        return f"an array of shape {shape} and dtype {value.dtype}" if shape else f"a number of dtype {value.dtype}"
+    return f"a {type(value).__name__}"
+
+
+__all__ = ["INT32", "INT64", "MISSING", "Lowered", "lower", "plain_attribute"]

@@ -1,0 +1,262 @@
+"""Loops while a program runs: when one proves hot it is compiled, and what its kernel computes is Python's result."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...kernel.frontend.base.source import Source
+from ...memory.storages import TrackedArray, plain
+from ...tape import current
+from .kinds import BOOL, BOOL_, FLOAT, FLOAT64, INT, INT64, SAFE, Refused, kind_of
+from .loops import Loop
+from .lowering import Lowered, lower
+from .plain_attributes import MISSING, plain_attribute
+from .remembered import note_hot, was_hot
+
+RECORDED, UNRECORDED = 50_000, 1_000_000
+"""Operations of a loop, as estimated, after which it is compiled: while a tape records, and without one."""
+REMEMBERED = 2_000
+"""Operations after which one looks whether an earlier run has compiled the loop."""
+FEWEST = 60
+"""Operations below which a loop runs in Python, since the call of a kernel takes as long."""
+MOST_FAILURES = 3
+COPIED = 1 << 16
+"""Bytes that may be copied before any loop, so that it can run again; a loop with more work may copy more."""
+
+
+class Unset:
+    """The value of a variable that a loop has not assigned."""
+
+
+UNSET = Unset()
+
+
+class Running:
+    """A loop of a program that runs.
+
+    Attributes
+    ----------
+    loop : Loop
+    on : bool
+        Whether its guard asks.
+    forms : dict
+        Its compiled forms, and those refused, by the kinds of its values.
+    """
+
+    def __init__(self, loop: Loop, holds: Callable[[], bool]) -> None:
+        self.loop = loop
+        self.holds = holds
+        self.on = loop.refusal is None
+        self.forms: dict[Any, Form] = {}
+        self.was_hot: bool | None = None
+        self.bound = {path: loop.inputs.index(path[0]) for path in loop.paths}
+        self.wide = any(len(path) > 1 for path in loop.paths)
+
+    def __call__(self, *given: Any) -> Any:
+        values = self.values(given)
+        if values is None:
+            return None
+        key = tuple(map(kind_of, values.values()))
+        form = self.forms.get(key)
+        if form is None:
+            form = self.forms[key] = Form(self, values)
+            if len(self.forms) > 40:
+                self.on = False
+        return None if form.refusal else form.enter(values)
+
+    def values(self, given: tuple[Any, ...]) -> dict[tuple[str, ...], Any] | None:
+        """The values of all paths now; of those that lead through an array, the array."""
+        if not self.wide:
+            return {path: given[k] for path, k in self.bound.items()}
+        found: dict[tuple[str, ...], Any] = {}
+        for path, k in self.bound.items():
+            value = given[k]
+            for n, name in enumerate(path[1:], 1):
+                if isinstance(value, np.ndarray):
+                    found[path[:n]] = value
+                    break
+                value = plain_attribute(value, name)
+                if value is MISSING:
+                    return None
+            else:
+                found[path] = value
+        return found
+
+
+class Form:
+    """A loop for values of certain kinds.
+
+    Attributes
+    ----------
+    refusal : Refused or None
+        Why it is not compiled.
+    """
+
+    def __init__(self, running: Running, values: dict[tuple[str, ...], Any]) -> None:
+        self.running = running
+        self.refusal: Refused | None = None
+        self.kernel: Any = None
+        self.done = 0.0
+        self.failures = 0
+        self.kept = [v for v in values.values() if not isinstance(v, np.ndarray)]  # whose identity is in the key
+        self.lower(values, True)
+
+    def lower(self, values: dict[tuple[str, ...], Any], hopeful: bool) -> None:
+        self.kernel, self.hopeful = None, hopeful
+        try:
+            self.lowered = lower(self.running.loop, values, hopeful)
+            self.prepare()
+        except Refused as refused:
+            self.refusal = refused
+
+    def prepare(self) -> None:
+        lowered, live = self.lowered, sorted(self.running.loop.live)
+        self.paths = [path for path, _, _ in lowered.arguments]
+        self.checked = [path for path, _, form in lowered.arguments if form == INT]
+        self.floats = {k for k, (path, _, form) in enumerate(lowered.arguments) if form == FLOAT}
+        names = [name for _, name, _ in lowered.arguments]
+        self.written = [path for path, name, _ in lowered.arguments if name in lowered.writes]
+        known = {"__builtins__": {}, "max": max, "min": min}
+        self.work = eval(f"lambda {', '.join(names)}: {lowered.work}", known)
+        self.outside = eval(f"lambda {', '.join(names)}: {lowered.outside}", known)
+        slots = 1 + sum(isinstance(kind, str) for kind in lowered.returns)
+        counts = [kind[1] if isinstance(kind, tuple) else 1 for _, kind, _ in lowered.outputs]
+        flags = slots + sum(counts)
+        self.places: list[tuple[int, Any, int | None] | None] = [None] * len(live)
+        for count, (name, kind, flag) in zip(counts, lowered.outputs):
+            at = None
+            if flag is not None:
+                at, flags = flags, flags + 1
+            self.places[live.index(name)] = slots, kind, at
+            slots += count
+
+    def enter(self, values: dict[tuple[str, ...], Any]) -> Any:
+        """Run the loop's kernel; None: it is to run in Python."""
+        for path in self.checked:
+            if not -SAFE <= values[path] <= SAFE:
+                return None
+        arguments = [values[path] for path in self.paths]
+        work = self.work(*arguments)
+        if self.kernel is None and not self.is_hot(work):
+            return None
+        if work < FEWEST:
+            return None
+        if self.outside(*arguments):
+            return self.fail_outside(values)
+        if self.lowered.compares and self.running.holds():
+            return None
+        saved: Any = ()
+        if self.lowered.may_fail and self.written:
+            arrays = [values[path] for path in self.written]
+            if sum(a.nbytes for a in arrays) > COPIED + 64 * work:
+                return None
+            saved = [(a, plain(a).copy()) for a in arrays]
+        for k in self.floats:
+            if type(arguments[k]) is int:
+                arguments[k] = float(arguments[k])
+        if self.kernel is None:
+            self.kernel = made_kernel(self.running.loop, self.lowered)
+        try:
+            found = self.kernel(*arguments)
+        except BaseException as error:
+            for array, copy in saved:
+                plain(array)[...] = copy
+            if not isinstance(error, Exception):
+                raise
+            self.fail(error)
+            return None
+        return self.outcome(found, values)
+
+    def is_hot(self, work: float) -> bool:
+        """Count operations; return whether it is worth compiling: at once if an earlier run has found so."""
+        self.done += work
+        running = self.running
+        if running.was_hot is None and self.done > REMEMBERED:
+            running.was_hot = was_hot(running.loop)
+        if running.was_hot:
+            return True
+        if self.done > (UNRECORDED if current() is None else RECORDED):
+            note_hot(running.loop)
+            running.was_hot = True
+        return bool(running.was_hot)
+
+    def fail_outside(self, values: dict[tuple[str, ...], Any]) -> None:
+        """An index may be out of bounds: the loop runs in Python, and after some times with checks inside."""
+        self.failures += 1
+        if self.hopeful:
+            self.lower(values, False)
+        elif self.failures >= MOST_FAILURES:
+            self.refusal = Refused(None, "indices out of bounds")
+
+    def fail(self, error: Exception) -> None:
+        """An error in the kernel: the loop runs in Python, which raises the program's own if there is one."""
+        self.failures += 1
+        if self.failures >= MOST_FAILURES:
+            self.refusal = Refused(None, f"{type(error).__name__}: {error}")
+
+    def outcome(self, found: Any, given: dict[tuple[str, ...], Any]) -> tuple[Any, ...]:
+        """What the guard assigns: the result of a ``return`` in a tuple, or None, and the changed numbers."""
+        lowered = self.lowered
+        if not isinstance(found, tuple):
+            return (None,) + (UNSET,) * len(self.places)
+        code = int(found[0])
+        if code:
+            result = lowered.returns[code - 1]
+            if isinstance(result, tuple):
+                return (result,)
+            slot = 1 + sum(isinstance(kind, str) for kind in lowered.returns[: code - 1])
+            return ((as_kind(found[slot], result),),)
+        values: list[Any] = [None]
+        for place in self.places:
+            if place is None or (place[2] is not None and not found[place[2]]):
+                values.append(UNSET)
+            elif isinstance(place[1], tuple):
+                path, count = place[1]
+                values.append(given[path][tuple(map(int, found[place[0] : place[0] + count]))])
+            else:
+                values.append(as_kind(found[place[0]], place[1]))
+        return tuple(values)
+
+
+def as_kind(value: Any, kind: str) -> Any:
+    """A kernel's number as the object that Python would have made."""
+    if isinstance(value, TrackedArray):
+        return value
+    if kind == FLOAT64:
+        return np.float64(value)
+    if kind == INT64:
+        return np.int64(value)
+    if kind == BOOL_:
+        return np.bool_(value)
+    return float(value) if kind == FLOAT else bool(value) if kind == BOOL else int(value)
+
+
+def made_kernel(loop: Loop, lowered: Lowered) -> Any:
+    """The kernel of a lowered loop, whose lines are those of the program."""
+    from ...kernel.dispatcher import kernel
+
+    name = f"loop_at_line_{loop.node.lineno}"
+    names = ", ".join(name for _, name, _ in lowered.arguments)
+    body = lowered.text or [(loop.node.lineno, "pass")]
+    text = "\n".join([f"def {name}({names}):", *(f"    {line}" for _, line in body)])
+    tree = ast.parse(text)
+    lines = [loop.node.lineno, *(n for n, _ in body)]
+    for node in ast.walk(tree):
+        if hasattr(node, "lineno"):
+            node.lineno = node.end_lineno = lines[node.lineno - 1]
+            node.col_offset = node.end_col_offset = 0
+    definition: Any = tree.body[0]
+    space: dict[str, Any] = {"math": math, "__name__": __name__}
+    exec(compile(tree, loop.filename, "exec", dont_inherit=True), space)
+    function = space[name]
+    first = loop.node.lineno
+    shown = tuple(linecache.getlines(loop.filename)[first - 1 : loop.node.end_lineno])
+    function.__ampi_source__ = Source(name, loop.filename, first, shown, definition)
+    function.__qualname__ = f"{loop.function}.{name}" if loop.function else name
+    return kernel(function, error_model="numpy")

@@ -1,0 +1,61 @@
+"""States of a loop's variables while it is interpreted abstractly."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from .kinds import BOOL, Number, Refused, View, join
+
+
+class Restart(Exception):
+    """A fact has been found with which a loop is interpreted again from its beginning."""
+
+
+@dataclasses.dataclass
+class State:
+    """The variables that may be assigned, and the names that the loop has assigned for certain."""
+
+    env: dict[str, Any]
+    sure: frozenset[str]
+    maybe: frozenset[str] = frozenset()
+    """Names that may have no value yet."""
+    checked: frozenset[tuple[str, str]] = frozenset()
+    """Indices that are within the bounds of an axis."""
+
+    def copy(self) -> State:
+        return State(dict(self.env), self.sure, self.maybe, self.checked)
+
+
+def joined(a: State | None, b: State | None, lowering: Any, loop: bool = False) -> State | None:
+    """The state after either of two ways; `loop`: the second leads back to the head of a loop."""
+    if a is None or b is None:
+        return a if b is None else b
+    env: dict[str, Any] = {}
+    maybe = set(a.maybe | b.maybe)
+    for name in {**a.env, **b.env}:
+        if name not in a.env or name not in b.env:
+            maybe.add(name)
+            env[name] = a.env.get(name, b.env.get(name))
+            continue
+        one, other = a.env[name], b.env[name]
+        if isinstance(one, View) or isinstance(other, View):
+            if one != other:
+                raise Refused(lowering.loop.node, f"'{name}' is one array or another")
+            env[name] = one
+            continue
+        env[name] = _numbers(name, one, other, lowering, loop)
+    return State(env, a.sure & b.sure, frozenset(maybe), a.checked & b.checked)
+
+
+def _numbers(name: str, one: Number, other: Number, lowering: Any, loop: bool) -> Number:
+    if one.form != other.form:
+        if BOOL in (one.form, other.form):
+            raise Refused(lowering.loop.node, f"'{name}' is a truth value and a number in turn")
+        if name not in lowering.reals:
+            lowering.reals.add(name)
+            raise Restart
+    if loop and other.magnitude > one.magnitude and name not in lowering.capped:
+        lowering.capped.add(name)
+        raise Restart
+    return join(one, other)

@@ -1,0 +1,73 @@
+"""Loops of unmodified programs are compiled, with the results that Python has."""
+
+import numpy as np
+import pytest
+from loop_programs import compared
+
+import ampi
+import ampi.numpy
+from ampi.programs.outlining import running
+from ampi.programs.outlining.compiled_loops import with_compiled_loops
+
+INTERPRETED = 60
+"""Drawn functions whose kernels Python runs, in each of the cases."""
+
+
+@pytest.mark.parametrize("first", range(0, 2 * INTERPRETED, INTERPRETED))
+def test_drawn_loops(first):
+    counts = 0
+    for seed in range(first, first + INTERPRETED):
+        found, compiled, _, drawn, _ = compared(seed)
+        assert not found, f"seed {seed}: {found}\n{drawn.text}"
+        counts += compiled
+    assert counts > INTERPRETED / 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("first", range(1000, 11000, 1000))
+def test_many_drawn_loops(first):
+    for seed in range(first, first + 1000):
+        found, _, _, drawn, _ = compared(seed)
+        assert not found, f"seed {seed}: {found}\n{drawn.text}"
+
+
+def test_numbers_of_a_loop(monkeypatch):
+    monkeypatch.setattr(running, "UNRECORDED", 10)
+    loops = []
+
+    def program(x, y):
+        s, k = 0, 0
+        for i in range(len(x)):
+            s += x[i] * y[i]
+            k += 2
+        return s, k, i
+
+    with_compiled_loops(program, loops)
+    x, y = np.arange(40.0), np.arange(40.0) ** 2
+    s, k, i = program(x, y)
+    assert type(s) is np.float64
+    assert (type(k), type(i)) == (int, int)
+    assert (s, k, i) == (np.dot(x, y), 80, 39)
+    (form,) = loops[0].forms.values()
+    assert form.kernel is not None
+
+
+def test_gradient_of_a_loop(monkeypatch):
+    monkeypatch.setattr(running, "RECORDED", 10)
+    loops = []
+
+    def program(x, y, c):
+        z = ampi.numpy.zeros(1)
+        for i in range(x.shape[0]):
+            for j in range(x.shape[1]):
+                z[0] += x[i, j] * y[i, j]
+                c[i, j] += np.sin(x[i][j]) / (2.0 + x[i, j] ** 2)
+        return z[0] + c.sum()
+
+    with_compiled_loops(program, loops)
+    x, y = np.linspace(0.1, 1.0, 64).reshape(8, 8), np.linspace(-1.0, 2.0, 64).reshape(8, 8)
+    found = ampi.grad(lambda x: program(x, y, ampi.numpy.zeros((8, 8))))(x)
+    expected = y + np.cos(x) / (2.0 + x**2) - 2 * x * np.sin(x) / (2.0 + x**2) ** 2
+    np.testing.assert_allclose(found, expected, rtol=1e-13)
+    assert [form.kernel is not None for one in loops for form in one.forms.values()] == [True]
