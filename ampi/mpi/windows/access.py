@@ -69,7 +69,7 @@ class Access(BaseAdjoint):
     result : Buffer or None
         What was received here, if it is tracked.
     old : Buffer or ndarray or None
-        Where the target's old value arrives, if the derivative needs it or the operation has been put off.
+        Where the target's old value arrives, if the derivative needs it or the operation has been postponed.
     request : object or None
         Of an operation with a request that brings a result: the request's part.
     dots : list of (ndarray, ndarray)
@@ -122,8 +122,8 @@ class Access(BaseAdjoint):
         self._operand = elements_of(source)
         self.old = np.empty_like(self._operand) if sink is None else sink
 
-    def put_off(self, source: Buffer | None, sink: Buffer | None) -> None:
-        """Save what is needed to carry out an atomic operation at the end of its epoch."""
+    def postpone(self, source: Buffer | None, sink: Buffer | None) -> None:
+        """Save what is needed to execute an atomic operation at the end of its epoch."""
         if source is None:
             self._operand = np.zeros(sink.count, pair_of(sink.dtype) if sink.mixed else sink.dtype)  # type: ignore
         else:
@@ -136,8 +136,8 @@ class Access(BaseAdjoint):
         """Return whether the buffer's memory is still to be read or written."""
         return buffer is self.old or buffer is self._sink
 
-    def carry_out(self, win: Any) -> None:
-        """Start the operation that was put off, with ampi's datatypes: the user may have freed the original ones."""
+    def execute(self, win: Any) -> None:
+        """Start the operation that was postponed, with ampi's datatypes: the user may have freed the original ones."""
         target, datatype = self.target, _type_of(self._operand.dtype)  # type: ignore[union-attr]
         if not target.count:
             return
@@ -249,7 +249,7 @@ class Access(BaseAdjoint):
 
 
 class Begun(BaseAdjoint):
-    """Record of the start of an access in a lock epoch, or of one that is put off: it reads the origin now."""
+    """Record of the start of an access in a lock epoch, or of one that is postponed: it reads the origin now."""
 
     __slots__ = ("access",)
     is_local = False

@@ -1,4 +1,4 @@
-"""Epochs: accesses are completed, tickets drawn, and operations that were put off carried out in their order."""
+"""Epochs: accesses are completed, tickets drawn, and operations that were postponed executed in their order."""
 
 from __future__ import annotations
 
@@ -73,33 +73,33 @@ def _draw(window: Window, accesses: list[tuple[Trace, Access]]) -> None:
         trace.draw(target, group)
 
 
-def carry_out(win: Any, window: Window, primal: Callable[[], Any]) -> None:
-    """Carry out what this rank has put off, while no other rank does; the primal call completes it."""
-    accesses, window.put_off = window.put_off, []
+def execute_postponed(win: Any, window: Window, primal: Callable[[], Any]) -> None:
+    """Execute what this rank has postponed, while no other rank does; the primal call completes it."""
+    accesses, window.postponed = window.postponed, []
     for trace, access in accesses:
         if trace.tape() is not opened():
             trace.refuse(f"{access.name} belongs to an epoch that ended when the tape had been closed")
     _draw(window, accesses)
     for _, access in accesses:
-        access.carry_out(win)
+        access.execute(win)
     _send(accesses)
     primal()
     _completed(accesses)
 
 
 def catch_up(win: Any, window: Window, assertion: int) -> None:
-    """At a fence: the ranks carry out what they have put off, one after the other; collective."""
+    """At a fence: the ranks execute what they have postponed, one after the other; collective."""
     if assertion:  # its promises about the next epoch do not hold yet
         _Win.Fence(win, mpi.MODE_NOPRECEDE)
     comm = window.reverse.comm
     late = np.empty(comm.Get_size(), np.int8)
-    forward = any(trace.pushes for trace, _ in window.put_off)
-    comm.Allgather(np.array([2 if forward else bool(window.put_off)], np.int8), late)
+    forward = any(trace.pushes for trace, _ in window.postponed)
+    comm.Allgather(np.array([2 if forward else bool(window.postponed)], np.int8), late)
     ranks = np.flatnonzero(late).tolist()
     for rank in ranks:
         fence = partial(_Win.Fence, win, assertion if rank == ranks[-1] else 0)
         if rank == window.reverse.rank:
-            carry_out(win, window, fence)
+            execute_postponed(win, window, fence)
         else:
             fence()
         if late[rank] == 2:  # its tangents have come after its fence
@@ -107,18 +107,18 @@ def catch_up(win: Any, window: Window, assertion: int) -> None:
 
 
 def one_by_one(win: Any, window: Window) -> None:
-    """Complete an epoch of Start: one origin at a time carries out what it has put off.
+    """Complete an epoch of Start: one origin at a time executes what it has postponed.
 
     A rank that makes others wait does not itself depend on them: its targets have posted.
     """
     order = window.order
     for target in window.started:
         order.await_post(target, window.starts[target])
-    targets = sorted({access.target.rank for _, access in window.put_off})
+    targets = sorted({access.target.rank for _, access in window.postponed})
     for target in targets:
         order.enter(target)
     try:
-        carry_out(win, window, lambda: _Win.Complete(win))
+        execute_postponed(win, window, lambda: _Win.Complete(win))
     finally:
         for target in targets:
             order.leave(target)

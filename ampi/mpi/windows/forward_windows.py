@@ -5,7 +5,7 @@ as well.  The shadow window exposes the tangents of window memory.  It is made, 
 the first fence inside `ampi.jvp` or `ampi.hvp` of an older window.  The origin of an operation also applies it to the
 target's tangents, in a passive epoch that lasts as long as the shadow.  All operations of an epoch are under way
 together with the values, and complete before the call that ends the epoch ends it for other ranks.  Atomic operations
-whose order matters are carried out one after the other, as on a tape of reverse mode (`epochs`), and so are those on
+whose order matters are executed one after the other, as on a tape of reverse mode (`epochs`), and so are those on
 their tangents.
 """
 
@@ -189,7 +189,7 @@ class ForwardTrace:
         """Apply an operation to the target's tangents.
 
         If it needs no values, it is under way until `settle`, together with the values and other operations.  If it
-        does, the values have come, and it is carried out after all operations that are under way.
+        does, the values have come, and it is executed after all operations that are under way.
         """
         if not access.nonlinear:
             if access not in self.under_way:

@@ -3,11 +3,11 @@
 The target of a lock epoch makes no call.  While a tape records, the origin therefore draws a *ticket* from a counter of
 the target each time its accesses are complete there: at Flush, Unlock, or when a request has completed.  Of two
 accesses that the program orders, by locks, messages or barriers, the later one has the higher ticket.  Accesses that
-it does not order commute, except for atomic updates that fetch, whose order is random: they are carried out one at a
+it does not order commute, except for atomic updates that fetch, whose order is random: they are executed one at a
 time, each with its own ticket.
 
-Atomic operations in epochs of Fence and of Start whose order matters are put off to the end of the epoch, and get their
-tickets there: at a fence the ranks carry them out one after the other, at Complete one origin at a time.
+Atomic operations in epochs of Fence and of Start whose order matters are postponed to the end of the epoch, and get
+their tickets there: at a fence the ranks execute them one after the other, at Complete one origin at a time.
 
 The target looks at its counter whenever something is recorded on its tape, and so knows between which tickets its own
 loads and stores lie.
@@ -45,7 +45,7 @@ _WORLD = mpi.COMM_WORLD  # mpi4py's own: the name in its module may be rebound
 # ------------------------------------------------------------------------------------------------- while recording
 
 _TICKETS, _ATOMIC = 0, 1  # tickets drawn; a rank is updating
-_FENCE = 2  # the last fence at which operations were put off
+_FENCE = 2  # the last fence at which operations were postponed
 _STEPPED, _STEPPING, _STEP_FENCE = 3, 4, 5  # in steps: atomic operations so far; one is under way; as _FENCE
 _EPOCHS, _EXCLUSIVE = 6, 7  # in steps: epochs of locks that have ended, and those of exclusive ones
 _MISUSED = 8  # in steps: uses by tapes of steps of a window that is older than the loop
@@ -73,12 +73,12 @@ class Order:
         return self.cells.add(rank, _TICKETS, 1) + 1
 
     def call(self, fence: int) -> None:
-        """Before a fence: announce to all ranks that operations which were put off follow it."""
+        """Before a fence: announce to all ranks that operations which were postponed follow it."""
         for rank in range(self.size):
             self.cells.write(rank, _FENCE, fence)
 
     def called(self, fence: int) -> bool:
-        """After a fence: return whether any rank has put off operations."""
+        """After a fence: return whether any rank has postponed operations."""
         return int(self.cells.own[_FENCE]) == fence
 
     def post(self, ranks: list[int]) -> None:
@@ -106,7 +106,7 @@ class Order:
     # In steps of time loops: see `rma_replay`.
 
     def call_step(self, fence: int) -> None:
-        """As `call`, for what steps put off."""
+        """As `call`, for what steps postponed."""
         for rank in range(self.size):
             self.cells.write(rank, _STEP_FENCE, fence)
 
@@ -125,7 +125,7 @@ class Order:
         return known != self._known_misuses
 
     def enter_step(self, rank: int) -> None:
-        """Wait until no other step carries out an atomic operation on the memory of a rank."""
+        """Wait until no other step executes an atomic operation on the memory of a rank."""
         self._close(rank, _STEPPING)
 
     def leave_step(self, rank: int) -> None:
@@ -133,11 +133,11 @@ class Order:
         self.cells.write(rank, _STEPPING, 0)
 
     def stepped(self, rank: int) -> int:
-        """Return the number of atomic operations that steps have carried out on the memory of a rank."""
+        """Return the number of atomic operations that steps have executed on the memory of a rank."""
         return self.cells.read(rank, _STEPPED)
 
     def await_step(self, rank: int, number: int) -> None:
-        """Wait until ``number`` of them have been carried out."""
+        """Wait until ``number`` of them have been executed."""
         while self.stepped(rank) < number:
             _give_way()
 

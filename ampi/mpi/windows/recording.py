@@ -1,4 +1,4 @@
-"""Recording of one-sided operations: what each reads and writes, and when it is carried out."""
+"""Recording of one-sided operations: what each reads and writes, and when it is executed."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _cut(tape: Tape, window: Window | None, sink: Buffer | None, undo: Any, is_f
         tape.append(None, undo)
 
 
-def carried_out(method: Callable[..., Any]) -> Callable[..., Any]:
+def with_rollback(method: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a method that records an operation and starts it.
 
     If MPI refuses it with an error, which the program may catch, the records are removed; otherwise its tangents are
@@ -108,19 +108,19 @@ def carried_out(method: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(method)
-    def carry_out(self: Any, *arguments: Any, **keywords: Any) -> Any:
+    def execute(self: Any, *arguments: Any, **keywords: Any) -> Any:
         if not living:
             return method(self, *arguments, **keywords)
         tape, window = opened(), window_of(self)
         if tape is None or window is None:
             return method(self, *arguments, **keywords)
-        before = len(tape.records), len(window.incomplete), len(window.put_off)
+        before = len(tape.records), len(window.incomplete), len(window.postponed)
         trace = _trace_so_far(tape, window)
         refused = "" if trace is None else trace.refused
         try:
             result = method(self, *arguments, **keywords)
         except BaseException:
-            _take_back(tape, window, *before)
+            _roll_back(tape, window, *before)
             if trace is not None:
                 trace.refused = refused
             raise
@@ -129,7 +129,7 @@ def carried_out(method: Callable[..., Any]) -> Callable[..., Any]:
             push()
         return result
 
-    return carry_out
+    return execute
 
 
 def _trace_so_far(tape: Tape, window: Window) -> Any:
@@ -137,10 +137,10 @@ def _trace_so_far(tape: Tape, window: Window) -> Any:
     return None if traces is None else traces.of.get(window)  # type: ignore[attr-defined]
 
 
-def _take_back(tape: Tape, window: Window, records: int, incomplete: int, put_off: int) -> None:
+def _roll_back(tape: Tape, window: Window, records: int, incomplete: int, postponed: int) -> None:
     """Remove what was recorded of an operation that was refused, after these numbers of records and operations."""
     window.to_push = None
-    del window.incomplete[incomplete:], window.put_off[put_off:]
+    del window.incomplete[incomplete:], window.postponed[postponed:]
     dropped = [record for record in tape.records[records:] if isinstance(record.adjoint, (Access, Begun, Cut))]
     trace = trace_of(tape, window) if dropped else None
     for record in dropped:  # that nothing has been overwritten undoes nothing
@@ -173,9 +173,9 @@ def _waits(trace: Any, access: Access, rank: int, source: Buffer | None, sink: B
             access.keep(source, sink)  # type: ignore[arg-type]
         trace.begin(access)
         return True
-    if _is_put_off(trace, access, sink is not None):
-        access.put_off(source, sink)
-        window.put_off.append((trace, access))
+    if _is_postponed(trace, access, sink is not None):
+        access.postpone(source, sink)
+        window.postponed.append((trace, access))
         return True
     return False
 
@@ -249,11 +249,11 @@ def _access(
     return access
 
 
-def _is_put_off(trace: Trace, access: Access, fetches: bool) -> bool:
-    """Return whether an operation in an epoch of Fence or Start is put off to its end.
+def _is_postponed(trace: Trace, access: Access, fetches: bool) -> bool:
+    """Return whether an operation in an epoch of Fence or Start is postponed to its end.
 
     In an epoch of Start that is every atomic operation.  In one of Fence the sums that do not fetch come first: they
-    commute, and what is put off comes after them.
+    commute, and what is postponed comes after them.
     """
     if trace.access_epoch is None and not trace.epoch:
         trace.refuse(
@@ -319,12 +319,12 @@ def _refuse_unknown(name: str, tape: Tape, source: Buffer | None, sink: Buffer |
         )
 
 
-def was_put_off(access: tuple[Trace, Access] | None) -> bool:
-    """Return whether an operation was put off."""
+def was_postponed(access: tuple[Trace, Access] | None) -> bool:
+    """Return whether an operation was postponed."""
     if access is None:
         return False
-    put_off = access[1].window.put_off
-    return bool(put_off) and put_off[-1][1] is access[1]
+    postponed = access[1].window.postponed
+    return bool(postponed) and postponed[-1][1] is access[1]
 
 
 def wants_old(access: tuple[Trace, Access] | None) -> bool:

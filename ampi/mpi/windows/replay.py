@@ -1,17 +1,17 @@
-"""One-sided operations in the steps of a time loop: one that runs again carries them out in the order of its first run.
+"""One-sided operations in the steps of a time loop: a step that runs again repeats the order of its first run.
 
-Which of several ranks updates a target's memory first is decided by chance, and so is who gets a lock first; what is
-fetched depends on it, and sums of floating-point numbers by their rounding.  So in a step that runs first the atomic
-operations on a rank's memory are carried out one at a time, and each enters its number among them into the step's book;
-in one that runs again each waits until it is the next.  Epochs of locks have numbers as well: one waits for those that
-had ended before it, as far as they shut each other out.  All waits are for what came earlier in the first run, so what
-did not deadlock does not deadlock.
+The order in which several ranks update one target, or get a lock, is not deterministic.  The values that are fetched
+depend on it, and so does the rounding of sums.  In the first run of a step the atomic operations on a rank's memory are
+therefore executed one at a time, and each records its position in the step's book.  When the step runs again, each
+operation waits for its turn.  Epochs of locks are numbered as well: an epoch waits for the conflicting epochs that
+ended before it in the first run.  All waits are for earlier events of the first run, so a step that did not deadlock
+then does not deadlock now.
 
-Atomic operations in epochs of Fence and of Start are put off to the end of their epochs.  After a fence they are
-carried out in lock epochs, rank by rank for each target, before the fence is done once more.
+Atomic operations in epochs of Fence and of Start are postponed to the end of their epochs.  After a fence they are
+executed in lock epochs, rank by rank for each target, and a second fence follows.
 
-A window that was made before the step lives on while steps run again, and its memory is not put back.  There an atomic
-operation gives what it gave, and does nothing.
+A window that was made before the step is not restored when steps run again.  On such a window an atomic operation
+returns the values of its first run, and changes nothing.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ ATOMIC = {
     "Fetch_and_op": (("origin", "result", "target_rank", "target_disp", "op"), "result"),
     "Compare_and_swap": (("origin", "compare", "result", "target_rank", "target_disp"), "result"),
 }
-"""Parameters of the atomic operations, and the one for what is fetched."""
+"""Parameters of the atomic operations, and the name of the one that receives fetched values."""
 
-_BEFORE = mpi.MODE_NOPRECEDE | mpi.MODE_NOSTORE  # said of a fence, these need not be true when it is done once more
+_BEFORE = mpi.MODE_NOPRECEDE | mpi.MODE_NOSTORE  # assertions of a fence that need not hold for the second one
 
 
 class Call:
-    """An atomic operation that a step asks for.
+    """An atomic operation that a step calls.
 
     Attributes
     ----------
@@ -67,20 +67,20 @@ class Call:
         self.rank: int = self._named["target_rank"]
         self.result = self._named[fetched] if fetched else None
 
-    def put_off(self) -> None:
-        """Keep what the user may free before it is carried out."""
-        self._named = {parameter: self._lasting(value) for parameter, value in self._named.items()}
+    def postpone(self) -> None:
+        """Duplicate the datatypes, which the user may free before the operation is executed."""
+        self._named = {parameter: self._with_own_datatypes(value) for parameter, value in self._named.items()}
 
-    def _lasting(self, value: Any) -> Any:
+    def _with_own_datatypes(self, value: Any) -> Any:
         if type(value) in (list, tuple):
-            return type(value)(self._lasting(part) for part in value)
+            return type(value)(self._with_own_datatypes(part) for part in value)
         if isinstance(value, mpi.Datatype) and not value.is_predefined:
             value = value.Dup()
             self._kept.append(value)
         return value
 
-    def carry_out(self) -> Any:
-        """Do it."""
+    def execute(self) -> Any:
+        """Call MPI."""
         try:
             return self._function(self.win, **self._named)
         finally:
@@ -88,7 +88,7 @@ class Call:
                 datatype.Free()
 
     def fetched(self) -> np.ndarray | None:
-        """A copy of what it has fetched; None if nothing, or of several dtypes."""
+        """Return a copy of the fetched values; None if there are none, or if they have several dtypes."""
         if self.result is None:
             return None
         try:
@@ -96,8 +96,8 @@ class Call:
         except ActivityError:
             return None
 
-    def tell(self, values: np.ndarray | None) -> None:
-        """Give what it gave."""
+    def restore(self, values: np.ndarray | None) -> None:
+        """Store the values that were fetched in the first run."""
         if values is None:
             return
         result, tape = parse(self.result), opened()
@@ -108,25 +108,25 @@ class Call:
 
 
 class Turn:
-    """One atomic operation in the order of a step: what the open books say of it, and what they are told.
+    """An atomic operation and its position in the order of a step, as the open books have recorded it.
 
     Attributes
     ----------
     number : int or None
-        Its number among those on the target's memory, if that is known: the step runs again.
+        Its position among the operations on the target's memory, if it is known.
     again : bool
-        It is.
-    told : bool
-        It gives what it gave, and does nothing.
+        The step runs again, and the position is that of its first run.
+    is_replayed : bool
+        The operation returns the values of the first run, and changes nothing.
     """
 
-    __slots__ = ("_books", "_values", "again", "call", "number", "told", "window")
+    __slots__ = ("_books", "_values", "again", "call", "is_replayed", "number", "window")
 
     def __init__(self, window: Window, call: Call, open_books: Sequence[Book]) -> None:
         self.window = window
         self.call = call
         self.number: int | None = None
-        self.again = self.told = False
+        self.again = self.is_replayed = False
         self._books = open_books
         self._values: np.ndarray | None = None
         for book in open_books:
@@ -135,16 +135,16 @@ class Turn:
                 if window.in_steps.made_in(book):
                     self.number, self.again = number, True
                 else:
-                    self.told, self._values = True, values
+                    self.is_replayed, self._values = True, values
 
-    def carry_out(self) -> Any:
-        """Do it, when its turn has come."""
-        return mpi.REQUEST_NULL if self.told else self.call.carry_out()
+    def execute(self) -> Any:
+        """Execute the operation, whose turn has come."""
+        return mpi.REQUEST_NULL if self.is_replayed else self.call.execute()
 
-    def enter(self, number: int) -> None:
-        """It has been carried out: tell the books."""
-        if self.told:
-            self.call.tell(self._values)
+    def record(self, number: int) -> None:
+        """Record its position in the books, once it has been executed."""
+        if self.is_replayed:
+            self.call.restore(self._values)
         for book in self._books:
             if not book.follows:
                 lives_on = not self.window.in_steps.made_in(book)
@@ -152,13 +152,13 @@ class Turn:
 
 
 def _await(window: Window, reached: Callable[[], bool], what: str) -> None:
-    """Wait until the ranks are as far as they were."""
+    """Wait until the other ranks have reached a point of the first run."""
     if reached():
         return
     name = window.reverse.name
     with Patience(
         lambda: (
-            f"{what} in {name}, which a step of ampi.timeloop that runs again carries out in the order of its first run"
+            f"{what} in {name}, which a step of ampi.timeloop that runs again executes in the order of its first run"
         ),
         lambda: [(window.reverse, None)],
     ) as patience:
@@ -168,10 +168,10 @@ def _await(window: Window, reached: Callable[[], bool], what: str) -> None:
 
 @contextlib.contextmanager
 def _in_turn(window: Window, rank: int, turns: Sequence[Turn]) -> Iterator[None]:
-    """Around atomic operations on a rank's memory, which are complete at the end."""
+    """Context of atomic operations on a rank's memory, which are complete at its end."""
     order = window.order
     turns = [turn for turn in turns if turn.call.rank == rank]
-    to_do = [turn for turn in turns if not turn.told]
+    to_do = [turn for turn in turns if not turn.is_replayed]
     number = next((turn.number for turn in to_do if turn.number is not None), None)
     alone = window.locked.get(rank) == mpi.LOCK_EXCLUSIVE
     if number is not None and to_do[0].again:
@@ -184,15 +184,15 @@ def _in_turn(window: Window, rank: int, turns: Sequence[Turn]) -> Iterator[None]
         yield
         first = order.step(rank, len(to_do)) if to_do else 0
         for turn in turns:
-            turn.enter(first)
-            first += not turn.told
+            turn.record(first)
+            first += not turn.is_replayed
     finally:
         if to_do and number is None and not alone:
             order.leave_step(rank)
 
 
 def _atomic(function: Callable, name: str) -> Callable:
-    """An atomic operation."""
+    """Wrap an atomic operation."""
 
     def method(self: Any, *arguments: Any, **keywords: Any) -> Any:
         open_books = books()
@@ -204,28 +204,28 @@ def _atomic(function: Callable, name: str) -> Callable:
             return function(self, *arguments, **keywords)
         if window.is_locked(call.rank):
             window.in_steps.touched.add(call.rank)
-            return _do(self, window, Turn(window, call, open_books))
+            return _execute_locked(self, window, Turn(window, call, open_books))
         if name[0] == "R" or not (window.started or window.fences):
             return function(self, *arguments, **keywords)  # MPI's error
-        call.put_off()
+        call.postpone()
         window.in_steps.later.append(call)
         return None
 
     return method
 
 
-def _do(win: Any, window: Window, turn: Turn) -> Any:
-    """Carry out an atomic operation in a lock epoch."""
+def _execute_locked(win: Any, window: Window, turn: Turn) -> Any:
+    """Execute an atomic operation in a lock epoch."""
     rank = turn.call.rank
     with _in_turn(window, rank, [turn]):
-        result = turn.carry_out()
-        if not turn.told:
+        result = turn.execute()
+        if not turn.is_replayed:
             win.Flush(rank)
     return result if turn.call.name[0] == "R" else None
 
 
 def _fence(function: Callable, name: str) -> Callable:
-    """`Fence`, at which atomic operations are carried out."""
+    """Wrap `Fence`, at which the postponed atomic operations are executed."""
 
     def method(self: Any, assertion: int = 0) -> None:
         open_books = books()
@@ -246,7 +246,7 @@ def _fence(function: Callable, name: str) -> Callable:
             with _in_turn(window, rank, group):
                 _unwrapped["Lock"](self, rank, mpi.LOCK_SHARED)
                 for turn in group:
-                    turn.carry_out()
+                    turn.execute()
                     self.Flush(rank)
                 _unwrapped["Unlock"](self, rank)
         return function(self, assertion & ~_BEFORE)
@@ -255,26 +255,26 @@ def _fence(function: Callable, name: str) -> Callable:
 
 
 def _number(window: Window, turns: Sequence[Turn]) -> None:
-    """After a fence: the ranks have their turns in their order, as they have it on a tape; collective."""
+    """Number the operations of a fence in the order of the ranks, as on a tape; collective."""
     comm, order = window.reverse.comm, window.order
     mine = np.zeros(order.size, np.int64)
     for turn in turns:
-        mine[turn.call.rank] += not turn.told
+        mine[turn.call.rank] += not turn.is_replayed
     ranks = np.flatnonzero(mine)
     numbers = np.zeros_like(mine)
     numbers[ranks] = [order.stepped(rank) for rank in ranks]
     before = np.zeros_like(mine)  # on the first rank nothing is received
     comm.Exscan(mine, before)
     numbers += before
-    comm.Barrier()  # before the first one adds to what others are yet to read
+    comm.Barrier()  # all ranks have read the counts before the first rank adds to them
     for turn in turns:
-        if not turn.told:
+        if not turn.is_replayed:
             turn.number = int(numbers[turn.call.rank])
             numbers[turn.call.rank] += 1
 
 
 def _complete(function: Callable, name: str) -> Callable:
-    """`Complete`, at which atomic operations are carried out: one rank at a time for each target."""
+    """Wrap `Complete`, at which the postponed atomic operations are executed, one rank at a time for each target."""
 
     def method(self: Any) -> None:
         open_books = books()
@@ -283,14 +283,14 @@ def _complete(function: Callable, name: str) -> Callable:
         if not later:
             return function(self)
         assert window is not None
-        for target in window.started:  # who holds others up waits for nothing that these have to do first
+        for target in window.started:  # a rank that has a turn must not wait for ranks that wait for their turns
             window.order.await_post(target, window.starts[target])
         turns = [Turn(window, call, open_books) for call in sorted(later, key=lambda call: call.rank)]
         with contextlib.ExitStack() as stack:
             for rank in sorted({call.rank for call in later}, reverse=True):  # the lowest one is left first
                 stack.enter_context(_in_turn(window, rank, turns))
             for turn in turns:
-                turn.carry_out()
+                turn.execute()
             function(self)
         return None
 
@@ -301,7 +301,7 @@ def _complete(function: Callable, name: str) -> Callable:
 
 
 def _lock(function: Callable, name: str) -> Callable:
-    """`Lock` and `Lock_all`, which wait for the epochs that had ended before."""
+    """Wrap `Lock` and `Lock_all`, which wait for the epochs that ended before them in the first run."""
 
     def method(self: Any, *arguments: Any, **keywords: Any) -> None:
         open_books = books()
@@ -325,7 +325,7 @@ def _lock(function: Callable, name: str) -> Callable:
 
 
 def _unlock(function: Callable, name: str) -> Callable:
-    """`Unlock` and `Unlock_all`: the epoch gets its numbers while others are still shut out."""
+    """Wrap `Unlock` and `Unlock_all`: the epoch is numbered while it still excludes others."""
 
     def method(self: Any, *arguments: Any, **keywords: Any) -> None:
         open_books = books()
@@ -348,7 +348,7 @@ def _unlock(function: Callable, name: str) -> Callable:
 
 
 def _touching(function: Callable, name: str) -> Callable:
-    """`Put` and `Get`: they may concern a rank in an epoch of `Lock_all`."""
+    """Wrap `Put` and `Get`, whose target counts as locked in an epoch of `Lock_all`."""
 
     def method(self: Any, origin: Any, target_rank: int, *arguments: Any, **keywords: Any) -> Any:
         window = window_of(self) if books() else None
@@ -362,12 +362,12 @@ def _touching(function: Callable, name: str) -> Callable:
 _unwrapped: dict[str, Callable] = {}
 
 
-def _keeping(make: Callable[[Callable, str], Callable]) -> Callable[[Callable, str], Callable]:
-    def made(function: Callable, name: str) -> Callable:
+def _keeping_original(wrap: Callable[[Callable, str], Callable]) -> Callable[[Callable, str], Callable]:
+    def wrapped(function: Callable, name: str) -> Callable:
         _unwrapped[name] = function
-        return make(function, name)
+        return wrap(function, name)
 
-    return made
+    return wrapped
 
 
 METHODS: dict[str, Callable[[Callable, str], Callable]] = {
@@ -375,9 +375,9 @@ METHODS: dict[str, Callable[[Callable, str], Callable]] = {
     **dict.fromkeys(("Put", "Get", "Rput", "Rget"), _touching),
     "Fence": _fence,
     "Complete": _complete,
-    "Lock": _keeping(_lock),
-    "Unlock": _keeping(_unlock),
+    "Lock": _keeping_original(_lock),
+    "Unlock": _keeping_original(_unlock),
     "Lock_all": _lock,
     "Unlock_all": _unlock,
 }
-"""By the names of methods of windows: what makes one for steps of the one that there is."""
+"""Wrappers of the methods of windows in the steps of time loops, by name."""

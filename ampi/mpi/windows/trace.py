@@ -39,7 +39,7 @@ class Trace:
     refused : str
         Why the window cannot be differentiated, in case that is needed.
     accesses : list of Access
-        Since the last fence, those that were not put off.
+        Since the last fence, those that were not postponed.
     access_epoch, exposure : Handshake or None
         Of Start and Post, while they last.
     epoch : bool
@@ -181,7 +181,7 @@ class Trace:
         here = f"rank {self.window.reverse.rank}"
         if self.refused:
             return f"{here}: {self.refused}"
-        left = self.window.incomplete + self.window.put_off
+        left = self.window.incomplete + self.window.postponed
         unfinished = [access for trace, access in left if trace is self] + self.accesses
         if unfinished:
             return (

@@ -1,6 +1,6 @@
 """Walks over one-sided communication: `tape.tangent` moves tangents through shadow windows in the order of the tape.
 
-A walk does forwards what a sweep does backwards.  Operations are carried out on windows on the tangents of memory, as
+A walk does forwards what a sweep does backwards.  Operations are executed on windows on the tangents of memory, as
 in forward mode (`forward_windows`); in epochs of locks, and where their order matters, each has its turn (`order`), in
 the order that the sweep reverses.  A rank's own work on its memory, between two marks on its tape, follows the tickets
 that it had seen by then, and precedes the others.  No rank waits for anything but what happened earlier in the

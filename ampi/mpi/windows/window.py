@@ -55,7 +55,7 @@ class InSteps:
         return tape.reference is self._beside and recording() is None
 
     def taken(self) -> list[Any]:
-        """Return and forget the operations that were put off."""
+        """Return and forget the operations that were postponed."""
         later, self.later = self.later, []
         return later
 
@@ -87,7 +87,7 @@ class Window:
         Of accesses in lock epochs.
     incomplete : list of Access
         In lock epochs, with the tapes' traces.
-    put_off : list of Access
+    postponed : list of Access
         To the end of the present epoch of Fence or Start, with the tapes' traces.
     segments : dict or None
         Of a shared window: other ranks' memory that is known here, by rank.
@@ -117,7 +117,7 @@ class Window:
         "offset",
         "order",
         "posted",
-        "put_off",
+        "postponed",
         "reverse",
         "segments",
         "shared",
@@ -153,7 +153,7 @@ class Window:
         self.fences = 0
         self.locked: dict[int, int] = {}
         self.incomplete: list[tuple[Trace, Access]] = []
-        self.put_off: list[tuple[Trace, Access]] = []
+        self.postponed: list[tuple[Trace, Access]] = []
         self.segments: dict[int, Elsewhere] | None = None
         self.attached: dict[Storage, list[np.ndarray]] | None = {} if dynamic else None
         self.shared = False
@@ -168,8 +168,8 @@ class Window:
         return rank in self.locked or ALL in self.locked
 
     def puts_off(self, rank: int) -> bool:
-        """Return whether an atomic operation on a target's memory has been put off in this epoch."""
-        return any(access.target.rank == rank for _, access in self.put_off)
+        """Return whether an atomic operation on a target's memory has been postponed in this epoch."""
+        return any(access.target.rank == rank for _, access in self.postponed)
 
 
 def _carries_tangents(tape: Tape | None) -> bool:

@@ -4,7 +4,7 @@ The target of a Put or Get makes no call that a tape could record.  In a sweep e
 the adjoint of its window memory through a *shadow window* (`shadow`), and the origin alone reverses its operation.
 Epochs are mirrored, each kind in its own way; those of locks have no mirror at the target, but an order (`order`).  So
 have atomic operations whose adjoints depend on their order: in epochs of Fence and of Start, where MPI does not define
-it, they are put off while a tape records, and carried out one after the other at the end of the epoch.
+it, they are postponed while a tape records, and executed one after the other at the end of the epoch.
 
 Two things follow for window memory.  Other ranks overwrite it unseen, so values that an adjoint needs are copied when
 they are used (`Storage.volatile`), and it counts as active from the start of a tape.  And other ranks add to its
@@ -30,7 +30,7 @@ from ..messages.held_buffers import hold, let_go, let_go_of
 from .epochs import catch_up, complete, end_exposure, handshake, in_order, note_fence, one_by_one, ranks_of
 from .forward_windows import fenced, push_of
 from .memory import attach, detach, register, register_dynamic, require_innermost_memory, track_segment
-from .recording import carried_out, old_argument, read_argument, record, requested, wants_old, was_put_off
+from .recording import old_argument, read_argument, record, requested, wants_old, was_postponed, with_rollback
 from .trace import window_freed
 from .window import ALL, require_own, tape_of, window_of, windows
 
@@ -125,7 +125,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
 
     # ---------------------------------------------------------------------------------------------- operations
 
-    @carried_out
+    @with_rollback
     def Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
         """Put data into a memory window on a remote process."""
         if living:
@@ -133,7 +133,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         _Put(self, origin, target_rank, target)
         hold(self, target_rank, origin)
 
-    @carried_out
+    @with_rollback
     def Get(self, origin: Any, target_rank: int, target: Any = None) -> None:
         """Get data from a memory window on a remote process."""
         if living:
@@ -141,14 +141,14 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         _Get(self, origin, target_rank, target)
         hold(self, target_rank, origin)
 
-    @carried_out
+    @with_rollback
     def Accumulate(self, origin: Any, target_rank: int, target: Any = None, op: mpi.Op = mpi.SUM) -> None:
         """Accumulate data into the target process."""
         if not living:
             _Accumulate(self, origin, target_rank, target, op)
             return hold(self, target_rank, origin)
         access = record(self, "Accumulate", target_rank, target, reads=origin, op=op)
-        if was_put_off(access):
+        if was_postponed(access):
             return None
         hold(self, target_rank, origin)
         with in_order(self, access):
@@ -157,7 +157,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
             else:
                 _Accumulate(self, origin, target_rank, target, op)
 
-    @carried_out
+    @with_rollback
     def Get_accumulate(
         self, origin: Any, result: Any, target_rank: int, target: Any = None, op: mpi.Op = mpi.SUM
     ) -> None:
@@ -165,13 +165,13 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         access = None
         if living:
             access = record(self, "Get_accumulate", target_rank, target, read_argument(origin, op), result, op)
-        if was_put_off(access):
+        if was_postponed(access):
             return
         hold(self, target_rank, origin, result)
         with in_order(self, access):
             _Get_accumulate(self, origin, result, target_rank, target, op)
 
-    @carried_out
+    @with_rollback
     def Fetch_and_op(
         self, origin: Any, result: Any, target_rank: int, target_disp: int = 0, op: mpi.Op = mpi.SUM
     ) -> None:
@@ -179,7 +179,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         access = None
         if living:
             access = record(self, "Fetch_and_op", target_rank, target_disp, read_argument(origin, op), result, op)
-        if was_put_off(access):
+        if was_postponed(access):
             return
         hold(self, target_rank, origin, result)
         with in_order(self, access):
@@ -198,20 +198,20 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         _Compare_and_swap(self, origin, compare, result, target_rank, target_disp)
         hold(self, target_rank, origin, compare, result)
 
-    @carried_out
+    @with_rollback
     def Rput(self, origin: Any, target_rank: int, target: Any = None) -> mpi.Request:
         """Put data into a memory window on a remote process, with a request."""
         if living:
             record(self, "Rput", target_rank, target, reads=origin, op=mpi.REPLACE)
         return _Rput(self, origin, target_rank, target)
 
-    @carried_out
+    @with_rollback
     def Rget(self, origin: Any, target_rank: int, target: Any = None) -> mpi.Request:
         """Get data from a memory window on a remote process, with a request."""
         access = record(self, "Rget", target_rank, target, writes=origin) if living else None
         return requested(self, access, _Rget(self, origin, target_rank, target))
 
-    @carried_out
+    @with_rollback
     def Raccumulate(self, origin: Any, target_rank: int, target: Any = None, op: mpi.Op = mpi.SUM) -> mpi.Request:
         """Accumulate data into the target process, with a request."""
         access = record(self, "Raccumulate", target_rank, target, reads=origin, op=op) if living else None
@@ -222,7 +222,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
                 request = _Raccumulate(self, origin, target_rank, target, op)
         return request
 
-    @carried_out
+    @with_rollback
     def Rget_accumulate(
         self, origin: Any, result: Any, target_rank: int, target: Any = None, op: mpi.Op = mpi.SUM
     ) -> mpi.Request:
@@ -248,7 +248,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
             require_own(window)
         if tape is not None:
             note_fence(tape, window)
-        if window.put_off:
+        if window.postponed:
             window.order.call(window.fences)
         _Fence(self, assertion)
         if tape is not None and push_of(tape) is not None:
@@ -282,7 +282,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
     def Complete(self) -> None:
         """Complete an RMA operation begun after a Start."""
         window = window_of(self)
-        if window is not None and window.put_off:
+        if window is not None and window.postponed:
             one_by_one(self, window)
         else:
             _Complete(self)
