@@ -125,7 +125,6 @@ _ARRAYS = (
     "foreign.numpy_in_c",
     "foreign.compiled_functions",
     "mpi.plain_communicators",
-    "foreign.executors",
     "foreign.fftw",
     "foreign.written_files",
     "foreign.scipy",
@@ -205,4 +204,5 @@ def __dir__() -> list[str]:
 at_first_opening.append(_complete)
 for _module in ("pyfftw.pyfftw", "mpi4py_fft.fftw"):  # plans are made before a tape opens
     arrivals.when_imported(_module, _complete)
+arrivals.when_imported("mpi4py.futures.pool", lambda: importlib.import_module(f"{__name__}.futures.ranks"))
 arrivals.when_imported(f"{__name__}.numpy", lambda: _import(_WITH_NUMBERS))

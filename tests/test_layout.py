@@ -32,7 +32,7 @@ ROOMS = {
         "foreign": FOUNDATIONS | ARRAYS | {"kernel", "partials"},
         "cuda": FOUNDATIONS | {"kernel"},
         "mpi": FOUNDATIONS | ARRAYS | {"kernel"},
-        "futures": FOUNDATIONS | {"interception"},
+        "futures": FOUNDATIONS | ARRAYS | {"kernel", "mpi"},
         "checkpoint": FOUNDATIONS | ARRAYS | {"kernel", "mpi"},
         "testing": FOUNDATIONS | {"derivatives"},
         "reports": FOUNDATIONS | {"kernel", "mpi", "checkpoint"},

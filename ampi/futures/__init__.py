@@ -1,8 +1,11 @@
-"""Tasks in other threads, differentiated: the names of `concurrent.futures`, which a program may as well import there.
+"""Tasks in other threads and on other ranks, differentiated: the names of `concurrent.futures` and `mpi4py.futures`,
+which a program may as well import there.
 
 A task records what it computes, wherever it runs; the reverse sweep is the graph of the tasks backwards, on the same
 executor.
 """
+
+from __future__ import annotations
 
 from concurrent.futures import (
     ALL_COMPLETED,
@@ -15,10 +18,14 @@ from concurrent.futures import (
     as_completed,
     wait,
 )
+from typing import TYPE_CHECKING, Any
 
 from . import seen as _seen  # noqa: F401
 from . import signals as _signals  # noqa: F401
 from . import threads as _threads  # noqa: F401
+
+if TYPE_CHECKING:
+    from mpi4py.futures import MPICommExecutor, MPIPoolExecutor
 
 __all__ = [
     "ALL_COMPLETED",
@@ -27,7 +34,17 @@ __all__ = [
     "CancelledError",
     "Executor",
     "Future",
+    "MPICommExecutor",
+    "MPIPoolExecutor",
     "ThreadPoolExecutor",
     "as_completed",
     "wait",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("MPICommExecutor", "MPIPoolExecutor"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import mpi4py.futures
+
+    return getattr(mpi4py.futures, name)

@@ -5,7 +5,8 @@ mpiexec -n 2 python -m ampi.run examples/ensemble/ensemble.py --tasks 2 --pictur
 Each member of the ensemble is let go at another angle, and its swings are measured. The members are shared out over the
 ranks, and on each of them over ``--tasks`` threads of a ``ThreadPoolExecutor``: a task integrates a member by a kernel,
 which releases the GIL, into a row of one array; another one, which needs the first, compares it with what was measured.
-In the sweep the tasks run backwards. The optimiser is SciPy's L-BFGS-B, on all ranks alike.
+With ``--tasks 0`` rank 0 hands the members one by one to other ranks that are free, by an ``MPICommExecutor``. In the
+sweep the tasks run backwards. The optimiser is SciPy's L-BFGS-B, on all ranks alike.
 """
 
 import numpy
@@ -13,7 +14,7 @@ from scipy.optimize import minimize
 
 import ampi
 import ampi.numpy as np
-from ampi.futures import ThreadPoolExecutor
+from ampi.futures import MPICommExecutor, ThreadPoolExecutor
 
 MPI, comm = ampi.MPI, ampi.COMM_WORLD
 TRUTH = numpy.array([0.25, 1.3])  # damping and length
@@ -67,10 +68,31 @@ def misfit(parameters, starts, steps, tasks, measured):
     return total[0]
 
 
+def member(parameters, start, steps, measured):
+    """The misfit of one member, on whichever rank."""
+    angles = np.zeros(TIMES)
+    swing(parameters[0], parameters[1], start, steps, END / TIMES / steps, angles)
+    return np.sum((angles - measured) ** 2)
+
+
+def handed_out(parameters, parts, steps):
+    """The misfit of all members, which rank 0 hands to ranks that are free; ``parts`` has those of each rank there."""
+    total = np.zeros(())
+    with MPICommExecutor(comm, root=0) as executor:
+        if executor is not None:
+            tasks = [(parameters, start, steps, angles) for part in parts for start, angles in part]
+            total = sum(executor.starmap(member, tasks), total)
+    return comm.bcast(total)
+
+
 def both(parameters, starts, steps, tasks, measured):
     """The misfit and its gradient: each rank's is that of what it did with the parameters, which all of them have."""
-    differentiated = ampi.value_and_grad(misfit, objective="replicated")
-    value, mine = differentiated(parameters, starts, steps, tasks, measured)
+    if tasks:
+        differentiated = ampi.value_and_grad(misfit, objective="replicated")
+        value, mine = differentiated(parameters, starts, steps, tasks, measured)
+    else:
+        parts = comm.gather(list(zip(starts, measured)))
+        value, mine = ampi.value_and_grad(handed_out, objective="replicated")(parameters, parts, steps)
     gradient = numpy.zeros(2)
     comm.Allreduce(mine, gradient, MPI.SUM)
     return float(value), gradient
@@ -103,11 +125,11 @@ def main():
     parser = ampi.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--members", type=int, default=16)
     parser.add_argument("--steps", type=int, default=500, help="between two measurements")
-    parser.add_argument("--tasks", type=int, default=2, metavar="N", help="threads of each rank")
+    parser.add_argument("--tasks", type=int, default=2, metavar="N", help="threads of each rank; or 0")
     parser.add_argument("--picture", metavar="FILE")
     options = parser.parse_args()
     starts = members(options.members)
-    measured = ampi.value(run(TRUTH, starts, options.steps, options.tasks)[0])
+    measured = ampi.value(run(TRUTH, starts, options.steps, options.tasks or 1)[0])
     parameters, found = invert(starts, options.steps, options.tasks, measured)
     if comm.rank == 0:
         print(f"{found.nit} iterations, {found.nfev} runs, misfit {found.fun:.1e}")
@@ -115,7 +137,7 @@ def main():
         for name, true, one in zip(("damping", "length"), TRUTH, parameters):
             print(f"{name:<10} {true:<9.6f} {one:<9.6f} {abs(one - true):.1e}")
         if options.picture:
-            angles = ampi.value(run(parameters, starts, options.steps, options.tasks)[0])
+            angles = ampi.value(run(parameters, starts, options.steps, options.tasks or 1)[0])
             draw(options.picture, starts, measured, angles)
 
 

@@ -18,7 +18,7 @@ def load(name, folder=""):
     sys.path.insert(0, str(path.parent))  # where Python puts what a program imports beside it
     try:
         spec = importlib.util.spec_from_file_location(f"example_{name}", path)
-        module = importlib.util.module_from_spec(spec)
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # where pickle looks for functions
         spec.loader.exec_module(module)
     finally:
         sys.path.remove(str(path.parent))

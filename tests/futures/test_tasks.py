@@ -56,7 +56,7 @@ def test_many_planted_races():
 
 
 def test_names_are_those_of_concurrent_futures():
-    for name in ampi.futures.__all__:
+    for name in set(ampi.futures.__all__) - {"MPICommExecutor", "MPIPoolExecutor"}:
         assert getattr(ampi.futures, name) is getattr(concurrent.futures, name)
 
 

@@ -1,0 +1,369 @@
+"""Tasks on other ranks: the pool of ``mpi4py.futures.MPICommExecutor`` while a tape is open on any of its ranks.
+
+mpi4py's own pool sends tasks from another thread, of which no tape knows.  This one sends them as messages of ampi, in
+the threads that entered the executor: a task is an object that goes to a worker, and its result one that comes back.
+So what a task computes is recorded where it runs; its adjoint runs there in the sweep, and forward mode, second order
+and vector modes are those of messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import time
+from _thread import get_ident
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from ..arrays.activity import is_active
+from ..base import arrivals
+from ..base.program_lines import where_called
+from ..base.structures import leaves, mapped
+from ..errors import ActivityError
+from ..interception.hooks import Hook, hook
+from ..mpi.comm import Communicator, adopt
+from ..mpi.messages.object_messages import send_object
+from ..mpi.namespace import BASE
+from ..tape import Tape
+from ..tape.recording import is_passive, passive, recording, resumed
+
+_TASK, _RESULT = 1, 2  # tags
+_LONGEST = 1e-3  # seconds between two looks for messages
+
+
+class _Pause:
+    """Sleep for longer and longer, as mpi4py's pool does: other ranks may need the core."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self, until: float | None = None) -> None:
+        left = self.seconds if until is None else min(self.seconds, max(until - time.monotonic(), 0.0))
+        time.sleep(left)
+        self.seconds = min(_LONGEST, max(self.seconds * 2, _LONGEST / 1024))
+
+
+class _Event:
+    """The event of what waits for futures, which makes the pool go on meanwhile."""
+
+    def __init__(self, pool: Pool, event: Any) -> None:
+        self.pool, self.event = pool, event
+        self.set, self.clear, self.is_set = event.set, event.clear, event.is_set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self.pool.go_on(self.event.is_set, timeout)
+
+
+class _Waiters(list):
+    """Of a future: what waits for it, and for others, by ``wait`` and ``as_completed``."""
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__()
+        self.pool = pool
+
+    def append(self, waiter: Any) -> None:
+        if not isinstance(waiter.event, _Event):
+            waiter.event = _Event(self.pool, waiter.event)
+        super().append(waiter)
+
+
+class RankFuture(Future):
+    """The future of a task on another rank: whoever asks makes the pool go on."""
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__()
+        self._pool = pool
+        self._waiters = _Waiters(pool)
+
+    def result(self, timeout: float | None = None) -> Any:
+        """The task's result, as `concurrent.futures.Future.result`."""
+        self._pool.go_on(super().done, timeout)
+        return super().result(self._pool.rest_of(timeout))
+
+    def exception(self, timeout: float | None = None) -> Any:
+        """The task's exception, as `concurrent.futures.Future.exception`."""
+        self._pool.go_on(super().done, timeout)
+        return super().exception(self._pool.rest_of(timeout))
+
+    def done(self) -> bool:
+        """True if the task has ended or was cancelled."""
+        self._pool.step()
+        return super().done()
+
+
+class Pool:
+    """What an executor sends tasks to, with the interface of mpi4py's pools.
+
+    Attributes
+    ----------
+    tape : Tape or None
+        What recorded on the root where the executor was entered.
+    size : int
+        The number of workers.
+    """
+
+    def __init__(self, comm: Any, tape: Any, options: dict[str, Any]) -> None:
+        self.comm, self.tape = comm, tape
+        self.size = max(comm.size - 1, 1)
+        self._thread = get_ident()
+        self._queue: deque[tuple[Any, tuple, bool]] = deque()
+        self._free = deque(rank for rank in range(comm.size) if rank != comm.rank)
+        self._pending: dict[int, tuple[Any, Any, bool]] = {}  # future, request and passivity, by worker
+        self._broken = not _start_workers(comm, options, comm.rank)
+        self._joined = False
+
+    def wait(self) -> None:
+        """Until there are workers: there are."""
+
+    def done(self) -> None:
+        """No further tasks are pushed."""
+
+    def push(self, item: tuple[Any, tuple]) -> None:
+        """Have a worker do a task, or do it here if there is none."""
+        future, task = item
+        if self._broken:
+            future.set_running_or_notify_cancel()
+            future.set_exception(_core().BrokenExecutor("initializer failed"))
+        elif self.comm.size == 1:
+            _run_here(future, task)
+        else:
+            # It gets the values of now, and gradients are summed up in the order of the submits.
+            task = task[0], *mapped(lambda x: x.copy() if isinstance(x, np.ndarray) else x, task[1:])
+            self._queue.append((future, task, is_passive()))
+            self.step()
+
+    def cancel(self, handler: Callable[[Any], None] | None = None) -> None:
+        """Cancel the tasks that no worker has begun."""
+        while self._queue:
+            future, _, _ = self._queue.popleft()
+            if handler is not None:
+                handler(future)
+            elif future.cancel():
+                future.set_running_or_notify_cancel()
+
+    def join(self) -> None:
+        """Wait for all tasks, and let the workers go."""
+        if self._joined:
+            return
+        self._joined = True
+        self.go_on(lambda: not (self._queue or self._pending), None)
+        with self._recording(False):
+            for rank in self._free:
+                _send("send", self.comm, None, rank, _TASK)
+        self.comm.Free()
+
+    def rest_of(self, timeout: float | None) -> float | None:
+        """How long there is still to wait when the pool has gone on for so long."""
+        return timeout if get_ident() != self._thread else 0
+
+    def go_on(self, is_enough: Callable[[], bool], timeout: float | None) -> bool:
+        """Send tasks and receive results until it is enough; returns whether it is."""
+        until = None if timeout is None else time.monotonic() + timeout
+        if get_ident() != self._thread:
+            return is_enough()
+        pause = _Pause()
+        while not is_enough():
+            if self.step():
+                pause = _Pause()
+            elif until is not None and time.monotonic() >= until:
+                return False
+            else:
+                pause(until)
+        return True
+
+    def step(self) -> bool:
+        """Send and receive what can be at this moment; returns whether there was anything."""
+        if (self._joined and not (self._queue or self._pending)) or get_ident() != self._thread:
+            return False
+        sent = False
+        while self._queue and self._free:
+            sent = True
+            self._send(*self._queue.popleft())
+        status = BASE["Status"]()
+        if self._pending and BASE["Comm"].Iprobe(self.comm, BASE["ANY_SOURCE"], _RESULT, status):
+            self._receive(status.Get_source())
+            return True
+        return sent
+
+    def _send(self, future: Any, task: tuple, passively: bool) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        rank = self._free.popleft()
+        try:
+            with self._recording(passively):
+                request = _send("isend", self.comm, (passively, *task), rank, _TASK)
+        except BaseException as error:  # as mpi4py's pool: what cannot be pickled
+            self._free.append(rank)
+            future.set_exception(error)
+        else:
+            self._pending[rank] = future, request, passively
+
+    def _receive(self, rank: int) -> None:
+        future, request, passively = self._pending.pop(rank)
+        with self._recording(passively):
+            try:
+                result, error = self.comm.recv(source=rank, tag=_RESULT)
+            except BaseException as problem:
+                result, error = None, problem
+            request.wait()
+        self._free.append(rank)
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    @contextlib.contextmanager
+    def _recording(self, passively: bool) -> Iterator[None]:
+        """Have the executor's tape record, whatever is open around the call that makes the pool go on."""
+        tape = self.tape
+        with contextlib.ExitStack() as stack:
+            if tape is not None and not tape.closed and recording() is not tape:
+                stack.enter_context(resumed(tape))
+            if passively:
+                stack.enter_context(passive())
+            yield
+
+
+def _core() -> Any:
+    return sys.modules["mpi4py.futures._core"]
+
+
+def _run_here(future: Any, task: tuple) -> None:
+    function, arguments, keywords = task
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = function(*arguments, **keywords)
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+def _send(name: str, comm: Any, obj: Any, dest: int, tag: int) -> Any:
+    """Send an object; plain arrays in it are constants, as they are in tasks of threads, and draw no warning."""
+    return send_object(name, getattr(BASE["Comm"], name), comm, obj, dest, tag)
+
+
+def _failed(error: BaseException, comm: Any) -> tuple[None, BaseException]:
+    core = _core()
+    return None, core._wrap_exc(error, core._format_exc(error, comm))
+
+
+def _start_workers(comm: Any, options: dict[str, Any], root: int) -> bool:
+    """Run the initializer on all workers; returns whether that has gone well.  Collective."""
+    names = ("initializer", "initargs", "initkwargs")
+    given = {name: options[name] for name in names if name in options} if comm.rank == root else None
+    given = BASE["Comm"].bcast(comm, given, root)
+    fine = (comm.rank == root and comm.size > 1) or _core().initialize(dict(given))
+    return all(BASE["Comm"].allgather(comm, bool(fine)))
+
+
+def _serve(comm: Any, root: int) -> None:
+    """Of a worker: do tasks until there are none."""
+    _start_workers(comm, {}, root)
+    probe = BASE["Comm"].Iprobe
+    pause = _Pause()
+    while True:
+        if not probe(comm, root, _TASK):
+            pause()
+            continue
+        pause = _Pause()
+        try:
+            task = comm.recv(source=root, tag=_TASK)
+        except BaseException as error:
+            _send("send", comm, _failed(error, comm), root, _RESULT)
+            continue
+        if task is None:
+            return
+        passively, function, arguments, keywords = task
+        with passive() if passively else contextlib.nullcontext():
+            try:
+                found = function(*arguments, **keywords), None
+            except BaseException as error:
+                found = _failed(error, comm)
+            try:
+                _send("send", comm, found, root, _RESULT)
+            except BaseException as error:
+                _send("send", comm, _failed(error, comm), root, _RESULT)
+
+
+def _enter(found: Hook, arguments: tuple, keywords: dict[str, Any]) -> Any:
+    """``MPICommExecutor.__enter__``, collective: mpi4py's own pool where nothing is differentiated on any rank."""
+    executor, comm, root = _bind(*arguments, **keywords)
+    tape = recording()
+    if _core().SharedPool is not None or not any(BASE["Comm"].allgather(comm, tape is not None)):
+        return found.original(executor, comm, root)
+    own = comm.Dup() if isinstance(comm, Communicator) else adopt(BASE["Comm"].Dup(comm))
+    workers = own.Split(int(own.rank == root), own.rank)  # for tasks that communicate
+    if own.rank == root:
+        workers.Free()
+        executor._pool = pool = Pool(own, tape, executor._options)
+        executor.Future = lambda: RankFuture(pool)
+        return None
+    _core().set_comm_server(workers)
+    try:
+        _serve(own, root)
+    finally:
+        _core().del_comm_server()
+        workers.Free()
+        own.Free()
+    return None
+
+
+def _bind(executor: Any, comm: Any, root: int) -> tuple[Any, Any, int]:
+    return executor, comm, root
+
+
+class _EverHook(Hook):
+    """A hook that is called in every thread, always: the ranks agree there on what they do."""
+
+    __slots__ = ()
+
+    def __call__(self, /, *arguments: Any, **keywords: Any) -> Any:
+        return self.handle(self, arguments, keywords)  # type: ignore[misc]
+
+
+# ------------------------------------------------------------------------------------------ what is not differentiated
+
+
+def _held(x: Any) -> Iterator[Any]:
+    """The values in the arguments of a task, and in the closure of its function."""
+    for leaf in leaves(x):
+        if isinstance(leaf, functools.partial):
+            yield from _held((leaf.func, leaf.args, leaf.keywords))
+            continue
+        yield leaf
+        for cell in getattr(leaf, "__closure__", None) or ():
+            try:
+                yield cell.cell_contents
+            except ValueError:  # empty
+                continue
+
+
+def _submit(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
+    pool = getattr(arguments[0], "_pool", None)
+    if not (isinstance(pool, Pool) and pool.tape is tape) and any(
+        is_active(tape, x) for x in _held((arguments[1:], keywords))
+    ):
+        raise ActivityError(
+            f"{where_called()}: a task of mpi4py.futures is given a value that carries derivatives, and its workers do "
+            "not record what they do with it. Enter a `with MPICommExecutor(comm, root=0) as executor:` inside of the "
+            "function or program that is differentiated, on all ranks of comm (workers that MPIPoolExecutor spawns, or "
+            "`python -m mpi4py.futures` has, are not differentiated); or pass ampi.value(x), let each task return its "
+            "gradient (ampi.value_and_grad), and put these together with ampi.custom_vjp"
+        )
+    return found.original(*arguments, **keywords)
+
+
+def _see() -> None:
+    hook(_core()._comm_executor_helper, _enter, "mpi4py.futures.MPICommExecutor", _EverHook)
+    hook(sys.modules["mpi4py.futures.pool"].MPIPoolExecutor.submit, _submit, "mpi4py.futures.MPIPoolExecutor.submit")
+
+
+arrivals.when_imported("mpi4py.futures.pool", _see)
