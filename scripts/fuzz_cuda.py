@@ -1,7 +1,8 @@
 """The search of `scripts/fuzz --cuda`: random CUDA kernels, until the time is over or one is wrong.
 
 Each is lowered and compared with an interpreter that runs thread after thread, its gradient with its tangent and with
-differences.  Nothing is compiled, unless with --compiled.
+differences.  Nothing is compiled, unless with --compiled.  With --emitted the source that is written out for a card is
+interpreted, and compared with the lowered form.
 """
 
 import argparse
@@ -20,24 +21,29 @@ def main():
     parser.add_argument("minutes", type=float)
     parser.add_argument("--seed", type=int, default=None, help="of the first kernel; default: by chance")
     parser.add_argument("--compiled", action="store_true", help="compile the kernels: far slower")
+    parser.add_argument("--emitted", action="store_true", help="examine the source for a card")
     options = parser.parse_args()
     os.environ.setdefault("AMPI_VERIFY", "1")
     if not options.compiled:
         os.environ["NUMBA_DISABLE_JIT"] = "1"
-    from random_cuda import examine
+    if options.emitted:
+        from emitted_cuda import examine
+    else:
+        from random_cuda import examine
 
+    refused = 0
     deadline = time.monotonic() + 60 * options.minutes
     first = seed = random.randrange(10**8) if options.seed is None else options.seed
     while time.monotonic() < deadline:
         try:
-            examine(seed)
+            refused += bool(examine(seed))
         except Exception as error:
             print(f"seed {seed}: {type(error).__name__}: {error}")
             return 1
         seed += 1
         if not (seed - first) % 25:
             print(time.strftime("%H:%M:%S"), f"seed {seed}: {seed - first} kernels", flush=True)
-    print(f"{seed - first} kernels, none failed")
+    print(f"{seed - first} kernels, none failed" + (f", {refused} refused by name" if refused else ""))
     return 0
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 from numba import types
 
@@ -153,7 +154,9 @@ class _Plain:
         body = self.block(s.body) + tuple(self.moves([(c.var, c.next) for c in s.carried], s.line))
         if s.condition is not None:
             return [*begin, ir.While(s.condition, body, line=s.line)]
-        return [*begin, ir.For(s.var, s.start, s.stop, Const(s.step, INT), body, parallel=s.parallel, line=s.line)]
+        carried = tuple((c.var.name, "carried") for c in s.carried) if s.axis else ()
+        facts: Any = {"parallel": s.parallel, "axis": s.axis, "reductions": carried, "line": s.line}
+        return [*begin, ir.For(s.var, s.start, s.stop, Const(s.step, INT), body, **facts)]
 
     def branch(self, s: Branch) -> Stmt:
         then = self.block(s.then) + tuple(self.moves([(j.var, j.then) for j in s.joins], s.line))

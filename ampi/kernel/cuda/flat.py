@@ -111,7 +111,7 @@ def over_grid(
     axes = [k for k in range(3) if geometry.grid[k] or geometry.block[k] > 1]
     strided = _shared_loop(body) if axes == [0] else None
     if strided is not None and parallel:
-        loop = replace(strided[1], start=ZERO, step=ONE, parallel=True)
+        loop = replace(strided[1], start=ZERO, step=ONE, parallel=True, axis="stride.x")
         return (*map(places.put_into, strided[0]), places.put_into(loop))
     threads = [ir.Var(names.fresh(f"i{a}"), INT) if k in axes else ZERO for k, a in enumerate(AXES)]
     places.known.update({g.name: t for g, t in zip(GRID, threads)})
@@ -123,7 +123,7 @@ def over_grid(
     for k in order:
         start, stop = places.put_into(starts[k]), places.put_into(extents[k])
         is_outer = parallel and k == order[-1]
-        body = (ir.For(threads[k], start, stop, ONE, body, is_outer, line=line),)  # type: ignore[arg-type]
+        body = (ir.For(threads[k], start, stop, ONE, body, is_outer, line=line, axis=f"grid.{AXES[k]}"),)  # type: ignore[arg-type]
     return body
 
 

@@ -143,15 +143,59 @@ class CudaKernel:
         kernel, given = launch.prepared(args)
         return kernel.explain(*given, **kwargs)
 
-    def adjoint_source(self, launch: Launch, *args: Any, active: Any = None) -> str:
-        """`Kernel.adjoint_source` of the lowered kernel of a launch."""
+    def adjoint_source(self, launch: Launch, *args: Any, active: Any = None, target: str = "cpu") -> str:
+        """The adjoint of a launch as Python source: `Kernel.adjoint_source` of the lowered kernel.
+
+        With ``target="cuda"`` it is source for ``numba.cuda``: kernels, and a function that launches them on a grid of
+        any size.  What it says is true for blocks of this shape, arguments of these types, and these bytes of dynamic
+        shared memory.
+
+        Parameters
+        ----------
+        launch : Launch
+            ``kernel[grid, block]``.
+        *args
+            Arguments of the kernel: NumPy arrays and numbers.
+        active : iterable of str, optional
+            The arguments to differentiate; by default all arrays and numbers that can carry derivatives.
+        target : str, optional
+            ``"cpu"`` or ``"cuda"``.
+
+        Raises
+        ------
+        KernelError
+            What cannot be written out for a card, with its line.
+        """
+        if self.is_for_card(target):
+            return self._written(launch, args, "adjoint", active)
         kernel, given = launch.prepared(args)
         return kernel.adjoint_source(*given, active=active)
 
-    def source(self, launch: Launch, *args: Any) -> str:
-        """The lowered kernel of a launch as Python source."""
+    def tangent_source(self, launch: Launch, *args: Any, active: Any = None, target: str = "cpu") -> str:
+        """The tangent of a launch as Python source, like `adjoint_source`."""
+        if self.is_for_card(target):
+            return self._written(launch, args, "tangent", active)
+        kernel, given = launch.prepared(args)
+        return kernel.tangent_source(*given, active=active)
+
+    def source(self, launch: Launch, *args: Any, target: str = "cpu") -> str:
+        """The lowered kernel of a launch as Python source, or with ``target="cuda"`` as source for ``numba.cuda``."""
+        if self.is_for_card(target):
+            return self._written(launch, args, "primal", None)
         kernel, _ = launch.prepared(args)
         return kernel.py_func.__ampi_text__
+
+    @staticmethod
+    def is_for_card(target: str) -> bool:
+        if target not in ("cpu", "cuda"):
+            raise KernelError(f"target {target!r}; it can be 'cpu' or 'cuda'")
+        return target == "cuda"
+
+    def _written(self, launch: Launch, args: tuple[Any, ...], mode: str, active: Any) -> str:
+        from ampi.kernel.cuda.emission import source_of
+
+        names = None if active is None else frozenset([active] if isinstance(active, str) else active)
+        return source_of(launch, self.bind(args, {}), mode, names)
 
 
 class Launch:

@@ -118,7 +118,8 @@ def over_blocks(
     order = [k for k in order if k != outermost] + [k for k in order if k == outermost]
     for k in order:
         is_outer = parallel and k == order[-1]
-        inner = (ir.For(counter(blocks[k]), ZERO, launched.blocks[k], ONE, inner, is_outer, line=_line(body)),)
+        axis, line = f"blockIdx.{AXES[k]}", _line(body)
+        inner = (ir.For(counter(blocks[k]), ZERO, launched.blocks[k], ONE, inner, is_outer, line=line, axis=axis),)
     return inner
 
 
@@ -151,8 +152,8 @@ def phase(p: Phase, geometry: Geometry, places: Places, names: Names) -> tuple[i
     body = tuple(map(places.put_into, p.body))
     axes = [k for k in range(3) if geometry.block[k] > 1]
     for k in by_speed(p.body, [places_of_axis(axis) for axis in AXES], axes):
-        loop = ir.For(counter(threads[k]), ZERO, ir.Const(geometry.block[k], INT), ONE, body, line=p.line, threads=True)
-        body = (loop,)
+        size, axis = ir.Const(geometry.block[k], INT), f"threadIdx.{AXES[k]}"
+        body = (ir.For(counter(threads[k]), ZERO, size, ONE, body, line=p.line, axis=axis),)
     return body
 
 

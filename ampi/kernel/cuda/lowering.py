@@ -8,10 +8,13 @@ from dataclasses import replace
 from types import FunctionType
 from typing import Any, NoReturn
 
+from numba import types
+
 from ampi.kernel import ir, pipeline
 from ampi.kernel.codegen import emit
 from ampi.kernel.cuda import fission, flat
 from ampi.kernel.cuda.guards import has_barrier, with_guards
+from ampi.kernel.cuda.known_loops import written_out
 from ampi.kernel.cuda.loops import Geometry, Launched, over_blocks
 from ampi.kernel.cuda.uniformity import analyse, with_warp_guards
 from ampi.kernel.frontend.base.source import Source, read_source
@@ -24,8 +27,18 @@ from ampi.kernel.normalise.lower import lower
 _LINE = re.compile(r"# line (\d+)$")
 
 
-def lowered(function: Any, argument_types: tuple[Any, ...], geometry: Geometry) -> ir.Function:
-    """The IR of a launch of a CUDA kernel: it takes the kernel's arguments and those of `Launched`."""
+def lowered(
+    function: Any,
+    argument_types: tuple[Any, ...],
+    geometry: Geometry,
+    shared_bytes: int | None = None,
+    bounded: bool = False,
+) -> ir.Function:
+    """The IR of a launch of a CUDA kernel: it takes the kernel's arguments and those of `Launched`.
+
+    With ``shared_bytes``, that many of dynamic shared memory, it is for `emission`: all loops over blocks are parallel,
+    and loops around barriers whose iterations are known are written out.  For ``bounded`` see `lower`.
+    """
     source = read_source(function)
 
     def fail(line: int, problem: str, advice: str) -> NoReturn:
@@ -38,13 +51,19 @@ def lowered(function: Any, argument_types: tuple[Any, ...], geometry: Geometry) 
     body = threads.body
     if has_barrier(body):
         body = with_guards(body, names)
-    body = tuple(s for s in lower(replace(threads, body=body)).body if not isinstance(s, ir.Return))
+    body = tuple(s for s in lower(replace(threads, body=body), bounded).body if not isinstance(s, ir.Return))
     body = without_unread_old_values(body)
+    emitted = shared_bytes is not None
+    if emitted:
+        refuse_order(body, fail)
+        body = written_out(substituted_bytes(body, shared_bytes), geometry.block)
     launched = Launched.of(names)
     plain = flat.with_plain_places(body)
     is_parallel = not waits_for_blocks(body)
     if flat.is_flat(plain):
         body = flat.over_grid(plain, geometry, launched, names, is_parallel)
+        if emitted:
+            body = all_parallel(body)
     else:
         shared = tuple(s for s in ir.walk(body) if isinstance(s, ir.Alloc) and s.shared)
         body = without_shared(body)
@@ -52,6 +71,8 @@ def lowered(function: Any, argument_types: tuple[Any, ...], geometry: Geometry) 
         body = with_warp_guards(body, known, names)
         split = fission.split((*shared, *body), analyse(body), names, fail, arguments)
         body = over_blocks(split, geometry, launched, names, is_parallel)
+        if emitted:
+            body = all_parallel(body)
     body = with_plain_atomics(body)
     made = replace(threads, arguments=(*threads.arguments, *launched.arguments()), body=body, result=None)
     return find_reductions(made, source.fail)
@@ -129,6 +150,30 @@ def waits_for_blocks(body: tuple[ir.Stmt, ...]) -> bool:
             if s.value.args[0].array.name not in local:  # type: ignore[attr-defined]
                 return True
     return False
+
+
+def refuse_order(body: tuple[ir.Stmt, ...], fail: Any) -> None:
+    """Refuse what depends on which of several threads comes first."""
+    for s in ir.walk(body):
+        is_old = isinstance(s, ir.Assign) and isinstance(s.value, ir.Op) and s.value.name == "old"
+        if is_old or (isinstance(s, ir.Store) and s.atomic):
+            what = "the result of an atomic operation" if is_old else "an atomic operation other than add and sub"
+            text = f"{what}, written out for a card: the adjoint would have to know which thread came first"
+            advice = "reduce in the block through shared memory (a tree), and let one thread store the result"
+            fail(s.line, text, advice)
+
+
+def substituted_bytes(body: tuple[ir.Stmt, ...], count: int | None) -> tuple[ir.Stmt, ...]:
+    """Statements for so many bytes of dynamic shared memory."""
+    number = ir.Const(count, types.int64)
+    change = lambda e: number if isinstance(e, ir.Op) and e.name == "shared" and not e.args else e
+    return tuple(mapped(s, change) for s in body)
+
+
+def all_parallel(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+    """Statements in which all loops over blocks, and over the threads of a grid, are parallel."""
+    change = lambda s: replace(s, parallel=True) if isinstance(s, ir.For) and s.axis[:6] != "thread" and s.axis else s
+    return tuple(mapped(s, lambda e: e, change) for s in body)
 
 
 def has_parallel_loop(node: Any) -> bool:

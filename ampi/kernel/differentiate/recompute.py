@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from numba import types
 
@@ -179,7 +180,8 @@ class Forward:
         carried = tuple(Carried(phi, i, n) for phi, i, n in zip(phis, inits, nexts))
         condition = None if s.condition is None else scope.values[s.condition.name]
         body, parallel = tuple(block.statements), self.is_shared(s)
-        self.to.emit(Loop(var.name, var, start, stop, body, carried, s.step, condition, parallel, line=s.line))
+        facts: Any = {"parallel": parallel, "axis": s.axis, "line": s.line}
+        self.to.emit(Loop(var.name, var, start, stop, body, carried, s.step, condition, **facts))
 
     def overwritten(self, s: Loop, scope: Scope) -> set[str]:
         """The generated arrays into which a forward copy of a loop writes."""

@@ -311,7 +311,7 @@ class Backward:
         carried += [Carried(total, g, n) for total, g, n in zip(totals, begins, sums)]
         reversed_loop = Loop(
             var.name, var, start, stop, tuple(block.statements), tuple(carried), step, line=s.line,
-            parallel=any_order and self.forward.is_shared(s), independent=any_order,
+            axis=s.axis, parallel=any_order and self.forward.is_shared(s), independent=any_order,
         )  # fmt: skip
         self.to.emit(reversed_loop)
         for v, total in zip(outer, totals):

@@ -315,7 +315,8 @@ class _Construction(Builder):
         carried = self.end_carry(begun)
         self.leave(before, names, carried_names)
         body = tuple(block.statements)
-        self.emit(Loop(var.name, var, lower, upper, body, carried, parallel=s.parallel, whole=s.whole, line=s.line))
+        facts: Any = {"parallel": s.parallel, "whole": s.whole, "axis": s.axis, "line": s.line}
+        self.emit(Loop(var.name, var, lower, upper, body, carried, **facts))
 
     def trips(self, start: Expr, stop: Expr, step: Expr) -> Expr:
         """The number of iterations of a range."""

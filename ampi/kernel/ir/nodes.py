@@ -231,8 +231,10 @@ class Agree(Stmt):
 class For(Stmt):
     """``for var in range(start, stop, step)``; ``parallel`` means ``prange``: the iterations are independent, except
     for the scalars in ``reductions`` (``name -> 'add' | 'mul' | 'min' | 'max'``), and whole arrays if it
-    ``reduces_arrays``.  ``whole``: it is an operation on whole arrays.  ``threads``: over the threads of a block of a
-    CUDA kernel; it stays a loop."""
+    ``reduces_arrays``.  ``whole``: it is an operation on whole arrays.  ``axis``: what of a CUDA launch it goes through
+    (``"threadIdx.x"``, ``"blockIdx.y"``, ``"grid.z"``: threads of the grid, ``"stride.x"``: what threads of the grid
+    share); it stays a loop, and in a program that was in single assignment form the scalars that it carries are
+    ``"carried"`` in ``reductions``."""
 
     var: Var
     start: Expr
@@ -243,7 +245,7 @@ class For(Stmt):
     reductions: tuple[tuple[str, str], ...] = ()
     whole: bool = False
     reduces_arrays: bool = False
-    threads: bool = False
+    axis: str = ""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class Loop(Stmt):
     A ``while`` loop carries a counter of its iterations, ``var``, which is also the number of trips after the loop.
     ``step`` is one except in reversed loops of derivatives, where it is minus one.  ``name`` identifies the loop.
     The iterations of an ``independent`` loop may run in any order; those of a ``parallel`` one also at the same time.
-    ``whole``: an operation on whole arrays, which Numba runs on threads where it can.
+    ``whole``: an operation on whole arrays, which Numba runs on threads where it can.  ``axis``: that of `ir.For`.
     """
 
     name: str
@@ -57,6 +57,7 @@ class Loop(Stmt):
     parallel: bool = False
     independent: bool = False
     whole: bool = False
+    axis: str = ""
 
 
 @dataclass(frozen=True)

@@ -19,19 +19,23 @@ from ampi.kernel.ir.names import Names
 TRUE, FALSE = ir.Const(True, types.boolean), ir.Const(False, types.boolean)
 
 
-def lower(function: ir.Function) -> ir.Function:
-    """The function without ``Break`` and ``Continue``, with at most one ``Return``, which is its last statement."""
+def lower(function: ir.Function, bounded: bool = False) -> ir.Function:
+    """The function without ``Break`` and ``Continue``, with at most one ``Return``, which is its last statement.
+
+    ``bounded``: a ``For`` that may be left early stays one, in which nothing more is done then.
+    """
     *body, last = function.body or (ir.Return(),)
     if isinstance(last, ir.Return) and not any(
         isinstance(n, (ir.Return, ir.Break, ir.Continue)) for n in ir.walk(tuple(body))
     ):
         return function
-    return replace(function, body=_Lowering(function).run())
+    return replace(function, body=_Lowering(function, bounded).run())
 
 
 class _Lowering:
-    def __init__(self, function: ir.Function):
+    def __init__(self, function: ir.Function, bounded: bool):
         self.function = function
+        self.bounded = bounded
         self.fresh = Names.of(function).fresh
         self.results: tuple[ir.Var, ...] | None = None
         self.returned: ir.Var | None = None  # set inside of a loop that a return leaves
@@ -143,6 +147,9 @@ class _Lowering:
             )
             loop = replace(statement, condition=condition, body=self.block(statement.body, inner))
             return [start, loop, *propagate]
+        if self.bounded:
+            body = (ir.If(going, self.block(statement.body, inner), line=statement.line),)
+            return [start, replace(statement, body=body), *propagate]
         return [start, *self.counted(statement, inner), *propagate]
 
     def counted(self, loop: ir.For, exits: _Exits) -> list[ir.Stmt]:

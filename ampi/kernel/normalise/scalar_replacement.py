@@ -67,10 +67,11 @@ class _Scalarise:
                     self.views[s.target.name] = name, leading + index
 
     def shared(self) -> set[str]:
-        """Arrays that the iterations of a parallel loop share: as scalars they would be carried between them."""
+        """Arrays that the iterations of a parallel loop, or the threads of a block, share: as scalars they would be
+        carried between them."""
         shared: set[str] = set()
         for loop in ir.walk(self.function.body):
-            if isinstance(loop, ir.For) and loop.parallel:
+            if isinstance(loop, ir.For) and (loop.parallel or loop.axis):
                 own = {s.target.name for s in ir.walk(loop.body) if isinstance(s, ir.Alloc)}
                 used = {n.name for n in ir.walk(loop.body) if isinstance(n, ir.Var) and n.name in self.views}
                 shared |= {self.views[name][0] for name in used} - own

@@ -45,7 +45,7 @@ class _Unroll:
 
     def is_short(self, loop: ir.For) -> bool:
         trips = trip_count(loop)
-        if loop.parallel or loop.threads or trips is None or trips > self.max_trips:
+        if loop.parallel or loop.axis or trips is None or trips > self.max_trips:
             return False
         inside = list(ir.walk(loop.body))
         has_loop = any(isinstance(n, (ir.For, ir.While)) for n in inside)

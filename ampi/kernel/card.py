@@ -1,0 +1,42 @@
+"""Names that CUDA sources made by ampi import: the only module that names the package that compiles for a card.
+
+``numba.cuda`` is Numba's own, or that of the package numba-cuda where it is installed (``pip install ampi[cuda]``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+__all__ = ["blocks_of", "copied", "cuda", "empty", "number", "zeros"]
+
+
+def blocks_of(griddim: Any) -> tuple[int, int, int]:
+    """The blocks of a grid along x, y and z."""
+    given = tuple(griddim) if isinstance(griddim, (tuple, list)) else (griddim,)
+    x, y, z = (*given, 1, 1)[:3]
+    return int(x), int(y), int(z)
+
+
+def empty(shape: tuple[int, ...], dtype: Any) -> Any:
+    """An array on the device; it has one element at least, since CUDA has no others."""
+    return cuda.device_array(tuple(max(n, 1) for n in shape), dtype)
+
+
+def zeros(shape: int | tuple[int, ...], dtype: Any) -> Any:
+    """An array of zeros on the device."""
+    return cuda.to_device(np.zeros(shape, dtype))
+
+
+def copied(array: Any) -> Any:
+    """A copy of an array on the device."""
+    made = cuda.device_array(array.shape, array.dtype)
+    made.copy_to_device(array)
+    return made
+
+
+def number(array: Any) -> Any:
+    """The only element of an array on the device."""
+    return array.copy_to_host()[0]

@@ -1,0 +1,59 @@
+"""Expressions of lowered programs with the functions that a card has."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import NoReturn
+
+TEMPLATES = {
+    "selected": "y if x else z",
+    "fused": "cuda.fma(x, y, z)",
+    "np.cbrt": "cuda.cbrt(x)",
+    "np.isnan": "math.isnan(x)",
+    "np.isinf": "math.isinf(x)",
+    "np.isfinite": "math.isfinite(x)",
+    "np.exp2": "2.0 ** (x)",
+    "np.log2": "math.log2(x)",
+    "np.fmod": "math.fmod(x, y)",
+    "np.floor": "float(math.floor(x))",
+    "np.ceil": "float(math.ceil(x))",
+    "np.trunc": "float(math.trunc(x))",
+    "np.sign": "(1.0 if x > 0 else (-1.0 if x < 0 else x))",
+    "np.signbit": "math.copysign(1.0, x) < 0",
+    "np.minimum": "(x if x < y or x != x else y)",
+    "np.maximum": "(x if x > y or x != x else y)",
+    "np.fmin": "(x if x < y or y != y else y)",
+    "np.fmax": "(x if x > y or y != y else y)",
+}
+"""Expressions on a card for functions of lowered programs."""
+KNOWN = frozenset({"min", "max", "abs", "int", "float", "bool", "round"})
+TYPES = frozenset(f"np.{n}" for n in "bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64".split())
+
+
+class _Dialect(ast.NodeTransformer):
+    def __init__(self, fail: Callable[[str], NoReturn]) -> None:
+        self.fail = fail
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        name = ast.unparse(node.func)
+        if name in TEMPLATES:
+            tree = ast.parse(TEMPLATES[name], mode="eval").body
+            return _Fill(dict(zip("xyz", node.args))).visit(tree)
+        if not (name in KNOWN or name in TYPES or name.startswith(("math.", "cuda."))):
+            self.fail(name)
+        return node
+
+
+class _Fill(ast.NodeTransformer):
+    def __init__(self, given: dict[str, ast.expr]) -> None:
+        self.given = given
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return self.given.get(node.id, node)
+
+
+def in_dialect(text: str, fail: Callable[[str], NoReturn]) -> str:
+    """An expression of a lowered program with functions that a card has; ``fail`` is called with others."""
+    return ast.unparse(ast.fix_missing_locations(_Dialect(fail).visit(ast.parse(text, mode="eval"))))

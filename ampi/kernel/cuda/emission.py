@@ -1,0 +1,269 @@
+"""A launch of a CUDA kernel, its adjoint and its tangent, written out as source for ``numba.cuda.jit``.
+
+They are made from the same lowered form that runs on the processor: ``device_source`` writes its loops over blocks and
+threads as the places of threads.  Each program is a kernel and a function of the host that launches it, makes what it
+needs (buffers, copies of arrays, sums), and returns the adjoints or tangents of numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+from numba import types
+
+from ampi.kernel import arguments, ir, pipeline, programs
+from ampi.kernel.codegen import emit
+from ampi.kernel.cuda.device_source import BOUND, Kernel, Refuse, Writer, is_launch
+from ampi.kernel.cuda.dialect import in_dialect
+from ampi.kernel.cuda.loops import Geometry
+from ampi.kernel.cuda.lowering import lowered
+from ampi.kernel.cuda.spaces import Spaces
+from ampi.kernel.frontend.base.source import read_source
+from ampi.kernel.ir import index_algebra
+from ampi.kernel.ir.inference import is_array
+from ampi.kernel.options import Options
+
+WITHOUT = frozenset({"gather", "behind", "strips", "stages", "products", "chains", "branches", "flat", "allocations"})
+"""Passes that make loops for a processor."""
+HEADER = """\
+import math
+
+import numpy as np
+
+from ampi.kernel.card import blocks_of, copied, cuda, empty, number, zeros
+"""
+RESERVED = frozenset(
+    {"math", "np", "cuda", "blocks_of", "copied", "empty", "number", "zeros", "griddim", "stream", "blocks"}
+)
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """A program for a card.
+
+    Attributes
+    ----------
+    text : str
+        Its source.
+    launch : str
+        The name of the function that launches it.
+    arguments : tuple of str
+        What that takes, after the grid.
+    roles : tuple of (str, str)
+        What these are: ``("argument", name)``, ``("shadow", name)`` of an array or ``("tangent", name)`` of a number.
+    kernels : dict
+        The types of its kernels' arguments, by the names of these.
+    facts : list of Kernel
+        Facts about the kernels.
+    """
+
+    text: str
+    launch: str
+    arguments: tuple[str, ...]
+    roles: tuple[tuple[str, str], ...]
+    kernels: dict[str, tuple[Any, ...]]
+    facts: list[Kernel]
+
+
+def primal(launch: Any, args: tuple[Any, ...], bounded: bool = False) -> tuple[ir.Function, Refuse]:
+    """The lowered form of a launch, ready to be differentiated; and how its lines are refused."""
+    kernel = launch.kernel
+    plain = kernel.make(kernel.py_func, {})
+    types_ = plain.types_of(tuple(map(arguments.plain, args)))
+    made = lowered(kernel.frozen_func, types_, geometry_of(launch), launch.shared, bounded)
+    source = read_source(kernel.frozen_func)
+
+    def refuse(line: int, problem: str, advice: str) -> NoReturn:
+        raise source.error(line, problem, advice) from None
+
+    way = pipeline.Way()
+    return way.run("simplify", way.run("normalise", made)), refuse
+
+
+def geometry_of(launch: Any) -> Geometry:
+    """What a program is written for: any number of blocks along x, and along the axes where there are several."""
+    return replace(launch.geometry, grid=(True, *launch.geometry.grid[1:]))
+
+
+def emitted(launch: Any, args: tuple[Any, ...], mode: str, active: frozenset[str] | None = None) -> Emitted:
+    """One of the programs (``mode``: "primal", "adjoint" or "tangent") of a launch."""
+    function, refuse = primal(launch, args)
+    made = program(launch, function, mode, active)
+    if any(isinstance(s, ir.Grow) for s in ir.walk(made.body)):
+        function, refuse = primal(launch, args, bounded=True)
+        made = program(launch, function, mode, active)
+    (made,) = emit.identifiers.spelled((programs.without_constants(made, function),), RESERVED)
+    return written(made, launch, refuse)
+
+
+def program(launch: Any, function: ir.Function, mode: str, active: frozenset[str] | None) -> ir.Function:
+    """A program of a lowered kernel, with loops over blocks and threads."""
+    options = Options(without=WITHOUT, unchecked=True)
+    if mode == "primal":
+        way = pipeline.Way(options)
+        made = way.run("prune", way.run("construct", programs.prepared(function)))
+        return way.run("finish", made, only=("destruct",))
+    build = pipeline.build_adjoint if mode == "adjoint" else pipeline.build_tangent
+    names = programs.active_leaves(launch.kernel, visible(function), active)
+    return build(programs.prepared(function), names, options).function
+
+
+def visible(function: ir.Function) -> tuple[ir.Argument, ...]:
+    """The arguments that a user passes."""
+    return tuple(a for a in function.arguments if not of_launch(a))
+
+
+def of_launch(a: ir.Argument) -> bool:
+    return a.path in (("blocks_x",), ("blocks_y",), ("blocks_z",), ("shared_bytes",))
+
+
+def written(function: ir.Function, launch: Any, refuse: Refuse) -> Emitted:
+    """The text of a program: a kernel for each of its launches, and a function that launches them."""
+    leaves = [a for a in function.arguments if not of_launch(a)]
+    given = [a.name for a in leaves]
+    types_ = {a.name: a.type for a in leaves}
+    own = {s.target.name: s for s in function.body if isinstance(s, ir.Alloc)}
+    numbers = [k for k, s in enumerate(function.body) if is_launch(s)]
+    name, block = function.name, launch.geometry.block
+    texts: list[str] = []
+    calls: list[str] = []
+    kernels: dict[str, tuple[Any, ...]] = {}
+    facts: list[Kernel] = []
+    totals: dict[str, str] = {}
+    for k, number in enumerate(numbers):
+        writer = Writer(function, number, geometry_of(launch), refuse)
+        made = writer.run()
+        facts.append(made)
+        totals |= {v.name: writer.totals[v.name] for v in made.sums}
+        used = {n.name for n in ir.walk(writer.body) if isinstance(n, ir.Var)}
+        shared = [n for n in own if n in used]
+        extra = [*shared, *(writer.totals[v.name] for v in made.sums), *(n for n, _, _ in made.buffers)]
+        kernel = f"{name}_kernel" if len(numbers) == 1 else f"{name}_kernel_{k + 1}"
+        arguments = ", ".join([*given, *extra])
+        texts += ["@cuda.jit", f"def {kernel}({arguments}):", *made.lines, "", ""]
+        calls += [f"    {writer.totals[v.name]} = zeros(1, {emit.numpy_name(v.type)})" for v in made.sums]
+        calls += [f"    {b} = empty(({shape},), {emit.numpy_name(ty)})" for b, shape, ty in made.buffers]
+        calls.append(f"    {kernel}[griddim, {block}, stream]({arguments})")
+        sums = [types.Array(v.type, 1, "C") for v in made.sums]
+        buffers = [types.Array(ty, shape.count(",") + 1, "C") for _, shape, ty in made.buffers]
+        kernels[kernel] = (*(types_[n] for n in given), *(own[n].target.type for n in shared), *sums, *buffers)
+    blocks = [a.name for a in function.arguments if of_launch(a)][:3]
+    lines = [
+        f"def {name}({', '.join(['griddim', *given, 'stream=0'])}):",
+        f"    {', '.join(blocks)} = blocks_of(griddim)",
+    ]
+    lines.append(f"    blocks = {' * '.join(blocks)}")
+    space = Spaces(function.body, geometry_of(launch), frozenset(a.name for a in function.arguments))
+    lines += [f"    {n} = {host_array(s, space, refuse)}" for n, s in own.items()]
+    lines += calls + behind(function.body, totals, refuse)
+    constants = [f"{n} = {programs.array_source(a)}" for n, a in function.constants]
+    text = "\n".join([HEADER, *constants, "" if not constants else "\n", *texts, *lines]) + "\n"
+    roles = tuple(("argument", a.shown) if a.path else (a.role[0], str(a.role[1])) for a in leaves if a.path or a.role)
+    return Emitted(text, name, tuple(given), roles, kernels, facts)
+
+
+def host_array(s: ir.Alloc, spaces: Spaces, refuse: Refuse) -> str:
+    """How the host makes an array of a program."""
+    if isinstance(s.fill, ir.Var) and is_array(s.fill.type):
+        return f"copied({s.fill.name})"
+    sizes = [spaces.of_host(n) for n in s.shape]
+    if any(n is None for n in sizes):
+        refuse(s.line, "the size of an array of the adjoint is not known before the launch", BOUND)
+    shape = ", ".join(emit.expression(index_algebra.tidy(n)) for n in sizes if n is not None)
+    made = "empty" if s.fill is None else "zeros"
+    if s.fill is not None and not (isinstance(s.fill, ir.Const) and s.fill.value == 0):
+        refuse(s.line, "an array is filled before the launch", "fill it in a launch of its own")
+    return f"{made}(({shape},), {emit.numpy_name(s.target.type.dtype)})"
+
+
+def behind(body: tuple[ir.Stmt, ...], totals: dict[str, str], refuse: Refuse) -> list[str]:
+    """The statements of the host behind the launches: what is made of the sums of threads."""
+    result = body[-1]
+    if not isinstance(result, ir.Return) or not result.values:
+        return []
+    wanted = {n.name for v in result.values for n in ir.walk(v) if isinstance(n, ir.Var)}
+    lines: list[str] = []
+
+    def text(e: ir.Expr) -> str:
+        if any(isinstance(n, ir.Load) for n in ir.walk(e)):
+            refuse(result.line, "all threads read this element, and its adjoint is added up behind the launch",
+                   "read it inside of a condition on the thread, or pass it as a number")  # fmt: skip
+        shared = "of a number that all threads share"
+        no = lambda name: refuse(result.line, f"{name}() {shared}", "compute it before the launch")
+        return in_dialect(emit.expression(e), no)
+
+    def statement(s: ir.Stmt, depth: int) -> list[str]:
+        indent = "    " * depth
+        match s:
+            case ir.Assign():
+                return [f"{indent}{s.target.name} = {text(s.value)}"]
+            case ir.If():
+                then = [line for t in s.then for line in statement(t, depth + 1)]
+                orelse = [line for t in s.orelse for line in statement(t, depth + 1)]
+                rest = [f"{indent}else:", *orelse] if orelse else []
+                return [f"{indent}if {text(s.condition)}:", *(then or [f"{indent}    pass"]), *rest]
+        refuse(s.line, "what all threads do together behind the launch", "let one thread do it in a launch of its own")
+
+    kept: list[list[str]] = []
+    for s in reversed(body[:-1]):
+        if is_launch(s):
+            names = [name for name, _ in s.reductions if name in totals]  # type: ignore[attr-defined]
+            kept.append([f"    {n} = number({totals[n]})" for n in names])
+            continue
+        if isinstance(s, ir.Alloc):
+            continue
+        changed = {n.target.name for n in ir.walk(s) if isinstance(n, ir.Assign)}
+        stores = any(isinstance(n, (ir.Store, ir.Accumulate)) for n in ir.walk(s))
+        if changed & wanted or stores:
+            wanted |= {n.name for n in ir.walk(s) if isinstance(n, ir.Var)}
+            kept.append(statement(s, 1))
+    for found in reversed(kept):
+        lines += found
+    return [*lines, f"    return ({', '.join(map(text, result.values))},)"]
+
+
+def source_of(launch: Any, args: tuple[Any, ...], mode: str, active: frozenset[str] | None = None) -> str:
+    """A program as the text of a file."""
+    made = emitted(launch, args, mode, active)
+    kernel = launch.kernel
+    size = " x ".join(map(str, launch.block))
+    axes = "x" + "".join(f", {a}" for a, several in zip("yz", geometry_of(launch).grid[1:]) if several)
+    lines = [
+        f'"""{TITLES[mode]} the CUDA kernel {kernel.__qualname__}, for blocks of {size} threads; made by ampi.',
+        "",
+        f"{made.launch}(griddim, {', '.join(made.arguments)})",
+        f"launches it on a grid of blocks along {axes}, with arrays on the device.  {WHAT[mode]}",
+        *report(made),
+        '"""',
+        "",
+        made.text,
+    ]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def report(made: Emitted) -> list[str]:
+    """How the kernels of a program store into arguments, and what they use."""
+    lines: list[str] = []
+    for name, facts in zip(made.kernels, made.facts):
+        arrays = sorted({array for array, _ in facts.stores})
+        for array in arrays:
+            plain, atomic = (facts.stores.get((array, how), []) for how in ("plain", "atomic"))
+            if atomic:
+                at = ", ".join(map(str, sorted(atomic)))
+                lines.append(f"{array}: atomic additions (line {at}): several threads may use one element")
+            elif plain:
+                at = ", ".join(map(str, sorted(plain)))
+                lines.append(f"{array}: plain stores (line {at}): no two threads use one element")
+        sizes = f"{facts.shared_bytes} bytes of shared memory, {facts.barriers} barriers"
+        lines.append(f"{name}: {sizes}" + "".join(f", buffer {b} of {shape}" for b, shape, _ in facts.buffers))
+    return lines
+
+
+TITLES = {"primal": "Source of", "adjoint": "Adjoint of", "tangent": "Tangent of"}
+WHAT = {
+    "primal": "",
+    "adjoint": "The arguments are as before\n"
+    "the launch of the kernel; the adjoints of arrays are updated, those of numbers returned.",
+    "tangent": "It does what the kernel does, and updates the tangents of arrays.",
+}

@@ -1,0 +1,146 @@
+"""CUDA sources that are written out, compared with the lowered form: interpreted, which finds races and divergent
+barriers in them, or run in Numba's simulator.
+
+As a program it examines random kernels: ``emitted_cuda.py FIRST COUNT``, with ``NUMBA_ENABLE_CUDASIM=1`` in the
+simulator.
+"""
+
+import itertools
+import linecache
+import math
+import sys
+import types
+import warnings
+
+import numpy as np
+import random_cuda
+from numba import config
+from random_cuda import copied
+
+import ampi
+from ampi.errors import KernelError
+from ampi.kernel.card import blocks_of
+from ampi.kernel.cuda import emission
+from ampi.kernel.cuda.interpreter import interpret
+from ampi.kernel.frontend.base.cuda_names import NAMES
+
+
+def loaded(made, order=None):
+    """The function that launches an emitted program: in the simulator where that is on, else interpreted."""
+    space = {"__name__": "emitted"}
+    name = f"<emitted {next(NUMBERS)}>"
+    linecache.cache[name] = (len(made.text), None, made.text.splitlines(True), name)
+    code = compile(made.text, name, "exec")
+    if config.ENABLE_CUDASIM:
+        exec(code, space)
+        return space[made.launch]
+    module = types.ModuleType("ampi.cuda")
+    vars(module).update(NAMES, jit=lambda function: Interpreted(function, order))
+    header = emission.HEADER.strip().splitlines()[-1]
+    assert header.startswith("from ampi.kernel.card import")
+    hosts = {"blocks_of": blocks_of, "copied": np.copy, "number": lambda a: a[0], "zeros": np.zeros}
+    hosts["empty"] = lambda shape, dtype: np.full([max(n, 1) for n in shape], 77, dtype)
+    space |= {"cuda": module, "math": math, "np": np, **hosts}
+    text = made.text.replace(header, "")
+    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+    exec(compile(text, name, "exec"), space)
+    return space[made.launch]
+
+
+class Interpreted:
+    """An emitted kernel that is run by the interpreter."""
+
+    def __init__(self, function, order):
+        self.function, self.order = function, order
+
+    def __getitem__(self, configuration):
+        grid, block = configuration[:2]
+        return lambda *given: interpret(self.function, blocks_of(grid), block, 0, given, self.order)
+
+
+NUMBERS = itertools.count()
+
+
+def is_active(value):
+    return isinstance(value, float) or (isinstance(value, np.ndarray) and value.dtype.kind == "f")
+
+
+def compare(launch, given, tolerance=1e-12, text="", order=None):
+    """Compare the emitted kernel, adjoint and tangent with the lowered kernel and its gradient."""
+    close = lambda x, y: np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance * scale, err_msg=text)
+    scale = 1 + max((float(np.max(abs(v), initial=0)) for v in given if is_active(v)), default=0)
+    expected, found = ([copied(v) for v in given] for _ in range(2))
+    launch(*expected)
+    loaded(emission.emitted(launch, given, "primal"), order)(launch.grid, *found)
+    for x, y in zip(found, expected):
+        close(x, y)
+    active = [k for k, v in enumerate(given) if is_active(v)]
+    arrays = [k for k in active if isinstance(given[k], np.ndarray)]
+    draw = np.random.default_rng(3)
+    weights = {k: draw.normal(size=given[k].shape) for k in arrays}
+    directions = {k: draw.normal(size=np.shape(given[k])) for k in active}
+
+    def objective(*x):
+        values = [copied(v) for v in given]
+        for k, v in zip(active, x):
+            values[k] = v + 0
+        launch(*values)
+        return sum(ampi.numpy.sum(weights[k] * values[k]) for k in arrays)
+
+    gradient = dict(zip(active, ampi.grad(objective, argnums=tuple(range(len(active))))(*[given[k] for k in active])))
+    scale = 1 + max(float(np.max(abs(np.asarray(g)), initial=0)) for g in gradient.values())
+    names = list(launch.kernel._signature.parameters)
+    of = {name: k for k, name in enumerate(names)}
+
+    made = emission.emitted(launch, given, "adjoint")
+    shadows = {k: weights[k].astype(given[k].dtype) for k in arrays}
+    arguments = [copied(given[of[n]]) if role == "argument" else shadows[of[n]] for role, n in made.roles]
+    numbers = loaded(made, order)(launch.grid, *arguments) or ()
+    bars = {**shadows, **dict(zip((k for k in active if k not in arrays), numbers))}
+    for k in active:
+        close(bars[k], gradient[k])
+    for (role, n), value in zip(made.roles, arguments):
+        if role == "argument":
+            np.testing.assert_array_equal(value, given[of[n]], err_msg=f"the adjoint changes {n}\n{text}")
+
+    made = emission.emitted(launch, given, "tangent")
+    dots = {k: copied(np.asarray(directions[k], getattr(given[k], "dtype", float))) for k in active}
+    numbers = {k: float(d) for k, d in dots.items() if k not in arrays}
+    arguments = [copied(given[of[n]]) if role == "argument" else {**dots, **numbers}[of[n]] for role, n in made.roles]
+    loaded(made, order)(launch.grid, *arguments)
+    slope = sum(float(np.sum(weights[k] * dots[k])) for k in arrays)
+    wanted = sum(float(np.sum(gradient[k] * directions[k])) for k in active)
+    size = 1 + sum(float(np.sum(abs(np.asarray(gradient[k]) * directions[k]))) for k in active)
+    assert abs(slope - wanted) <= 10 * tolerance * size, (slope, wanted, text)
+    for (role, n), value in zip(made.roles, arguments):
+        if role == "argument":
+            close(value, expected[of[n]])
+
+
+def examine(seed):
+    """Compare a random kernel; the reason if it is refused."""
+    kernel = random_cuda.Kernel(seed)
+    run = kernel.load(f"<cuda kernel {seed}>")
+    given = kernel.arguments()
+    launch = run[kernel.grid, kernel.block, 0, kernel.dynamic]
+    try:
+        compare(launch, given, text=f"seed {seed}\n{kernel.source}", order=seed)
+    except KernelError as refused:
+        if "in kernel 'kernel'" not in str(refused):
+            raise
+        return str(refused).splitlines()[0].partition("': ")[2] or str(refused)
+    return ""
+
+
+def main(first, count):
+    warnings.simplefilter("ignore")
+    reasons = {}
+    for seed in range(first, first + count):
+        reason = examine(seed)
+        reasons.setdefault(reason, []).append(seed)
+    for reason, seeds in reasons.items():
+        print(f"{len(seeds)} {'compared' if not reason else reason} (seed {seeds[0]})")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

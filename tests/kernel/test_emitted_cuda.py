@@ -1,0 +1,238 @@
+"""CUDA kernels that are written out for a card: against the lowered form, interpreted and in Numba's simulator, and
+compiled to PTX where numba-cuda is installed."""
+
+import math
+import os
+import pathlib
+import subprocess
+import sys
+
+import emitted_cuda
+import numpy as np
+import ptx_budgets
+import pytest
+import test_cuda
+from numba import config, float64
+
+import ampi.cuda as cuda
+from ampi import KernelError
+
+RANDOM = np.random.default_rng(8)
+SIZE = 24
+HERE = pathlib.Path(__file__).parent
+in_python = pytest.mark.skipif(not config.DISABLE_JIT, reason="runs where nothing is compiled: see test_in_python")
+compiled = pytest.mark.skipif(config.DISABLE_JIT, reason="Numba compiles nothing")
+
+
+def in_a_process(*command, **environment):
+    run = subprocess.run(
+        [sys.executable, *map(str, command)], env={**os.environ, **environment}, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout
+
+
+@compiled
+def test_in_python(request):
+    """Most tests here are run in a process of their own in which nothing is compiled, which would take far longer."""
+    slow = ["--slow"] if request.config.getoption("--slow") else []
+    in_a_process("-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, *slow, NUMBA_DISABLE_JIT="1")
+
+
+@cuda.jit
+def shared_number(a, b, scale, power):
+    """Numbers whose adjoints all threads add up, and a register that lives across a barrier."""
+    shared = cuda.shared.array(8, float64)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    x = a[i % a.size] * scale
+    shared[t] = math.exp(-x * x)
+    cuda.syncthreads()
+    if i < b.size:
+        b[i] = shared[7 - t] * x**power
+
+
+@cuda.jit
+def saved(a, b, n):
+    """The values that the adjoint of a loop needs are in a buffer of the device."""
+    i = cuda.grid(1)
+    if i < a.size:
+        x = a[i]
+        for k in range(n):
+            x = x * math.sin(x) + a[(i + k) % a.size]
+        b[i] = x
+
+
+@cuda.jit
+def rounds(a, b, n):
+    """Phases in a loop of any length: values of all threads are saved."""
+    shared = cuda.shared.array(8, float64)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    shared[t] = a[i % a.size]
+    for _ in range(n):
+        cuda.syncthreads()
+        x = shared[(t + 1) % 8] * shared[t]
+        cuda.syncthreads()
+        shared[t] = math.sin(x)
+    if i < b.size:
+        b[i] = shared[t]
+
+
+@cuda.jit
+def left_early(a, b):
+    i = cuda.grid(1)
+    x = a[i % a.size]
+    for k in range(5):
+        x = x * x + 0.1 * k
+        if x > 1.5:
+            break
+    if i < b.size:
+        b[i] = x
+
+
+@cuda.jit
+def searched(a, b):
+    """A search by halves saves nothing: its numbers have no derivatives."""
+    i = cuda.grid(1)
+    if i >= b.size:
+        return
+    low, high = 0, a.size - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if a[middle] > 0.1 * i:
+            high = middle
+        else:
+            low = middle
+    b[i] = a[low] * a[high]
+
+
+CASES = {
+    **{
+        kernel: (launch, lambda: (RANDOM.normal(size=SIZE), RANDOM.normal(size=SIZE)))
+        for kernel, launch in test_cuda.LAUNCHES.items()
+        if kernel is not test_cuda.largest
+    },
+    test_cuda.product: (
+        ((2, 2), (4, 4)),
+        lambda: (RANDOM.normal(size=(7, 6)), RANDOM.normal(size=(6, 8)), np.zeros((7, 8))),
+    ),
+    shared_number: ((3, 8), lambda: (RANDOM.uniform(0.5, 2.0, SIZE), np.zeros(SIZE - 1), 0.7, 2.0)),
+    saved: ((4, 8), lambda: (RANDOM.normal(size=SIZE), np.zeros(SIZE), 3)),
+    rounds: ((2, 8), lambda: (RANDOM.normal(size=SIZE), np.zeros(SIZE), 3)),
+    left_early: ((3, 8), lambda: (RANDOM.normal(size=SIZE), np.zeros(SIZE))),
+    searched: ((3, 8), lambda: (np.sort(RANDOM.normal(size=SIZE)), np.zeros(SIZE - 2))),
+}
+TOLERANCES = {test_cuda.tile: 1e-5}  # float32 in shared memory
+
+
+@in_python
+@pytest.mark.parametrize(
+    "kernel",
+    [pytest.param(k, marks=pytest.mark.slow if k is test_cuda.product else [], id=k.__name__) for k in CASES],
+)
+def test_emitted(kernel):
+    """The interpreter finds races in what is written out as well."""
+    launch, given = CASES[kernel]
+    emitted_cuda.compare(kernel[launch], given(), TOLERANCES.get(kernel, 1e-12), order=5)
+
+
+@in_python
+@pytest.mark.parametrize("seed", [pytest.param(s, marks=[pytest.mark.slow] if s > 1 else []) for s in range(40)])
+def test_random(seed):
+    emitted_cuda.examine(seed)
+
+
+@compiled
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_simulator():
+    """Numba's simulator runs what is written out: no names are used that only ampi knows."""
+    pytest.importorskip("numba.cuda")
+    text = in_a_process(HERE / "emitted_cuda.py", 6, 2, NUMBA_ENABLE_CUDASIM="1", NUMBA_DISABLE_JIT="1")
+    assert text.startswith("2 compared")
+
+
+def test_text():
+    """What a reader of the source, and of its explanation, is told."""
+    given = np.ones(SIZE), np.zeros(SIZE), 0.5, 2.0
+    text = shared_number.adjoint_source(shared_number[3, 8], *given, target="cuda")
+    assert "shared_number_adjoint(griddim, a, b, scale, power, a_bar, b_bar)" in text
+    assert "a_bar: atomic additions (line" in text and "b_bar: plain stores (line" in text
+    assert "x_of_threads = " in text, "a register that lives across a barrier is no array"
+    assert text.count("cuda.shared.array(8, np.float64)") == 2
+    compile(text, "source", "exec")
+    assert "def shared_number_kernel(" in shared_number.source(shared_number[3, 8], *given, target="cuda")
+    assert "def shared_number_tangent(" in shared_number.tangent_source(shared_number[3, 8], *given, target="cuda")
+    tree = test_cuda.tree
+    text = tree.adjoint_source(tree[4, 8], np.ones(SIZE), np.zeros(SIZE), target="cuda")
+    assert "while" not in text, "the strides of the tree are constants"
+    only = shared_number.adjoint_source(shared_number[3, 8], *given, target="cuda", active=["scale"])
+    assert "a_bar" not in only and "scale_bar_total" in only
+
+
+def of_complex(a, b):
+    b[cuda.grid(1)] = (a[cuda.grid(1)] * 1j).real
+
+
+def of_order(a, b):
+    b[cuda.grid(1)] = cuda.atomic.add(a, 0, 1.0)
+
+
+def without_bound(a, b):
+    x = a[cuda.grid(1)]
+    while x < 100.0:
+        x = x * x + 1.5
+    b[cuda.grid(1)] = x
+
+
+def of_gamma(a, b):
+    b[cuda.grid(1)] = math.lgamma(a[cuda.grid(1)])
+
+
+def between_threads(a, b):
+    shared = cuda.shared.array(1, float64)
+    if cuda.threadIdx.x == 0:
+        shared[0] = 0.0
+    cuda.syncthreads()
+    cuda.atomic.max(shared, 0, a[cuda.grid(1)])
+    cuda.syncthreads()
+    b[cuda.grid(1)] = shared[0]
+
+
+REFUSED = {
+    of_complex: "complex numbers, written out for a card",
+    of_order: "the result of an atomic operation, written out for a card: .*which thread came first",
+    between_threads: "an atomic operation other than add and sub, written out",
+    without_bound: "how many values this loop saves for its adjoint",
+    of_gamma: r"digamma\(\) is not among the functions",
+}
+
+
+@pytest.mark.parametrize("function", REFUSED, ids=lambda function: function.__name__)
+def test_refusals(function):
+    kernel = cuda.jit(function)
+    with pytest.raises(KernelError, match=REFUSED[function]) as caught:
+        kernel.adjoint_source(kernel[1, 8], np.ones(8), np.ones(8), target="cuda")
+    assert f"in kernel '{function.__name__}'" in str(caught.value)
+    kernel.adjoint_source(kernel[1, 8], np.ones(8), np.ones(8))  # on the processor it has one
+
+
+def test_other_targets():
+    with pytest.raises(KernelError, match="target 'hip'"):
+        saved.adjoint_source(saved[1, 8], np.ones(8), np.ones(8), 3, target="hip")
+
+
+@compiled
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ptx_budgets.names())
+def test_registers(name):
+    """No kernel, adjoint or tangent needs more registers, or spills more, than it did."""
+    reason = ptx_budgets.missing()
+    if reason:
+        pytest.skip(reason)
+    budgets = ptx_budgets.stored()
+    for kernel, numbers in ptx_budgets.measured(name).items():
+        assert not ptx_budgets.is_over(numbers, budgets[kernel]), (kernel, numbers, budgets[kernel])
+
+
+def test_budgets_are_stored():
+    known = {name.partition(" ")[0] for name in ptx_budgets.stored()}
+    assert known == set(ptx_budgets.names())
