@@ -1,5 +1,6 @@
 """Every code block of README and documentation runs, and prints what stands there; tables are complete."""
 
+import importlib
 import os
 import pathlib
 import re
@@ -131,6 +132,37 @@ def test_tutorials(ranks, mpiexec, tmp_path, monkeypatch, outside):
     done = mpiexec(ranks, "-W", "ignore", "-c", LESSONS, *started)
     assert done.returncode == 0 and done.stdout.count("done\n") == ranks, done.stderr[-8000:]
     assert drawn and drawn <= {path.name for path in tmp_path.glob("*/*/*.svg")}
+
+
+@pytest.fixture
+def notebooks(monkeypatch):
+    """The module that writes notebooks of tutorials."""
+    monkeypatch.syspath_prepend(str(DOCS))
+    return importlib.import_module("notebooks")
+
+
+def test_notebooks_of_tutorials_have_their_texts(notebooks):
+    for name, page in notebooks.PAGES.items():
+        stored = (notebooks.FOLDER / f"{name}.ipynb").read_text(encoding="utf-8")
+        assert stored == notebooks.written(DOCS / "tutorials" / f"{page}.rst"), "run: python docs/notebooks.py"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["gradient", "kernels", "time_loops"])
+def test_cells_of_tutorials_run_in_their_order(page, notebooks, mpiexec, tmp_path, monkeypatch, outside):
+    cells = notebooks.notebook(DOCS / "tutorials" / f"{page}.rst")["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    (tmp_path / "cells.py").write_text("\n\n".join(code), encoding="utf-8")
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    done = mpiexec(1, tmp_path / "cells.py")
+    assert done.returncode == 0, done.stderr
+
+
+def test_all_errors_are_on_their_page():
+    text = (DOCS / "errors.rst").read_text(encoding="utf-8")
+    for name, found in vars(ampi.errors).items():
+        if isinstance(found, type) and issubclass(found, Exception) and found is not ampi.AmpiError:
+            assert re.search(rf"^``{name}``$", text, re.M), name
 
 
 def test_study_files_can_be_read(tmp_path):
