@@ -17,7 +17,7 @@ from ampi.kernel.case import Case
 from ampi.kernel.runtime import cache, threads
 from ampi.kernel.runtime.bounds import CheckedInRange, checking
 from ampi.kernel.runtime.noalias import InRange, SeparateArrays
-from ampi.kernel.runtime.progress import announced
+from ampi.kernel.runtime.progress import announced, counted
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,7 @@ class Contract:
 # --------------------------------------------------------------------------------------------------- making it
 
 
+@counted()  # waits for other processes, and imports
 def make_contract(kernel: Any, case: Case) -> Contract:
     """The contract of a kernel."""
     case = separated(kernel, case)

@@ -22,6 +22,7 @@ from ampi.kernel import arguments
 from ampi.kernel.frontend.base.declared import declared, is_signature, names_code, number, present, with_types
 from ampi.kernel.frontend.language.custom import custom_jvp
 from ampi.kernel.function_copies import numpys_own, with_names, with_prange, with_rest_as_tuple
+from ampi.kernel.runtime.progress import counted
 from ampi.memory import storages as memory
 from ampi.tape.recording import at_first_task
 
@@ -150,6 +151,7 @@ def _make(function: Any, signature: Any, without: Any, locals: Any, given: dict[
 
 
 @functools.cache
+@counted()
 def recorder() -> Callable[[Any, tuple[Any, ...]], Any]:
     """`recording.record`; imports the differentiator on first use."""
     from ampi.kernel.recording import record
@@ -338,6 +340,7 @@ class Kernel:
         """The primal of a kernel with ``*args``, for calls from other functions that Numba compiles."""
         return self._dispatcher({**self.options, "parallel": False}, spread=True)
 
+    @counted()  # the first one imports Numba
     def _dispatcher(self, options: dict[str, Any], spread: bool = False) -> Any:
         from numba.core import config
 
@@ -494,11 +497,12 @@ class Kernel:
         active : frozenset of str
             The arguments that carry derivatives (``"x"``, or ``"state.x"``).
         """
-        from ampi.kernel.case import Case
-        from ampi.kernel.contract import make_contract
-        from ampi.kernel.programs import positions_of
+        with counted():
+            from ampi.kernel.case import Case
+            from ampi.kernel.contract import make_contract
+            from ampi.kernel.programs import positions_of
 
-        return make_contract(self, Case(argument_types, positions_of(self, argument_types, active)))
+            return make_contract(self, Case(argument_types, positions_of(self, argument_types, active)))
 
     def explain(self, *args: Any, active: Any = None, passes: bool = False, **kwargs: Any) -> str:
         """Print and return a description of the adjoint for these arguments.

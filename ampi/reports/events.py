@@ -8,7 +8,7 @@ import numpy as np
 
 PRIMAL, RECORDING, SWEEP = range(3)
 """The phases; steps of a time loop that are recorded again in a sweep belong to the sweep."""
-COMPUTED, KERNEL, COMMUNICATION, WAITING = range(4)
+COMPUTED, KERNEL, COMMUNICATION, WAITING, COMPILING = range(5)
 """The kinds of events."""
 AGREEMENT = 1
 """The site of the ranks' agreement before a sweep."""

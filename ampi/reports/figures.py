@@ -63,7 +63,13 @@ def figures_of(ranks: Ranks, title: str, check: Any = None) -> dict[str, Any]:
         "collectives": collectives(ranks),
         "memory": [_memory(rank) for rank in ranks],
         "table": table(ranks),
-        "total": {"phases": phase_times(ranks), "elsewhere": elsewhere(ranks)},
+        "total": {
+            "phases": phase_times(ranks),
+            "elsewhere": elsewhere(ranks),
+            "parts": parts_elsewhere(ranks),
+            "compiled": [sum(rank["compiled"].values()) * 1e-9 for rank in ranks],
+        },
+        "adjoints": adjoints_of_messages(ranks),
         "tape": [rank["tape"] for rank in ranks],
         "check": check,
         "compiling": compiling,
@@ -77,8 +83,8 @@ def compilation(ranks: Ranks) -> str:
     if longest < max(LONG, NOTABLE * 1e-9 * max(rank["phases"][-1][0] for rank in ranks)):
         return ""
     return (
-        f"{longest:.1f} s on a rank went into compiling kernels, or loading them from the cache: once, and in the rows "
-        "of the lines that called them first"
+        f"{longest:.1f} s on a rank went into compiling kernels, or loading them from the cache. This happens once; it "
+        "has a column of its own and is in no other time, but other ranks may have waited for it"
     )
 
 
@@ -358,13 +364,23 @@ def table(ranks: Ranks) -> list[dict[str, Any]]:
             found["counted"] = True
         for _, site, saved, kept in traced["memory"]:
             row(site)["tape"][rank] += max(saved, 0) + max(kept, 0)
-        for begin, end, site, _, kind in traced["events"]:
+        for begin, end, site, phase, kind in traced["events"]:
             if kind == WAITING:
-                row(site)["waits"][rank] += (end - begin) * 1e-9
+                row(site)["waits"][phase][rank] += (end - begin) * 1e-9
+        for (site, _), nanoseconds in traced["compiled"].items():
+            if sites[site][0]:
+                row(site)["compiled"][rank] += nanoseconds * 1e-9
     for found in rows.values():
-        found["ratio"] = ratio(found["seconds"], found["calls"])
+        for phase in range(3):  # a call that waits may have waits inside
+            found["waits"][phase] = list(map(min, found["waits"][phase], found["seconds"][phase]))
+        worked = [[t - w for t, w in zip(*both)] for both in zip(found["seconds"], found["waits"])]
+        found["ratio"] = ratio(worked, found["calls"])
         found["counted"] |= not found.pop("speaks")
-    rows = {where: found for where, found in rows.items() if any(map(any, (*found["calls"], *found["seconds"])))}
+    rows = {
+        where: found
+        for where, found in rows.items()
+        if any(map(any, (*found["calls"], *found["seconds"], found["compiled"])))
+    }
     return sorted(rows.values(), key=lambda found: [-sum(map(sum, found["seconds"][k:])) for k in (RECORDING, PRIMAL)])
 
 
@@ -381,13 +397,14 @@ def _new_row(where: str, count: int) -> dict[str, Any]:
         "counted": False,
         "speaks": False,
         "tape": zeros(),
-        "waits": zeros(),
+        "waits": [zeros() for _ in range(3)],
+        "compiled": zeros(),
     }
 
 
 def ratio(seconds: list[list[float]], calls: list[list[int]]) -> float | None:
-    """The cost of a recorded call, with its part of the sweep, relative to one of the primal; None unless the line has
-    run both with a tape and without one."""
+    """The cost of a recorded call, with its part of the sweep, relative to one of the primal, from the time of work (no
+    waiting, no compiling); None unless the line has run both with a tape and without one."""
     primal, recording, sweep = map(sum, seconds)
     without, recorded, _ = map(sum, calls)
     return (recording + sweep) / recorded * without / primal if primal and without and recorded else None
@@ -404,10 +421,56 @@ def phase_times(ranks: Ranks) -> list[list[float]]:
 
 
 def elsewhere(ranks: Ranks) -> list[list[float]]:
-    """Seconds of each phase that are in no row, by rank."""
+    """Seconds of each phase that are in no row, and are not compilation, by rank."""
     found = phase_times(ranks)
     for k, rank in enumerate(ranks):
         for (site, phase), (_, nanoseconds) in rank["totals"].items():
             if phase != SWEEP or site in rank["adjoints"]:
                 found[phase][k] = max(found[phase][k] - nanoseconds * 1e-9, 0.0)
+        for (_, phase), nanoseconds in rank["compiled"].items():
+            found[phase][k] = max(found[phase][k] - nanoseconds * 1e-9, 0.0)
     return found
+
+
+BEFORE, BETWEEN, AFTER = (
+    "before the first operation (imports, set-up)",
+    "between operations (Python, NumPy without a tape)",
+    "after the last operation",
+)
+
+
+def parts_elsewhere(ranks: Ranks) -> dict[str, list[list[float]]]:
+    """The seconds of `elsewhere` by where they are in each phase: before, between and after its operations."""
+    rest = elsewhere(ranks)
+    found = {name: [[0.0] * len(ranks) for _ in range(3)] for name in (BEFORE, BETWEEN, AFTER)}
+    for k, rank in enumerate(ranks):
+        spans: list[list[tuple[int, int]]] = [[], [], []]
+        for begin, end, _, phase, _ in rank["events"]:
+            if end > begin:
+                spans[phase].append((begin, end))
+        for phase in range(3):
+            stretches = [(t, end) for (t, p), (end, _) in zip(rank["phases"], rank["phases"][1:]) if p == phase]
+            gaps = [0.0, 0.0]
+            if stretches and spans[phase]:
+                gaps[0] = (min(spans[phase])[0] - stretches[0][0]) * 1e-9
+                gaps[1] = (stretches[-1][1] - max(end for _, end in spans[phase])) * 1e-9
+            left = rest[phase][k]
+            for name, gap in zip((BEFORE, AFTER), gaps):
+                found[name][phase][k] = min(max(gap, 0.0), left)
+                left -= found[name][phase][k]
+            found[BETWEEN][phase][k] = left
+    return found
+
+
+def adjoints_of_messages(ranks: Ranks) -> str:
+    """A sentence on why fewer adjoints than messages were sent; empty where that is not so."""
+    if _logged(ranks) != "messages":
+        return ""
+    sent, back = (sum(edge[3] for edge in matrix(ranks, k)) for k in (False, True))
+    if not back or back == sent:
+        return ""
+    return (
+        f"{back} of the {sent} messages that tapes have recorded have an adjoint. The others carry no derivative: what "
+        "was sent does not depend on the inputs (constants, integers, values from before the inputs came in), or it "
+        "was received into memory without derivatives."
+    )

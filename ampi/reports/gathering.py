@@ -113,7 +113,8 @@ def gather(tracer: Tracer, clocks: Clocks, tape: dict[str, Any]) -> list[dict[st
         "sites": tracer.sites,
         "events": [(at(begin), at(end), *rest) for begin, end, *rest in events],
         "dropped": tracer.dropped + several - len(events),
-        "totals": tracer.totals,
+        "totals": _without(tracer.totals, tracer.compiled),
+        "compiled": tracer.compiled,
         "adjoints": tracer.adjoints,
         "phases": [(at(t), phase) for t, phase in tracer.phases],
         "memory": [(at(t), *rest) for t, *rest in tracer.memory_of_all().tolist()],
@@ -144,6 +145,11 @@ def gather(tracer: Tracer, clocks: Clocks, tape: dict[str, Any]) -> list[dict[st
     return everything
 
 
+def _without(totals: dict[tuple[int, int], list[int]], compiled: dict[tuple[int, int], int]) -> Any:
+    """Counts and nanoseconds by site and phase, without those of compilation."""
+    return {key: [count, max(spent - compiled.get(key, 0), 0)] for key, (count, spent) in totals.items()}
+
+
 def _from_zero(ranks: list[dict[str, Any]]) -> None:
     """Set the origin of time to the first phase of any rank."""
     first = min(rank["phases"][0][0] for rank in ranks)
@@ -163,6 +169,7 @@ def _number_alike(ranks: list[dict[str, Any]]) -> None:
         number = [sites.setdefault(tuple(site), len(sites)) for site in rank["sites"]]
         rank["events"] = [(b, e, number[site], phase, kind) for b, e, site, phase, kind in rank["events"]]
         rank["totals"] = {(number[site], phase): value for (site, phase), value in rank["totals"].items()}
+        rank["compiled"] = {(number[site], phase): spent for (site, phase), spent in rank["compiled"].items()}
         rank["adjoints"] = {number[site]: count for site, count in rank["adjoints"].items()}
         rank["memory"] = [(t, number[site], *rest) for t, site, *rest in rank["memory"]]
         rank["shadows"] = [(t, {number[site]: size for site, size in sizes.items()}) for t, sizes in rank["shadows"]]

@@ -23,7 +23,7 @@ from ..mpi.base.call_sites import line_of
 from ..mpi.log.reverse import reverse_of
 from ..tape import Sweep, Tape, VectorSweep, at_closing, at_opening
 from . import hooks
-from .events import COMPUTED, EVENT, MEMORY, PRIMAL, RECORDING, SWEEP, WAITING, rows_of
+from .events import COMPILING, COMPUTED, EVENT, MEMORY, PRIMAL, RECORDING, SWEEP, WAITING, rows_of
 from .harvest import harvest, unseen_receives
 from .plain import Plain
 from .traced_records import SweptRecords, TracedRecords, name_of
@@ -72,6 +72,8 @@ class Tracer:
         Sites of calls, by the program's code, the instruction, and the name of the called function.
     compiling : float
         Seconds for compiling kernels, set when tracing has ended.
+    compiled : dict
+        Nanoseconds of this by site and phase; the totals include them.
     inside : int
         Nanoseconds of all counted events of sweeps so far; the time of a record excludes events inside it.
     """
@@ -112,6 +114,8 @@ class Tracer:
         self.settled = 0
         self.latest = self.changed = 0
         self.compiling = 0.0
+        self.compiled: dict[tuple[int, int], int] = {}
+        self.compiling_since = 0
         self.is_first = False  # the next record is the first one of the first tape
         self.known: dict[tuple[int, int, str], int] = {}
         self._numbers: dict[Any, int] = {}
@@ -124,6 +128,7 @@ class Tracer:
         """Begin tracing."""
         running.append(self)
         self.compiling = progress.seconds()
+        progress.at_turns.append(self.compiles)
         self.turn(PRIMAL)
         at_opening.insert(0, self.opens)  # before windows put their marks on the tape
         at_closing.append(self.closes)
@@ -133,6 +138,7 @@ class Tracer:
         """End tracing, and restore everything."""
         hooks.remove()
         self.compiling = progress.seconds() - self.compiling
+        progress.at_turns.remove(self.compiles)
         self.settle()
         at_opening.remove(self.opens)
         at_closing.remove(self.closes)
@@ -270,6 +276,28 @@ class Tracer:
             site = 0 if self.swept is None else self.swept.current()
         if self.room():
             self.passed.extend((begin, end, site, self.phase, WAITING))
+        else:
+            self.dropped += 1
+
+    def compiles(self, begins: bool) -> None:
+        """Note that this thread begins to compile a kernel or to load it from the cache, or has ended."""
+        if get_ident() != self.thread:
+            return
+        if begins:
+            self.compiling_since = now()
+            return
+        begin, end, site = self.compiling_since, now(), self.call
+        if not begin:  # before tracing
+            return
+        self.compiling_since = 0
+        if site < 0 and self.swept is not None:
+            site = self.swept.current()
+        elif site < 0:
+            site, self.latest = 0, end  # the time of the next record begins here
+        key = site, self.phase
+        self.compiled[key] = self.compiled.get(key, 0) + end - begin
+        if self.room():
+            self.passed.extend((begin, end, site, self.phase, COMPILING))
         else:
             self.dropped += 1
 

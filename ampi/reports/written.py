@@ -11,11 +11,11 @@ from typing import Any
 
 from ..base.whole_files import replacing, write
 from ..errors import AmpiError
-from .events import SWEEP, WAITING
+from .events import COMPILING, SWEEP, WAITING
 from .figures import MOST_ARROWS, Ranks, arrows, matrix
 
 PHASES = ("primal", "recording", "sweep")
-KINDS = ("computed", "kernel", "communication", "waiting")
+KINDS = ("computed", "kernel", "communication", "waiting", "compiling")
 MOST_IN_TRACE = 1_000_000
 """Maximum of events in the trace."""
 
@@ -55,7 +55,7 @@ def write_trace(path: str, ranks: Ranks) -> str:
                 where, name, _ = sites[site]
                 lines.append(
                     {
-                        "name": "wait" if kind == WAITING and phase == SWEEP else name,
+                        "name": _name_of(name, phase, kind),
                         "cat": f"{PHASES[phase]},{KINDS[kind]}",
                         "ph": "X",
                         "pid": k,
@@ -69,6 +69,12 @@ def write_trace(path: str, ranks: Ranks) -> str:
         file.write(",\n".join(json.dumps(line, separators=(",", ":")) for line in lines))
         file.write("\n]}\n")
     return f"trace.json.gz holds the {MOST_IN_TRACE} longest events; {left_out} are left out" if left_out else ""
+
+
+def _name_of(name: str, phase: int, kind: int) -> str:
+    if kind == COMPILING:
+        return f"compiling for {name}"
+    return "wait" if kind == WAITING and phase == SWEEP else name
 
 
 def _head(k: int, rank: dict[str, Any]) -> list[dict[str, Any]]:
@@ -127,22 +133,41 @@ def size(nbytes: float) -> str:
 def profile(figures: dict[str, Any], most: int = 30) -> str:
     """The table of source lines as text, with sums over ranks."""
     rows = figures["table"]
-    elsewhere = "elsewhere (plain Python and NumPy)"
-    width = max([len(_label(row)) for row in rows[:most]] + [len(elsewhere)])
+    total = figures["total"]
+    rest = [(f"elsewhere: {name}", parts) for name, parts in total["parts"].items() if any(map(any, parts))]
+    rest = rest or [("elsewhere", total["elsewhere"])]
+    width = max(len(label) for label in ("line", *map(_label, rows[:most]), *(label for label, _ in rest)))
+    ranks = figures["ranks"]
     lines = [
-        f"Seconds on {figures['ranks']} rank(s) together, by source line (gradient: recording and sweep; for one call)",
-        f"{'line':{width}}  {'calls':>8}  {'bytes':>10}  "
-        f"{'primal':>9}  {'recording':>9}  {'sweep':>9}  gradient/primal",
+        f"Seconds on {ranks} rank(s) together, by source line",
+        _columns(width, "", ("calls:", "", ""), "", "", ("seconds:", "", ""), "", ""),
+        _columns(width, "line", PHASES, "bytes", "compiling", PHASES, "waiting", "gradient/primal"),
     ]
     for row in rows[:most]:
-        calls = max(map(sum, row["calls"][:SWEEP]))
         nbytes = size(sum(row["bytes"])) if row["counted"] else ""
-        lines.append(_row(_label(row), width, calls, nbytes, row["seconds"], row["ratio"]))
+        times = [_seconds(sum(t)) for t in row["seconds"]]
+        waits = _seconds(sum(map(sum, row["waits"])), "")
+        shown = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
+        calls = [f"{sum(count)}" for count in row["calls"]]
+        lines.append(
+            _columns(width, _label(row), calls, nbytes, _seconds(sum(row["compiled"]), ""), times, waits, shown)
+        )
     if len(rows) > most:
         lines.append(f"({len(rows) - most} more lines, which take less)")
-    lines.append(_row(elsewhere, width, "", "", figures["total"]["elsewhere"], None))
-    phases = figures["total"]["phases"]
-    lines.append(_row("in all", width, "", "", phases, None))
+    apart = sum(total["compiled"]) - sum(sum(row["compiled"]) for row in rows)
+    nothing = ("", "", "")
+    if apart > 5e-5:
+        lines.append(_columns(width, "elsewhere: compiling", nothing, "", _seconds(apart), nothing, "", ""))
+    lines += [
+        _columns(width, label, nothing, "", "", [_seconds(sum(t)) for t in parts], "", "") for label, parts in rest
+    ]
+    phases = [_seconds(sum(t)) for t in total["phases"]]
+    compiled = _seconds(sum(total["compiled"]), "")
+    lines.append(_columns(width, "total, compiling included", nothing, "", compiled, phases, "", ""))
+    if any(row["ratio"] is not None for row in rows):
+        lines.append(
+            "(gradient/primal: a recorded call and its sweep, by a call without a tape; no waiting, no compiling)"
+        )
     if figures["compiling"]:
         lines.append(f"({figures['compiling']})")
     return "\n".join(lines)
@@ -153,10 +178,22 @@ def _label(row: dict[str, Any]) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _row(label: str, width: int, calls: Any, nbytes: str, seconds: Any, ratio: float | None) -> str:
-    primal, recording, sweep = map(sum, seconds)
-    shown = "" if ratio is None else f"{ratio:.2f}"
-    return f"{label:{width}}  {calls:>8}  {nbytes:>10}  {primal:9.4f}  {recording:9.4f}  {sweep:9.4f}  {shown:>15}"
+def _seconds(spent: float, zero: str = "0.0000") -> str:
+    return f"{spent:.4f}" if spent >= 5e-5 else zero
+
+
+def _columns(
+    width: int, label: str, calls: Any, nbytes: str, compiling: str, times: Any, waits: str, ratio: str
+) -> str:
+    """A line of the table on the terminal."""
+    return "  ".join(
+        (
+            f"{label:{width}}",
+            *(f"{text:>9}" for text in calls),
+            *(f"{text:>9}" for text in (nbytes, compiling, *times, waits)),
+            f"{ratio:>15}",
+        )
+    )
 
 
 def in_folder(path: str, name: str) -> str:

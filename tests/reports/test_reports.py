@@ -12,6 +12,7 @@ import types
 import numpy
 import pytest
 from page_browser import look
+from traced_ranks import many
 
 import ampi
 import ampi.numpy
@@ -19,7 +20,7 @@ import ampi.numpy as np
 from ampi.mpi.base.call_sites import line_of
 from ampi.reports import checked, gathering, traced_records, written
 from ampi.reports import figures as shown
-from ampi.reports.events import COMMUNICATION, KERNEL, PRIMAL, RECORDING, SWEEP, WAITING
+from ampi.reports.events import PRIMAL, RECORDING, SWEEP
 from ampi.testing import TaylorTest
 
 RING = """\
@@ -127,15 +128,19 @@ def test_page_has_what_the_program_did(ring):
 
 def test_table_on_the_terminal(ring):
     _, printed = ring
-    assert re.search(r"ring\.py:\d+ Sendrecv +3 +144 B( +\d+\.\d{4}){3}", printed), printed
-    assert "in all" in printed
+    assert re.search(r"ring\.py:\d+ Sendrecv +3 +3 +6 +144 B( +\d+\.\d{4}){3,4}", printed), printed
+    kernel = re.search(r"ring\.py:\d+ square +3 +3 +3 .*", printed)[0].split()
+    compiling, *times = map(float, [text for text in kernel if re.fullmatch(r"\d+\.\d{4}", text)][:4])
+    assert compiling > sum(times), printed  # which are microseconds
+    assert re.search(r"^total, compiling included( +\d+\.\d{4}){4}", printed, re.M), printed
+    assert re.search(r"^elsewhere: before the first operation", printed, re.M), printed
 
 
 def test_table_of_a_program_that_does_little_has_columns():
     with ampi.tracing() as trace:
         pass
     _, *rows = trace.profile().splitlines()
-    assert len(rows) == 3 and len(set(map(len, rows))) == 1, rows
+    assert len(rows) == 4 and len(set(map(len, rows))) == 1, rows
 
 
 def test_graph_for_graphviz(ring):
@@ -165,14 +170,16 @@ def test_page_in_a_browser(ring, tmp_path):
     choose("by-line", line); const kernels = count(); choose("by-line", "");
     choose("by-comm", "0"); const world = count(); choose("by-comm", "");
     $("with-adjoints").click(); const without = count(); $("with-adjoints").click();
+    choose("by-phase", "2"); const only = count(); choose("by-phase", "");
     choose("lines-rank", "1");
-    document.querySelector("#lines-table th").click();
+    document.querySelector("#lines-table th[data-k]").click();
     choose("memory-rank", "2"); choose("message-what", "count"); choose("partner-rank", "1");
     toPhase(2); lanes(); const swept = count();
-    return {all, sends, kernels, world, without, swept, bars,
+    return {all, sends, kernels, world, without, only, swept, bars,
             cells: document.querySelectorAll("#matrix [data-said]").length,
             partners: document.querySelectorAll("#partners tbody tr").length,
-            rows: document.querySelectorAll("#lines-table tbody tr").length,
+            rows: document.querySelectorAll("#lines-table tbody tr:not(.part)").length,
+            parts: document.querySelectorAll("#lines-table tbody tr.part").length,
             summary: $("summary").textContent, title: document.querySelector("h1").textContent};
     """
     folder, _ = ring
@@ -186,7 +193,10 @@ def test_page_in_a_browser(ring, tmp_path):
     assert found["world"][0] == named("Sendrecv") + named("Allreduce") and found["world"][1] == 9
     assert found["without"] == [found["all"][0], 6]
     assert 0 < found["swept"][0] < found["all"][0] and found["swept"][1] >= 3
-    assert (found["cells"], found["partners"], found["rows"]) == (3, 1, len(data["table"]) + 2)
+    phases = [lane[k] for lane in data["events"] for k in range(3, len(lane), 6)]
+    assert found["only"] == [phases.count(SWEEP), 3]
+    assert (found["cells"], found["partners"], found["rows"]) == (3, 1, len(data["table"]) + 1)
+    assert found["parts"] >= 1
     assert found["title"] == "ring.py" and "3 messages of 72 B" in found["summary"]
 
 
@@ -261,7 +271,7 @@ def test_gradient_of_a_program_as_it_stands(mpiexec, tmp_path):
     assert re.match(r"k\[\d+\] on rank [01]: .* relative difference \d\.\de-", check["worst"])
     assert {phase for rank in data["phases"] for _, phase in rank} == {-1, PRIMAL, RECORDING, SWEEP}
     (row,) = (row for row in data["table"] if "Sendrecv" in row["names"])
-    assert row["calls"] == [[1, 1], [1, 1], [2, 2]] and row["ratio"] > 0
+    assert row["calls"] == [[1, 1], [1, 1], [2, 2]] and row["ratio"] is None  # without a tape it only waits
 
 
 def test_a_program_that_is_only_watched(mpiexec, tmp_path):
@@ -269,14 +279,16 @@ def test_a_program_that_is_only_watched(mpiexec, tmp_path):
     program.write_text(PLAIN + "MPI.Finalize()\nprint(total > 0)\nraise SystemExit\n")
     done = mpiexec(2, "-m", "ampi.run", "--profile", program)
     assert not done.returncode and "True" in done.stdout, done.stderr
-    assert re.search(r"plain\.py:7 Sendrecv +2 +32 B +\d+\.\d{4} +0\.0000 +0\.0000 *\n", done.stdout), done.stdout
+    assert re.search(
+        r"plain\.py:7 Sendrecv +2 +0 +0 +32 B +\d+\.\d{4} +0\.0000 +0\.0000 +\d+\.\d{4} *\n", done.stdout
+    ), done.stdout
 
 
 def test_bytes_that_are_not_known_are_not_said_to_be_none(mpiexec, tmp_path):
     program = tmp_path / "sums.py"
     program.write_text("import numpy\nfrom mpi4py import MPI\nMPI.COMM_WORLD.Allreduce(numpy.ones(3), numpy.ones(3))\n")
     done = mpiexec(2, "-m", "ampi.run", "--profile", "--report", tmp_path / "out", program)
-    assert re.search(r"sums\.py:3 Allreduce +2 +\d+\.\d{4} ", done.stdout), done.stdout
+    assert re.search(r"sums\.py:3 Allreduce +2 +0 +0 +\d+\.\d{4} ", done.stdout), done.stdout
     (row,) = data_of(tmp_path / "out")["table"]
     assert not row["counted"] and row["ratio"] is None
 
@@ -378,44 +390,6 @@ def test_a_file_that_cannot_be_written_is_said_before_the_program_runs(option, p
 # ------------------------------------------------------------------------------------------------- many ranks, much
 
 
-def many(ranks, events=40, messages=6):
-    """What so many ranks might have traced: each sends to its neighbours in a ring, and there is a sweep."""
-    sites = [("", "(elsewhere)", 0), ("/p/a.py:3", "Isend", COMMUNICATION), ("/p/a.py:9", "work " * 9, KERNEL)]
-    found = []
-    for rank in range(ranks):
-        times = [(1000 * k, 1000 * k + 700, 1 + k % 2, SWEEP if 2 * k > events else RECORDING) for k in range(events)]
-        sent = []
-        for k in range(messages):
-            right, left = (rank + 1) % ranks, (rank - 1) % ranks
-            t, back = 2000 * k + 100, 1000 * events - 2000 * k
-            sent.append((0, 0, right, k, 800, 1, t, t + 500, back, back + 700, 800))
-            sent.append((1, 0, left, k, 800, 1, t, t + 900, back, back + 600, 800))
-        found.append(
-            {
-                "sites": sites,
-                "comms": ["MPI_COMM_WORLD"],
-                "compiling": 0.0,
-                "events": [(*span, COMMUNICATION if span[2] == 1 else KERNEL) for span in times]
-                + [(100, 300, 1, RECORDING, WAITING)],
-                "dropped": 0,
-                "totals": {(1, RECORDING): [events, 700 * events], (2, SWEEP): [events, 700 * events]},
-                "adjoints": {2: events},
-                "phases": [(0, RECORDING), (500 * events, SWEEP), (1000 * events, -1)],
-                "memory": [(1000 * k, 2, 64, 8) for k in range(events)],
-                "shadows": [(1000 * k, {1: 40 * k, 2: 60 * k}) for k in range(events)],
-                "checkpoints": [(1500, 4096), (2500, 1024), (9000, -4096)],
-                "messages": sent,
-                "plain": [],
-                "unkept": 0,
-                "spoken": [],
-                "tape": {"saved": 64 * events, "kept": 8 * events},
-                "host": "here",
-                "process": rank,
-            }
-        )
-    return found
-
-
 @pytest.mark.parametrize("ranks", [2, 64])
 def test_few_ranks_and_many(ranks, tmp_path):
     data = shown.figures_of(many(ranks), "many")
@@ -450,6 +424,7 @@ def test_what_is_too_much_is_left_out_and_said(monkeypatch, tmp_path):
     assert [len(lane) // 6 for lane in data["events"]] == [30, 30] and len(data["arrows"]) == 10
     assert len(data["notes"]) == 2 and "142 shorter ones" in data["notes"][0] and "10 messages" in data["notes"][1]
     assert sum(row["calls"][SWEEP][0] for row in data["table"]) == 100  # the table counts all
+    assert [row["compiled"][0] for row in data["table"] if row["line"] == "a.py:9"] == [5e-5]
     said = written.write_trace(tmp_path / "trace.json.gz", ranks)
     assert "172 are left out" in said
 
@@ -478,15 +453,6 @@ def test_functions_of_many_lines_are_no_trouble(tmp_path, monkeypatch):
     assert 1 < max(len(sizes) for _, sizes in memory["curve"] + memory["shadows"]) <= shown.MOST_AREAS + 1
 
 
-def test_much_compiling_is_said():
-    ranks = many(2)
-    assert not shown.compilation(ranks)
-    ranks[1]["compiling"] = 3.0
-    data = shown.figures_of(ranks, "compiled")
-    (note,) = data["notes"]
-    assert note.startswith("3.0 s on a rank") and note in written.profile(data)
-
-
 def test_what_comes_before_the_first_record_is_elsewhere():
     with ampi.tracing() as trace:
         ampi.COMM_WORLD.Dup().Free()
@@ -500,7 +466,7 @@ def test_what_comes_before_the_first_record_is_elsewhere():
     rows = shown.table(ranks)
     assert sum(row["seconds"][RECORDING][0] for row in rows) < 0.3
     (made,) = [row for row in rows if "Dup" in row["names"]]
-    assert made["calls"][PRIMAL] == [1] and made["waits"][0] > 0
+    assert made["calls"][PRIMAL] == [1] and made["waits"][PRIMAL][0] > 0
 
 
 def test_a_tape_inside_of_another_one_and_one_of_nothing():
@@ -569,13 +535,6 @@ def test_curves_keep_their_highest_and_lowest_points():
     kept = shown._turning_points(totals)
     assert {777, 10_000, 10_001} <= kept and len(kept) <= 1.1 * shown.MOST_SAMPLES
     assert shown._turning_points([4, 2]) == {0, 1} and shown._turning_points([]) == set()
-
-
-def test_the_ratio_is_that_of_one_call():
-    """Ten calls without a tape, and two with one, of which each takes three times as long with its adjoint."""
-    assert shown.ratio([[8.0, 2.0], [2.0, 1.0], [2.0, 1.0]], [[5, 5], [1, 1], [1, 1]]) == pytest.approx(3.0)
-    assert shown.ratio([[1.0], [0.0], [0.0]], [[5], [0], [0]]) is None
-    assert shown.ratio([[0.0], [1.0], [1.0]], [[0], [2], [2]]) is None
 
 
 def test_checkpoints_are_seen_until_they_are_freed():

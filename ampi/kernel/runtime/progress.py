@@ -18,6 +18,7 @@ SOON = 2.0
 
 class _Busy(threading.local):
     with_something = False
+    announced = False
 
 
 _busy = _Busy()
@@ -51,12 +52,16 @@ def announced(what: str, function: Any) -> Iterator[None]:
     function : function
         Where it is in the program.
     """
-    if _busy.with_something:
+    if _busy.announced:
         yield
         return
     shown = _is_terminal() and shows()
-    with counted(), _said(what, function.__code__) if shown else contextlib.nullcontext():
-        yield
+    _busy.announced = True
+    try:
+        with counted(), _said(what, function.__code__) if shown else contextlib.nullcontext():
+            yield
+    finally:
+        _busy.announced = False
 
 
 @contextlib.contextmanager

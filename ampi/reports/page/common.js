@@ -1,9 +1,10 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const PHASES = ["primal", "recording", "sweep"];
 const BANDS = ["#9fb3c8", "#8fc1a9", "#eab676"];
-const KINDS = ["NumPy", "kernel", "communication", "waiting"];
-const COLOURS = ["#6b8fb5", "#4f9d69", "#e0b02f", "#d1495b"];
-const FORWARD = "#33658a", BACKWARD = "#d9740b";
+const KINDS = ["NumPy", "kernel", "communication", "waiting", "compiling"];
+const COLOURS = ["#6b8fb5", "#4f9d69", "#e0b02f", "#d1495b", "#8f6fc4"];
+const WAITING = 3;
+const FORWARD = "#3d7fb5", BACKWARD = "#d9740b";
 
 const $ = (id) => document.getElementById(id);
 const sum = (list) => list.reduce((a, b) => a + b, 0);
@@ -22,9 +23,9 @@ function seconds(s) {
   return a < 1 ? (s * 1e3).toFixed(a < 1e-2 ? 2 : 1) + " ms" : s.toFixed(2) + " s";
 }
 const time = (tenths) => seconds(tenths * 1e-7);
-/* A moment, with as many digits as tell it from one that is so much later. */
-function moment(tenths, step) {
-  const [unit, size] = step >= 1e7 ? ["s", 1e7] : step >= 1e4 ? ["ms", 1e4] : ["µs", 10];
+/* A moment on an axis that reaches so far, with as many digits as tell it from one that is a step later. */
+function moment(tenths, step, reach) {
+  const [unit, size] = step >= 1e4 && reach >= 3e6 ? ["s", 1e7] : step >= 1e2 ? ["ms", 1e4] : ["µs", 10];
   return `${(tenths / size).toFixed(Math.max(0, Math.ceil(-Math.log10(step / size) - 1e-9)))} ${unit}`;
 }
 
@@ -53,10 +54,13 @@ function show(element, columns, rows, state, last) {
     }
     const mark = (k) => (k === state.column ? (state.up ? " ↑" : " ↓") : "");
     const head = columns.map((c, k) => `<th class="${c.left ? "text" : ""}" data-k="${k}">${c.name}${mark(k)}</th>`).join("");
+    const groups = [];
+    for (const { group } of columns) groups.length && groups[groups.length - 1][0] === group ? groups[groups.length - 1][1]++ : groups.push([group, 1]);
+    const above = groups.some(([group]) => group) ? `<tr>${groups.map(([group, n]) => `<th class="group" colspan="${n}">${group || ""}</th>`).join("")}</tr>` : "";
     const cell = (c, r) => `<td class="${c.left ? "text" : c.dear && c.dear(r) ? "dear" : ""}"${c.title ? ` title="${escaped(c.title(r))}"` : ""}>${escaped(c.text(r))}</td>`;
     const line = (r, cls) => `<tr class="${cls}">${columns.map((c) => cell(c, r)).join("")}</tr>`;
-    element.innerHTML = `<table><thead><tr>${head}</tr></thead><tbody>${state.rows.map((r) => line(r, "")).join("")}${(last || []).map((r) => line(r, "total")).join("")}</tbody></table>`;
-    element.querySelectorAll("th").forEach((th) => th.addEventListener("click", () => {
+    element.innerHTML = `<table><thead>${above}<tr>${head}</tr></thead><tbody>${state.rows.map((r) => line(r, "")).join("")}${(last || []).map((r) => line(r, r.part ? "part" : "total")).join("")}</tbody></table>`;
+    element.querySelectorAll("th[data-k]").forEach((th) => th.addEventListener("click", () => {
       const k = Number(th.dataset.k);
       state.up = state.column === k ? !state.up : false;
       state.column = k;
@@ -84,7 +88,8 @@ const label = (site) => `${lineOf(site)} ${data.sites[site].name}`;
   const totals = data.total.phases.map((ranks) => Math.max(...ranks));
   const parts = totals.map((t, k) => [t, PHASES[k]]).filter(([t]) => t > 0).map(([t, name]) => `${name} ${seconds(t)}`);
   const saved = sum(data.tape.map((t) => (t.saved || 0) + (t.kept || 0)));
-  $("summary").textContent = `${data.ranks} rank${data.ranks > 1 ? "s" : ""} on ${new Set(data.hosts).size} host(s); longest: ${parts.join(", ")}; ` +
+  const hosts = new Set(data.hosts).size;
+  $("summary").textContent = `${data.ranks} rank${data.ranks > 1 ? "s" : ""} on ${hosts} host${hosts > 1 ? "s" : ""}; slowest rank: ${parts.join(", ")}; ` +
     (data.matrix.length ? `${sum(data.matrix.map((e) => e[3]))} messages of ${bytes(sum(data.matrix.map((e) => e[4])))}` : "no tape has recorded messages") + (saved ? `; the tape saved ${bytes(saved)}` : "");
   $("notes").innerHTML = data.notes.map((n) => `<li>${escaped(n)}</li>`).join("");
 }

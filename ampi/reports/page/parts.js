@@ -13,7 +13,7 @@ function edges(entries, line) {
   return [...found.values()];
 }
 function graph(element, list, colour, what) {
-  const n = data.ranks, size = n > 4 ? 460 : 240, middle = size / 2, radius = middle - 34, dot = n > 24 ? 5 : 13;
+  const n = data.ranks, size = n > 16 ? 460 : 300, middle = size / 2, radius = middle - 34, dot = n > 24 ? 5 : 13;
   const place = (k) => [middle + radius * Math.sin((2 * Math.PI * k) / n), middle - radius * Math.cos((2 * Math.PI * k) / n)];
   const most = Math.max(...list.map((e) => e[what]), 1), parts = [];
   const opacity = Math.max(0.15, Math.min(0.85, 60 / list.length)), heads = list.length <= 250;
@@ -34,25 +34,25 @@ function graph(element, list, colour, what) {
   for (let k = 0; k < n; k++) {
     const [x, y] = place(k), far = dot > 6 ? 0 : 14;
     const tx = x + far * Math.sin((2 * Math.PI * k) / n), ty = y - far * Math.cos((2 * Math.PI * k) / n) + 4;
-    parts.push(`<circle cx="${x}" cy="${y}" r="${dot}" fill="#fff" stroke="#66727f"/>`);
+    parts.push(`<circle cx="${x}" cy="${y}" r="${dot}" fill="var(--paper)" stroke="var(--edge)"/>`);
     if (far === 0 || k % Math.ceil(n / 32) === 0) parts.push(`<text x="${tx}" y="${ty}" text-anchor="middle">${k}</text>`);
   }
   const none = list.length ? "" : `<text x="${middle}" y="${middle}" text-anchor="middle">none</text>`;
-  element.innerHTML = `<svg viewBox="0 0 ${size} ${size}" style="max-width:${1.2 * size}px"><defs><marker id="to-${element.id}" markerUnits="userSpaceOnUse" viewBox="0 0 6 6" refX="4" refY="3" markerWidth="9" markerHeight="9" orient="auto"><path d="M0,0L6,3L0,6z" fill="${colour}"/></marker></defs>${parts.join("")}${none}</svg>`;
+  element.innerHTML = `<svg viewBox="0 0 ${size} ${size}" style="max-width:${n > 16 ? 720 : 420}px"><defs><marker id="to-${element.id}" markerUnits="userSpaceOnUse" viewBox="0 0 6 6" refX="4" refY="3" markerWidth="9" markerHeight="9" orient="auto"><path d="M0,0L6,3L0,6z" fill="${colour}"/></marker></defs>${parts.join("")}${none}</svg>`;
 }
 function matrix(element, list, colour, what) {
-  const n = data.ranks, cell = Math.max(7, Math.min(44, Math.floor(420 / n))), left = 30, size = left + n * cell + 4;
-  const most = Math.max(...list.map((e) => e[what]), 1), parts = [`<rect x="${left}" y="${left}" width="${n * cell}" height="${n * cell}" fill="#f6f8fa"/>`];
+  const n = data.ranks, cell = Math.max(7, Math.min(64, Math.floor(270 / n))), left = 30, size = left + n * cell + 4;
+  const most = Math.max(...list.map((e) => e[what]), 1), parts = [`<rect x="${left}" y="${left}" width="${n * cell}" height="${n * cell}" fill="var(--panel)"/>`];
   for (const entry of list) {
     const [source, dest, count, total] = entry, share = entry[what] / most;
     parts.push(`<rect x="${left + dest * cell}" y="${left + source * cell}" width="${cell - 1}" height="${cell - 1}" fill="${colour}" fill-opacity="${(0.15 + 0.85 * share).toFixed(3)}" data-said="${source} → ${dest}: ${count} messages, ${bytes(total)}"/>`);
-    if (cell >= 40) parts.push(`<text pointer-events="none" style="font-size:10px;fill:${share > 0.5 ? "#fff" : "#1d2733"}" x="${left + (dest + 0.5) * cell}" y="${left + (source + 0.5) * cell + 4}" text-anchor="middle">${what === 3 ? bytes(total).replace("iB", "").replace(" ", "") : count}</text>`);
+    if (cell >= 32) parts.push(`<text pointer-events="none" style="font-size:10px;fill:${share > 0.5 ? "#fff" : "var(--ink)"}" x="${left + (dest + 0.5) * cell}" y="${left + (source + 0.5) * cell + 4}" text-anchor="middle">${what === 3 ? bytes(total).replace("iB", "").replace(" ", "") : count}</text>`);
   }
-  const every = Math.ceil(16 / cell);
+  const every = Math.ceil(24 / cell);
   for (let k = 0; k < n; k += every) {
     parts.push(`<text x="${left + (k + 0.5) * cell}" y="${left - 6}" text-anchor="middle">${k}</text><text x="${left - 6}" y="${left + (k + 0.5) * cell + 4}" text-anchor="end">${k}</text>`);
   }
-  element.innerHTML = `<svg viewBox="0 0 ${size} ${size}" style="max-width:${size}px">${parts.join("")}</svg>`;
+  element.innerHTML = `<svg viewBox="0 0 ${size} ${size}" style="max-width:${n > 16 ? 720 : 420}px">${parts.join("")}</svg>`;
 }
 const MOST_ROWS = 300;
 function partners() {
@@ -61,7 +61,7 @@ function partners() {
     for (const [source, dest, site, count, size] of entries) {
       const from = back ? dest : source, to = back ? source : dest;
       if ((chosen !== "" && from !== Number(chosen)) || (line && lineOf(site) !== line)) continue;
-      const key = site + "/" + to, entry = found.get(key) || { site, partner: to, numbers: [0, 0, 0, 0] };
+      const key = `${site}/${from}/${to}`, entry = found.get(key) || { site, from, partner: to, numbers: [0, 0, 0, 0] };
       entry.numbers[back ? 2 : 0] += count;
       entry.numbers[back ? 3 : 1] += size;
       found.set(key, entry);
@@ -73,9 +73,9 @@ function partners() {
   const number = (k) => ({ text: (r) => (k % 2 ? bytes(r.numbers[k]) : r.numbers[k]), value: (r) => r.numbers[k] });
   show($("partners"), [
     { name: "line", left: true, text: (r) => label(r.site), value: (r) => label(r.site), title: (r) => data.sites[r.site].path },
-    { name: "to rank", text: (r) => r.partner, value: (r) => r.partner },
+    { name: "from", text: (r) => r.from, value: (r) => r.from }, { name: "to", text: (r) => r.partner, value: (r) => r.partner },
     { name: "messages", ...number(0) }, { name: "bytes", ...number(1) },
-    { name: "adjoints from there", ...number(2) }, { name: "their bytes", ...number(3) },
+    { name: "adjoints back", ...number(2) }, { name: "bytes back", ...number(3) },
   ], rows, {});
   if (all.length > rows.length) $("partners").insertAdjacentHTML("beforeend", `<p class="hint">${all.length - rows.length} more, of fewer bytes: choose a rank or a line</p>`);
 }
@@ -95,15 +95,17 @@ function messages() {
   for (const id of ["message-line", "message-what"]) $(id).addEventListener("change", messages);
   $("partner-rank").addEventListener("change", partners);
   for (const id of ["graph", "graph-back", "matrix", "matrix-back"]) hover($(id), (event) => event.target.dataset.said || "");
+  if (data.ranks > 16) $("pictures").className = "pair many";
+  $("adjoints").textContent = data.adjoints;
   messages();
   show($("collectives"), [
     { name: "line", left: true, text: (r) => label(r[1]), value: (r) => label(r[1]), title: (r) => data.sites[r[1]].path },
     { name: "communicator", left: true, text: (r) => data.comms[r[0]], value: (r) => r[0] },
-    { name: "calls of all ranks", text: (r) => r[2], value: (r) => r[2] },
-    { name: "bytes contributed", text: (r) => bytes(r[3]), value: (r) => r[3] },
-    { name: "calls whose adjoint travelled", text: (r) => r[4], value: (r) => r[4] },
+    { name: "calls (all ranks)", text: (r) => r[2], value: (r) => r[2] },
+    { name: "bytes sent", text: (r) => bytes(r[3]), value: (r) => r[3] },
+    { name: "calls with an adjoint", text: (r) => r[4], value: (r) => r[4] },
   ], data.collectives, {});
-  if (!data.collectives.length) $("collectives").innerHTML = '<p class="hint">none of buffers that a tape has logged; those without a tape are among the lines below, those of objects among the messages</p>';
+  if (!data.collectives.length) $("collectives").innerHTML = '<p class="hint">No tape has recorded a collective on buffers. Collectives outside of tapes are among the source lines below, and those of Python objects among the messages.</p>';
 }
 
 /* --------------------------------------------------------------------------------------------------- memory */
@@ -112,7 +114,7 @@ const AREAS = ["#4e79a7", "#59a14f", "#b07aa1", "#edc948", "#76b7b2", "#ff9da7",
 function memory() {
   const rank = Number($("memory-rank").value), here = data.memory[rank];
   if (!here.curve.length && !here.shadows.length && !here.held.length) {
-    $("memory-curve").innerHTML = '<p class="hint">none: no tape has kept anything on this rank</p>';
+    $("memory-curve").innerHTML = '<p class="hint">No tape has kept anything on this rank.</p>';
     $("memory-legend").innerHTML = $("memory-lines").innerHTML = "";
     return;
   }
@@ -132,9 +134,9 @@ function memory() {
   const from = Math.min(...moments), length = (Math.max(...moments) - from) * 1.05 || 1;
   const x = (t) => left + ((t - from) / length) * (width - left - 10), y = (s) => height - bottom - (s / most) * (height - bottom - top);
   const parts = [];
-  for (const s of ticks(0, most / unit, 4).map((k) => k * unit)) parts.push(`<line x1="${left}" x2="${width - 10}" y1="${y(s)}" y2="${y(s)}" stroke="#0001"/><text x="${left - 6}" y="${y(s) + 4}" text-anchor="end">${bytes(s)}</text>`);
+  for (const s of ticks(0, most / unit, 4).map((k) => k * unit)) parts.push(`<line x1="${left}" x2="${width - 10}" y1="${y(s)}" y2="${y(s)}" stroke="var(--grid)"/><text x="${left - 6}" y="${y(s) + 4}" text-anchor="end">${bytes(s)}</text>`);
   const places = ticks(from, from + length, 8), apart = places.length > 1 ? places[1] - places[0] : length;
-  for (const t of places) parts.push(`<text x="${x(t)}" y="${height - 8}"${x(t) > width - 60 ? ' text-anchor="end"' : ""}>${moment(t, apart)}</text>`);
+  for (const t of places) parts.push(`<text x="${x(t)}" y="${height - 8}"${x(t) > width - 60 ? ' text-anchor="end"' : ""}>${moment(t, apart, from + length)}</text>`);
   if (layers.length) layers.push([from + length, layers[layers.length - 1][1]]);
   const areas = (layers, style) => { for (let k = 0; k <= shown.length; k++) {
     if (!layers.some(([, row]) => row[k])) continue;
@@ -151,19 +153,19 @@ function memory() {
   const stepped = (curve) => curve.flatMap(([t, s], k) => [[t, k ? curve[k - 1][1] : 0], [t, s]]).map(([t, s]) => `${x(t).toFixed(1)},${y(s).toFixed(1)}`).join(" ");
   if (swept.length) parts.push(`<polyline points="${stepped(swept)}" fill="none" stroke="#b3261e" stroke-width="1.5"/>`);
   const held = here.held.concat(here.held.slice(-1).map(([, s]) => [from + length, s]));
-  if (held.length) parts.push(`<polyline id="held" points="${stepped(held)}" fill="none" stroke="#1d2733" stroke-width="1.2" stroke-dasharray="4 2"/>`);
+  if (held.length) parts.push(`<polyline id="held" points="${stepped(held)}" fill="none" stroke="var(--ink)" stroke-width="1.2" stroke-dasharray="4 2"/>`);
   const stored = here.checkpoints.filter(([, s]) => s > 0), freed = here.checkpoints.length - stored.length;
-  for (const [t, s] of stored) parts.push(`<path d="M${x(t) - 4},${y(0)}h8l-4,-8z" fill="#1d2733" data-said="checkpoint of ${bytes(s)} at ${time(t)}"/>`);
+  for (const [t, s] of stored) parts.push(`<path d="M${x(t) - 4},${y(0)}h8l-4,-8z" fill="var(--ink)" data-said="checkpoint of ${bytes(s)} at ${time(t)}"/>`);
   $("memory-curve").innerHTML = `<svg viewBox="0 0 ${width} ${height}">${parts.join("")}</svg>`;
   $("memory-legend").innerHTML = shown.map((s, k) => `<i style="background:${AREAS[k]}"></i>${escaped(label(s))}`).join("") +
     (sized.length > shown.length ? `<i style="background:${AREAS[shown.length]}"></i>${sized.length - shown.length} others` : "") +
-    `<i style="background:#b3261e"></i>shadows of sweeps, by the line whose adjoint made them` + (stored.length ? ` &nbsp; ▲ ${stored.length} checkpoints, ${bytes(sum(stored.map(([, s]) => s)))} written; ${freed} freed; <i style="background:#1d2733;height:2px;vertical-align:3px"></i>those that are held` : "");
+    `<i style="background:#b3261e"></i>adjoints (shadows) during sweeps, by line` + (stored.length ? ` &nbsp; ▲ ${stored.length} checkpoints, ${bytes(sum(stored.map(([, s]) => s)))} written; ${freed} freed; <i style="background:var(--ink);height:2px;vertical-align:3px"></i>checkpoints in memory` : "");
   const total = { site: null, saved: here.most[0], kept: here.most[1], shadows: Math.max(0, ...swept.map(([, s]) => s)) };
   const size = (name, f) => ({ name, text: (r) => bytes(f(r)), value: f });
   show($("memory-lines"), [
-    { name: "line (at most at a time)", left: true, text: (r) => (r.site === null ? "in all" : label(r.site)), value: (r) => label(r.site) },
-    size("undo log", (r) => r.saved), size("kernels' values", (r) => r.kept), size("together", (r) => r.saved + r.kept),
-    size("shadows", (r) => r.shadows),
+    { name: "line (peak)", left: true, text: (r) => (r.site === null ? "all lines" : label(r.site)), value: (r) => label(r.site) },
+    size("overwritten values", (r) => r.saved), size("values saved by kernels", (r) => r.kept), size("tape", (r) => r.saved + r.kept),
+    size("adjoints (shadows)", (r) => r.shadows),
   ], sized, {}, [total]);
 }
 rankChoice($("memory-rank"), false);
@@ -177,24 +179,28 @@ const sorting = {};
 function lines() {
   const chosen = $("lines-rank").value, of = (list) => (chosen === "" ? sum(list) : list[Number(chosen)]);
   const spent = (r) => r.seconds.map(of), grand = data.total.phases.map(of);
-  const dear = (r) => { const [, recording, sweep] = spent(r); return recording + sweep > 0.15 * (grand[1] + grand[2]); };
+  const dear = (r) => { if (r.part) return false; const [, recording, sweep] = spent(r); return recording + sweep > 0.15 * (grand[1] + grand[2]); };
   /* Of a call that is recorded, with its part of the sweep, and of one of the primal. */
-  const quotient = (r) => { if (!r.calls) return -1; const [p, a, b] = spent(r), [n, m] = r.calls.map(of); return p && n && m ? (a + b) / m / (p / n) : -1; };
-  const seconds_ = (name, k) => ({ name, text: (r) => seconds(spent(r)[k]), value: (r) => spent(r)[k], dear: k ? dear : null });
-  const count = (name, k) => ({ name, text: (r) => (r.calls ? of(r.calls[k]) : ""), value: (r) => of(r.calls[k]) });
+  const quotient = (r) => { if (!r.calls) return -1; const [p, a, b] = spent(r).map((t, k) => t - of(r.waits[k])), [n, m] = r.calls.map(of); return p && n && m ? (a + b) / m / (p / n) : -1; };
+  const seconds_ = (name, k) => ({ name, group: "time", text: (r) => seconds(spent(r)[k]), value: (r) => spent(r)[k], dear: k ? dear : null });
+  const waited = (r) => sum(r.waits.map(of));
+  const count = (name, k) => ({ name, group: "calls", text: (r) => (r.calls ? of(r.calls[k]) : ""), value: (r) => of(r.calls[k]) });
   const sized = (name, key) => ({ name, text: (r) => (r[key] && (key !== "bytes" || r.counted) ? bytes(of(r[key])) : ""), value: (r) => of(r[key]) });
   const columns = [
     { name: "line", left: true, text: (r) => r.line, value: (r) => r.line, title: (r) => r.path },
     { name: "what", left: true, text: (r) => r.names.join(", "), value: (r) => r.names.join(), title: (r) => r.names.join("\n") },
-    count("calls: primal", 0), count("recording", 1), count("sweep", 2),
-    sized("message bytes", "bytes"), sized("tape", "tape"),
-    seconds_("time: primal", 0), seconds_("recording", 1), seconds_("sweep", 2),
-    { name: "of it waiting", text: (r) => (r.waits ? seconds(of(r.waits)) : ""), value: (r) => of(r.waits) },
-    { name: "gradient / primal, per call", text: (r) => (quotient(r) < 0 ? "" : quotient(r).toFixed(2)), value: quotient },
+    count("primal", 0), count("recording", 1), count("sweep", 2),
+    { ...sized("messages", "bytes"), group: "bytes" }, { ...sized("tape", "tape"), group: "bytes" },
+    { name: "compiling", group: "once", text: (r) => (r.compiled && of(r.compiled) ? seconds(of(r.compiled)) : ""), value: (r) => of(r.compiled) },
+    seconds_("primal", 0), seconds_("recording", 1), seconds_("sweep", 2),
+    { name: "waiting", group: "time", text: (r) => (r.waits && waited(r) ? seconds(waited(r)) : ""), value: waited },
+    { name: "gradient ÷ primal", group: "per call", text: (r) => (quotient(r) < 0 ? "" : quotient(r).toFixed(2)), value: quotient },
   ];
-  const rest = { line: "elsewhere", names: ["plain Python and NumPy"], path: "", seconds: data.total.elsewhere };
-  const all = { line: "in all", names: [], path: "", seconds: data.total.phases };
-  show($("lines-table"), columns, data.table, sorting, [rest, all]);
+  const apart = data.total.compiled.map((t, k) => Math.max(0, t - sum(data.table.map((r) => r.compiled[k]))));
+  const rest = Object.entries(data.total.parts).filter(([, parts]) => sum(parts.map(of))).map(([name, parts]) => ({ line: "elsewhere", names: [name], path: "", seconds: parts, part: true }));
+  if (of(apart) > 5e-5) rest.unshift({ line: "elsewhere", names: ["compiling"], path: "", seconds: data.total.phases.map((t) => t.map(() => 0)), compiled: apart, part: true });
+  const all = { line: "total", names: ["compiling included"], path: "", seconds: data.total.phases, compiled: data.total.compiled };
+  show($("lines-table"), columns, data.table, sorting, [...rest, all]);
 }
 rankChoice($("lines-rank"), true);
 $("lines-rank").addEventListener("change", lines);
@@ -209,13 +215,13 @@ function curve(points) {
   const ends = (v) => [Math.floor(Math.min(...v)), Math.max(Math.ceil(Math.max(...v)), Math.floor(Math.min(...v)) + 1)];
   const [h0, h1] = ends(hs), [e0, e1] = ends(es), x = (v) => 52 + ((v - h0) / (h1 - h0)) * 350, y = (v) => 200 - ((v - e0) / (e1 - e0)) * 180;
   const parts = [];
-  for (let k = h0; k <= h1; k++) parts.push(`<text x="${x(k)}" y="216" text-anchor="middle">1e${k}</text><line x1="${x(k)}" x2="${x(k)}" y1="20" y2="200" stroke="#0001"/>`);
-  for (let k = e0; k <= e1; k += Math.ceil((e1 - e0) / 8)) parts.push(`<text x="46" y="${y(k) + 4}" text-anchor="end">1e${k}</text><line x1="52" x2="402" y1="${y(k)}" y2="${y(k)}" stroke="#0001"/>`);
+  for (let k = h0; k <= h1; k++) parts.push(`<text x="${x(k)}" y="216" text-anchor="middle">1e${k}</text><line x1="${x(k)}" x2="${x(k)}" y1="20" y2="200" stroke="var(--grid)"/>`);
+  for (let k = e0; k <= e1; k += Math.ceil((e1 - e0) / 8)) parts.push(`<text x="46" y="${y(k) + 4}" text-anchor="end">1e${k}</text><line x1="52" x2="402" y1="${y(k)}" y2="${y(k)}" stroke="var(--grid)"/>`);
   parts.push(`<polyline fill="none" stroke="${FORWARD}" stroke-width="1.5" points="${kept.map((_, k) => `${x(hs[k])},${y(es[k])}`).join(" ")}"/>`);
   kept.forEach((_, k) => parts.push(`<circle cx="${x(hs[k])}" cy="${y(es[k])}" r="3" fill="${FORWARD}"/>`));
-  return `<svg viewBox="0 0 420 240">${parts.join("")}<text x="227" y="234" text-anchor="middle">step of the differences</text><text x="56" y="14">error</text></svg>`;
+  return `<svg viewBox="0 0 420 240">${parts.join("")}<text x="227" y="234" text-anchor="middle">step of the finite differences</text><text x="56" y="14">difference from the gradient</text></svg>`;
 }
 $("checks").innerHTML = (data.check || []).map((c) =>
   `<div class="check"><div><p class="${c.passed ? "passed" : "failed"}">${c.passed ? "passed" : "FAILED"}</p><pre>${escaped(c.text)}</pre>` +
   (c.worst ? `<p>Worst entry: ${escaped(c.worst)}</p>` : "") + `</div><div>${curve(c.curve || [])}</div></div>`).join("") ||
-  "<p>Nothing was compared: <code>--check</code> of ampi.run does so, or give <code>ampi.report(…, check=)</code> the result of <code>ampi.testing.dot_test</code> or <code>taylor_test</code>.</p>";
+  '<p class="hint">The gradient was not checked. <code>ampi run --check</code> compares it with finite differences; in a program, pass the result of <code>ampi.testing.dot_test</code> or <code>taylor_test</code> as <code>check=</code> to <code>ampi.report</code>.</p>';

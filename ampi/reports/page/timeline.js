@@ -1,6 +1,7 @@
-const LANE = Math.max(9, Math.min(34, Math.floor(640 / data.ranks)));
+const LANE = Math.max(14, Math.min(46, Math.floor(720 / data.ranks)));
 const LEFT = 52, TOP = 22;
-const view = { low: 0, high: data.end, name: "", comm: "", line: "" };
+const view = { low: 0, high: data.end, name: "", comm: "", line: "", phase: "" };
+const bundles = []; /* of each rank: the parts of kinds in the time of a few pixels, by their number */
 const filtered = { events: 0, arrows: 0 };
 
 {
@@ -10,6 +11,7 @@ const filtered = { events: 0, arrows: 0 };
   const sites = [...used].map((s) => data.sites[s]);
   const distinct = (list) => [...new Set(list)].sort();
   const names = distinct(sites.map((s) => s.name)), lines = distinct(sites.map((s) => s.line).filter(Boolean));
+  options($("by-phase"), ["", ...PHASES.keys()], ["all", ...PHASES]);
   options($("by-name"), ["", ...names], ["all", ...names]);
   options($("by-comm"), ["", ...data.comms.keys()], ["all", ...data.comms]);
   options($("by-line"), ["", ...lines], ["all", ...lines]);
@@ -28,7 +30,7 @@ function lanes() {
   const width = Math.max($("lanes").clientWidth, 600), inner = width - LEFT - 8, height = TOP + LANE * data.ranks + 6;
   const x = (t) => LEFT + ((t - view.low) / (view.high - view.low || 1)) * inner;
   const pass = passing(), parts = [], strip = LANE > 14 ? 4 : 2;
-  const grain = data.ranks > 16 ? 2 : 1;
+  const grain = data.ranks > 16 ? 3 : 2;
   filtered.events = 0;
   for (let rank = 0; rank < data.ranks; rank++) {
     const y = TOP + rank * LANE;
@@ -37,63 +39,84 @@ function lanes() {
       const a = Math.max(x(t), LEFT), b = Math.min(x(all[k + 1][0]), width - 8);
       if (b > a) parts.push(`<rect x="${a.toFixed(1)}" y="${y + LANE - strip}" width="${(b - a).toFixed(1)}" height="${strip}" fill="${BANDS[phase]}"/>`);
     });
-    bars(data.events[rank], pass, x, y, inner, grain, parts);
+    bars(rank, pass, x, y, inner, grain, parts);
     if (LANE > 11 || rank % 4 === 0) parts.push(`<text x="6" y="${y + LANE / 2 + 4}">rank ${rank}</text>`);
   }
   const places = ticks(view.low, view.high, inner / 110), apart = places.length > 1 ? places[1] - places[0] : view.high;
   for (const t of places) {
-    parts.push(`<line x1="${x(t)}" x2="${x(t)}" y1="${TOP - 4}" y2="${height}" stroke="#00000014"/><text y="13" ${x(t) < width - 50 ? `x="${x(t) + 3}"` : `x="${x(t) - 3}" text-anchor="end"`}>${moment(t, apart)}</text>`);
+    parts.push(`<line x1="${x(t)}" x2="${x(t)}" y1="${TOP - 4}" y2="${height}" stroke="var(--grid)"/><text y="13" ${x(t) < width - 50 ? `x="${x(t) + 3}"` : `x="${x(t) - 3}" text-anchor="end"`}>${moment(t, apart, view.high)}</text>`);
   }
   arrows(pass, x, width, parts);
   $("lanes").innerHTML = `<svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}"><defs>` +
-    `<marker id="head" viewBox="0 0 6 6" refX="5" refY="3" markerWidth="5" markerHeight="5" orient="auto"><path d="M0,0L6,3L0,6z" fill="context-stroke"/></marker></defs>` +
+    `<marker id="head" viewBox="0 0 6 6" refX="5" refY="3" markerUnits="userSpaceOnUse" markerWidth="8" markerHeight="8" orient="auto"><path d="M0,0L6,3L0,6z" fill="context-stroke"/></marker></defs>` +
     parts.join("") + "</svg>";
   $("counted").textContent = `${filtered.events} events, ${filtered.arrows} messages in view`;
   $("lanes").dataset.events = filtered.events;
   $("lanes").dataset.arrows = filtered.arrows;
 }
 
-/* One lane; what is narrower than a point is drawn together, as what took most of its time. */
-function bars(lane, pass, x, y, inner, grain, parts) {
-  const bins = new Map(), gap = LANE > 14 ? 2 : 1, strip = LANE > 14 ? 4 : 2;
-  const rect = (a, w, kind, k) => parts.push(`<rect x="${a.toFixed(2)}" y="${y + gap}" width="${w.toFixed(2)}" height="${LANE - 2 * gap - strip}" fill="${COLOURS[kind]}"${k === undefined ? "" : ` data-e="${k}"`}/>`);
-  const wide = [];
+/* One lane; what is narrower than a few pixels is drawn together, each kind as high as its part of their time. */
+function bars(rank, pass, x, y, inner, grain, parts) {
+  const lane = data.events[rank], bins = new Map(), gap = LANE > 14 ? 2 : 1, strip = LANE > 14 ? 4 : 2, height = LANE - 2 * gap - strip;
+  bundles[rank] = bins;
   for (let k = 0; k < lane.length; k += 6) {
-    const begin = lane[k], end = begin + lane[k + 1];
+    const begin = lane[k], end = begin + lane[k + 1], kind = lane[k + 4];
     if (end < view.low || begin > view.high || !pass[lane[k + 2]]) continue;
     if (view.comm !== "" && lane[k + 5] !== Number(view.comm)) continue;
+    if (view.phase !== "" && lane[k + 3] !== Number(view.phase)) continue;
     filtered.events++;
     const a = Math.max(x(begin), LEFT), b = Math.min(x(end), LEFT + inner);
     if (b - a >= grain) {
-      wide.push([a, b - a, lane[k + 4], k]);
-    } else {
-      const bin = Math.floor(a / grain);
-      if (!bins.has(bin)) bins.set(bin, [0, 0, 0, 0]);
-      bins.get(bin)[lane[k + 4]] += b - a + 1e-6;
+      parts.push(`<rect x="${a.toFixed(2)}" y="${y + gap}" width="${(b - a).toFixed(2)}" height="${height}" fill="${COLOURS[kind]}" data-e="${k}"/>`);
+      continue;
     }
+    const bin = Math.floor(a / grain), entry = bins.get(bin) || { times: KINDS.map(() => 0), number: 0 };
+    entry.times[kind] += b - a;
+    entry.number++;
+    bins.set(bin, entry);
   }
-  for (const [a, w, kind, k] of wide) rect(a, w, kind, k);
-  let run = null;
-  for (const bin of [...bins.keys()].sort((p, q) => p - q)) {
-    const shares = bins.get(bin), kind = shares.indexOf(Math.max(...shares));
-    if (run && run.kind === kind && run.end === bin) run.end = bin + 1;
-    else {
-      if (run) rect(run.begin * grain, (run.end - run.begin) * grain, run.kind);
-      run = { kind, begin: bin, end: bin + 1 };
-    }
+  const paths = KINDS.map(() => "");
+  for (const [bin, { times }] of bins) {
+    const whole = Math.max(sum(times), grain * 0.25); /* what is short must be seen, too */
+    let low = y + gap + height;
+    times.forEach((t, kind) => {
+      if (!t) return;
+      const high = (t / whole) * height * Math.min(1, Math.max(0.25, whole / grain));
+      paths[kind] += `M${bin * grain},${low.toFixed(1)}h${grain}v${(-high).toFixed(1)}h${-grain}z`;
+      low -= high;
+    });
   }
-  if (run) rect(run.begin * grain, (run.end - run.begin) * grain, run.kind);
+  paths.forEach((path, kind) => path && parts.push(`<path class="bundle" d="${path}" fill="${COLOURS[kind]}" data-rank="${rank}" data-grain="${grain}"/>`));
 }
 
+/* Messages; those between the same ranks that would lie on each other are one wider arrow. */
+const MOST_SEPARATE = 150, MOST_BUNDLES = 1500;
+function bundled(shown, x) {
+  if (shown.length <= MOST_SEPARATE) return shown.map(([source, dest, left, came, size, , , phase]) => ({ source, dest, phase, from: x(left), to: x(came), number: 1, size }));
+  for (let grain = 10; ; grain *= 2) {
+    const found = new Map();
+    for (const [source, dest, left, came, size, , , phase] of shown) {
+      const a = x(left), b = x(came), key = [source, dest, phase === 2, Math.floor(a / grain), Math.floor(b / grain)].join();
+      const one = found.get(key) || { source, dest, phase, from: 0, to: 0, number: 0, size: 0 };
+      one.from += a;
+      one.to += b;
+      one.number++;
+      one.size += Math.max(size, 0);
+      found.set(key, one);
+    }
+    if (found.size <= MOST_BUNDLES || grain > 200) return [...found.values()].map((one) => ({ ...one, from: one.from / one.number, to: one.to / one.number }));
+  }
+}
 function arrows(pass, x, width, parts) {
   const middle = (rank) => TOP + rank * LANE + LANE / 2;
   const shown = data.arrows.filter(([, , left, came, , site, comm, phase]) =>
     came >= view.low && left <= view.high && pass[site] && (view.comm === "" || comm === Number(view.comm)) &&
-    $(phase === 2 ? "with-adjoints" : "with-arrows").checked);
+    (view.phase === "" || phase === Number(view.phase)) && $(phase === 2 ? "with-adjoints" : "with-arrows").checked);
   filtered.arrows = shown.length;
-  const opacity = Math.max(0.12, Math.min(0.9, 220 / shown.length)), heads = shown.length <= 400;
-  for (const [source, dest, left, came, , , , phase] of shown) {
-    parts.push(`<line class="arrow" x1="${x(left).toFixed(1)}" y1="${middle(source)}" x2="${x(came).toFixed(1)}" y2="${middle(dest)}" stroke="${phase === 2 ? BACKWARD : FORWARD}" stroke-opacity="${opacity.toFixed(2)}"${heads ? ' marker-end="url(#head)"' : ""}/>`);
+  const drawn = bundled(shown, x), opacity = Math.max(0.25, Math.min(0.9, 300 / drawn.length)), heads = drawn.length <= 600;
+  for (const { source, dest, phase, from, to, number, size } of drawn) {
+    const said = `${phase === 2 ? "adjoint" : "message"}${number > 1 ? `s: ${number}` : ""}, ${bytes(Math.max(size, 0))}\nfrom rank ${source} to rank ${dest}`;
+    parts.push(`<line class="arrow" x1="${from.toFixed(1)}" y1="${middle(source)}" x2="${to.toFixed(1)}" y2="${middle(dest)}" stroke="${phase === 2 ? BACKWARD : FORWARD}" stroke-width="${Math.min(5, 1 + 0.6 * Math.log2(number)).toFixed(1)}" stroke-opacity="${opacity.toFixed(2)}" data-said="${said}"${heads ? ' marker-end="url(#head)"' : ""}/>`);
   }
 }
 
@@ -128,12 +151,20 @@ function toPhase(phase) {
   addEventListener("mouseup", () => (held = null));
   addEventListener("mousemove", (event) => { if (held !== null) { const by = held - at(event); move(view.low + by, view.high + by); } });
   hover(box, (event) => {
-    const found = event.target.dataset ? event.target.dataset.e : undefined;
-    if (found === undefined || held !== null) return "";
+    const { e: found, said, rank: lane_, grain } = event.target.dataset || {};
+    if (held !== null) return "";
+    if (said) return said;
+    if (lane_ !== undefined) {
+      const bin = bundles[lane_].get(Math.floor((event.clientX - box.getBoundingClientRect().left - 1) / grain));
+      if (!bin) return "";
+      const whole = sum(bin.times), parts = bin.times.map((t, k) => [t / whole, KINDS[k]]).filter(([t]) => t > 0.005).map(([t, kind]) => `${kind} ${(100 * t).toFixed(0)} %`);
+      return `rank ${lane_}: ${bin.number} short operations\n${parts.join(", ")}`;
+    }
+    if (found === undefined) return "";
     const rank = Math.floor((event.clientY - box.getBoundingClientRect().top - TOP) / LANE), lane = data.events[rank] || [], k = Number(found);
     if (!lane.length) return "";
-    const site = data.sites[lane[k + 2]], waits = lane[k + 4] === 3;
-    return `${site.name}${waits ? " (waits)" : ""}\n${site.path || "no line of the program"}\nrank ${rank}, ${PHASES[lane[k + 3]]}, ${time(lane[k + 1])} from ${time(lane[k])}`;
+    const site = data.sites[lane[k + 2]], waits = lane[k + 4] === WAITING;
+    return `${lane[k + 4] === 4 ? "compiling for " : ""}${site.name}${waits ? " (waits)" : ""}\n${site.path || "no line of the program"}\nrank ${rank}, ${PHASES[lane[k + 3]]}, ${time(lane[k + 1])} from ${time(lane[k])}`;
   });
   for (const [id, key] of [["by-name", "name"], ["by-comm", "comm"], ["by-line", "line"]]) {
     $(id).addEventListener("change", (event) => { view[key] = event.target.value; lanes(); });
@@ -143,7 +174,12 @@ function toPhase(phase) {
   $("zoom-in").addEventListener("click", () => zoom(0.5));
   $("zoom-out").addEventListener("click", () => zoom(2));
   $("zoom-all").addEventListener("click", () => move(0, data.end));
-  PHASES.forEach((name, k) => $(`zoom-${name}`).addEventListener("click", () => toPhase(k)));
+  $("by-phase").addEventListener("change", (event) => {
+    view.phase = event.target.value;
+    if (view.phase === "") move(0, data.end);
+    else toPhase(Number(view.phase));
+    lanes();
+  });
   addEventListener("resize", lanes);
   lanes();
 }
