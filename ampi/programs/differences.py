@@ -331,8 +331,8 @@ def worst_entry(problem: Differentiation, found: Gradients, seed: int = 0, most:
             where = "all ranks" if rank is None else f"rank {rank}"
             worst = error
             said = (
-                f"{x.text}[{', '.join(map(str, index))}] on {where}: gradient × magnitude of the entry is "
-                f"{exact:+.6e}, the central difference {quotient:+.6e}, relative difference {error:.1e}"
+                f"{x.text}[{', '.join(map(str, index))}] on {where}: for a relative change of this entry the gradient "
+                f"gives {exact:+.6e}, and the central difference {quotient:+.6e}: relative difference {error:.1e}"
             )
     return said
 
