@@ -55,46 +55,44 @@ def timeloop(
     Parameters
     ----------
     step : callable
-        ``step(state)`` updates the state in place and returns None, or returns the next state, of the same structure.
-        It may communicate.  What it reads besides the state must stay as it is during the loop; arrays of `ampi.numpy`
-        that it writes to besides are taken for a part of the state.
+        ``step(state)`` updates the state in place and returns None, or returns the next state, in the same structure.
+        It may communicate.  Everything else that it reads must not change during the loop; arrays of `ampi.numpy` that
+        it writes count as part of the state.
     state
-        An array, number, tuple, list, dictionary, dataclass, or an object whose attributes hold such.  Random
-        generators in it are put back with it.
+        An array, number, tuple, list, dictionary, dataclass, or an object with such attributes.  Random generators in
+        it are restored with it.
     steps : int, optional
-        How often; the same on all these ranks.  With ``until``: how often at most.
+        Number of steps, the same on all these ranks.  With ``until``: the maximum.
     until : callable, optional
-        ``until(state)`` is asked before each step whether to stop; on all these ranks alike.
+        ``until(state)`` is called before each step and says whether to stop; the same on all these ranks.
     checkpoints : int, optional
-        How many states, or recorded steps, may be kept at a time, on all these ranks alike.  By default √(2 steps), for
-        which every step is run about three times at most; 30 with ``until``; on a tape with a budget, of which states
-        are a part, as many as that has room for.
+        Maximum number of states or recorded steps that are kept at a time, the same on all these ranks.  By default
+        √(2 steps), for which each step runs about three times at most; 30 with ``until``; on a tape with a budget, as
+        many as fit in it.
     memory : int or str, optional
-        In the place of ``checkpoints``: bytes for each rank, such as ``"8GiB"``, for all that the loop and its sweep
-        keep beside the program's own arrays (and beside a budget of the tape).  The first step is run once more, to see
-        what it takes: old values, arrays that it makes (of which `tracemalloc` is asked), its records; the rank with
+        Instead of ``checkpoints``: bytes for each rank, such as ``"8GiB"``, for everything that the loop and its sweep
+        keep besides the program's own arrays (and besides a budget of the tape).  The first step runs one more time to
+        measure its needs: old values, arrays that it creates (measured by `tracemalloc`), its records.  The rank with
         the least room decides.
     schedule : str or callable, optional
-        Another schedule of the package ``checkpoint_schedules`` than ``MixedCheckpointSchedule``: ``"Revolve"``,
+        A schedule of the package ``checkpoint_schedules`` instead of ``MixedCheckpointSchedule``: ``"Revolve"``,
         ``"MixedCheckpoint"`` or ``"Multistage"``; with ``storage`` ``"HRevolve"``, ``"DiskRevolve"``, ``"Multistage"``
-        or ``"TwoLevel"``, whose states are in the folder as far as the schedule says so.  Or ``schedule(steps,
-        checkpoints)`` gives one.  Recorded steps are kept in memory.
+        or ``"TwoLevel"``, which place states in the folder.  Or a function ``schedule(steps, checkpoints)`` that
+        returns one.  Recorded steps are kept in memory.
     storage : str, path or Storage, optional
-        A folder for states: one goes there every K (K + 1) / 2 steps, where K is ``checkpoints``, which are in memory
-        and of which only those between two of them are needed (`ampi.checkpoint.schedules.TwoLevel`).  Each rank has
-        files of its own, which stay when the loop has been swept; `ampi.Storage` is a folder with files for each node,
-        or compressed ones.
+        A folder for states: one is stored every K (K + 1) / 2 steps, where K is ``checkpoints``; the K states in memory
+        serve the steps between two of them (`ampi.checkpoint.schedules.TwoLevel`).  Each rank has its own files, which
+        remain after the sweep.  `ampi.Storage` is a folder with one file for each node, or with compressed files.
     resume : bool, optional
-        Go on from what is in the folder: a program that was killed, on one rank or all, is started again by the same
-        command, runs up to the loop, and loses at most the steps between two states.  The gradient is bitwise
-        identical.
+        Continue from the folder: a program that was killed, on one rank or all, is started again by the same command,
+        runs up to the loop, and loses at most the steps between two states.  The gradient is bitwise identical.
     progress : bool or callable, optional
-        True: a bar on standard error of rank 0 for the steps, and one for the sweep, with the time that remains, and at
-        the end a line with the steps executed, the snapshots, and the most memory and disk that they took.  By default
-        where that is a terminal, and outside of the steps of another loop; False: never.  A function is called after
-        each step, on all ranks, with the same as numbers (`ampi.checkpoint.progress.Figures`, one object for a loop).
+        True: progress bars on standard error of rank 0 for the run and for the sweep, with the remaining time, and a
+        summary at the end (steps executed, snapshots, largest memory and disk space).  False: never.  By default, if
+        standard error is a terminal and the loop is not inside a step of another one.  A function is called after each
+        step, on all ranks, with the same numbers (`ampi.checkpoint.progress.Figures`, one object for a loop).
     comm : ampi.Comm, optional
-        Of the ranks that agree on ``until``, ``memory`` and ``storage``; COMM_WORLD by default.
+        The ranks that agree on ``until``, ``memory`` and ``storage``; COMM_WORLD by default.
 
     Returns
     -------
@@ -104,13 +102,13 @@ def timeloop(
     Raises
     ------
     ActivityError
-        A step uses an array that an earlier one has computed, and that is not in the state; or it writes to the memory
-        of a window that was made before the loop.
+        A step uses an array that an earlier one has computed and that is not in the state; or it writes to the memory
+        of a window from before the loop.
     CommunicationError
         ``until`` is true on some ranks and false on others.
     TapeError
-        An argument does not fit; the folder is of another step, other numbers or sizes, another ampi or another number
-        of ranks; in a sweep: a step that is run again gives something else.
+        An argument is invalid; the folder belongs to another step, other numbers or sizes, another version of ampi or
+        another number of ranks; in a sweep: a step that runs again gives another result.
 
     Warns
     -----
@@ -120,11 +118,11 @@ def timeloop(
 
     Notes
     -----
-    Without a tape, in forward mode and inside `ampi.passive` it is the plain loop.  In a sweep, steps are run again
-    from the states that were kept, recorded one at a time, and swept, by all ranks in the same order.  What a step
-    prints, it prints each time, unless by `ampi.once`; what it writes by ``File.Write...`` is written the first time.
-    The default schedule runs the fewest steps that are possible with so many units of memory, of which each holds a
-    state or a recorded step (J. R. Maddison, Journal of Computational Science 82, 2024); with ``until`` see
+    Without a tape, in forward mode and inside `ampi.passive` it is a plain loop.  In a sweep, steps run again from the
+    saved states, and are recorded one at a time and swept, by all ranks in the same order.  A step prints each time
+    that it runs, except by `ampi.once`; ``File.Write...`` is executed the first time only.  The default schedule runs
+    the fewest steps that are possible with this number of units of memory, each of which holds a state or a recorded
+    step (J. R. Maddison, Journal of Computational Science 82, 2024); with ``until`` see
     `ampi.checkpoint.schedules.Online`.
 
     Examples

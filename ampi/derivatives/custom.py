@@ -47,18 +47,18 @@ class custom_vjp:
         f.defvjp(forward, backward)
 
     ``forward(*arguments)`` returns ``(result, residuals)``; ``backward(residuals, result_bar)`` returns a tuple with
-    the adjoint of each argument, of its structure and shapes (None for an argument without one).  Arrays come in and go
-    out as in `f` itself; ``result_bar`` has the structure of the result and holds plain arrays and numbers.  Adjoints
+    the adjoint of each argument, in its structure and shapes (None for an argument without one).  Arguments and result
+    are as in `f` itself; ``result_bar`` has the structure of the result and holds plain arrays and numbers.  Adjoints
     are those of the real inner product Re⟨x̄, ẋ⟩.
 
     `f` may be a kernel (``@ampi.custom_vjp`` above ``@ampi.kernel``).  Other kernels can then call it if `forward` and
     `backward` are kernels too; a call of `f` inside of these two is the plain function.  There, arrays of the caller
     that `forward` overwrites must be part of its result.
 
-    What `forward` computes is not recorded.  It may overwrite its arguments: an argument that is overwritten and
-    returned is a result; one that is only overwritten becomes constant.  Residuals keep the values they have when
-    `forward` returns.  Both functions may communicate: while a tape records, every call is recorded and `backward` runs
-    in every sweep, on all ranks that called, whether or not this rank's arguments carry derivatives.
+    The operations of `forward` are not recorded.  It may overwrite its arguments: an argument that is overwritten and
+    returned is a result; one that is only overwritten becomes constant.  Residuals keep the values that they have when
+    `forward` returns.  Both functions may communicate: while a tape records, each call is recorded, and `backward` runs
+    in each sweep, on all ranks that called, whether or not this rank's arguments carry derivatives.
 
     Examples
     --------
@@ -89,19 +89,18 @@ class custom_vjp:
         return numba.typeof(self.f)
 
     def defvjp(self, forward: Callable, backward: Callable) -> None:
-        """Give the forward function and the adjoint."""
+        """Define the forward function and the adjoint."""
         self.forward = forward
         self.backward = backward
 
     def defjvp(self, tangent: Callable) -> Callable:
-        """Give the tangent as well: without it, forward mode (`ampi.jvp`, `ampi.linearize`) is an error, and so are
-        `Tape.tangent` over a tape that recorded a call before it was given, and second order.
+        """Define the tangent: without it, forward mode (`ampi.jvp`, `ampi.linearize`) and second order are errors, and
+        so is `Tape.tangent` over a tape that recorded a call before the tangent was defined.
 
-        ``tangent(arguments, tangents)`` takes two tuples, the second of the same structure and shapes, with plain
-        arrays and numbers (zeros for what carries no derivative, None for what cannot carry one).  It returns the
-        result, which is that of `f`, and its tangent, of the same structure (None for zero).  It may communicate, on
-        all ranks that call.  Where `f` is a kernel, `tangent` is written as one (see `custom_jvp`): tangents of its
-        callers take it as well.
+        ``tangent(arguments, tangents)`` takes two tuples.  The second has the same structure and shapes, with plain
+        arrays and numbers (zeros for constants, None for parts that cannot carry derivatives).  It returns the result
+        of `f` and its tangent, in the same structure (None for zero).  It may communicate, on all ranks that call.  If
+        `f` is a kernel, `tangent` is written as one (see `custom_jvp`), and the tangents of its callers use it, too.
         """
         self.tangent = tangent
         return tangent

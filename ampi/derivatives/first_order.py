@@ -49,7 +49,7 @@ def adjoints_of(tape: Tape, outputs: list, x: Any, seeds: list, warn: bool = Tru
 
 
 def vjp(f: Callable, *x: Any) -> tuple[Any, Callable]:
-    """Run a function and return the way back.
+    """Run a function and return its value and its pullback.
 
     Collective over the ranks that communicate inside ``f``.
 
@@ -66,9 +66,8 @@ def vjp(f: Callable, *x: Any) -> tuple[Any, Callable]:
         What ``f`` returned, without derivatives.
     pullback : callable
         ``pullback(y_bar)`` gives a tuple with one adjoint per argument, of its structure, shapes and dtypes;
-        ``y_bar`` has the structure of ``y`` (None on a rank whose ``y`` is None; what stands for integers and the
-        like is ignored).  May be called as often as wanted,
-        by all ranks alike.
+        ``y_bar`` has the structure of ``y`` (None on a rank whose ``y`` is None; entries for integers and the like are
+        ignored).  Can be called repeatedly, on all ranks alike.
 
     Raises
     ------
@@ -108,31 +107,31 @@ def vjp(f: Callable, *x: Any) -> tuple[Any, Callable]:
 
 
 def jvp(f: Callable, primals: Any, tangents: Any, *, vectorised: bool | int = False) -> tuple[Any, Any]:
-    """Run a function and carry tangents along with its values (forward mode).
+    """Run a function and compute tangents along with its values (forward mode).
 
-    Collective over the ranks that communicate inside ``f``: all of them are in `jvp`.  Nothing is taped: each operation
-    carries the tangents on when it has run, so memory is twice the function's, however long it runs.
+    Collective over the ranks that communicate inside ``f``: all of them call `jvp`.  There is no tape: each operation
+    computes its tangents when it has run, so memory is twice that of the function, however long it runs.
 
     Parameters
     ----------
     f : callable
         Function of arrays, scalars, and tuples, lists and dictionaries of them.
     primals : tuple
-        Its arguments; they are not modified (``f`` works on copies).  What is no tuple is the only one.
+        Its arguments; they are not modified (``f`` works on copies).  A single argument need not be a tuple.
     tangents : tuple
-        ẋ, of the structure, the shapes and (up to conversion) the dtypes of ``primals``; None for an argument, or a
-        part of one, that is constant, as integers have to be.
+        ẋ, in the structure, shapes and (up to conversion) dtypes of ``primals``; None for an argument, or a part of
+        one, that is constant, as integers must be.
     vectorised : bool or int
         Tangents in k directions at once (vector mode): each has a leading axis of k, the same on all ranks, and shape
-        ``(k, *x.shape)``.  A rank that has no tangent passes k itself.  ``f`` runs once.
+        ``(k, *x.shape)``.  A rank without a tangent passes k itself.  ``f`` runs once.
 
     Returns
     -------
     y
         What ``f`` returned, as plain values.
     y_dot
-        ∂f/∂x ẋ, summed over the ranks' x, in the structure of ``y``; None for what is no floating-point or complex
-        number or array of them.  If vectorised, with a leading axis of k: shape ``(k, *y.shape)``.
+        ∂f/∂x ẋ, summed over the ranks' x, in the structure of ``y``; None for parts that are not floating-point or
+        complex.  If vectorised, with a leading axis of length k: shape ``(k, *y.shape)``.
 
     Raises
     ------
@@ -182,7 +181,7 @@ def push_forward(f: Callable, primals: tuple, tangents: tuple, count: int | None
 
 
 def linearize(f: Callable, *x: Any) -> tuple[Any, Callable]:
-    """Run a function and return the way forward: `jvp` at one place for many tangents, by a tape (`Tape.tangent`).
+    """Run a function and return its value and a function of tangents: `jvp` at one point, many times, by a tape.
 
     Collective over the ranks that communicate inside ``f``.
 
@@ -198,8 +197,8 @@ def linearize(f: Callable, *x: Any) -> tuple[Any, Callable]:
     y
         What ``f`` returned, as plain values.
     push : callable
-        ``push(*x_dot)`` gives ẏ, in the structure of ``y`` (None for what has no derivative), for tangents of the
-        structure and shapes of ``x``; collective, and to be called as often as wanted.
+        ``push(*x_dot)`` gives ẏ, in the structure of ``y`` (None for parts without a derivative), for tangents in the
+        structure and shapes of ``x``.  Collective; can be called repeatedly.
 
     Raises
     ------
@@ -260,7 +259,7 @@ def value_and_grad(
     f : callable
         Called on every rank; returns a real scalar (a 0-d array or an array of one element).
     argnums : int or tuple of int
-        Arguments with respect to which the gradient is wanted.
+        Positions of the arguments that the gradient is with respect to.
     objective : {"sum", "replicated", "root"}
         What is differentiated.  ``"sum"``: the sum of what the ranks return (None on a rank without a part, if there
         are several).
@@ -289,7 +288,7 @@ def value_and_grad(
     Warns
     -----
     ActivityWarning
-        What ``f`` returned depends on none of these arguments.
+        The result of ``f`` depends on none of these arguments.
 
     Examples
     --------

@@ -1,13 +1,12 @@
 """Jacobians of functions of all ranks, in blocks: `jacrev`, `jacfwd` and, of a gradient, `hessian`, in vector mode.
 
-A program of several ranks is one function of all ranks' x together to all ranks' y together, and its Jacobian has a row
-for each element of every rank's y and a column for each of every rank's x.  What comes out of a sweep is a row of it,
-of which each rank has its own columns; out of forward mode a column, of which each rank has its own rows.  So these are
-the blocks that ranks get, and nothing of a Jacobian is sent anywhere.
+A program on several ranks is one function from all ranks' x to all ranks' y.  Its Jacobian has a row for each element
+of every rank's y and a column for each element of every rank's x.  A sweep computes a row, of which each rank has its
+own columns; forward mode computes a column, of which each rank has its own rows.  Ranks get these blocks, so no part of
+a Jacobian is sent.
 
-Where the places of the entries that are not zero are known, several columns (rows) that share no row (column) go in one
-direction, as Curtis, Powell and Reid have it ("On the estimation of sparse Jacobian matrices", 1974).  They are grouped
-by SciPy's function for that.
+If the positions of nonzero entries are known, columns (rows) without a common row (column) share a direction: Curtis,
+Powell and Reid, "On the estimation of sparse Jacobian matrices" (1974).  SciPy groups them.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ CHUNK = 16
 """The default number of directions per sweep."""
 
 CACHED_BYTES = 8 << 20
-"""What the adjoints of several directions may take together, in that case: beyond what caches hold, a sweep for several
-takes longer than one sweep for each."""
+"""The default limit in bytes for the adjoints of all directions: beyond the caches, a sweep in several directions takes
+longer than one sweep for each."""
 
 KEPT_BYTES = 1 << 30
-"""What the tangents that second order keeps for the sweep may take together, in that case."""
+"""The default limit in bytes for the tangents that second order keeps for the sweep."""
 
 
 def jacrev(
@@ -48,9 +47,9 @@ def jacrev(
 ) -> Any:
     """The Jacobian of a function by reverse mode, with this rank's columns on each rank.
 
-    Collective over ``comm``: all ranks call it with their own x, which may be empty.  The function runs once, and is
-    swept in one direction for each element of all ranks' y, ``chunk`` of them at a time: take it where y is shorter
-    than x.
+    Collective over ``comm``: all ranks call it with their own x, which may be empty.  The function runs once and is
+    swept in one direction for each element of all ranks' y, ``chunk`` of them at a time.  Use it if y has fewer
+    elements than x.
 
     Parameters
     ----------
@@ -60,14 +59,15 @@ def jacrev(
     x : array_like of float
         This rank's x: n_r elements, of any shape.
     chunk : int, optional
-        Most directions in one sweep.  By default 16, and no more than those of which the adjoints take 8 MiB of each
-        rank: where they are larger, a sweep for several directions takes longer than one for each.
+        Maximum number of directions in one sweep.  By default 16, or fewer if their adjoints would take more than 8 MiB
+        on a rank: then a sweep in several directions takes longer than one for each.
     memory : int or str, optional
-        Instead: as many as the adjoints of which fit in so many bytes of each rank (``"1GiB"``).  A first sweep has one
-        direction, and tells what one takes.  The Jacobian itself is not counted.
+        Instead of ``chunk``: as many directions as have adjoints that fit in this many bytes on each rank (``"1GiB"``).
+        A first sweep in one direction measures them.  The Jacobian itself is not counted.
     pattern : sparse array of SciPy's, optional
-        Where this rank's block has entries that may not be zero; of its shape.  Then rows without a column in common
-        share a direction, and the result is sparse.  Rank 0 gets all blocks of the pattern, to find these rows.
+        The entries of this rank's block that can be nonzero, in the shape of the block.  Rows without a common column
+        then share a direction, and the result is sparse.  All blocks of the pattern are sent to rank 0, which groups
+        the rows.
     comm : mpi4py.MPI.Comm, optional
         The ranks that call together; by default `ampi.COMM_WORLD`.
 
@@ -80,11 +80,11 @@ def jacrev(
     Raises
     ------
     ActivityError
-        ``x``, or a part of y, is complex or no array of floating-point numbers.
+        ``x``, or a part of y, is complex or not an array of floating-point numbers.
     CommunicationError
         As for `Tape.gradient`.
     TapeError
-        On all ranks: the pattern has another shape, or leaves out an entry that is not zero.
+        On all ranks: the pattern has another shape, or omits a nonzero entry.
 
     Examples
     --------
@@ -135,7 +135,7 @@ def jacfwd(
     """The Jacobian of a function by forward mode, with this rank's rows on each rank.
 
     Collective over ``comm``: all ranks call it with their own x, which may be empty.  The function runs once for each
-    ``chunk`` elements of all ranks' x, and nothing is taped: take it where x is shorter than y.
+    ``chunk`` elements of all ranks' x, without a tape.  Use it if x has fewer elements than y.
 
     Parameters
     ----------
@@ -145,13 +145,14 @@ def jacfwd(
     x : array_like of float
         This rank's x: n_r elements, of any shape.
     chunk : int, optional
-        Most directions in one run; 16, unless ``memory`` is given.
+        Maximum number of directions in one run; 16, unless ``memory`` is given.
     memory : int or str, optional
-        Instead: as many as the tangents of which fit in so many bytes of each rank (``"1GiB"``).  A first run has one
-        direction, and tells what one takes.  The Jacobian itself is not counted.
+        Instead of ``chunk``: as many directions as have tangents that fit in this many bytes on each rank (``"1GiB"``).
+        A first run in one direction measures them.  The Jacobian itself is not counted.
     pattern : sparse array of SciPy's, optional
-        Where this rank's block has entries that may not be zero; of its shape.  Then columns without a row in common
-        share a direction, and the result is sparse.  Rank 0 gets all blocks of the pattern, to find these columns.
+        The entries of this rank's block that can be nonzero, in the shape of the block.  Columns without a common row
+        then share a direction, and the result is sparse.  All blocks of the pattern are sent to rank 0, which groups
+        the columns.
     comm : mpi4py.MPI.Comm, optional
         The ranks that call together; by default `ampi.COMM_WORLD`.
 
@@ -164,11 +165,11 @@ def jacfwd(
     Raises
     ------
     ActivityError
-        ``x``, or a part of y, is complex or no array of floating-point numbers; an operation has no tangent.
+        ``x``, or a part of y, is complex or not an array of floating-point numbers; an operation has no tangent.
     CommunicationError
         As for `jvp`.
     TapeError
-        On all ranks: the pattern has another shape, or leaves out an entry that is not zero.
+        On all ranks: the pattern has another shape, or omits a nonzero entry.
 
     Examples
     --------
@@ -210,11 +211,11 @@ def hessian(
     memory: int | str | None = None,
     pattern: Any = None,
 ) -> Any:
-    """The Hessian of a function, with the rows of its own parameters on each rank: of few parameters, or sparse.
+    """The Hessian of a function, with the rows of its own parameters on each rank; for few parameters, or sparse.
 
     Collective over ``comm``: all ranks call it with their own parameters, which may be none (an array of size zero).
-    The function runs once for each ``chunk`` parameters of all ranks, with `hvp`; with a pattern, for so many groups of
-    parameters that have no row in common.
+    `hvp` of the function runs once for each ``chunk`` parameters of all ranks; with a pattern, for each ``chunk``
+    groups of parameters without a common row.
 
     Parameters
     ----------
@@ -227,13 +228,14 @@ def hessian(
     comm : mpi4py.MPI.Comm, optional
         The ranks that call together; by default `ampi.COMM_WORLD`.
     chunk : int, optional
-        Most directions in one run; by default 16, and no more than those of which the tangents take 1 GiB of each rank.
+        Maximum number of directions in one run; by default 16, or fewer if their tangents would take more than 1 GiB on
+        a rank.
     memory : int or str, optional
-        Instead: as many as the tangents of which fit in so many bytes of each rank (``"1GiB"``).  A first run has one
-        direction, and tells what one takes: the tangents of all that is kept for the sweep.  The tape itself and the
-        Hessian are not counted.
+        Instead of ``chunk``: as many directions as have tangents that fit in this many bytes on each rank (``"1GiB"``).
+        A first run in one direction measures them: the tangents of everything that is kept for the sweep.  The tape
+        itself and the Hessian are not counted.
     pattern : sparse array of SciPy's, optional
-        Where this rank's block of rows has entries that may not be zero; of its shape, as for `jacfwd`.
+        The entries of this rank's block of rows that can be nonzero, as for `jacfwd`.
 
     Returns
     -------
@@ -244,9 +246,9 @@ def hessian(
     Raises
     ------
     ActivityError
-        ``x`` is no array of real floating-point numbers, or an operation has no second derivative yet.
+        ``x`` is not an array of real floating-point numbers, or an operation has no second derivative yet.
     CommunicationError, TapeError
-        As for `hvp`; TapeError on all ranks if the pattern has another shape, or leaves out an entry that is not zero.
+        As for `hvp`; TapeError on all ranks if the pattern has another shape or omits a nonzero entry.
 
     Examples
     --------
@@ -363,7 +365,7 @@ class _Chunks:
         """Iterate over chunks of vectors that go through a sweep or forward: the index of the first one, and the
         results.
 
-        ``carry`` returns that, and the bytes that it took.
+        ``carry`` returns the results and the bytes that they took.
         """
         size = self.most if self.budget is None else 1
         done = 0
@@ -404,7 +406,7 @@ def _raise_on_all(problem: str, comm: Any, asked: str) -> None:
 def _colours(pattern: Any, comm: Any) -> np.ndarray:
     """Group columns that have no row in common on any rank; each rank has rows of all columns.
 
-    They are found on rank 0, which alone sees the whole pattern, so that all ranks have the same.
+    Rank 0, which has the whole pattern, groups them for all ranks.
     """
     from scipy import sparse
     from scipy.optimize._numdiff import group_columns  # the kept implementation; no public name leads to it
@@ -430,7 +432,7 @@ def _compressed(
 ) -> Any:
     """Return this rank's rows of a matrix, found with columns of one colour together.
 
-    A last direction has random numbers for all columns: what it gives is compared with the matrix.
+    A last direction has random numbers for all columns, and its result is compared with the matrix.
     """
     from scipy import sparse
 

@@ -33,7 +33,7 @@ class Products:
     gradient, product : tuple
         The gradient and H v, in the structure of the arguments; None for what cannot be differentiated.
     nbytes : int
-        What tangents took at most, if there are several directions.
+        The largest memory of tangents, if there are several directions.
     """
 
     def __init__(self, value: Any, value_dot: Any, gradient: tuple, product: tuple, nbytes: int) -> None:
@@ -110,8 +110,8 @@ def hvp(
     """The Hessian of a function times a vector (forward over reverse).
 
     Collective over the ranks that communicate inside ``f``: all of them call it, each with its own part of the
-    arguments and of the vector, and get their own part of the product.  The function runs once, and its gradient is
-    swept once; both carry tangents along.
+    arguments and of the vector, and get their own part of the product.  The function runs once and is swept once, both
+    with tangents.
 
     Parameters
     ----------
@@ -119,23 +119,23 @@ def hvp(
         Function of arrays, scalars, and tuples, lists and dictionaries of them, that returns a real scalar (as for
         `grad`).
     primals : tuple
-        Its arguments; they are not modified (``f`` works on copies).  What is no tuple is the only one.
+        Its arguments; they are not modified (``f`` works on copies).  A single argument need not be a tuple.
     v : tuple
-        The vector, of the structure and shapes of ``primals``; None for zeros, as for integers.
+        The vector, in the structure and shapes of ``primals``; None stands for zeros, and is required for integers.
     objective : {"sum", "replicated", "root"}
         What is differentiated, as for `value_and_grad`.
     comm : mpi4py.MPI.Comm, optional
         The ranks that call together, for ``"replicated"`` and ``"root"``; by default `ampi.COMM_WORLD`.
     vectorised : bool or int
-        Vectors have a leading axis of k, the same on all ranks, and so have the products: k of them from one run and
-        one sweep.  A rank of which no vector says what k is passes k.
+        Vectors and products have a leading axis of length k, the same on all ranks: k products from one run and one
+        sweep.  A rank without a vector passes k itself.
 
     Returns
     -------
     H v
-        In the structure of ``primals``, of its shapes and dtypes: Σ over ranks ∂²F/∂x∂x' v'.  None for what cannot be
-        differentiated.  If vectorised, with a leading axis of k.  For complex arguments: the derivative of the gradient
-        in the direction v, in the real inner product Re⟨x̄, ẋ⟩.
+        In the structure, shapes and dtypes of ``primals``: Σ over ranks ∂²F/∂x∂x' v'.  None for arguments that cannot
+        be differentiated.  If vectorised, with a leading axis of length k.  For complex arguments: the derivative of
+        the gradient in the direction v, in the real inner product Re⟨x̄, ẋ⟩.
 
     Raises
     ------
@@ -150,7 +150,7 @@ def hvp(
     Warns
     -----
     ActivityWarning
-        What ``f`` returned depends on none of the arguments.
+        The result of ``f`` depends on none of the arguments.
 
     Examples
     --------
