@@ -23,7 +23,6 @@ from ..memory.extents import may_repeat
 from ..memory.storages import Region, Storage
 from ..tape import Sweep
 from ..tape.recording import sweeps_for
-from ..tape.sweep import swap_lock
 from .strands import Forked, Joined, Path, Released, Strand
 
 if TYPE_CHECKING:
@@ -42,18 +41,14 @@ class StrandSweep(Sweep):
 
     Attributes
     ----------
-    root : Sweep
-        That of the tape.
     noted : dict of list of Region
         By storages: what of their shadows is not zero, at most.
     """
 
     def __init__(self, root: Sweep, strand: Strand) -> None:
         super().__init__(root.tape)
-        self.root, self.strand = root, strand
-        self.thread, self.state, self.guards = root.thread, root.state, root.guards
-        self.left, self.wanted = root.left, root.wanted
-        self._kept, self._swapped, self._ends = root._kept, root._swapped, root._ends
+        self.strand = strand
+        self.be_part_of(root)
         self.noted: dict[Storage, list[Region]] = defaultdict(list)
 
     def shadow(self, region: Region) -> np.ndarray:
@@ -81,24 +76,16 @@ class StrandSweep(Sweep):
         super().forget(storage)
         self.noted.pop(storage, None)
 
-    def _undo(self, storage: Storage) -> None:
-        with swap_lock:
-            pending = self._pending.pop(storage)
-            self.root.claim(storage, [undo.extent for undo in pending])
-            for undo in pending:
-                undo.swap()
-                self._swapped.append(undo)
-
     def steps(self, reversal: Reversal) -> Iterator[Place]:
         """Walk back over the strand; gives what it has to wait for."""
         reversal.receive_at(self, (self.strand.path, None))
         yield from reversal.walk_back(self, self.strand)
-        self.put_back(list(self._pending))
+        self.put_all_back()
 
 
 def merge(into: Sweep, shadows: Sweep) -> None:
     """Add the shadows of a strand that is through to those of the strand that submitted it."""
-    for storage, block in list(shadows._shadows.items()):
+    for storage, block in shadows.blocks():
         _add_block(into, storage, block, shadows.noted.get(storage, []))  # type: ignore[attr-defined]
     shadows.clear()
 
@@ -235,7 +222,7 @@ class Reversal:
 
     def _hand_on(self, sweep: Sweep, here: tuple[Path, int], event: Joined) -> None:
         """The adjoint of what learned of another strand: that one is given the adjoints of what it has written."""
-        sweep.put_back(list(sweep._pending))
+        sweep.put_all_back()
         mail = self._adjoints_of(sweep, event)
         place = event.path, event.number
         with self._changed:

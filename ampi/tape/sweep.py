@@ -51,6 +51,8 @@ class Sweep:
         For volatile storages: called each time before their adjoint is touched.
     around : Sweep or None
         The sweep with which it shares the shadows (see `inside`).
+    whole : Sweep or None
+        The sweep of the tape of which it is a part (see `be_part_of`).
     lanes : tuple of Sweep or None
         Sweeps with shadows of their own, of one walk: in second order the adjoints, and their tangents; in vector mode
         those of each direction.
@@ -68,6 +70,7 @@ class Sweep:
     def __init__(self, tape: Tape, around: Sweep | None = None) -> None:
         self.tape = tape
         self.around = around
+        self.whole: Sweep | None = None
         self.thread = sweeping_for()
         self.state: dict[Any, Any] = {}
         self.guards: dict[Storage, Callable[[], None]] = {}
@@ -87,6 +90,15 @@ class Sweep:
         self._ends: list[Callable[[BaseException | None], None]] = []
         if around is not None:
             self._shadows, self._lent, self._views = around._shadows, around._lent, around._views
+
+    def be_part_of(self, whole: Sweep) -> None:
+        """Be the sweep of a part of the tape, in whatever thread, with shadows of its own: memory is restored, and what
+        was agreed on kept, by the sweep of the whole."""
+        self.whole = whole
+        self.thread, self.state, self.guards = whole.thread, whole.state, whole.guards
+        self.left, self.wanted = whole.left, whole.wanted
+        self._kept, self._ends = whole._kept, whole._ends
+        self._swapped, self._patterns = whole._swapped, whole._patterns
 
     def inside(self, tape: Tape) -> Sweep:
         """Return a sweep of another tape, for an adjoint of this one to run: it shares the shadows."""
@@ -117,7 +129,7 @@ class Sweep:
 
     def sizes(self) -> list[tuple[Storage, int]]:
         """Return the storages that have shadows, and their sizes."""
-        return [(storage, block.nbytes) for storage, block in list(self._shadows.items())]
+        return [(storage, block.nbytes) for storage, block in self.blocks()]
 
     def shadow(self, region: Region) -> np.ndarray:
         """Return the region's adjoint, in place; zeros at first use."""
@@ -194,6 +206,10 @@ class Sweep:
         self._views.pop(storage, None)
         self._lent.discard(storage)
 
+    def blocks(self) -> list[tuple[Storage, np.ndarray]]:
+        """Return the storages that have shadows, with these, as bytes."""
+        return list(self._shadows.items())
+
     def storages(self) -> set[Storage]:
         """Return all storages that have a shadow."""
         return set(self._shadows)
@@ -234,7 +250,7 @@ class Sweep:
         """Check that the values a record needs are unmodified; ``after``: those that it needs as its operation left
         them."""
         if notes:
-            self.put_back(list(self._pending))
+            self.put_all_back()
         for note in notes:
             if not any(note.view is view for view in after or ()):
                 note.verify()
@@ -256,10 +272,15 @@ class Sweep:
             if storage in self._pending:
                 self._undo(storage)
 
+    def put_all_back(self) -> None:
+        """Restore all memory to its state when the operation of the present record ran."""
+        for storage in list(self._pending):
+            self._undo(storage)
+
     def _undo(self, storage: Storage) -> None:
         """Restore a storage's memory to its state when the operation of the present record ran."""
         with swap_lock:
-            self.claim(storage, [undo.extent for undo in self._pending[storage]])
+            (self.whole or self).claim(storage, [undo.extent for undo in self._pending[storage]])
             for undo in self._pending.pop(storage):
                 if undo.in_file:
                     self._put_back(undo)
@@ -492,7 +513,7 @@ class Sweep:
                 self._verify(notes.get(id(record), ()), after)
             if adjoint is not None:
                 if self._pending and adjoint.reads_memory:
-                    self.put_back(list(self._pending))
+                    self.put_all_back()
                 if single:
                     adjoint(self)
                 else:

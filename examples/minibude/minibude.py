@@ -42,6 +42,10 @@ def parse_arguments(arguments=None):
     parser.add_argument("-n", "--poses", type=positive, help=poses)
     parser.add_argument("-o", "--out", metavar="FILE", help="write the energies to this file, one in a line")
     parser.add_argument("-t", "--threads", type=positive, default=1, help="threads of each rank (default: 1)")
+    parser.add_argument(
+        "--tasks", type=natural, default=0, metavar="N",
+        help="share the poses of each rank out over tasks on so many threads, each of which computes with one",
+    )  # fmt: skip
     parser.add_argument("--gradient", choices=(*sensitivity.INPUTS, "all"), help="with respect to what; timed as well")
     parser.add_argument("--check", action="store_true", help="compare the gradient with a difference quotient")
     parser.add_argument(
@@ -56,6 +60,8 @@ def parse_arguments(arguments=None):
     parser.add_argument("--checkpoints", metavar="K", type=positive, help="of --descend: keep K states, not all steps")
     parser.add_argument("--memory", metavar="SIZE", help="of --descend: as many as there is room for in, say, 64MiB")
     options = parser.parse_args(arguments)
+    if options.tasks and options.threads > 1:
+        parser.error("--tasks or --threads, not both: kernels on several threads cannot run at once")
     if options.check and not options.gradient:
         parser.error("--check needs --gradient")
     if options.checkpoints and options.memory:
@@ -100,9 +106,9 @@ def wanted_inputs(options):
 def compile_kernels(comm, options):
     """Compute a very small deck. One rank compiles, the others find what it has compiled. Collective."""
     smallest = synthetic_deck(1, 1, 1)
-    energy.pose_energies(smallest)
+    energy.pose_energies(smallest, tasks=options.tasks)
     if options.gradient:
-        sensitivity.gradient(comm, smallest, wanted_inputs(options))
+        sensitivity.gradient(comm, smallest, wanted_inputs(options), tasks=options.tasks)
     comm.Barrier()
 
 
@@ -124,7 +130,7 @@ def print_problem(options, deck, ranks):
     print(f"Proteins:    {deck.protein.shape[1]}")
     print(f"Iterations:  {options.iterations}")
     print(f"MPI tasks:   {ranks}")
-    print(f"Threads:     {options.threads} per task\n", flush=True)
+    print(f"Threads:     {options.tasks or options.threads} per task\n", flush=True)
 
 
 def print_timings(deck, times):
@@ -160,7 +166,7 @@ def verify(deck, energies):
 def report_gradient(comm, deck, options, primal):
     """Time the gradient and, if that is wanted, check it; whether it is right. Collective."""
     inputs = wanted_inputs(options)
-    times = measure(comm, lambda: sensitivity.gradient(comm, deck, inputs), options.iterations)
+    times = measure(comm, lambda: sensitivity.gradient(comm, deck, inputs, tasks=options.tasks), options.iterations)
     root = comm.Get_rank() == 0
     if root:
         print(f"\nGradient with respect to: {', '.join(inputs)}")
@@ -238,7 +244,7 @@ def main(arguments=None):
 
     mine = energy.share_out(comm, deck)
     energies = np.empty(mine.poses.shape[1], mine.poses.dtype)
-    times = measure(comm, lambda: energy.pose_energies(mine, energies), options.iterations)
+    times = measure(comm, lambda: energy.pose_energies(mine, energies, options.tasks), options.iterations)
     every = energy.collect(comm, energies)
 
     agrees = True

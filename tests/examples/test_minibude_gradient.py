@@ -65,6 +65,16 @@ def test_ranks_agree_with_one(poses):
         np.testing.assert_allclose(found[name], expected, rtol=1e-11, atol=1e-9, err_msg=name)
 
 
+@pytest.mark.slow  # kernels are compiled once more, to release the GIL
+@pytest.mark.parametrize("poses, tasks", [(21, 1), (21, 3), (3, 2), (6000, 2)])
+def test_tasks_agree_with_the_serial_run(poses, tasks):
+    whole = small(poses).in_double()
+    np.testing.assert_array_equal(energy.pose_energies(whole, tasks=tasks), energy.pose_energies(whole))
+    found = sensitivity.gradient(ampi.COMM_SELF, whole, ALL, tasks=tasks)
+    for name, expected in sensitivity.gradient(ampi.COMM_SELF, whole, ALL).items():
+        np.testing.assert_allclose(found[name], expected, rtol=1e-11, atol=1e-9, err_msg=name)
+
+
 def test_a_ligand_out_of_reach_does_not_care():
     away = small()
     away.poses[3:] = 1000.0

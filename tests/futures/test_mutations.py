@@ -46,11 +46,11 @@ def nothing_is_put_back(patch):
     hand_on = sweeps.Reversal._hand_on
 
     def mutated(self, sweep, here, event):
-        put_back, sweep.put_back = sweep.put_back, lambda storages: None
+        sweep.put_all_back = lambda: None
         try:
             hand_on(self, sweep, here, event)
         finally:
-            sweep.put_back = put_back
+            del sweep.put_all_back
 
     patch.setattr(sweeps.Reversal, "_hand_on", mutated)
 

@@ -5,8 +5,9 @@ from mpi4py import MPI
 
 import ampi
 import ampi.numpy as np
+from ampi.futures import ThreadPoolExecutor
 
-__all__ = ["COMM_WORLD", "MPI", "ArgumentParser", "kernel", "np", "prange", "value"]
+__all__ = ["COMM_WORLD", "MPI", "ArgumentParser", "ThreadPoolExecutor", "kernel", "np", "prange", "value"]
 
 COMM_WORLD = ampi.COMM_WORLD
 ArgumentParser = ampi.ArgumentParser

@@ -1,7 +1,7 @@
 """The energies of a deck's poses, shared out over ranks."""
 
 from . import kernels
-from .backend import np
+from .backend import ThreadPoolExecutor, np
 from .deck import DEGREES_OF_FREEDOM, Deck
 
 
@@ -41,15 +41,36 @@ def shares(count, ranks):
     return [count // ranks + (rank < count % ranks) for rank in range(ranks)]
 
 
-def pose_energies(deck, energies=None):
-    """Energies of the deck's poses, shape (poses,), of its dtype; written to ``energies`` if given. Local."""
+def pose_energies(deck, energies=None, tasks=0):
+    """Energies of the deck's poses, shape (poses,), of its dtype; written to ``energies`` if given. Local.
+
+    With ``tasks`` on so many threads: one task makes the table, which those for blocks of poses wait for.
+    """
     types = deck.kind.size
     table = np.empty((types, types, 4), deck.parameters.dtype)
     reach = np.empty((types, types, 2), deck.parameters.dtype)
-    kernels.pair_table(deck.kind, deck.parameters, table, reach)
     if energies is None:
         energies = np.empty(deck.poses.shape[1], deck.poses.dtype)
-    kernels.pose_energies(
-        deck.protein, deck.protein_type, deck.ligand, deck.ligand_type, table, reach, deck.poses, energies
-    )
+    molecules = deck.protein, deck.protein_type, deck.ligand, deck.ligand_type, table, reach
+    if not tasks:
+        kernels.pair_table(deck.kind, deck.parameters, table, reach)
+        kernels.pose_energies(*molecules, deck.poses, energies)
+        return energies
+
+    def of_block(block, table_made):
+        table_made.result()
+        kernels.pose_energies(*molecules, deck.poses[:, block], energies[block])
+
+    with ThreadPoolExecutor(tasks) as pool:
+        table_made = pool.submit(kernels.pair_table, deck.kind, deck.parameters, table, reach)
+        for done in [pool.submit(of_block, block, table_made) for block in blocks(energies.size, tasks)]:
+            done.result()
     return energies
+
+
+def blocks(count, tasks):
+    """Slices of ``count`` poses: two for each thread, of whole blocks of the kernel if there are enough."""
+    length = -(-count // (2 * tasks))
+    if count > 2 * tasks * kernels.BLOCK:
+        length = -(-length // kernels.BLOCK) * kernels.BLOCK
+    return [slice(first, min(first + length, count)) for first in range(0, count, length)] if count else []

@@ -19,7 +19,7 @@ INPUTS = {"protein": "protein", "poses": "poses", "forcefield": "parameters"}
 """What can be differentiated with respect to, and the field of the deck that it is."""
 
 
-def gradient(comm, deck, inputs, root=0):
+def gradient(comm, deck, inputs, root=0, tasks=0):
     """The gradient of the sum of all poses' energies, with respect to the root's deck. Collective.
 
     Parameters
@@ -28,6 +28,8 @@ def gradient(comm, deck, inputs, root=0):
         Counts on the root alone.
     inputs : sequence of str
         Names in :data:`INPUTS`.
+    tasks : int
+        See :func:`docking.energy.pose_energies`.
 
     Returns
     -------
@@ -38,7 +40,7 @@ def gradient(comm, deck, inputs, root=0):
     with ampi.Tape() as tape:
         watched = {name: tape.watch(getattr(deck, name)) for name in names}
         mine = energy.share_out(comm, dataclasses.replace(deck, **watched) if watched else None, root)
-        energies = energy.pose_energies(mine)
+        energies = energy.pose_energies(mine, tasks=tasks)
     adjoints = tape.gradient(energies, list(watched.values()), seed=numpy.ones(energies.size, energies.dtype))
     return dict(zip(inputs, adjoints)) if names else None
 
