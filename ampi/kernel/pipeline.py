@@ -48,14 +48,14 @@ from ampi.kernel.differentiate.split_reversal import (
     defined_everywhere,
     divisions,
     has_loop,
+    names_from_outside,
     raises,
-    taken_from_before,
     writes_into,
 )
 from ampi.kernel.frontend.parse import parse
 from ampi.kernel.ir.construct import construct
 from ampi.kernel.ir.custom_rules import Rule, Tangent
-from ampi.kernel.ir.intrinsics import WITHOUT
+from ampi.kernel.ir.intrinsics import WITHOUT_DERIVATIVE
 from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.printer import printed
 from ampi.kernel.ir.rebuild import names_of
@@ -488,7 +488,7 @@ def build_split(function: ir.Function, active: Iterable[str], options: Options =
     way.given |= {v.name for s in every(draft.before) for v in definitions(s)}
     backward = way.run("prune", draft.reverse())
     known = {a.name for a in draft.leaves} | {var.name for var in draft.after.values()}
-    kept = taken_from_before(backward.body, known)
+    kept = names_from_outside(backward.body, known)
     if not are_new(draft.results, draft.before, kept):
         return None
     forward = draft.forward(tuple(kept.values()))
@@ -546,7 +546,7 @@ def build_drawing(function: ir.Function) -> ir.Function:
 
 def refuse_active_parameters(function: ir.Function, active: Iterable[str]) -> None:
     """Raise an error if an argument without a derivative is active, or a parameter of a random number."""
-    if function.drawn or any(isinstance(e, ir.Op) and e.name in WITHOUT for e in ir.walk(function.body)):
+    if function.drawn or any(isinstance(e, ir.Op) and e.name in WITHOUT_DERIVATIVE for e in ir.walk(function.body)):
         random_numbers.refuse_active_parameters(Way().run("construct", function), frozenset(active))
 
 
@@ -564,7 +564,7 @@ def _draft(function: ir.Function, way: Way) -> Draft:
 
 def _after(generated: ir.Function, draft: Draft) -> dict[str, ir.Var]:
     """The arrays whose values after the call a program reads."""
-    mentioned = arrays_read(generated) | set(taken_from_before(generated.body, set()))
+    mentioned = arrays_read(generated) | set(names_from_outside(generated.body, set()))
     return {name: var for name, var in draft.after.items() if var.name in mentioned}
 
 

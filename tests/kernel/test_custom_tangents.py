@@ -348,7 +348,7 @@ def mixed_tangent(primals, tangents):
     "tangent, problem",
     [
         (squared_tangent, "multiplied"),
-        (shifted_tangent, "takes the place"),
+        (shifted_tangent, "replaces one"),
         (added_tangent, "added"),
         (divided_tangent, "divided"),
         (kinked_tangent, "'abs'"),

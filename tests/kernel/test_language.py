@@ -347,8 +347,8 @@ def keywords_inside(a):
     [
         (changed_under_two_names, 1, "may be one array here, which is changed", "u.copy()"),
         (an_argument_is_changed_first, 1, "may be the argument 'a' here", "a.copy()"),
-        (of_a_size_known_inside, 1, "the size of 'w' is not known before the loop", "make it there"),
-        (of_a_size_that_follows, 1, "the size of 'w' is not known before the loop", "make it there"),
+        (of_a_size_known_inside, 1, "the size of 'w' is not known before the loop", "allocate it before"),
+        (of_a_size_that_follows, 1, "the size of 'w' is not known before the loop", "allocate it before"),
         (out_of_a_parallel_loop, 1, "prange", "use range"),
         (swapped_in_parallel, 2, "prange", "use range"),
         (calls_itself_inside, 1, "calls itself on every way", "without a call"),

@@ -1,1 +1,1 @@
-"""Analyses, IR -> facts about a kernel; programs are not changed, apart from marks on loops."""
+"""Analyses of kernels, from the IR to facts about it; they change no program, but mark loops as independent."""

@@ -15,6 +15,7 @@ from ampi.kernel import ir
 from ampi.kernel.analysis import tbr
 from ampi.kernel.analysis.reduction_recognition import addition
 from ampi.kernel.ir import Const, Expr, Op, Var
+from ampi.kernel.ir.liveness import used
 from ampi.kernel.ir.ssa import Branch, Loop, every, names_read, with_innermost_loops
 
 
@@ -61,15 +62,15 @@ def exact_values(function: ir.Function, shadows: set[str], zero_stays: bool = Fa
                 if target.name not in guards:
                     exact |= _discrete(value) - guards
             case ir.Store(array=array, index=index, value=value) | ir.Accumulate(array=array, index=index, value=value):
-                exact |= _names(index if array.name in shadows else (*index, value))
+                exact |= used(index if array.name in shadows else (*index, value))
             case Loop(start=start, stop=stop, carried=carried):
-                exact |= _names((start, stop))
+                exact |= used((start, stop))
                 for c in carried:
-                    needs[c.var.name] |= _names((c.init, c.next))
+                    needs[c.var.name] |= used((c.init, c.next))
             case Branch(condition=condition, joins=joins):
-                exact |= _names((condition,)) - guards
+                exact |= used((condition,)) - guards
                 for j in joins:
-                    needs[j.var.name] |= _names((j.then, j.orelse))
+                    needs[j.var.name] |= used((j.then, j.orelse))
             case ir.Return():
                 pass
             case _:
@@ -110,13 +111,9 @@ def _discrete(value: Expr) -> set[str]:
     """The names on which conditions, indices and integers in an expression depend."""
     match value:
         case ir.Load(index=index):
-            return _names(index)
+            return used(index)
         case Op(name="select", args=(condition, *_)):
-            return _names((condition,))
+            return used((condition,))
         case Op(type=ty, args=args) if not isinstance(ty, (types.Float, types.Complex)):
-            return _names(args)
+            return used(args)
     return set()
-
-
-def _names(expressions: tuple[Expr, ...]) -> set[str]:
-    return {n.name for e in expressions for n in ir.walk(e) if isinstance(n, Var)}

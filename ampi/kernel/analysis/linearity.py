@@ -17,7 +17,7 @@ from ampi.kernel.ir.ssa import Branch, Custom, Loop, every
 
 
 def departure(function: ir.Function, arguments: Iterable[str]) -> tuple[int, str] | None:
-    """The line of the first statement that is not linear in these arguments, and what it does; None if all are."""
+    """The line of the first statement that is not linear in these arguments, and the reason; None if all are."""
     check = _Linear(activity.analyse(function, arguments).varied)
     for s in every(function.body):
         for problem in check.statement(s):
@@ -48,7 +48,7 @@ class _Linear:
                 yield from self.matrices(function, [self.is_varied(a) for a in arguments])
             case Custom(inputs=inputs, rule=rule):
                 if any(e.name in self.varied for i in inputs for e in ir.walk(i) if isinstance(e, Var)):
-                    yield f"the derivative of '{rule.name}' is given, and nothing says that it is linear"
+                    yield f"'{rule.name}' has a custom derivative, so it may not be linear"
             case Loop(carried=carried):
                 for c in carried:
                     yield from self.part(c.var, c.init, c.next)
@@ -58,10 +58,10 @@ class _Linear:
 
     def part(self, target: Var, *values: Expr) -> Iterator[str]:
         if target.name in self.varied and not self.fits(*values):
-            yield "a value that does not depend on the tangents takes the place of one that does"
+            yield "a value that does not depend on the tangents replaces one that does"
 
     def operation(self, op: Op) -> Iterator[str]:
-        shown = f"'{op.name}' of what depends on the tangents"
+        problem = f"'{op.name}' is applied to a value that depends on the tangents"
         depends = [self.is_varied(a) for a in op.args]
         match op.name:
             case "add" | "sub" | "complex":
@@ -69,7 +69,7 @@ class _Linear:
                     yield "a value that does not depend on the tangents is added to one that does"
             case "select":
                 if depends[0] or not self.fits(*op.args[1:]):
-                    yield shown
+                    yield problem
             case "mul":
                 if all(depends):
                     yield "two values that depend on the tangents are multiplied"
@@ -79,9 +79,9 @@ class _Linear:
             case "neg" | "pos" | "cast" | "real" | "imag" | "conj" if is_differentiable(op.type):
                 return
             case _:
-                yield shown
+                yield problem
 
     def matrices(self, function: str, depends: list[bool]) -> Iterator[str]:
         is_linear = {**dict.fromkeys(PRODUCTS, not all(depends)), "solve": not depends[0]}.get(function, False)
         if any(depends) and not is_linear:
-            yield f"'{function}' of what depends on the tangents"
+            yield f"'{function}' is applied to an array that depends on the tangents"

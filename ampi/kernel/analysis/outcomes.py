@@ -20,7 +20,7 @@ from ampi.kernel.ir.operators import COMPARE
 from ampi.kernel.ir.ssa import Branch, Loop, every
 
 COMPARED = {"min": ("lt", True), "max": ("gt", True), "minimum": ("le", False), "maximum": ("ge", False)}
-"""What an extreme compares, and whether it compares its second operand with the first."""
+"""The comparison that each extreme makes, and whether it compares its second operand with the first."""
 _COMPARISONS = {name for name, _ in COMPARE.values()}
 
 
@@ -39,7 +39,7 @@ class _Search:
         self.sources = sources
         self.names = names
         self.found: set[str] = set()
-        self.made = {s.target.name: s.value for s in every(body) if isinstance(s, ir.Assign)}
+        self.values = {s.target.name: s.value for s in every(body) if isinstance(s, ir.Assign)}
         self.loops: dict[str, tuple[str, ...]] = {}
         self.needed = {name for s in every(body) for name in _needed_by(s)}
 
@@ -82,7 +82,7 @@ class _Search:
         loops."""
         loads = [load for a in args for load in self.loads(a)]
         saved = [n for n in loads if self.sources[n] is Source.SAVED]
-        if any(n in self.needed or self.accesses.home.get(self.made[n].array.name) for n in saved):
+        if any(n in self.needed or self.accesses.home.get(self.values[n].array.name) for n in saved):
             return False
         return any(self.loops[n] == loops for n in saved)
 
@@ -91,14 +91,14 @@ class _Search:
         waiting, seen = [value], set()
         while waiting:
             e = waiting.pop()
-            if not isinstance(e, Var) or e.name in seen or e.name not in self.made:
+            if not isinstance(e, Var) or e.name in seen or e.name not in self.values:
                 continue
             seen.add(e.name)
-            made = self.made[e.name]
-            if isinstance(made, ir.Load):
+            definition = self.values[e.name]
+            if isinstance(definition, ir.Load):
                 yield e.name
-            elif isinstance(made, Op):
-                waiting.extend(made.args)
+            elif isinstance(definition, Op):
+                waiting.extend(definition.args)
 
 
 def _needed_by(s: Stmt) -> Iterator[str]:

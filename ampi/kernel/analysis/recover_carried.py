@@ -29,7 +29,7 @@ class Place:
 
 
 def find_stored(body: tuple[Stmt, ...], accesses: Accesses) -> dict[str, Place]:
-    """The places where carried scalars are stored, by the names of these."""
+    """The places where carried scalars are stored, by the scalars' names."""
     access = {id(a.statement): a for of_array in accesses.of.values() for a in of_array}
     found: dict[str, Place] = {}
     for loop in every(body):

@@ -82,7 +82,7 @@ def _one(a: Expr, b: Expr, members: set[str]) -> bool:
 
 
 def extreme(c: Carried, loop: Loop) -> Extreme | None:
-    """A carried scalar as a minimum, a maximum or another selected value; None if it is none."""
+    """The extreme that a carried scalar holds: a minimum, a maximum or another selected value; None if it has none."""
     if not isinstance(c.next, Var):
         return None
     uses = [s for s in every(loop.body) if c.var.name in names_read(s)]
@@ -138,8 +138,10 @@ def addition(c: Carried, body: tuple[Stmt, ...]) -> Expr | None:
 
 
 def _compared(c: Carried, loop: Loop) -> str | None:
-    """``min`` or ``max`` for a scalar that is compared with one value per iteration and has no other use than to find
-    the place of the extreme."""
+    """``min`` or ``max`` for a carried scalar that is compared with one value per iteration; None for others.
+
+    The scalar may have one other use: to find the iteration of the extreme.
+    """
     value = _value_of(c.next, loop.body)
     match value:
         case Op(name="min" | "max" as name, args=(a, b)) if (a == c.var) != (b == c.var) and a.type == b.type:
@@ -156,7 +158,7 @@ def _compared(c: Carried, loop: Loop) -> str | None:
 
 
 def _place(c: Carried, loop: Loop, found: list[Combined | None]) -> Combined | None:
-    """A scalar that holds the iteration of an extreme (minus one: the extreme is the value before the loop)."""
+    """How to combine a scalar that holds the iteration of an extreme (-1: it is the value before the loop)."""
     value = _value_of(c.next, loop.body)
     uses = [t for t in every(loop.body) if c.var.name in names_read(t)]
     match value:
@@ -170,10 +172,10 @@ def _place(c: Carried, loop: Loop, found: list[Combined | None]) -> Combined | N
         extremum = _value_of(extreme_.next, loop.body)
         if how is None or how.operation not in ("min", "max") or not isinstance(extremum, Op):
             continue
-        kept_first = extremum.args[0] == extreme_.var
+        keeps_first = extremum.args[0] == extreme_.var
         expected, is_first = _choice(extremum.name, *extremum.args)
-        if comparison == expected and kept_first == ((a == c.var) == is_first):
-            return Combined("place", k, last=not kept_first)
+        if comparison == expected and keeps_first == ((a == c.var) == is_first):
+            return Combined("place", k, last=not keeps_first)
     return None
 
 

@@ -21,7 +21,7 @@ COSTLY = 20  # cost of an operation that is worth a load
 
 @dataclass(frozen=True)
 class Kept:
-    """The place of a value: array, index, and the statements after the value that compute the index."""
+    """The place where a value is kept: array, index, and the statements after the value that compute the index."""
 
     array: Var
     index: tuple[Expr, ...]
@@ -29,7 +29,7 @@ class Kept:
 
 
 def find_kept(body: tuple[Stmt, ...], accesses: Accesses) -> dict[str, Kept]:
-    """The places from which values can be read, by the names of these."""
+    """The places from which values can be read again, by the values' names."""
     access = {id(a.statement): a for of_array in accesses.of.values() for a in of_array}
     found: dict[str, Kept] = {}
     for block in _all_blocks(body):
@@ -45,7 +45,7 @@ def find_kept(body: tuple[Stmt, ...], accesses: Accesses) -> dict[str, Kept]:
 
 
 def _following(block: tuple[Stmt, ...], value: Var, index: tuple[Expr, ...]) -> tuple[ir.Assign, ...] | None:
-    """The statements after a value in its block that compute an index; None if it takes more than operations."""
+    """The statements after a value in its block that compute an index; None if they are not all plain operations."""
     made = [{v.name for v in definitions(s)} for s in block]
     begin = next(k for k, names in enumerate(made) if value.name in names)
     needed = {i.name for i in index if isinstance(i, Var)}
@@ -82,7 +82,7 @@ def _costly(block: tuple[Stmt, ...]) -> set[str]:
 
 
 def _stays(store: Access, accesses: Accesses) -> bool:
-    """Return whether the element still holds the value when the iteration that is the array's home has run."""
+    """Return whether the element still holds the value at the end of the iteration that allocates the array."""
     name = store.array.name
     depth = len(accesses.home[name])
     if len(store.loops) <= depth:

@@ -72,27 +72,27 @@ class Signs:
                         self.known[c.var.name] = self.known.get(c.var.name, self.of(c.init)) & self.of(c.init)
                     self.block(s.body)
                     for c in s.carried:
-                        still = self.known[c.var.name] & self.of(c.next)
-                        self.changed |= still != self.known[c.var.name]
-                        self.known[c.var.name] = still
+                        common = self.known[c.var.name] & self.of(c.next)
+                        self.changed |= common != self.known[c.var.name]
+                        self.known[c.var.name] = common
                 case Branch():
                     ends = []
                     for block, side, holds in ((s.then, "then", True), (s.orelse, "orelse", False)):
-                        self.here.append(self.said_by(s.condition, holds))
+                        self.here.append(self.implied_by(s.condition, holds))
                         self.block(block)
                         ends.append([self.of(getattr(j, side)) for j in s.joins])
                         self.here.pop()
                     for j, then, orelse in zip(s.joins, *ends):
                         self.known[j.var.name] = then & orelse
 
-    def said_by(self, condition: Expr, holds: bool) -> dict[str, Facts]:
+    def implied_by(self, condition: Expr, holds: bool) -> dict[str, Facts]:
         """The facts about the variables of a condition that follow where it holds, or does not hold."""
         op = self.conditions.get(condition.name) if isinstance(condition, Var) else condition
         match op:
             case Op(name="not", args=(other,)):
-                return self.said_by(other, not holds)
+                return self.implied_by(other, not holds)
             case Op(name="and" | "or" as name, args=(a, b)) if (name == "and") == holds:
-                first, second = self.said_by(a, holds), self.said_by(b, holds)
+                first, second = self.implied_by(a, holds), self.implied_by(b, holds)
                 return {n: first.get(n, NOTHING) | second.get(n, NOTHING) for n in (*first, *second)}
             case Op(name=name, args=(a, b)) if name in _MIRRORED:
                 if isinstance(a, Const):
@@ -151,7 +151,7 @@ def _positive_of(a: Facts, b: Facts) -> Facts:
 
 
 def _scaled(factor: Expr, other: Facts) -> Facts:
-    """The facts about a number that a positive factor or divisor keeps."""
+    """The facts about a number that are still true of its product with a positive factor, or its quotient."""
     is_positive = isinstance(factor, Const) and _of_constant(factor.value) >= POSITIVE
     return other & FLAT if is_positive and math.isfinite(factor.value) else NOTHING
 

@@ -50,18 +50,18 @@ def find_singularities(body: tuple[Stmt, ...]) -> Singularities:
     """The facts about the values of statements in single assignment form; an array stands for all its elements."""
     found = _Found(body)
     Signs(body, found.visit)
-    below = _below(body)
-    above: dict[str, set[str]] = defaultdict(set)
-    for target, sources in below.items():
+    dependencies = _dependencies(body)
+    dependents: dict[str, set[str]] = defaultdict(set)
+    for target, sources in dependencies.items():
         for source in sources:
-            above[source].add(target)
+            dependents[source].add(target)
     return Singularities(
         frozenset(found.regular),
         frozenset(found.flat),
-        _reached((a.name for op in found.roots.values() for a in op.args if isinstance(a, Var)), below),
-        _reached(found.roots, above),
-        _reached(found.wild | _wild_arrays(body), above),
-        _reached(_masked_by(body), below),
+        _reached((a.name for op in found.roots.values() for a in op.args if isinstance(a, Var)), dependencies),
+        _reached(found.roots, dependents),
+        _reached(found.wild | _wild_arrays(body), dependents),
+        _reached(_masked_by(body), dependencies),
     )
 
 
@@ -112,7 +112,7 @@ def _is_root(op: Op) -> bool:
 # ------------------------------------------------------------------------------------------------------ data flow
 
 
-def _below(body: tuple[Stmt, ...]) -> dict[str, set[str]]:
+def _dependencies(body: tuple[Stmt, ...]) -> dict[str, set[str]]:
     """The names from which the value of each name is computed."""
     sources: dict[str, set[str]] = defaultdict(set)
 
@@ -145,7 +145,7 @@ def _below(body: tuple[Stmt, ...]) -> dict[str, set[str]]:
 
 
 def _reached(names: Iterable[str], edges: dict[str, set[str]]) -> frozenset[str]:
-    """The names and all that edges lead to from them."""
+    """The names that can be reached from some along edges, these included."""
     found = set(names)
     waiting = list(found)
     while waiting:
@@ -178,25 +178,25 @@ def _masked_by(body: tuple[Stmt, ...]) -> set[str]:
     """Arguments of operations that may discard them, and values used in branches that may not be taken."""
     found: set[str] = set()
 
-    def look(block: tuple[Stmt, ...], outside: frozenset[str]) -> None:
+    def visit(block: tuple[Stmt, ...], outside: frozenset[str]) -> None:
         own = {s.target.name for s in block if isinstance(s, ir.Assign)}
         for s in block:
             match s:
                 case ir.Assign(value=Op(name=name, args=args)):
-                    given = args[1:] if name in QUOTIENTS else args if name in _MASKING | {"reciprocal"} else ()
-                    found.update(a.name for a in given if isinstance(a, Var))
+                    discarded = args[1:] if name in QUOTIENTS else args if name in _MASKING | {"reciprocal"} else ()
+                    found.update(a.name for a in discarded if isinstance(a, Var))
                     found.update(a.name for a in args if isinstance(a, Var) and a.name in outside)
                 case ir.Store(value=Var(name=name)) | ir.Accumulate(value=Var(name=name)) if name in outside:
                     found.add(name)
                 case Loop():
-                    look(s.body, outside)
+                    visit(s.body, outside)
                 case Branch():
                     for j in s.joins:
                         found.update(e.name for e in (j.then, j.orelse) if isinstance(e, Var))
                     for part in (s.then, s.orelse):
-                        look(part, outside | own)
+                        visit(part, outside | own)
 
-    look(body, frozenset())
+    visit(body, frozenset())
     return found
 
 

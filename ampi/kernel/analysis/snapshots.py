@@ -60,7 +60,7 @@ def changes_before(load: Access, depth: int, accesses: Accesses) -> bool:
 
 
 def common_ranges(loads: list[Access], depth: int, accesses: Accesses) -> tuple[Range, ...] | None:
-    """The part of the array that loads in a nest of loops read; None if it is no box that is known before the nest."""
+    """The part of the array that loads in a nest of loops read; None unless it is a box that is known before them."""
     outermost, inner = loads[0].loops[depth], loads[0].loops[depth + 1 :]
     if outermost.condition is not None or not all(is_rectangular(loop, outermost) for loop in inner):
         return None

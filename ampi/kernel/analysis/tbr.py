@@ -1,7 +1,7 @@
-"""To-be-recorded (TBR) analysis: where the reverse sweep reads the value that a load had.
+"""To-be-recorded (TBR) analysis: where the reverse sweep reads a value that the forward sweep loaded.
 
-The adjoint recomputes one iteration at a time, with the caller's arrays still as they were before the call.  A load in
-such an iteration is
+The adjoint recomputes one iteration at a time, with the caller's arrays as they were before the call.  A load in such
+an iteration is
 
 * ``ORIGINAL``  if no write of the kernel can have reached the element before: it is read from the caller's array;
 * ``FINAL``     if no write can reach it afterwards: it is read from the working copy that the forward sweep completed;
@@ -30,7 +30,7 @@ from ampi.kernel.ir.ssa import Branch, Loop
 
 
 class Source(enum.Enum):
-    """Where a loaded value is found again; ``HERE``: in place, as no loop lies between home and load."""
+    """Where the reverse sweep finds a loaded value; ``HERE``: in place, as no loop lies between home and load."""
 
     HERE = "computed in place"
     ORIGINAL = "read from the array before the call"
@@ -179,14 +179,14 @@ def common_loops(a: Access, b: Access) -> tuple[Loop, ...]:
 
 
 def _exclusive(a: Access, b: Access) -> bool:
-    """Return whether two accesses stand on different sides of one branch."""
+    """Return whether two accesses are on different sides of one branch."""
     sides = dict(a.arms)
     return any(sides.get(branch, side) != side for branch, side in b.arms)
 
 
 # --------------------------------------------------------------------------------------------- affine forms
 
-Symbol = tuple[str, str]  # a name, and whose it is: "" of both accesses, "a" or "b" of one
+Symbol = tuple[str, str]  # a name, and the access to which it belongs: "a", "b", or "" for both
 
 
 def affine(e: Expr, accesses: Accesses) -> Sum:
@@ -236,7 +236,7 @@ def _affine_operation(op: Op, accesses: Accesses) -> Sum | None:
 
 
 def _multiplied(x: Sum, y: Sum, accesses: Accesses) -> Sum | None:
-    """The product of two forms, its symbols not assigned to either access; None if it is long."""
+    """The product of two forms, its symbols not assigned to either access; None if it has too many terms."""
     if len(x.terms) * len(y.terms) > LONGEST:
         return None
     found = x.times(y.constant).plus(Sum(terms=y.terms), x.constant)
@@ -259,7 +259,7 @@ def _factors(name: str, accesses: Accesses) -> tuple[str, ...]:
     return accesses.product.get(name, (name,))
 
 
-LONGEST = 16  # terms of a product
+LONGEST = 16  # the most terms of a product
 
 
 @dataclass(frozen=True)
@@ -442,10 +442,10 @@ def _limit_of_product(symbol: Symbol, side: int, pair: _Pair) -> Sum | None:
     factors = list(_factors(name, accesses))
     first = _BETWEEN if _BETWEEN in factors else max(factors, key=lambda f: len(accesses.depth.get(f, ())))
     factors.remove(first)
-    own = lambda f: "" if pair.is_same(f) else tag
-    limit = _limit((first, own(first)), side, pair)
+    tag_of = lambda f: "" if pair.is_same(f) else tag
+    limit = _limit((first, tag_of(first)), side, pair)
     for f in factors:
-        lowest = _bound(Sum(terms={(f, own(f)): Fraction(1)}), -1, pair)
+        lowest = _bound(Sum(terms={(f, tag_of(f)): Fraction(1)}), -1, pair)
         if limit is None or lowest is None or lowest < 0:
             return None
         untagged = Sum(limit.constant, {(n, ""): c for (n, _), c in limit.terms.items()})

@@ -1,1 +1,1 @@
-"""Code generation: single assignment form -> Python source."""
+"""Code generation: Python source from programs in single assignment form."""

@@ -1,10 +1,10 @@
 """Coalescing: a carried or joined scalar and its values become one variable if they do not interfere.
 
 Leaving single assignment form takes copies: before a loop, at the end of its body, and at the end of each side of a
-branch.  A copy becomes ``s = s + f`` if the two names never hold different values that are both still to be read.
+branch.  The two names of a copy become one variable if they never hold different values that are both still to be read.
 Live ranges are found in one backward walk (single assignment needs no iteration), and two names interfere if one is
-set while the other is live (Chaitin).  Names joined by several copies are compared as a whole, since names that do not
-interfere pairwise may do so by way of a third one (the "lost copy" and "swap" problems).
+set while the other is live (Chaitin).  All names of a variable are compared with all of another one before the two are
+merged, since names that do not interfere pairwise may do so through a third one (the "lost copy" and "swap" problems).
 
 ::
 
@@ -25,44 +25,44 @@ from ampi.kernel.ir.ssa import Branch, Loop, blocks, definitions, every, names_r
 
 
 def share_names(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """Use one variable for names that need not be distinguished, in statements in single assignment form."""
-    ends, begins = list(_taken_at_ends(body)), list(_taken_at_begins(body))
-    lives = _Lives({v.name for pair in (*ends, *begins) for v in pair})
+    """Use one variable for names that do not interfere, in statements in single assignment form."""
+    ends, beginnings = list(_copies_at_ends(body)), list(_copies_at_beginnings(body))
+    lives = _Lives({v.name for pair in (*ends, *beginnings) for v in pair})
     lives.block(body, set())
     variables = _Variables(lives.interfering)
     for value, var in ends:
         if variables.is_alone(value):
             variables.unite(value, var)
-    for value, var in begins:
+    for value, var in beginnings:
         if variables.root(var) == var:
             variables.unite(value, var)
     return substitute(body, {name: variables.root(var) for name, var in variables.parent.items()})
 
 
-def _taken_at_ends(body: tuple[Stmt, ...]) -> Iterator[tuple[Var, Var]]:
+def _copies_at_ends(body: tuple[Stmt, ...]) -> Iterator[tuple[Var, Var]]:
     """Pairs of a scalar and its value at the end of a loop's body or of a side of a branch."""
     for s in body:
         for block in blocks(s):
-            yield from _taken_at_ends(block)
+            yield from _copies_at_ends(block)
         if isinstance(s, Branch):
             for j in s.joins:
-                yield from _copied(j.then, j.var, s.then)
-                yield from _copied(j.orelse, j.var, s.orelse)
+                yield from _copy(j.then, j.var, s.then)
+                yield from _copy(j.orelse, j.var, s.orelse)
         elif isinstance(s, Loop):
             for c in s.carried:
-                yield from _copied(c.next, c.var, s.body)
+                yield from _copy(c.next, c.var, s.body)
 
 
-def _taken_at_begins(body: tuple[Stmt, ...]) -> Iterator[tuple[Var, Var]]:
+def _copies_at_beginnings(body: tuple[Stmt, ...]) -> Iterator[tuple[Var, Var]]:
     """Pairs of a carried scalar and its value before the loop."""
     for k, s in enumerate(body):
         for block in blocks(s):
-            yield from _taken_at_begins(block)
+            yield from _copies_at_beginnings(block)
         for c in s.carried if isinstance(s, Loop) else ():
-            yield from _copied(c.init, c.var, body[:k])
+            yield from _copy(c.init, c.var, body[:k])
 
 
-def _copied(value: Expr, var: Var, block: tuple[Stmt, ...]) -> Iterator[tuple[Var, Var]]:
+def _copy(value: Expr, var: Var, block: tuple[Stmt, ...]) -> Iterator[tuple[Var, Var]]:
     """A copy that is avoided if the block computes ``value`` directly in ``var``."""
     if isinstance(value, Var) and value.type == var.type:
         if any(value in definitions(s) for s in block if not isinstance(s, ir.Alloc)):

@@ -52,7 +52,7 @@ def _nest_block(body: tuple[Stmt, ...], uses: Counter[str]) -> tuple[Stmt, ...]:
     kept: list[Stmt] = []
 
     def settle(names: set[str]) -> None:
-        """Write out values that cannot move on."""
+        """Write the assignments of values that cannot be moved any further."""
         for name in [n for n in pending if n in names]:
             kept.append(replace(origin[name], value=pending.pop(name)))
 

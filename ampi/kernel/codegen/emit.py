@@ -1,8 +1,8 @@
 """Source emission: a kernel's IR as Python source in Numba's subset.
 
 A comment on every line has the number of the user's line from which it comes.  ``source(function)`` returns the text of
-one ``def``; ``HEADER`` has the imports that it needs.  Names get identifiers first, unless they have them
-(``spelled`` does so for several functions at once).
+one ``def``; ``HEADER`` has the imports that it needs.  Names are replaced by identifiers first (``spelled`` does so for
+several functions at once).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from numba import types
 
 from ampi.kernel import ir
 from ampi.kernel.codegen import identifiers
+from ampi.kernel.codegen.identifiers import parts
 from ampi.kernel.ir import matrices
 from ampi.kernel.ir.intrinsics import ARGUMENTS, TABLE
 from ampi.kernel.ir.lanes import Lanes
@@ -49,14 +50,14 @@ FACTS = (
     "SPLIT_PROGRAM",
     "disagreement",
 )
-"""Further names that a generated file defines (see ``programs``)."""
+"""Other names that a generated file defines (see ``programs``)."""
 DRAWING = ("interval", "seeded")
-"""Further imports of a file that draws random numbers."""
+"""The imports that are added to a file that draws random numbers."""
 LANES = (
     *("added", "any_of", "both", "chosen", "converted", "each", "equal", "inverse", "loaded"),
     *("multiplied_and_added", "one_of", "spread", "stored", "unequal"),
 )
-"""Further imports of a file with derivatives in several directions."""
+"""The imports that are added to a file with derivatives in several directions."""
 WORDS = {"min": "smallest", "max": "largest"}
 
 
@@ -89,15 +90,9 @@ def spelled(*functions: ir.Function) -> tuple[ir.Function, ...]:
 
 
 def source(function: ir.Function) -> str:
-    """The function as Python source, ending in a newline, after the functions that it calls on threads."""
+    """The function as Python source, preceded by the functions that it calls on threads."""
     (function,) = spelled(function)
     return "\n\n".join(map(_definition, (*parts(function), function)))
-
-
-def parts(function: ir.Function) -> list[ir.Function]:
-    """The functions that a function calls on threads."""
-    launches = [s for s in ir.walk(function.body) if isinstance(s, ir.Launch)]
-    return [p for s in launches for p in (s.part, s.atomic) if p is not None]
 
 
 def _definition(function: ir.Function) -> str:
@@ -158,9 +153,9 @@ def _tree(value: ir.Expr) -> ast.expr:
             return _fill(_IN_LANES[name](value.type), *map(_tree, args))
         case ir.Load(array=array, index=index):
             return ast.Subscript(ast.Name(array.name), _index(index))
-        case ir.Op(name="select", args=(condition, x, y)) if _is_there(x) and _is_there(y):
+        case ir.Op(name="select", args=(condition, x, y)) if _is_plain(x) and _is_plain(y):
             return _fill("selected(x, y, z)", _tree(condition), _tree(x), _tree(y))
-        case ir.Op(name="and" | "or" as name, args=(x, y)) if _is_known_at_once(x) and _is_known_at_once(y):
+        case ir.Op(name="and" | "or" as name, args=(x, y)) if _is_cheap_condition(x) and _is_cheap_condition(y):
             return _fill("x & y" if name == "and" else "x | y", _tree(x), _tree(y))
         case ir.Op(name="cast", args=(x,)):
             return _fill(f"{numpy_name(value.type)}(x)", _tree(x))
@@ -175,23 +170,23 @@ def _tree(value: ir.Expr) -> ast.expr:
     raise AssertionError(value)
 
 
-def _is_there(value: ir.Expr) -> bool:
-    """Return whether a value takes no computation other than its sign."""
+def _is_plain(value: ir.Expr) -> bool:
+    """Return whether a value is a variable or constant, apart from its sign."""
     if isinstance(value, ir.Op) and value.name == "neg":
         (value,) = value.args
     return isinstance(value, (ir.Var, ir.Const)) and isinstance(value.type, (types.Number, types.Boolean))
 
 
-def _is_known_at_once(value: ir.Expr) -> bool:
+def _is_cheap_condition(value: ir.Expr) -> bool:
     """Return whether evaluating a condition costs no more than skipping it by a branch, and cannot fail."""
     if not isinstance(value.type, types.Boolean):
         return False
     match value:
         case ir.Op(name="lt" | "le" | "gt" | "ge" | "eq" | "ne", args=args):
-            return all(map(_is_there, args))
+            return all(map(_is_plain, args))
         case ir.Op(name="and" | "or" | "not", args=args):
-            return all(map(_is_known_at_once, args))
-    return _is_there(value)
+            return all(map(_is_cheap_condition, args))
+    return _is_plain(value)
 
 
 _IN_LANES: dict[str, Callable[[Lanes], str]] = {
@@ -281,8 +276,8 @@ class _Writer:
             case ir.Accumulate(array=array, index=index, value=value):
                 self.line(f"{array.name}[{self.index(index)}] += {expression(value)}", s.line)
             case ir.Alloc(target=target, shape=shape, fill=fill):
-                made = _scratch(s) if s.scratch else _allocation(target.type, shape, fill)
-                self.line(f"{target.name} = {made}", s.line)
+                allocation = _scratch(s) if s.scratch else _allocation(target.type, shape, fill)
+                self.line(f"{target.name} = {allocation}", s.line)
             case ir.Fill():
                 self.line(matrices.source(s), s.line)
             case ir.Grow(target=target, size=size):

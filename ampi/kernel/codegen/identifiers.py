@@ -2,7 +2,7 @@
 
 Names in the IR may be any text (see ``names``).  Each gets an identifier as close to it as possible: ``x`` stays ``x``,
 ``x_bar@3`` becomes ``x_bar``, or ``x_bar_1`` if that is taken.  An identifier is never a keyword, a built-in, or a name
-that the surrounding text defines, so none of these is hidden.
+that the surrounding text defines, so it hides none of these.
 
 Numba calls the second value of ``s`` in a parallel loop ``s_2``, even if that name is taken: in programs with such
 loops no name ends with an underscore and a number.
@@ -31,23 +31,23 @@ class Identifiers:
     def __init__(self, taken: Iterable[str], numbered: bool = True) -> None:
         self.taken = set(taken)
         self.numbered = numbered
-        self.given: dict[str, str] = {}
+        self.assigned: dict[str, str] = {}
         self.count: dict[str, int] = {}
 
     def __call__(self, name: str) -> str:
-        if name not in self.given:
-            self.given[name] = self.new(_legal(stem(name)))
-        return self.given[name]
+        if name not in self.assigned:
+            self.assigned[name] = self.new(_legal(stem(name)))
+        return self.assigned[name]
 
     def new(self, base: str) -> str:
-        identifier = self.ended(base)
+        identifier = self.without_number(base)
         while identifier in self.taken:
             self.count[base] = self.count.get(base, 0) + 1
-            identifier = self.ended(f"{base}_{self.count[base]}")
+            identifier = self.without_number(f"{base}_{self.count[base]}")
         self.taken.add(identifier)
         return identifier
 
-    def ended(self, identifier: str) -> str:
+    def without_number(self, identifier: str) -> str:
         return identifier if self.numbered or not _NUMBERED.search(identifier) else f"{identifier}_"
 
 
@@ -59,24 +59,24 @@ def spelled(functions: Iterable[ir.Function], taken: Iterable[str]) -> tuple[ir.
     """
     functions = tuple(functions)
     of_module = Identifiers(WORDS | set(taken))
-    named: dict[int, str] = {}
+    function_names: dict[int, str] = {}
     for function in functions:
-        for part in (*_parts(function), function):
-            named[id(part)] = of_module(part.name)
+        for part in (*parts(function), function):
+            function_names[id(part)] = of_module(part.name)
         for name, _ in function.constants:
             of_module(name)
-    return tuple(_spelled(f, of_module, named) for f in functions)
+    return tuple(_spelled(f, of_module, function_names) for f in functions)
 
 
-def _spelled(function: ir.Function, of_module: Identifiers, named: dict[int, str]) -> ir.Function:
+def _spelled(function: ir.Function, of_module: Identifiers, function_names: dict[int, str]) -> ir.Function:
     own = Identifiers(of_module.taken, numbered=not any(map(_is_parallel, ir.walk(function.body))))
-    own.given = {name: of_module(name) for name, _ in function.constants}
+    own.assigned = {name: of_module(name) for name, _ in function.constants}
     arguments = tuple(replace(a, name=own(a.name)) for a in function.arguments)
     change = lambda v: v if (name := own(v.name)) == v.name else replace(v, name=name)
-    part = lambda f: _spelled(f, of_module, named)
+    part = lambda f: _spelled(f, of_module, function_names)
     return replace(
         function,
-        name=named[id(function)],
+        name=function_names[id(function)],
         arguments=arguments,
         body=tuple(_changed(s, change, part) for s in function.body),
         constants=tuple((own(name), array) for name, array in function.constants),
@@ -88,8 +88,8 @@ def _is_parallel(node: Any) -> bool:
     return isinstance(node, ir.Launch) or (isinstance(node, ir.For) and node.parallel)
 
 
-def _parts(function: ir.Function) -> list[ir.Function]:
-    """The functions that a function calls."""
+def parts(function: ir.Function) -> list[ir.Function]:
+    """The functions that a function calls on threads."""
     launches = [s for s in ir.walk(function.body) if isinstance(s, ir.Launch)]
     return [p for s in launches for p in (s.part, s.atomic) if p is not None]
 

@@ -45,15 +45,14 @@ class _Derivatives:
 
     def __init__(self, function: ir.Function) -> None:
         self.names = {a.name for a in function.arguments if a.role is not None and a.role[0] in ROLES}
-        self.own = set(self.names)
+        seeds = set(self.names)
         statements = list(every(function.body))
         before = -1
         while before != len(self.names):
             before = len(self.names)
             for s in statements:
                 self.enter(s)
-        given = {a.name for a in function.arguments} - self.own
-        if given & self.names:
+        if ({a.name for a in function.arguments} - seeds) & self.names:
             raise NotInLanes("values of the kernel depend on derivatives")
 
     def has(self, e: Expr | None) -> bool:
@@ -136,7 +135,7 @@ class _Writer:
 
     # ------------------------------------------------------------------------------------------ expressions
 
-    def once(self, e: Expr) -> Expr:
+    def common(self, e: Expr) -> Expr:
         """An expression that is common to all directions."""
         for n in ir.walk(e):
             if isinstance(n, Var) and n.name in self.derivatives and not isinstance(n.type, types.Array):
@@ -157,27 +156,27 @@ class _Writer:
                 return e
 
     def many(self, es: Iterable[Expr]) -> tuple[Expr, ...]:
-        return tuple(map(self.once, es))
+        return tuple(map(self.common, es))
 
     def is_lanes(self, e: Expr) -> bool:
         return isinstance(e.type, Lanes)
 
-    def either(self, e: Expr) -> Expr:
-        """An expression, with derivatives or without."""
+    def operand(self, e: Expr) -> Expr:
+        """An expression that may depend on derivatives: a vector over the directions if it does."""
         match e:
             case Var():
                 return self.variable(e)
             case ir.Load(array=array, index=index):
                 if array.name not in self.derivatives:
-                    return self.once(e)
+                    return self.common(e)
                 return ir.Load(self.variable(array), self.many(index), self.lanes(e.type))
             case Op(name=name, args=args):
-                given = tuple(map(self.either, args))
-                if not any(map(self.is_lanes, given)):
-                    return self.once(e)
-                return self.operation(name, given, e.type)
+                operands = tuple(map(self.operand, args))
+                if not any(map(self.is_lanes, operands)):
+                    return self.common(e)
+                return self.operation(name, operands, e.type)
             case _:
-                return self.once(e)
+                return self.common(e)
 
     def operation(self, name: str, args: tuple[Expr, ...], ty: Any) -> Expr:
         if name in MASKS:
@@ -229,7 +228,7 @@ class _Writer:
 
     def as_target(self, value: Expr, target: Var) -> Expr:
         """A value in the type of the scalar to which it is assigned."""
-        return self.spread(self.either(value), target.type) if self.is_lanes(target) else self.once(value)
+        return self.spread(self.operand(value), target.type) if self.is_lanes(target) else self.common(value)
 
     # ------------------------------------------------------------------------------------------- statements
 
@@ -243,12 +242,12 @@ class _Writer:
                 return replace(s, target=target, value=self.as_target(value, target))
             case ir.Store(array=array, index=index, value=value) | ir.Accumulate(array=array, index=index, value=value):
                 if array.name not in self.derivatives:
-                    return replace(s, index=self.many(index), value=self.once(value))
+                    return replace(s, index=self.many(index), value=self.common(value))
                 if isinstance(s, ir.Accumulate) and s.atomic:
                     raise NotInLanes("threads add to the same elements")
                 array, index = self.variable(array), self.many(index)
                 lanes = self.lanes(array.type.dtype)
-                value = self.spread(self.either(value), lanes)
+                value = self.spread(self.operand(value), lanes)
                 if self.where is not None:  # unchanged in the other directions
                     zero = self.spread(Const(0.0, lanes.dtype), lanes)
                     other = zero if isinstance(s, ir.Accumulate) else ir.Load(array, index, lanes)
@@ -266,13 +265,13 @@ class _Writer:
                 if s.parallel:
                     raise NotInLanes("a loop on threads")
                 body = self.block(s.body)
-                return replace(s, start=self.once(s.start), stop=self.once(s.stop), carried=tuple(found), body=body)
+                return replace(s, start=self.common(s.start), stop=self.common(s.stop), carried=tuple(found), body=body)
             case Custom():
                 raise NotInLanes("a custom derivative")
             case Branch():
                 return self.branch(s)
             case ir.Return(values=values):
-                found = (self.once(v) if k < self.values else self.result(v) for k, v in enumerate(values))
+                found = (self.common(v) if k < self.values else self.result(v) for k, v in enumerate(values))
                 return replace(s, values=tuple(found))
             case ir.Launch():
                 raise NotInLanes("a loop on threads")
@@ -280,37 +279,37 @@ class _Writer:
                 for v in (s.target, *getattr(s, "arguments", ())):
                     if v.name in self.derivatives:
                         raise NotInLanes("whole arrays of derivatives")
-                return rebuild(s, self.once, lambda v: v, self.block)
+                return rebuild(s, self.common, lambda v: v, self.block)
             case _:
-                return rebuild(s, self.once, self.variable, self.block)
+                return rebuild(s, self.common, self.variable, self.block)
 
     def branch(self, s: Branch) -> Branch:
-        """A branch under the condition that derivatives are not zero: taken if they are nonzero in any direction,
+        """A branch whose condition is that derivatives are not zero: taken if they are nonzero in any direction,
         without effect on the others."""
-        condition = self.either(s.condition)
+        condition = self.operand(s.condition)
         apart = self.is_lanes(condition)
         if apart and s.orelse:
             raise NotInLanes("a choice that depends on derivatives")
-        made = []
+        joins = []
         for j in s.joins:
             var = self.variable(j.var)
             then, orelse = self.as_target(j.then, var), self.as_target(j.orelse, var)
             if apart and self.is_lanes(var):
                 then = Op("select", (condition, then, orelse), var.type)
-            made.append(replace(j, var=var, then=then, orelse=orelse))
+            joins.append(replace(j, var=var, then=then, orelse=orelse))
         if not apart:
             then, orelse = self.block(s.then), self.block(s.orelse)
-            return replace(s, condition=condition, then=then, orelse=orelse, joins=tuple(made))
+            return replace(s, condition=condition, then=then, orelse=orelse, joins=tuple(joins))
         around = self.where
         self.where = condition if around is None else Op("and", (around, condition), condition.type)
         then = self.block(s.then)
         self.where = around
-        return replace(s, condition=Op("any", (condition,), types.boolean), then=then, joins=tuple(made))
+        return replace(s, condition=Op("any", (condition,), types.boolean), then=then, joins=tuple(joins))
 
     def result(self, value: Expr) -> Expr:
         """The derivatives of a result."""
         if not isinstance(value.type, types.Array):
-            return self.spread(self.either(value), self.lanes(value.type))
+            return self.spread(self.operand(value), self.lanes(value.type))
         if not (isinstance(value, Var) and value.name in self.derivatives):
             raise NotInLanes("an array of zeros is a result")
         return self.variable(value)

@@ -1,1 +1,1 @@
-"""Differentiation: a kernel -> its plain adjoint, its tangent, or its split reversal."""
+"""Differentiation of kernels: the plain adjoint, the tangent, and the split reversal."""

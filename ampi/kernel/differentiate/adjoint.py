@@ -42,7 +42,7 @@ def build(facts: Facts, in_place: bool, raising: bool, threads: bool, after: boo
     facts : Facts
         The kernel and the facts about it.
     in_place : bool
-        The forward statements replace the kernel's own run: they change its arguments.
+        The forward statements replace the run of the kernel: they change its arguments.
     raising : bool
         These statements may raise (see `Builder`).
     threads : bool
@@ -50,7 +50,7 @@ def build(facts: Facts, in_place: bool, raising: bool, threads: bool, after: boo
     after : bool
         Whether the values of arrays after the call are available.
     transpose : callable
-        Makes a rule from a tangent that its author has written.
+        Makes a rule from a user's tangent (`transpose.transpose`).
     """
     primal, to = facts.primal, Builder(facts.names, in_place and raising)
     to.level.update({a.name: 0 for a in primal.arguments})
@@ -80,21 +80,21 @@ def build(facts: Facts, in_place: bool, raising: bool, threads: bool, after: boo
             scope.values[a.name] = as_after[a.name]
     backward = Backward(to, facts, forward, shadow, transpose)
     adjoints: Adjoints = {}
-    moving = [(v, seed) for v, seed in zip(results, seeds) if seed is not None]
-    backward.shadow.update({v.name: seed for v, seed in moving if v.name in facts.seeded})
+    seeded = [(v, seed) for v, seed in zip(results, seeds) if seed is not None]
+    backward.shadow.update({v.name: seed for v, seed in seeded if v.name in facts.seeded})
     backward.allocate_shadows(body, scope)
-    for v, seed in moving:
+    for v, seed in seeded:
         if v.name not in facts.seeded:
-            backward.plant(v, seed, adjoints)
+            backward.add_seed(v, seed, adjoints)
     backward.run(body, scope, adjoints)
     scalars = tuple(a for a in primal.arguments if a.name in facts.active and a not in arrays)
     values = tuple(to.value(adjoints.get(a.name, constant(0, a.type))) for a in scalars)
     shadows = (ir.Argument(shadow[a.name].name, shadow[a.name].type, role=("shadow", a.name)) for a in shadowed)
-    given = (ir.Argument(s.name, s.type, role=("seed", k)) for k, s in enumerate(seeds) if s is not None)
+    seed_arguments = (ir.Argument(s.name, s.type, role=("seed", k)) for k, s in enumerate(seeds) if s is not None)
     return Draft(
         primal=primal,
         names=facts.names,
-        leaves=(*primal.arguments, *shadows, *given),
+        leaves=(*primal.arguments, *shadows, *seed_arguments),
         before=tuple(to.block.statements[:before]),
         back=tuple(to.block.statements[before:]),
         results=computed,

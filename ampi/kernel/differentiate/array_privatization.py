@@ -1,4 +1,4 @@
-"""Array privatization: a local array that every iteration of a loop fills anew is allocated in the loop.
+"""Array privatization: a local array that every iteration of a loop fills is allocated in the loop.
 
 Scratch memory is often allocated once, before the loop that uses it.  Where an iteration writes all elements before it
 reads any, nothing passes through the array from one iteration to the next.  Allocated inside the loop, it is recomputed
@@ -39,7 +39,7 @@ def _move(s: ir.Alloc, body: list[Stmt]) -> None:
     if len(users) != 1:
         return
     loop = body[users[0]]
-    if isinstance(loop, Loop) and not _passes_on(loop, s) and _is_filled(loop.body, s):
+    if isinstance(loop, Loop) and not _is_used_whole(loop, s) and _is_filled(loop.body, s):
         body[users[0]] = replace(loop, body=(replace(s, fill=None), *loop.body))
         body.remove(s)
 
@@ -53,8 +53,8 @@ def _touches(t: Stmt, name: str) -> bool:
     return name in names_read(t) or (target is not None and target.name == name)
 
 
-def _passes_on(loop: Loop, s: ir.Alloc) -> bool:
-    """Return whether the array is used otherwise than element by element."""
+def _is_used_whole(loop: Loop, s: ir.Alloc) -> bool:
+    """Return whether the array is used in any other way than element by element."""
     name = s.target.name
     for t in every(loop.body):
         match t:
@@ -82,8 +82,7 @@ def _reads_elements(t: Stmt, name: str) -> bool:
 
 
 def _fills(t: Stmt, s: ir.Alloc) -> bool:
-    """Return whether a statement is a nest of loops over all elements of the array, which are stored and not read in
-    it."""
+    """Return whether a statement is a nest of loops that stores all elements of the array and reads none."""
     if any(_reads_elements(inner, s.target.name) for inner in every((t,))):
         return False
     counters: dict[Expr, Expr] = {}

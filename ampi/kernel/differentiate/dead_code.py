@@ -1,8 +1,8 @@
 """Dead code elimination: remove statements on which no result depends.
 
-The earlier passes write in full: every scope is computed forward, and everything that might be needed is saved.  This
-pass keeps the part on which returned values and writes to the caller's arrays depend.  So it decides what is "to be
-recorded", for scalars, arrays, saved values and whole sweeps alike.
+The earlier passes compute every scope forward, and save every value that might be needed.  This pass keeps the part on
+which returned values and writes to the caller's arrays depend.  So it decides what is "to be recorded", for scalars,
+arrays, saved values and whole sweeps alike.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Liveness:
         self.names: set[str] = set()
         self.statements: set[int] = set()
         self.needs: dict[str, list[tuple[Expr, ...]]] = defaultdict(list)
-        self.within: dict[str, list[tuple[Stmt, ...]]] = defaultdict(list)
+        self.enclosing: dict[str, list[tuple[Stmt, ...]]] = defaultdict(list)
         self.writers: dict[str, list[tuple[Stmt, tuple[Stmt, ...]]]] = defaultdict(list)
         self.queue: list[str] = []
         self.roots: list[tuple[Stmt, tuple[Stmt, ...]]] = []
@@ -63,7 +63,7 @@ class _Liveness:
 
     def define(self, var: Var, needs: tuple[Expr, ...], around: tuple[Stmt, ...]) -> None:
         self.needs[var.name].append(needs)
-        self.within[var.name].append(around)
+        self.enclosing[var.name].append(around)
 
     def run(self) -> _Liveness:
         for s, around in self.roots:
@@ -72,7 +72,7 @@ class _Liveness:
             name = self.queue.pop()
             for needs in self.needs[name]:
                 self.mark_expressions(needs)
-            for around in self.within[name]:
+            for around in self.enclosing[name]:
                 self.mark_around(around)
             for s, around in self.writers[name]:
                 self.mark_statement(s, around)

@@ -15,15 +15,20 @@ from ampi.kernel.ir.ssa import every
 class Derivative:
     """A derivative program of a kernel, and the facts about it that a tape needs.
 
-    ``function`` takes the kernel's own argument leaves, then one shadow array for each of ``shadows`` (names of array
-    arguments, active on entry or made so by the kernel), then one seed per active result leaf, then for each array of
-    indices in ``distinct`` whether all its elements differ and none is negative.  ``needs`` are the array arguments
-    whose values before the call it reads; ``reads`` and ``writes`` are the arrays that the kernel itself reads and
-    writes; ``becomes_active`` are array arguments that are passive on entry and active after the call;
-    ``result_active`` has for each result leaf whether it depends on an active argument.  ``after`` are array
-    arguments whose values after the call it reads too: they follow the seeds.  ``ends`` are array arguments whose
-    shadow it only reads, because the values before the call have no adjoint.  For each array in ``new`` a last argument
-    says whether the shadow is new, with undefined elements.  ``saves``: it runs forward and saves values first.
+    ``function`` takes these arguments:
+
+    * the leaves of the kernel's arguments;
+    * one shadow array for each of ``shadows`` (names of array arguments, active on entry or made so by the kernel);
+    * one seed for each active leaf of the result;
+    * for each array argument in ``after``, its values after the call, which the program reads;
+    * for each array of indices in ``distinct``, True if all its elements differ and none is negative;
+    * for each array in ``new``, True if its shadow is new, with undefined elements.
+
+    ``needs`` are the array arguments whose values before the call it reads; ``reads`` and ``writes`` are the arrays
+    that the kernel itself reads and writes; ``becomes_active`` are array arguments that are passive on entry and active
+    after the call; ``result_active`` has True for each leaf of the result that depends on an active argument.  ``ends``
+    are array arguments whose shadow it only reads, because the values before the call have no adjoint.  ``saves``: it
+    runs forward first and saves values.
     """
 
     function: ir.Function

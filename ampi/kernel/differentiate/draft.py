@@ -1,4 +1,4 @@
-"""Program specialisation: the plain adjoint of a kernel, and the programs that are built from its statements.
+"""The plain adjoint of a kernel, and the programs that are built from its statements.
 
 `adjoint.build` writes the statements that compute forward and those that go backward.  Together they are the adjoint;
 apart, they are the two halves of a split reversal.
@@ -28,7 +28,7 @@ class Draft:
     primal : ir.Function
         The kernel.
     names : Names
-        The maker of further names.
+        The source of new names.
     leaves : tuple of ir.Argument
         The arguments of an adjoint program: the kernel's arguments, shadows, seeds.
     before, back : tuple of ir.Stmt
@@ -79,12 +79,12 @@ class Draft:
         return self.program("forward", self.primal.arguments, self.before, values)
 
     def program(
-        self, what: str, arguments: tuple[ir.Argument, ...], body: tuple[Stmt, ...], values: tuple[Expr, ...]
+        self, suffix: str, arguments: tuple[ir.Argument, ...], body: tuple[Stmt, ...], values: tuple[Expr, ...]
     ) -> ir.Function:
         end = ir.Return(values, line=self.primal.first_line)
         return replace(
             self.primal,
-            name=f"{self.primal.name}_{what}",
+            name=f"{self.primal.name}_{suffix}",
             arguments=arguments,
             body=(*body, end),
             result=("tuple", len(values)),

@@ -18,17 +18,16 @@ from ampi.kernel.ir.ssa import INT, Branch, Carried, Join, Loop
 def search(
     forward: Forward, s: Loop, scope: Scope, wanted: list[tuple[Extreme, Expr]]
 ) -> list[tuple[Extreme, Expr, Expr]]:
-    """Search for the iterations from which extremes came (minus one: the value before the loop), if an adjoint is not
-    zero."""
+    """Search for the iterations from which extremes came (-1: the value before the loop), if an adjoint is not zero."""
     if not wanted:
         return []
     to = forward.to
-    asked: Expr | None = None
+    any_nonzero: Expr | None = None
     for _, g in wanted:
         nonzero = Op("ne", (g, constant(0, g.type)), types.boolean)
-        asked = nonzero if asked is None else Op("or", (asked, nonzero), types.boolean)
-    assert asked is not None
-    condition = to.value(asked)
+        any_nonzero = nonzero if any_nonzero is None else Op("or", (any_nonzero, nonzero), types.boolean)
+    assert any_nonzero is not None
+    condition = to.value(any_nonzero)
     nowhere = Const(-1, INT)
     with to.nested() as branch:
         var = to.inner(s.var.name, INT)

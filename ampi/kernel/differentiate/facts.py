@@ -37,13 +37,13 @@ class Facts:
     active : frozenset of str
         The arguments with respect to which it is differentiated.
     names : Names
-        The maker of names for the kernel and its derivatives.
+        The source of new names for the kernel and its derivatives.
     accesses : Accesses
         Its accesses to arrays.
     activity : Activity
         The values that depend on active arguments, and those on which results depend.
     singularities : Singularities
-        Values at which derivatives may be infinite, and derivatives that must then be exactly zero.
+        The values at which derivatives may be infinite.
     sources : dict
         For each load, where its value is found when the adjoint needs it (TBR).
     snapshots : list of Snapshot
@@ -52,11 +52,17 @@ class Facts:
         Comparisons whose outcomes are saved.
     before : dict
         For a nest of loops whose lengths vary, the number of innermost iterations before each run of the innermost
-        loop. kept : dict Values that are read from an array in which they were stored, with their place there. stored :
-        dict The same for carried scalars, stored by the previous iteration. independence : bool Whether to look for
-        independent iterations in loops without ``prange``. ends : frozenset of str Arrays whose shadows need not become
-        zero: new ones, and arguments that are passive before the call. seeded : frozenset of str New arrays that are
-        returned and whose shadows are only read: the caller's seed serves as the shadow.
+        loop.
+    kept : dict
+        Values that are read from an array in which they were stored, with their place there.
+    stored : dict
+        The same for carried scalars, stored by the previous iteration.
+    independence : bool
+        Whether to look for independent iterations in loops without ``prange``.
+    ends : frozenset of str
+        Arrays whose shadows need not become zero: new ones, and arguments that are passive before the call.
+    seeded : frozenset of str
+        New arrays that are returned and whose shadows are only read: the caller's seed serves as the shadow.
     """
 
     primal: ir.Function
@@ -111,7 +117,7 @@ def share_snapshots(facts: Facts) -> Facts:
 
 
 def save_outcomes(facts: Facts) -> Facts:
-    """Save the outcome of a comparison where the adjoint needs nothing else of the numbers."""
+    """Save the outcome of a comparison where the adjoint does not need the numbers themselves."""
     body, outcomes = find_outcomes(facts.primal.body, facts.accesses, facts.sources, facts.names)
     if not outcomes:
         return facts
@@ -120,7 +126,7 @@ def save_outcomes(facts: Facts) -> Facts:
 
 
 def number_iterations(facts: Facts) -> Facts:
-    """Number the iterations in nests of loops whose lengths vary, where something is saved in these."""
+    """Number the iterations in nests of loops whose lengths vary, where values are saved in these."""
     nests = irregular_nests(facts.accesses, facts.sources)
     if not nests:
         return facts
@@ -144,9 +150,9 @@ def find_independence(facts: Facts) -> Facts:
 
 
 def find_ends(facts: Facts, plain: bool) -> Facts:
-    """Find the arrays to each of whose elements the kernel writes at most once: their shadows need not become zero.
+    """Find the arrays whose shadows need not become zero, since the kernel writes each element at most once.
 
-    Of the arguments, if the caller allows it (``plain``), those that are passive before the call and not read.
+    Arguments are among them only if the caller allows it (``plain``) and they are passive before the call and not read.
     """
     found = _arguments_written_once(facts) if plain else set()
     results = [v for v in results_of(facts.primal) if isinstance(v, Var) and isinstance(v.type, types.Array)]
@@ -169,11 +175,13 @@ def find_ends(facts: Facts, plain: bool) -> Facts:
 
 
 def _arguments_written_once(facts: Facts) -> set[str]:
-    given = {v.name for v in results_of(facts.primal) if isinstance(v, Var)}.union(*_used_as_a_whole(facts.primal.body))
+    excluded = {v.name for v in results_of(facts.primal) if isinstance(v, Var)}.union(
+        *_used_as_a_whole(facts.primal.body)
+    )
     found = set()
     for a in facts.primal.arguments:
         name = a.name
-        if name in facts.active or name not in facts.activity.varied or name in given:
+        if name in facts.active or name not in facts.activity.varied or name in excluded:
             continue
         accesses = facts.accesses.of[name]
         stores = all(isinstance(access.statement, ir.Store) for access in accesses)
@@ -183,8 +191,8 @@ def _arguments_written_once(facts: Facts) -> set[str]:
 
 
 def _used_as_a_whole(body: tuple[Stmt, ...]) -> tuple[set[str], set[str], set[str]]:
-    """The arrays that are read otherwise than element by element, those that operations on whole arrays fill, and
-    others that are written as a whole."""
+    """The arrays that are read as a whole, those that operations on whole arrays fill, and others that are written as a
+    whole."""
     read: set[str] = set()
     filled: set[str] = set()
     otherwise: set[str] = set()

@@ -21,7 +21,7 @@ Nest = tuple[str, str]  # the names of its innermost and outermost loop
 
 
 def irregular_nests(accesses: Accesses, sources: dict[str, Source]) -> list[Nest]:
-    """The nests (below the home of an array) around saved loads for which there is no rectangular array."""
+    """The nests of loops (inside the home of an array) whose saved loads do not fit a rectangular array."""
     found: dict[Nest, None] = {}
     for array, of_array in accesses.of.items():
         depth = len(accesses.home.get(array, ()))

@@ -1,4 +1,4 @@
-"""Load hoisting: a load that both ways through a branch make is moved before the branch.
+"""Load hoisting: a load that is made on both sides of a branch, or after it anyway, is moved before the branch.
 
 The branch can then become a selection, and its loop can be vectorised.
 """
@@ -15,7 +15,7 @@ from ampi.kernel.ir.ssa import Branch, Loop, blocks, definitions, every, written
 
 
 def loads_before_branches(function: ir.Function) -> ir.Function:
-    """The function (in single assignment form) with such loads moved."""
+    """Move loads that are made whichever way a branch goes before the branch, in single assignment form."""
     return replace(function, body=_block(function.body))
 
 
@@ -28,16 +28,16 @@ def _block(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
             s = replace(s, body=_block(s.body))
         elif isinstance(s, Branch):
             s = replace(s, then=_block(s.then), orelse=_block(s.orelse))
-            moved, names = _made_anyway(s, rest)
+            moved, names = _common_loads(s, rest)
             if moved:
-                gone = set(names)
-                s, *rest = substitute((_without(s, gone), *(t for t in rest if not _defines(t, gone))), names)
+                removed = set(names)
+                s, *rest = substitute((_without(s, removed), *(t for t in rest if not _defines(t, removed))), names)
                 out += moved
         out.append(s)
     return tuple(out)
 
 
-def _made_anyway(s: Branch, rest: list[Stmt]) -> tuple[list[Stmt], dict[str, Expr]]:
+def _common_loads(s: Branch, rest: list[Stmt]) -> tuple[list[Stmt], dict[str, Expr]]:
     """The loads to move before a branch, and the names that their values had.
 
     Of several names, that of the load after the branch stays, since statements around the block may use it.
@@ -50,13 +50,13 @@ def _made_anyway(s: Branch, rest: list[Stmt]) -> tuple[list[Stmt], dict[str, Exp
     for key in {**then, **orelse}:
         array, index = key
         sides = (then, orelse) if array in written_in else (later, then, orelse)
-        made = [loads[key] for loads in sides if key in loads]
-        if len(made) < 2:
+        equal = [loads[key] for loads in sides if key in loads]
+        if len(equal) < 2:
             continue
         if any(isinstance(i, Var) and i.name in inside for i in index):
             continue
-        moved.append(made[0])
-        names |= {t.target.name: made[0].target for t in made}
+        moved.append(equal[0])
+        names |= {t.target.name: equal[0].target for t in equal}
     return moved, names
 
 

@@ -1,4 +1,4 @@
-"""Random numbers: a program with the part of a kernel that draws them, and errors for active parameters."""
+"""Random numbers: the part of a kernel that draws them, as a program, and errors for active parameters."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ QUANTILES = {
 
 
 def counting(primal: ir.Function) -> ir.Function:
-    """A kernel that stores the numbers that it draws, as far as there is room, and returns how many there are."""
+    """A kernel that stores the numbers that it draws, as far as there is room, and returns how many it has drawn."""
     drawn = random_draws.arguments_of(primal)
     names = {a.name for a in drawn}
     places = tuple(ir.Var(a.role[1], INT) for a in drawn if a.role is not None)
 
     def within(array: ir.Var, index: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
-        there = ir.Op("lt", (index[0], ir.Size(array, 0, types.intp)), types.boolean)
-        return (ir.Op("select", (there, index[0], ZERO), INT),)
+        fits = ir.Op("lt", (index[0], ir.Size(array, 0, types.intp)), types.boolean)
+        return (ir.Op("select", (fits, index[0], ZERO), INT),)
 
     def change(e: ir.Expr) -> ir.Expr:
         return replace(e, index=within(e.array, e.index)) if isinstance(e, ir.Load) and e.array.name in names else e
@@ -51,31 +51,29 @@ def counting(primal: ir.Function) -> ir.Function:
 
 
 def with_copies(function: ir.Function) -> ir.Function:
-    """A program (in single assignment form) that changes no arguments but the arrays of random numbers: it works on
-    copies of the others."""
+    """A program (in single assignment form) that works on copies of all arguments but the arrays of random numbers."""
     taken = {a.name for a in function.arguments} | {v.name for s in every(function.body) for v in definitions(s)}
     fresh = Names(taken)
     changed = {array.name for s in every(function.body) if (array := written(s)) is not None}
     copies: list[ir.Stmt] = []
-    instead: dict[str, ir.Expr] = {}
+    renamed: dict[str, ir.Expr] = {}
     for a in function.arguments:
         if a.name in changed and not a.is_a("drawn"):
             array, copy = ir.Var(a.name, a.type), ir.Var(fresh.fresh(a.name), a.type)
             sizes = tuple(ir.Size(array, axis, INT) for axis in range(a.type.ndim))
             copies.append(ir.Alloc(copy, sizes, array, line=function.first_line))
-            instead[a.name] = copy
-    return replace(function, body=(*copies, *substitute(function.body, instead)))
+            renamed[a.name] = copy
+    return replace(function, body=(*copies, *substitute(function.body, renamed)))
 
 
 def refuse_active_parameters(function: ir.Function, active: Collection[str]) -> None:
-    """Raise an error if a parameter of a random number is active, or an argument for which a function has no
-    derivative.
+    """Raise an error if a kernel (in single assignment form) needs a derivative that does not exist.
 
-    The kernel is in single assignment form.
+    That is one with respect to a parameter of a random number, or to an argument for which a function has none.
     """
     varied = activity.analyse(function, active).varied
     for s in every(function.body):
-        if isinstance(s, ir.Assign) and isinstance(s.value, ir.Op) and s.value.name in intrinsics.WITHOUT:
+        if isinstance(s, ir.Assign) and isinstance(s.value, ir.Op) and s.value.name in intrinsics.WITHOUT_DERIVATIVE:
             partials = intrinsics.TABLE[s.value.name].partials
             for k, a in enumerate(s.value.args):
                 if partials[k] == intrinsics.UNKNOWN and isinstance(a, ir.Var) and a.name in varied:
@@ -87,6 +85,6 @@ def refuse_active_parameters(function: ir.Function, active: Collection[str]) -> 
                 quantile = QUANTILES.get(s.value.name)
                 advice = QUANTILE.format(quantile) if quantile else ADVICE
                 raise ActivityError(
-                    f"{function.where(s.line)}: {what} has no derivative with respect to what decides on "
-                    f"the number, and a parameter of it carries derivatives\n  {advice}"
+                    f"{function.where(s.line)}: {what} has no derivative with respect to its parameters, and one of "
+                    f"them carries derivatives\n  {advice}"
                 )

@@ -34,7 +34,7 @@ class Forward:
         self.saving = Saving(to, facts)
 
     def run(self, body: tuple[Stmt, ...], scope: Scope, top: bool) -> None:
-        """Compute statements again in a scope; ``top``: no loop lies between them and the scope."""
+        """Write statements that compute a block in a scope; ``top``: no loop lies between the block and the scope."""
         for s in body:
             self.to.line = s.line or self.to.line
             match s:
@@ -85,7 +85,7 @@ class Forward:
         scope.values[s.target.name] = target
 
     def reload(self, s: ir.Assign, scope: Scope, top: bool) -> Expr:
-        """The value that a load had."""
+        """The value of a load, from where TBR has found it."""
         name, array = s.target.name, s.value.array
         index = scope.atoms(s.value.index)
         source = self.facts.sources[name]
@@ -193,7 +193,7 @@ class Forward:
         return found | {tape.name for tape, _ in scope.saved_loads.values()}
 
     def range(self, s: Loop, scope: Scope) -> tuple[Expr, Expr, int]:
-        """The range of the iterations that a loop has run."""
+        """The start, stop and step of the iterations that a loop has run."""
         if s.condition is not None:
             return ZERO, scope.atom(s.var), 1
         return scope.atom(s.start), scope.atom(s.stop), s.step

@@ -26,7 +26,7 @@ from ampi.kernel.ir import (
     Size,
     Stmt,
     Var,
-    decompositions,  # noqa: F401  enters its derivatives
+    decompositions,  # noqa: F401  registers its derivatives
     matrices,
 )
 from ampi.kernel.ir.builder import Builder
@@ -69,8 +69,8 @@ class Backward:
     def is_active(self, value: Expr) -> bool:
         return isinstance(value, Var) and value.name in self.facts.activity.active
 
-    def plant(self, value: Expr, seed: Var, adjoints: Adjoints) -> None:
-        """Begin with the adjoint of a result."""
+    def add_seed(self, value: Expr, seed: Var, adjoints: Adjoints) -> None:
+        """Add the seed of a result to its adjoint."""
         if not isinstance(value.type, types.Array):
             self.contribute(adjoints, value, seed)
             return
@@ -90,12 +90,12 @@ class Backward:
         adjoints[value.name] = self.to.value(total, f"{stem(value.name)}_bar")
 
     def allocate_shadows(self, body: tuple[Stmt, ...], scope: Scope) -> None:
-        """Zero shadows for the local arrays that a block allocates."""
+        """Allocate shadows, filled with zeros, for the local arrays that a block allocates."""
         for s in body:
             if isinstance(s, Custom):
                 results = {e.array.name for e in s.results if isinstance(e, ir.Load)}
-                made = (t for t in s.then if isinstance(t, ir.Alloc) and t.target.name in results)
-                self.allocate_shadows(tuple(made), scope)
+                allocations = (t for t in s.then if isinstance(t, ir.Alloc) and t.target.name in results)
+                self.allocate_shadows(tuple(allocations), scope)
             if isinstance(s, ir.Alloc) and s.target.name in self.facts.activity.active - self.shadow.keys():
                 array = scope.values[s.target.name]
                 shadow = self.to.fresh(f"{s.target.name}_bar", s.target.type)
@@ -148,8 +148,10 @@ class Backward:
                 self.contribute(adjoints, value, g)
 
     def product(self, op: Op, k: int, result: Expr, g: Expr, target: Var, original: tuple[Expr, ...]) -> Expr | None:
-        """The contribution of an adjoint to that of an operand; zero where one factor is, if the other may be
-        infinite."""
+        """The contribution of an adjoint to that of an operand.
+
+        It is zero where one factor is zero, if the other factor may be infinite.
+        """
         known = self.facts.singularities
         others = original[:k] + original[k + 1 :] if op.name == "mul" else original
         is_masked = target.name in known.masked and any(is_in(e, known.wild) for e in others)
@@ -186,13 +188,13 @@ class Backward:
 
     def branch(self, s: Branch, scope: Scope, adjoints: Adjoints) -> None:
         condition = scope.atom(s.condition)
-        ends = [(j, g) for j in s.joins if (g := adjoints.pop(j.var.name, None)) is not None]
+        joined = [(j, g) for j in s.joins if (g := adjoints.pop(j.var.name, None)) is not None]
         sides: list[tuple[tuple[Stmt, ...], Adjoints]] = []
         for body, side in ((s.then, "then"), (s.orelse, "orelse")):
             own = dict(adjoints)
             with self.to.nested() as block:
                 self.allocate_shadows(body, scope)
-                for j, g in ends:
+                for j, g in joined:
                     self.contribute(own, getattr(j, side), g)
                 self.run(body, scope, own)
             sides.append((tuple(block.statements), own))
@@ -211,21 +213,21 @@ class Backward:
             self.to.emit(Branch(condition, then, orelse, tuple(joins), line=s.line))
 
     def custom(self, s: Custom, scope: Scope, adjoints: Adjoints) -> None:
-        """Replace a call by the adjoint that its author has written."""
+        """Write the user's adjoint of a call."""
         numbers = {j.var.name: adjoints.pop(j.var.name, None) for j in s.joins}
         shadows = [self.shadow.get(e.array.name) for e in s.results if isinstance(e, ir.Load)]
         if not any(shadows) and all(g is None for g in numbers.values()):
             return
-        given = [self.whole(e, scope) for e in s.residuals]
+        values_in = [self.whole(e, scope) for e in s.residuals]
         for e in s.results:
             if isinstance(e, ir.Load) and is_differentiable(e.type):
-                given.append(self.taken(e, scope))
+                values_in.append(self.moved_out(e, scope))
             elif isinstance(e, Var) and is_differentiable(e.type):
                 g = numbers[e.name]
-                given.append(constant(0, e.type) if g is None else convert(g, e.type))
+                values_in.append(constant(0, e.type) if g is None else convert(g, e.type))
         rule = s.rule if isinstance(s.rule, Rule) else self.transpose(s.rule)
         function = construct(rule.backward)
-        named = {a.name: self.to.value(v) for a, v in zip(function.arguments, given, strict=True)}
+        named = {a.name: self.to.value(v) for a, v in zip(function.arguments, values_in, strict=True)}
         body, values = instance(function, named, self.to.names)
         for statement in body if function.filename == self.facts.primal.filename else at_line(body, s.line):
             self.to.emit(statement)
@@ -241,7 +243,7 @@ class Backward:
         """A number or a whole array."""
         return scope.atom(e.array if isinstance(e, ir.Load) else e)
 
-    def taken(self, e: ir.Load, scope: Scope) -> Var:
+    def moved_out(self, e: ir.Load, scope: Scope) -> Var:
         """A copy of the adjoint of an array or of a part; the shadow becomes zero."""
         shadow = self.shadow.get(e.array.name)
         like = self.whole(e, scope) if shadow is None else shadow
@@ -332,7 +334,7 @@ class Backward:
         return total if amount is None else self.to.value(arithmetic("add", total, amount), total.name)
 
     def has_work(self, s: Loop, adjoints: Adjoints) -> bool:
-        """Return whether anything active happens in a loop."""
+        """Return whether a loop computes anything active."""
         if any(c.var.name in adjoints for c in s.carried):
             return True
         return any((w := written(t)) is not None and w.name in self.facts.activity.active for t in every(s.body))

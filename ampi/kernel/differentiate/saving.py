@@ -1,4 +1,4 @@
-"""Saved values (store-all): values that iterations cannot recompute are saved while the outer scope runs forward.
+"""Saved values: those that iterations cannot recompute are saved while the outer scope runs forward.
 
 Three kinds of values are saved, each in an array with a place for every iteration of the enclosing loops: loaded
 elements that are overwritten later, snapshots of arrays for several loads, and carried scalars.
@@ -47,10 +47,10 @@ class Saving:
         (trip,) = self.trips(loops[-1:], scope)
         return (self.to.value(Op("add", (scope.atom(before), trip), INT)),)
 
-    def tape(self, hint: str, what: str, ty: Any, dimensions: int) -> Var:
+    def tape(self, hint: str, description: str, ty: Any, dimensions: int) -> Var:
         """An array for saved values."""
         tape = self.to.fresh(f"{hint}_saved", types.Array(ty, dimensions, "C"))
-        self.tapes[tape.name] = what
+        self.tapes[tape.name] = description
         return tape
 
     @functools.cached_property
@@ -68,7 +68,7 @@ class Saving:
         return self.to.value(Op("max", (trips, ZERO), INT), "trips")
 
     def prepare_saved_loads(self, s: Loop, scope: Scope) -> None:
-        """Make room for the values that the loop (standing directly in the scope) loads and that must be saved."""
+        """Make room for the values that must be saved of those that a loop (directly in the scope) loads."""
         for name, ty, loops in self.loads_to_save(s, scope):
             if (loops[-1].name, loops[0].name) in self.facts.before:
                 extents = (START,)
@@ -76,8 +76,8 @@ class Saving:
                 ranges = [(scope.atom(loop.start), scope.atom(loop.stop)) for loop in loops]
                 extents = tuple(self.count(start, stop) for start, stop in ranges)
             array = self.primal_arrays.get(name)
-            what = f"an element of {array}" if array else "the outcome of a comparison"
-            tape = self.tape(stem(name), what, ty, len(extents))
+            description = f"an element of {array}" if array else "the outcome of a comparison"
+            tape = self.tape(stem(name), description, ty, len(extents))
             self.to.emit(ir.Alloc(tape, extents, None, line=s.line))
             scope.saved_loads[name] = (tape, loops)
 
@@ -110,7 +110,7 @@ class Saving:
                 end = self.to.value(Op("min", (end, Size(array, k, INT)), INT))  # where the loop does not run
                 extents.append(self.count(first[-1], end))
             name = snapshot.array.name
-            tape = self.tape(stem(name), f"what is read of {name}", array.type.dtype, 1 + len(extents))
+            tape = self.tape(stem(name), f"the part of {name} that is read", array.type.dtype, 1 + len(extents))
             length = self.count(scope.atom(s.start), scope.atom(s.stop))
             self.to.emit(ir.Alloc(tape, (length, *extents), None, line=s.line))
             scope.snapshots.update({load: (tape, s, tuple(first)) for load in snapshot.loads})
@@ -118,7 +118,7 @@ class Saving:
         return found
 
     def take_snapshot(self, tape: Var, array: Var, trip: Expr, first: tuple[Expr, ...]) -> None:
-        """``tape[trip] = array[first:]``, as much as there is room for."""
+        """``tape[trip] = array[first:]``, as far as the snapshot has room."""
 
         def level(index: tuple[Expr, ...]) -> None:
             axis = len(index)

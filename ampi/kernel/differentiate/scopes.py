@@ -1,4 +1,4 @@
-"""Environments: the meaning of the primal's names in one run of the function or of an iteration."""
+"""Scopes: the values of the primal's names in one run of the function or of an iteration."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from ampi.kernel.ir.operators import QUOTIENTS
 from ampi.kernel.ir.ssa import Loop, definitions, every, reads, written
 
 
-def taken_from_before(body: tuple[Stmt, ...], known: set[str]) -> dict[str, Var]:
-    """The names that statements read without having defined them, apart from those that are known."""
+def names_from_outside(body: tuple[Stmt, ...], known: set[str]) -> dict[str, Var]:
+    """The names that statements read and do not define, apart from those that are known."""
     defined = known | {v.name for s in every(body) for v in definitions(s)}
     found: dict[str, Var] = {}
     for s in every(body):
@@ -47,28 +47,31 @@ def raises(body: tuple[Stmt, ...]) -> bool:
 def divisions(body: tuple[Stmt, ...]) -> int:
     """The number of statements that may raise ``ZeroDivisionError``, under Python's error model."""
     values = (s.value for s in every(body) if isinstance(s, ir.Assign))
-    return sum(isinstance(v, Op) and v.name in QUOTIENTS and not _is_number(v.args[1]) for v in values)
+    return sum(isinstance(v, Op) and v.name in QUOTIENTS and not _is_nonzero_constant(v.args[1]) for v in values)
 
 
-def _is_number(value: Expr) -> bool:
+def _is_nonzero_constant(value: Expr) -> bool:
     return isinstance(value, Const) and value.value != 0
 
 
 def are_new(results: tuple[Expr, ...], body: tuple[Stmt, ...], kept: Container[str]) -> bool:
-    """Return whether the arrays among results are made by the statements, each once, and nothing else needs them."""
+    """Return whether the statements allocate the arrays among the results, each once, and keep none of them."""
     arrays = [v for v in results if isinstance(v.type, types.Array)]
-    made = {s.target.name for s in every(body) if isinstance(s, ir.Alloc) and s.target.type.layout == "C"}
-    names = {v.name for v in arrays if isinstance(v, Var) and v.name in made and v.name not in kept}
+    allocated = {s.target.name for s in every(body) if isinstance(s, ir.Alloc) and s.target.type.layout == "C"}
+    names = {v.name for v in arrays if isinstance(v, Var) and v.name in allocated and v.name not in kept}
     return len(names) == len(arrays)
 
 
 def defined_everywhere(function: ir.Function) -> ir.Function:
-    """A function (about to be emitted) in which kept values are defined even if a branch or loop that sets them is not
-    entered: the second part uses them in the same branches and iterations only."""
+    """A function (about to be emitted) in which kept values are defined even if the branch or loop that sets them is
+    not entered.
+
+    The values set here are not used: the second part reads kept values in the same branches and iterations only.
+    """
     *_, end = function.body
     known = {a.name for a in function.arguments} | _surely_defined(function.body)
     missing = {v.name: v for value in end.values for v in ir.walk(value) if isinstance(v, Var) and v.name not in known}
-    return replace(function, body=(*(_nothing(v, end.line) for v in missing.values()), *function.body))
+    return replace(function, body=(*(_empty(v, end.line) for v in missing.values()), *function.body))
 
 
 def _surely_defined(body: tuple[Stmt, ...]) -> set[str]:
@@ -82,7 +85,7 @@ def _surely_defined(body: tuple[Stmt, ...]) -> set[str]:
     return found
 
 
-def _nothing(var: Var, line: int) -> Stmt:
+def _empty(var: Var, line: int) -> Stmt:
     if not isinstance(var.type, types.Array):
         return ir.Assign(var, constant(0, var.type), line=line)
     size = constant(0, types.intp)

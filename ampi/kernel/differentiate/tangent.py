@@ -19,7 +19,7 @@ from ampi.kernel.ir import (
     Size,
     Stmt,
     Var,
-    decompositions,  # noqa: F401  enters its derivatives
+    decompositions,  # noqa: F401  registers its derivatives
     matrices,
 )
 from ampi.kernel.ir.builder import Builder
@@ -39,7 +39,7 @@ from ampi.kernel.ir.intrinsics import (
 from ampi.kernel.ir.names import Names, stem
 from ampi.kernel.ir.partials import tangent_of
 from ampi.kernel.ir.rebuild import at_line, instance
-from ampi.kernel.ir.ssa import INT, Branch, Carried, Custom, Join, Loop, definitions, every, written
+from ampi.kernel.ir.ssa import INT, Branch, Carried, Custom, Join, Loop, definitions, every, results_of, written
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class _Tangent(Builder):
         scalars = [a for a in arguments if not isinstance(a.type, types.Array) and a.name in self.active_arguments]
         for a in (*shadowed, *scalars):
             self.dot[a.name] = self.fresh(f"{a.name}_dot", a.type)
-        results = self.results()
+        results = results_of(self.primal)
         result_active = tuple(self.is_varied(v) for v in results)
         self.statements(tuple(s for s in self.primal.body if not isinstance(s, ir.Return)))
         values = (*results, *(self.tangent(v) for v in results if self.is_varied(v)))
@@ -120,14 +120,11 @@ class _Tangent(Builder):
         active = self.active_arguments
         return Draft(generated, self.primal, active, tuple(shadowed), tuple(scalars), result_active)
 
-    def results(self) -> tuple[Expr, ...]:
-        return _returned(self.primal)
-
     def is_varied(self, value: Expr) -> bool:
         return isinstance(value, Var) and value.name in self.varied
 
     def tangent(self, value: Expr) -> Expr:
-        """The tangent of an atom, zero for what is passive."""
+        """The tangent of an atom; zero if it is passive."""
         if isinstance(value, Var) and value.name in self.dot:
             return self.dot[value.name]
         return constant(0, value.type)
@@ -197,8 +194,10 @@ class _Tangent(Builder):
         self.dot[target.name] = constant(0, target.type) if total is None else self.value(total, hint)
 
     def product(self, op: Op, k: int, target: Var, d: Expr, argument: Expr) -> Expr | None:
-        """The contribution of an operand's tangent to that of the result; zero where the derivative is zero, if the
-        tangent may be infinite."""
+        """The contribution of an operand's tangent to that of the result.
+
+        It is zero where the derivative is zero, if the tangent may be infinite.
+        """
         change = tangent_of(op, k, target, d)
         is_steep = isinstance(argument, Var) and argument.name in self.steep
         if change is None or not is_steep or op.name in LINEAR or not isinstance(op.type, types.Float):
@@ -209,10 +208,10 @@ class _Tangent(Builder):
         return nonzero_only(without_factors(partial), change)
 
     def masked(self, op: Op) -> Expr | None:
-        """The tangent of ``product if g != 0 else 0`` in an adjoint program, where the product is that of an adjoint g
-        and a partial derivative: zero times anything is zero, but where g has a tangent, the product has one.
+        """The tangent of ``product if g != 0 else 0`` in an adjoint program; None for other selections.
 
-        None for other selections.
+        The product is that of an adjoint g and a partial derivative.  It is zero where g is, but where g has a tangent,
+        the product has one.
         """
         condition, product, other = op.args
         if not (self.adjoints and isinstance(other, Const) and other.value == 0):
@@ -240,8 +239,8 @@ class _Tangent(Builder):
         if self.adjoints and (wider := self.wider(s.condition)) is not None:
             if any(is_differentiable(j.var.type) for j in s.joins):
                 raise KernelError(
-                    f"{self.primal.filename}:{s.line}: the adjoint of this line skips statements where an adjoint is "
-                    "zero, and its derivative is not known there"
+                    f"{self.primal.filename}:{s.line}: no second derivative of this line: its adjoint skips statements "
+                    "where the incoming adjoint is zero"
                 )
             s = replace(s, condition=self.value(wider))  # where only the adjoint is zero, zeros are added
         with self.nested() as then:
@@ -257,12 +256,12 @@ class _Tangent(Builder):
         self.emit(replace(s, then=tuple(then.statements), orelse=tuple(orelse.statements), joins=tuple(joins)))
 
     def custom(self, s: Custom) -> None:
-        """Replace a call by the tangent that its author has written."""
+        """Write the user's tangent of a call."""
         rule = s.rule if isinstance(s.rule, Tangent) else s.rule.tangent
         if rule is None:
             raise KernelError(
                 f"{self.primal.filename}:{s.line}: '{s.rule.name}' has a custom adjoint and no tangent; "
-                f"differentiate in reverse mode, or give the tangent by {s.rule.name}.defjvp"
+                f"differentiate in reverse mode, or define the tangent with {s.rule.name}.defjvp"
             )
         function = construct(rule.function)
         values = [self.whole(e) for e in s.arguments]
@@ -273,7 +272,7 @@ class _Tangent(Builder):
         own = {t.target.name for t in every(s.then) if isinstance(t, ir.Alloc)}
         for e, at in zip(s.results, rule.values):
             if isinstance(e, ir.Load) and e.array.name in own:
-                named[_returned(function)[at].name] = e.array
+                named[results_of(function)[at].name] = e.array
         body, returned = instance(function, named, self.names)
         for statement in body if function.filename == self.primal.filename else at_line(body, s.line):
             self.emit(statement)
@@ -296,7 +295,7 @@ class _Tangent(Builder):
         return e.array if not e.index else self.part(e.array, e)
 
     def whole_dot(self, e: Expr, like: Expr) -> Expr:
-        """The tangent of such an argument."""
+        """The tangent of an argument of a call with a rule."""
         if not isinstance(e, ir.Load):
             return self.tangent(e)
         dot = self.dot.get(e.array.name)
@@ -350,8 +349,3 @@ class _Tangent(Builder):
             assert isinstance(dot, Var)
             extra.append(Carried(dot, begin, end))
         self.emit(replace(s, body=tuple(block.statements), carried=(*s.carried, *extra)))
-
-
-def _returned(function: ir.Function) -> tuple[Expr, ...]:
-    last = function.body[-1] if function.body else None
-    return last.values if isinstance(last, ir.Return) else ()

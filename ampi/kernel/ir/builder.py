@@ -112,8 +112,10 @@ class Builder:
     def rescaled(
         self, name: str, args: tuple[Expr, ...], ty: Any
     ) -> tuple[tuple[Expr, ...], tuple[float, Expr] | None]:
-        """The arguments of a product with a power of two, combined (exactly) with an earlier one where possible; and
-        the power with the value that it multiplies."""
+        """The arguments of a product with a power of two, combined (exactly) with an earlier such product if possible.
+
+        The second result is the power of two and the value that it multiplies, or None for other operations.
+        """
         if name != "mul" or not isinstance(ty, types.Float):
             return args, None
         a, b = args if isinstance(args[0], Const) else args[::-1]
@@ -203,7 +205,7 @@ class Builder:
 
     @contextlib.contextmanager
     def nested(self, overwritten: set[str] = frozenset()) -> Iterator[Block]:
-        """Write to a block inside the current one, in which (for loops) other iterations overwrite some arrays."""
+        """Write to a block inside the current one; ``overwritten`` are the arrays that other iterations of it write."""
         outer = self.block
         loads = {k: v for k, v in outer.loads.items() if k[0] not in overwritten}
         self.stack.append(Block([], dict(outer.operations), loads))

@@ -1,7 +1,7 @@
 """Construction of single assignment form from the parsed form, in one walk through the program.
 
-``current`` has the value of each variable at the present place.  Where control flow joins, live variables that differ
-are joined; loops carry the variables that their body assigns.
+``current`` has the present value of each variable.  Where control flow joins, live variables that differ are joined;
+loops carry the variables that their body assigns.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Construction(Builder):
         super().__init__(Names(a.name for a in function.arguments), raising)
         self.function = function
         self.types = _variable_types(function)
-        self.place = {name: number for number, name in enumerate(self.types)}
+        self.position = {name: number for number, name in enumerate(self.types)}
         self.shapes: dict[str, tuple[Expr, ...]] = {}
         self.current: dict[str, Expr | _View] = {}
         for a in function.arguments:
@@ -76,7 +76,9 @@ class _Construction(Builder):
                 fallback = Const(e.name == "or", types.boolean)
                 first, second = (right, fallback) if e.name == "and" else (fallback, right)
                 return self.choose(condition, first, second, e.type, hint)
-            case Op(name="select", args=(condition, a, b)) if not (_is_atom(a) and _is_atom(b)):
+            case Op(name="select", args=(condition, a, b)) if not all(
+                isinstance(e, (Const, Var, Size)) for e in (a, b)
+            ):
                 return self.choose(self.atom(condition), a, b, e.type, hint)
             case Op(name=name, args=args, type=ty):
                 return self.value(Op(name, tuple(self.atom(a) for a in args), ty), hint)
@@ -102,7 +104,7 @@ class _Construction(Builder):
     def view(self, array: Var) -> _View:
         view = self.current.get(array.name)
         if not isinstance(view, _View):
-            raise self.error(f"array {array.name!r} may not be defined here")
+            raise self.error(f"array {array.name!r} may be undefined here: define it on every path")
         return view
 
     def whole(self, array: Var) -> Var:
@@ -234,18 +236,18 @@ class _Construction(Builder):
             self.statements(s.body, live | used((*s.results, *s.residuals)))
             results = tuple(map(self.part, s.results))
             residuals = tuple(map(self.part, s.residuals))
-        joins, given = [], []
+        joins, outputs = [], []
         for output, value in zip(s.outputs, results):
             if isinstance(output.type, types.Array):
-                given.append(value)
+                outputs.append(value)
                 continue
             var = self.fresh(output.name, output.type)
             joins.append(Join(var, value, constant(0, output.type)))
             self.current[output.name] = var
-            given.append(var)
+            outputs.append(var)
         true = Const(True, types.boolean)
         body = tuple(block.statements)
-        self.emit(Custom(true, body, (), tuple(joins), arguments, tuple(given), residuals, s.rule, line=s.line))
+        self.emit(Custom(true, body, (), tuple(joins), arguments, tuple(outputs), residuals, s.rule, line=s.line))
 
     def part(self, e: Expr) -> Expr:
         """An atom, or an array or a part of one."""
@@ -256,11 +258,11 @@ class _Construction(Builder):
 
     def in_order(self, names: set[str]) -> list[str]:
         """Variables in the order of their first assignments, whatever their names."""
-        return sorted(names, key=self.place.__getitem__)
+        return sorted(names, key=self.position.__getitem__)
 
     def join(self, name: str, a: Expr | _View | None, b: Expr | _View | None) -> Join:
         if isinstance(a, _View) or isinstance(b, _View):
-            raise self.error(f"{name!r} is one array or another, depending on a condition")
+            raise self.error(f"{name!r} names different arrays, depending on a condition: copy into one array instead")
         ty = self.types[name]
         var = self.fresh(name, ty)
         self.current[name] = var
@@ -269,20 +271,20 @@ class _Construction(Builder):
 
     def carry(self, names: set[str]) -> list[tuple[str, Var, Expr]]:
         """Begin a loop: a fresh variable for every scalar that is carried from one iteration to the next."""
-        begun = []
+        entries = []
         for name in self.in_order(names):
             value = self.current.get(name)
             ty = self.types.get(name)
             if isinstance(value, _View) or isinstance(ty, types.Array):
-                raise self.error(f"{name!r} names another array in the next iteration")
+                raise self.error(f"{name!r} names another array in the next iteration: write into one array instead")
             var = self.inner(name, ty)
-            begun.append((name, var, constant(0, ty) if value is None else value))
+            entries.append((name, var, constant(0, ty) if value is None else value))
             self.current[name] = var
-        return begun
+        return entries
 
-    def end_carry(self, begun: list[tuple[str, Var, Expr]]) -> tuple[Carried, ...]:
-        carried = tuple(Carried(var, init, self.current[name]) for name, var, init in begun)
-        for name, var, _ in begun:
+    def end_carry(self, entries: list[tuple[str, Var, Expr]]) -> tuple[Carried, ...]:
+        carried = tuple(Carried(var, init, self.current[name]) for name, var, init in entries)
+        for name, var, _ in entries:
             self.current[name] = var
         return carried
 
@@ -307,12 +309,12 @@ class _Construction(Builder):
         var = self.inner(s.var.name if unit else "k", INT)
         if lower == ZERO:
             self.counted[var.name] = upper
-        begun = self.carry(carried_names)
+        entries = self.carry(carried_names)
         with self.nested(self.overwritten(s.body)) as block:
             self.bind(s.var.name, var if unit else self.number(start, step, var, s.var.name))
             around = live | live_before(s.body, live)
             self.statements(s.body, around)
-        carried = self.end_carry(begun)
+        carried = self.end_carry(entries)
         self.leave(before, names, carried_names)
         body = tuple(block.statements)
         facts: Any = {"parallel": s.parallel, "whole": s.whole, "axis": s.axis, "line": s.line}
@@ -348,7 +350,7 @@ class _Construction(Builder):
         before = dict(self.current)
         first = self.atom(s.condition)
         carried_names = names & around
-        begun = self.carry(carried_names)
+        entries = self.carry(carried_names)
         condition = self.inner("go_on", types.boolean)
         counter = self.inner("trip", INT)
         with self.nested(self.overwritten(s.body)) as block:
@@ -356,7 +358,7 @@ class _Construction(Builder):
             self.line = s.line
             again = self.atom(s.condition)
             count = self.value(Op("add", (counter, ONE), INT), counter.name)
-        carried = self.end_carry(begun)
+        carried = self.end_carry(entries)
         self.leave(before, names, carried_names)
         carried += (Carried(condition, first, again), Carried(counter, ZERO, count))
         self.emit(
@@ -376,10 +378,6 @@ def _as_counted(e: Expr) -> Expr:
     return e
 
 
-def _is_atom(e: Expr) -> bool:
-    return isinstance(e, (Const, Var, Size))
-
-
 def _is_plain(e: Expr) -> bool:
     """Return whether an expression may be evaluated although its value is not used: it has no effects and is cheap."""
     if isinstance(e, ir.Load):
@@ -390,7 +388,7 @@ def _is_plain(e: Expr) -> bool:
 
 
 def _variable_types(function: ir.Function) -> dict[str, Any]:
-    """The type of every scalar variable: that which holds the types of all its assignments."""
+    """The type of every variable; of a scalar, the type that holds the types of all its assignments."""
     found: dict[str, Any] = {a.name: a.type for a in function.arguments}
     for node in ir.walk(function.body):
         if isinstance(node, (ir.Assign, ir.For)):

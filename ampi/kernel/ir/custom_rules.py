@@ -38,9 +38,9 @@ class Tangent:
 
     def error(self, line: int, problem: str) -> KernelError:
         return KernelError(
-            f"{self.function.filename}:{line}: the tangent of '{self.name}' has no transpose, for it is not linear as "
-            f"it is written: {stem(problem)}\n  write it with sums and products of tangents and other values, or make "
-            f"'{self.name}' a custom_vjp, whose adjoint is given as well"
+            f"{self.function.filename}:{line}: the tangent of '{self.name}' cannot be transposed, for it is not linear "
+            f"as written: {stem(problem)}\n  write it with sums of tangents, and products of tangents with other "
+            f"values, or make '{self.name}' an ampi.custom_vjp and define its adjoint"
         )
 
 

@@ -18,8 +18,9 @@ pinv             ``-C dA C + C C^H dA^H (I - A C)``         ``A_bar += -C^H C_ba
                  ``+ (I - C A) dA^H C^H C``                 ``+ C^H C C_bar^H (I - C A)``
 ===============  =========================================  ==========================================================
 
-Vectors are those of real matrices, so that a small change keeps their signs.  Vectors of equal eigenvalues or singular
-values have no derivative: it is infinite, unless it is not used.  A pseudoinverse has one where the rank is constant.
+Eigenvectors and singular vectors are differentiated for real matrices alone, so that a small change keeps their signs.
+Those of equal eigenvalues or singular values have no derivative: it is infinite, unless it is not used.  A
+pseudoinverse has one where the rank is constant.
 (M. Giles, An extended collection of matrix derivative results, 2008; G. Golub, V. Pereyra, The differentiation of
 pseudo-inverses, 1973.)
 """
@@ -88,11 +89,9 @@ def _over_gaps(w: Writer, a: Var, d: Var) -> Var:
     def element(k: Index) -> Expr:
         value = w.b.load(a, k)
         gap = arithmetic("sub", w.b.load(d, k[1:]), w.b.load(d, k[:1]))
-        nothing, closed = (
-            ir.Op("eq", (value, zero), types.boolean),
-            ir.Op("eq", (gap, constant(0, gap.type)), types.boolean),
-        )
-        both = ir.Op("and", (nothing, closed), types.boolean)
+        is_zero = ir.Op("eq", (value, zero), types.boolean)
+        no_gap = ir.Op("eq", (gap, constant(0, gap.type)), types.boolean)
+        both = ir.Op("and", (is_zero, no_gap), types.boolean)
         unused = ir.Op("or", (ir.Op("eq", k, types.boolean), both), types.boolean)
         divisor = ir.Op("select", (unused, constant(1, gap.type), gap), gap.type)
         return ir.Op("select", (unused, zero, arithmetic("truediv", value, divisor)), a.type.dtype)
@@ -115,7 +114,7 @@ def _add(w: Writer, target: Var, a: Var) -> None:
     w.add(target, lambda k: w.b.load(a, k))
 
 
-def _nothing(w: Writer, dot: Var) -> None:
+def _set_zero(w: Writer, dot: Var) -> None:
     w.set(dot, lambda k: constant(0, dot.type.dtype))
 
 
@@ -144,7 +143,7 @@ def eigenvalues_adjoint(w: Writer, c: Var, arguments: tuple[Var, ...], bar: Var,
 def _eigenvalues_tangent(w: Writer, c: Var, arguments: tuple[Var, ...], dot: Var, dots: Bars) -> None:
     (a,), (a_dot,) = arguments, dots
     if a_dot is None:
-        return _nothing(w, dot)
+        return _set_zero(w, dot)
     v = _filled(w, "eigenvectors", a, shape(a))
     _set_diagonal(w, dot, w.dot(w.adjoint_matrix(v), w.dot(hermitian(w, a_dot), v)))
 
@@ -153,18 +152,18 @@ def _eigenvalues_tangent(w: Writer, c: Var, arguments: tuple[Var, ...], dot: Var
 def _eigenvectors_adjoint(w: Writer, v: Var, arguments: tuple[Var, ...], bar: Var, bars: Bars) -> None:
     (a,), (a_bar,) = arguments, bars
     if a_bar is not None:
-        turned = w.adjoint_matrix(v)
-        quotients = _over_gaps(w, w.dot(turned, bar), _eigenvalues(w, a))
-        _add_lower(w, a_bar, w.dot(w.dot(v, quotients), turned))
+        transposed = w.adjoint_matrix(v)
+        quotients = _over_gaps(w, w.dot(transposed, bar), _eigenvalues(w, a))
+        _add_lower(w, a_bar, w.dot(w.dot(v, quotients), transposed))
 
 
 @derivatives("eigenvectors")
 def _eigenvectors_tangent(w: Writer, v: Var, arguments: tuple[Var, ...], dot: Var, dots: Bars) -> None:
     (a,), (a_dot,) = arguments, dots
     if a_dot is None:
-        return _nothing(w, dot)
-    turned = w.adjoint_matrix(v)
-    inner = w.dot(turned, w.dot(hermitian(w, a_dot), v))
+        return _set_zero(w, dot)
+    transposed = w.adjoint_matrix(v)
+    inner = w.dot(transposed, w.dot(hermitian(w, a_dot), v))
     product = w.dot(v, _over_gaps(w, inner, _eigenvalues(w, a)))
     w.set(dot, lambda k: w.b.load(product, k))
 
@@ -183,24 +182,24 @@ def _singular_adjoint(w: Writer, c: Var, arguments: tuple[Var, ...], bar: Var, b
 def _singular_tangent(w: Writer, c: Var, arguments: tuple[Var, ...], dot: Var, dots: Bars) -> None:
     (a,), (a_dot,) = arguments, dots
     if a_dot is None:
-        return _nothing(w, dot)
+        return _set_zero(w, dot)
     moved = w.dot(a_dot, w.adjoint_matrix(_right(w, a)))
     _set_diagonal(w, dot, w.dot(w.adjoint_matrix(_left(w, a)), moved))
 
 
-def _vectors_adjoint(w: Writer, u: Var, s: Var, turned: Var, bar: Var) -> Var:
-    """The contribution of the adjoint ``bar`` of ``u`` to that of ``u s turned``."""
+def _vectors_adjoint(w: Writer, u: Var, s: Var, transposed: Var, bar: Var) -> Var:
+    """The contribution of the adjoint ``bar`` of ``u`` to that of ``u s transposed``."""
     inner = w.dot(w.adjoint_matrix(u), bar)
     j = _over_gaps(w, inner, _squares(w, s))
     both = _combined(w, "add", j, w.adjoint_matrix(j))
     within = w.dot(u, _scaled(w, both, s))
     beyond = _scaled(w, _combined(w, "sub", bar, w.dot(u, inner)), s, divide=True)
-    return w.dot(_combined(w, "add", within, beyond), turned)
+    return w.dot(_combined(w, "add", within, beyond), transposed)
 
 
-def _vectors_tangent(w: Writer, u: Var, s: Var, turned: Var, a_dot: Var) -> Var:
-    """The change of ``u`` where ``u s turned`` changes by ``a_dot``."""
-    moved = w.dot(a_dot, w.adjoint_matrix(turned))
+def _vectors_tangent(w: Writer, u: Var, s: Var, transposed: Var, a_dot: Var) -> Var:
+    """The change of ``u`` where ``u s transposed`` changes by ``a_dot``."""
+    moved = w.dot(a_dot, w.adjoint_matrix(transposed))
     inner = w.dot(w.adjoint_matrix(u), moved)
     scaled = _scaled(w, inner, s)
     within = _over_gaps(w, _combined(w, "add", scaled, w.adjoint_matrix(scaled)), _squares(w, s))
@@ -223,7 +222,7 @@ def _left_adjoint(w: Writer, u: Var, arguments: tuple[Var, ...], bar: Var, bars:
 def _left_tangent(w: Writer, u: Var, arguments: tuple[Var, ...], dot: Var, dots: Bars) -> None:
     (a,), (a_dot,) = arguments, dots
     if a_dot is None:
-        return _nothing(w, dot)
+        return _set_zero(w, dot)
     found = _vectors_tangent(w, u, _singular(w, a), _right(w, a), a_dot)
     w.set(dot, lambda k: w.b.load(found, k))
 
@@ -232,8 +231,8 @@ def _left_tangent(w: Writer, u: Var, arguments: tuple[Var, ...], dot: Var, dots:
 def _right_adjoint(w: Writer, v: Var, arguments: tuple[Var, ...], bar: Var, bars: Bars) -> None:
     (a,), (a_bar,) = arguments, bars
     if a_bar is not None:
-        turned = [w.adjoint_matrix(x) for x in (v, _left(w, a), bar)]
-        found = _vectors_adjoint(w, turned[0], _singular(w, a), turned[1], turned[2])
+        transposed = [w.adjoint_matrix(x) for x in (v, _left(w, a), bar)]
+        found = _vectors_adjoint(w, transposed[0], _singular(w, a), transposed[1], transposed[2])
         w.add(a_bar, lambda k: w.b.load(found, k[::-1]))
 
 
@@ -241,9 +240,9 @@ def _right_adjoint(w: Writer, v: Var, arguments: tuple[Var, ...], bar: Var, bars
 def _right_tangent(w: Writer, v: Var, arguments: tuple[Var, ...], dot: Var, dots: Bars) -> None:
     (a,), (a_dot,) = arguments, dots
     if a_dot is None:
-        return _nothing(w, dot)
-    turned = [w.adjoint_matrix(x) for x in (v, _left(w, a), a_dot)]
-    found = _vectors_tangent(w, turned[0], _singular(w, a), turned[1], turned[2])
+        return _set_zero(w, dot)
+    transposed = [w.adjoint_matrix(x) for x in (v, _left(w, a), a_dot)]
+    found = _vectors_tangent(w, transposed[0], _singular(w, a), transposed[1], transposed[2])
     w.set(dot, lambda k: w.b.load(found, k[::-1]))
 
 
@@ -255,12 +254,12 @@ def _pinv_adjoint(w: Writer, c: Var, arguments: tuple[Var, ...], bar: Var, bars:
     (a,), (a_bar,) = arguments, bars
     if a_bar is None:
         return
-    turned, bar_turned = w.adjoint_matrix(c), w.adjoint_matrix(bar)
-    first = w.dot(w.dot(turned, bar), turned)
+    transposed, bar_transposed = w.adjoint_matrix(c), w.adjoint_matrix(bar)
+    first = w.dot(w.dot(transposed, bar), transposed)
     w.add(a_bar, lambda k: ir.Op("neg", (w.b.load(first, k),), a.type.dtype))
-    below = w.dot(w.dot(bar_turned, c), turned)
+    below = w.dot(w.dot(bar_transposed, c), transposed)
     _add(w, a_bar, _combined(w, "sub", below, w.dot(a, w.dot(c, below))))
-    right = w.dot(turned, w.dot(c, bar_turned))
+    right = w.dot(transposed, w.dot(c, bar_transposed))
     _add(w, a_bar, _combined(w, "sub", right, w.dot(w.dot(right, c), a)))
 
 
@@ -268,11 +267,11 @@ def _pinv_adjoint(w: Writer, c: Var, arguments: tuple[Var, ...], bar: Var, bars:
 def _pinv_tangent(w: Writer, c: Var, arguments: tuple[Var, ...], dot: Var, dots: Bars) -> None:
     (a,), (a_dot,) = arguments, dots
     if a_dot is None:
-        return _nothing(w, dot)
-    turned, dot_turned = w.adjoint_matrix(c), w.adjoint_matrix(a_dot)
+        return _set_zero(w, dot)
+    transposed, dot_transposed = w.adjoint_matrix(c), w.adjoint_matrix(a_dot)
     first = w.dot(w.dot(c, a_dot), c)
-    left = w.dot(c, w.dot(turned, dot_turned))
-    right = w.dot(w.dot(dot_turned, turned), c)
+    left = w.dot(c, w.dot(transposed, dot_transposed))
+    right = w.dot(w.dot(dot_transposed, transposed), c)
     both = _combined(w, "sub", left, w.dot(w.dot(left, a), c))
     more = _combined(w, "sub", right, w.dot(c, w.dot(a, right)))
 

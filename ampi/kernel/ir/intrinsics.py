@@ -7,10 +7,10 @@ table.  From this one statement follow
 * the tangent: the sum over the arguments of the partial derivative times the argument's tangent;
 * the adjoint: the partial derivative times the result's adjoint (for complex types: its conjugate, conjugated again,
   since the pairing is the real inner product);
-* the values that are needed: the names that occur.
+* the values that the derivative needs: those named in the expression.
 
-``None`` instead of an expression says that the derivative is zero (comparisons, integers, steps such as ``floor``).  An
-expression of ``d``, the change of the argument, is the change of the result.
+``None`` instead of an expression means that the derivative is zero (comparisons, integers, steps such as ``floor``).
+An expression with ``d``, the change of the argument, is the change of the result itself.
 """
 
 from __future__ import annotations
@@ -41,10 +41,9 @@ class Intrinsic:
 
     ``source`` is the operation as a Python expression of ``x``, ``y``, ``z``, ``w``; ``source_int`` that for integer
     results, if it differs.  ``partials`` has one expression per argument, ``of_complex`` those of complex numbers, if
-    they differ.  ``adjoints`` replaces them in reverse mode for the few operations
-    on complex numbers that are not holomorphic.  Where derivatives are ``unbounded``, a change of zero gives zero.
-    ``domain`` has, for the tests, the open interval of each argument in which the function is smooth; ``cost`` is in
-    units of an addition.
+    they differ.  ``adjoints`` replaces them in reverse mode for the few operations on complex numbers that are not
+    holomorphic.  Where derivatives are ``unbounded``, a change of zero gives zero.  ``domain`` has, for the tests, the
+    open interval of each argument in which the function is smooth; ``cost`` is in units of an addition.
     """
 
     name: str
@@ -82,7 +81,7 @@ def _function(name: str, source: str, *partials: str | None, also: str = "", **k
 
 
 def _operator(name: str, source: str, *partials: str | None, also: str = "", **keywords: Any) -> Intrinsic:
-    """An entry for the callables in ``also``, with the derivatives of NumPy's among them if no other ones are given."""
+    """An entry for the callables in ``also``; without ``partials``, with the derivatives of the ufunc among them."""
     callables = _callables(*also.split())
     if not partials:
         ufunc = next(f.__name__ for f in callables if isinstance(f, np.ufunc) and f.__name__ in elementary.PARTIALS)
@@ -91,7 +90,6 @@ def _operator(name: str, source: str, *partials: str | None, also: str = "", **k
     return Intrinsic(name, source, partials, callables, **keywords)
 
 
-_ANY = ((-2.0, 2.0),)
 _POSITIVE = ((0.1, 3.0),)
 
 _ENTRIES = (
@@ -200,8 +198,8 @@ _ENTRIES = (
 LINEAR = {"add", "sub", "neg", "pos", "cast", "select", "chosen", "abs", "min", "max", "minimum", "maximum", "fmin",
           "fmax", "copysign", "degrees", "radians"}  # fmt: skip
 
-# Random numbers: x is the number of draws before, which makes each draw a different operation.  The numbers are
-# constant; an active parameter is refused.
+# Random numbers: x is the number of earlier draws, which makes each draw a different operation.  The numbers are
+# constant; an active parameter raises an error.
 _RANDOM = (
     ("draw_random", "np.random.random()", 1),
     ("draw_normal", "np.random.standard_normal()", 1),
@@ -218,7 +216,7 @@ _RANDOM = (
     ("draw_zipf", "np.random.zipf(y)", 2),
     ("draw_logseries", "np.random.logseries(y)", 2),
     ("draw_seed", "seeded(y)", 2),
-    # the same with a generator, y
+    # methods of a generator, y
     ("draw_by_random", "y.random()", 2),
     ("draw_by_normal", "y.standard_normal()", 2),
     ("draw_by_exponential", "y.standard_exponential()", 2),
@@ -233,7 +231,7 @@ _RANDOM = (
     ("draw_by_geometric", "y.geometric(z)", 3),
 )
 DRAWS = {name: source.partition("(")[0].replace("y.", "Generator.") for name, source, _ in _RANDOM}
-"""The functions that draw random numbers, by the names of operations."""
+"""The functions that draw random numbers, by the names of their operations."""
 _ENTRIES += tuple(_operator(name, source, *[None] * arity, cost=20) for name, source, arity in _RANDOM)
 
 
@@ -247,7 +245,7 @@ _ENTRIES += tuple(_of_scipy(name, special.PARTIALS[name]) for name in scipy_call
 
 TABLE: dict[str, Intrinsic] = {entry.name: entry for entry in _ENTRIES}
 
-WITHOUT = {entry.name for entry in _ENTRIES if UNKNOWN in entry.partials}
+WITHOUT_DERIVATIVE = {entry.name for entry in _ENTRIES if UNKNOWN in entry.partials}
 """Operations that lack a derivative."""
 
 _NAME_OF: dict[Any, str] = {function: entry.name for entry in _ENTRIES for function in entry.callables}

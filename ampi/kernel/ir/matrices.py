@@ -1,15 +1,15 @@
 """The table of operations on whole matrices: source and derivatives of each.
 
-Such an operation is an ``ir.Fill``: a local array, filled once, from arrays that nothing changes between the operation
-and its derivative (``array_functions`` makes copies where necessary).  The derivatives are made of the same operations,
-so that they can be differentiated again.  With ``C = f(A, B)``, ``^H`` the conjugate transpose and ``tril`` a lower
-triangle:
+Such an operation is an ``ir.Fill``: a local array, filled once, from arrays that no statement changes between the
+operation and its derivative (the frontend makes copies where necessary).  The derivatives are made of the same
+operations, so that they can be differentiated again.  ``turned`` in a name means transposed.  With ``C = f(A, B)``,
+``^H`` the conjugate transpose and ``tril`` a lower triangle:
 
 ==========  ========================================  ==========================================================
 operation   tangent                                   adjoint
 ==========  ========================================  ==========================================================
-dot         ``dA B + A dB``                           ``A_bar += C_bar B^H``, ``B_bar += A^H C_bar`` (with a real
-                                                      factor turned: ``dot_with_turned``, ``dot_of_turned``)
+dot         ``dA B + A dB``                           ``A_bar += C_bar B^H``, ``B_bar += A^H C_bar`` (a real factor
+                                                      is not copied: ``dot_with_turned``, ``dot_of_turned``)
 solve       ``A^-1 (dB - dA C)``                      ``W = A^-H C_bar``, ``B_bar += W``, ``A_bar -= W C^H``
 inv         ``-C dA C``                               ``A_bar -= C^H C_bar C^H``
 det         ``C tr(A^-1 dA)``                         ``A_bar += conj(C) C_bar A^-H``
@@ -19,7 +19,7 @@ cholesky    ``C P(C^-1 dA C^-H)``                     ``S = C^-H P(C^H C_bar) C^
 ==========  ========================================  ==========================================================
 
 ``P`` takes the lower triangle with half of the diagonal.  ``cholesky`` reads only the lower triangle of ``A``, so only
-that has an adjoint.  Logarithms are of determinants of real matrices.  The other operations return integers, or are in
+that has an adjoint.  ``logdet`` takes real matrices alone.  The other operations return integers, or are in
 ``decompositions``.  (M. Giles, An extended collection of matrix derivative results, 2008; I. Murray,
 Differentiation of the Cholesky decomposition, 2016.)
 """
@@ -81,7 +81,7 @@ def source(s: ir.Fill) -> str:
 
 
 def _is_like(a: Var, target: Var) -> bool:
-    """Return whether Numba accepts an array in a product with this output array."""
+    """Return whether Numba accepts the array as a factor in a product with this output array."""
     return a.type.dtype == target.type.dtype and a.type.layout in "CF"
 
 
@@ -140,14 +140,14 @@ class Writer:
 
     def adjoint_matrix(self, a: Var) -> Var:
         """``a^H``."""
-        turned = self.array(f"{a.name}_turned", a.type.dtype, shape(a)[::-1])
-        return self.set(turned, lambda k: conjugate(self.b.load(a, k[::-1])))
+        transposed = self.array(f"{a.name}_turned", a.type.dtype, shape(a)[::-1])
+        return self.set(transposed, lambda k: conjugate(self.b.load(a, k[::-1])))
 
     def solve(self, a: Var, right: Var) -> Var:
         return self.fill(self.like(right, "solution"), "solve", a, right)
 
     def solve_upper(self, a: Var, right: Var) -> Var:
-        """The same for a matrix with zeros below its diagonal."""
+        """``a^-1 right`` for a matrix with zeros below its diagonal."""
         return self.fill(self.like(right, "solution"), "solve_upper", a, right)
 
     def dot(self, a: Var, c: Var) -> Var:
@@ -162,7 +162,7 @@ class Writer:
         return self.fill(target, "dot_of_turned", a, c)
 
     def dot_with_turned(self, a: Var, c: Var) -> Var:
-        """``a c^H``, likewise."""
+        """``a c^H`` for matrices; without a copy of real ones."""
         if isinstance(c.type.dtype, types.Complex):
             return self.dot(a, self.adjoint_matrix(c))
         target = self.array("product", a.type.dtype, (shape(a)[0], shape(c)[0]))
@@ -209,10 +209,10 @@ def _dot_adjoint(w: Writer, c: Var, arguments: tuple[Var, ...], bar: Var, bars: 
             w.add(d_bar, lambda k: arithmetic("mul", conjugate(load(a, k[:1])), load(bar, k[1:])))
         if a_bar is not None:
             if isinstance(bar.type.dtype, types.Complex):
-                turned = w.set(w.like(bar, "conjugate"), lambda k: conjugate(load(bar, k)))
+                transposed = w.set(w.like(bar, "conjugate"), lambda k: conjugate(load(bar, k)))
             else:
-                turned = bar
-            increment = w.dot(d, turned)
+                transposed = bar
+            increment = w.dot(d, transposed)
             w.add(a_bar, lambda k: conjugate(load(increment, k)))
 
 
@@ -228,17 +228,17 @@ def _dot_with_turned_adjoint(w: Writer, c: Var, arguments: tuple[Var, ...], bar:
 
 def _add_to_both(w: Writer, bars: list[Var | None], *increments: Callable[[], Var]) -> None:
     """Add a matrix to the adjoint of each active factor; it is computed only then."""
-    for bar, made in zip(bars, increments, strict=True):
+    for bar, compute in zip(bars, increments, strict=True):
         if bar is not None:
-            increment = made()
+            increment = compute()
             w.add(bar, partial(w.b.load, increment))
 
 
-def _add_product(w: Writer, target: Var, matrix: Var, vector: Var, place: Any) -> None:
+def _add_product(w: Writer, target: Var, matrix: Var, vector: Var, position: Any) -> None:
     """``target[k] += conj(matrix[i, k]) * vector[i]``, row by row."""
     with w.loop(Size(vector, 0, INT), target) as i:
         with w.loop(Size(target, 0, INT), target) as k:
-            factor = conjugate(w.b.load(matrix, place(i, k)))
+            factor = conjugate(w.b.load(matrix, position(i, k)))
             w.b.accumulate(target, (k,), w.b.value(arithmetic("mul", factor, w.b.load(vector, (i,)))))
 
 
@@ -302,8 +302,8 @@ def _inv_adjoint(w: Writer, c: Var, arguments: tuple[Var, ...], bar: Var, bars: 
     (a_bar,) = bars
     if a_bar is None:
         return
-    turned = w.adjoint_matrix(c)
-    change = w.dot(w.dot(turned, bar), turned)
+    transposed = w.adjoint_matrix(c)
+    change = w.dot(w.dot(transposed, bar), transposed)
     w.add(a_bar, lambda k: ir.Op("neg", (w.b.load(change, k),), a_bar.type.dtype))
 
 
@@ -359,9 +359,9 @@ def _cholesky_adjoint(w: Writer, c: Var, arguments: tuple[Var, ...], bar: Var, b
     (a_bar,) = bars
     if a_bar is None:
         return
-    turned = w.adjoint_matrix(c)
-    inner = w.solve_upper(turned, w.lower_half(w.dot(turned, _lower(w, bar))))
-    s = w.solve_upper(turned, w.adjoint_matrix(inner))  # S^H
+    transposed = w.adjoint_matrix(c)
+    inner = w.solve_upper(transposed, w.lower_half(w.dot(transposed, _lower(w, bar))))
+    s = w.solve_upper(transposed, w.adjoint_matrix(inner))  # S^H
 
     def element(k: tuple[Expr, ...]) -> Expr:
         other = conjugate(w.b.load(s, k[::-1]))
@@ -428,7 +428,7 @@ TANGENTS: dict[str, Any] = {
 
 
 def derivatives(name: str) -> Callable[[Any], Any]:
-    """Enter the adjoint or tangent of an operation: ``@derivatives("pinv")`` above ``def pinv_adjoint``."""
+    """Register the adjoint or tangent of an operation: ``@derivatives("pinv")`` above ``def _pinv_adjoint``."""
 
     def register(function: Any) -> Any:
         (ADJOINTS if function.__name__.endswith("adjoint") else TANGENTS)[name] = function

@@ -116,8 +116,8 @@ class Assign(Stmt):
 
 @dataclass(frozen=True)
 class Store(Stmt):
-    """``array[index] = value`` for one element.  ``atomic``: ``value`` is made of that element, and no other thread may
-    come between (in the threads' form of a CUDA kernel alone)."""
+    """``array[index] = value`` for one element.  ``atomic``: ``value`` is computed from that element, and no other
+    thread may change it in between (in the threads' form of a CUDA kernel alone)."""
 
     array: Var
     index: tuple[Expr, ...]
@@ -129,7 +129,7 @@ class Store(Stmt):
 class Accumulate(Stmt):
     """``array[index] += value`` for one element (``op`` is ``add``; ``a[i] -= v`` is parsed as ``add`` of ``neg v``;
     other augmented assignments are parsed as a ``Store`` of an ``Op`` on a ``Load``).  ``atomic``: other threads may
-    add to the same element at the same time; derivative passes make these, and CUDA kernels."""
+    add to the same element at the same time; derivative passes and CUDA kernels make these."""
 
     array: Var
     index: tuple[Expr, ...]
@@ -327,8 +327,8 @@ class Reduced:
     """A scalar that the parts of a loop compute together; ``init`` is its value before the loop.
 
     ``operation`` combines the results of the parts: ``"add"`` (the parts begin with zero), ``"min"``, ``"max"``, or
-    ``"place"``: the iteration from which an extreme comes (that of scalar number ``of`` of the loop), of equal ones the
-    first (``last``: the last).
+    ``"place"``: the iteration from which an extreme comes, which is scalar number ``of`` of the loop.  Of equal
+    extremes it is the first one (``last``: the last).
     """
 
     var: Var
@@ -342,8 +342,8 @@ class Reduced:
 class Reach:
     """The elements that an iteration touches along one axis of an array shared with other iterations.
 
-    They are the entries of ``index`` in the rows ``first`` to ``last``, counted from the number of the iteration, and,
-    if ``own``, the elements from ``low`` to ``high``, counted likewise.
+    They are the entries of ``index`` in the rows ``first`` to ``last``, relative to the number of the iteration, and,
+    if ``own``, the elements from ``low`` to ``high``, relative to it as well.
     """
 
     index: Var
@@ -357,15 +357,15 @@ class Reach:
 @dataclass(frozen=True)
 class Launch(Stmt):
     """Cut ``range(start, stop)`` into parts and call ``part(begin, end, *arguments)`` for each, on several threads
-    where that is faster.  Only ``parallel`` makes these; it documents the forms.
+    where that is faster.  Only the pass ``parallel`` makes these; it documents the forms.
 
     ``reduced`` are the scalars that the parts compute together, in the order in which a part returns them.  Several
     parts may touch elements of the arrays ``shared``, which excludes threads (unless ``added``: they only add to them),
     except if all of ``distinct`` are true (if there are any), or if parts at least ``distance`` iterations apart touch
     different elements (if it is not zero).  ``reaches`` has, for arrays in ``shared``, the elements that iterations
-    touch, if known. ``atomic`` is the part with atomic increments of ``shared``.  ``work`` is the approximate number of
-    operations in an iteration, and ``increments`` the number of those that add to ``shared``.  ``count`` is the number
-    of parts (None: one per thread).  ``temporaries`` are names for the emitted text.
+    touch, if known.  ``atomic`` is the part with atomic increments of ``shared``.  ``work`` is the approximate number
+    of operations in an iteration, and ``increments`` the number of those that add to ``shared``.  ``count`` is the
+    number of parts (None: one per thread).  ``temporaries`` are names for the emitted text.
     """
 
     part: Function
@@ -406,7 +406,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Drawn:
-    """The array of the random numbers that a call draws, and their number so far."""
+    """The array of the random numbers that a call draws, and the variable that counts them."""
 
     array: Var
     place: Var
@@ -418,9 +418,9 @@ class Function:
 
     ``result`` is the structure of the result that the values of ``Return`` form (None, ``"scalar"``, ``"array"``, or
     ``("tuple", named tuple class or None, (structure, ...))``).  ``constants`` are global arrays and tables that the
-    body reads: a ``Var`` of that name is the array; nothing writes it.  ``agreeing`` are sizes that have to be equal,
-    in terms of the arguments.  ``drawn`` has the arrays for the random numbers of each type (see ``random_draws``), and
-    ``generators`` are the random generators among the arguments.
+    body only reads: a ``Var`` of that name is the array.  ``agreeing`` are sizes that have to be equal, in terms of the
+    arguments.  ``drawn`` has the arrays for the random numbers of each type (see ``random_draws``), and ``generators``
+    are the random generators among the arguments.
     """
 
     name: str
@@ -435,7 +435,7 @@ class Function:
     generators: tuple[Argument, ...] = ()
 
     def where(self, line: int) -> str:
-        """A place in the kernel, for the beginning of an error message."""
+        """The file, line and name of the kernel, for the beginning of an error message."""
         return f"{self.filename}:{line}: in kernel '{self.name}'"
 
 
@@ -444,7 +444,7 @@ class Function:
 
 @functools.cache
 def places(node: type) -> tuple[str, ...]:
-    """The fields of a kind of node that may hold expressions and statements."""
+    """The names of the fields of a node class that may hold expressions and statements."""
     return tuple(f.name for f in fields(node) if f.name not in ("name", "type", "line"))
 
 

@@ -23,13 +23,9 @@ from ampi.kernel.ir.intrinsics import (
     select,
     without_derivative,
 )
+from ampi.kernel.ir.operators import BINARY, COMPARE
 from ampi.kernel.runtime import scipy_calls
 from ampi.partials.special import UNKNOWN
-
-_BINARY = {
-    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.Pow: "pow",
-}  # fmt: skip
-_COMPARE = {ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne"}
 
 
 @functools.cache
@@ -45,7 +41,7 @@ class _Template:
         self.working = working
 
     def product(self, d: Expr, node: ast.expr) -> Expr:
-        """A change times a partial derivative, in the way that takes the fewest operations."""
+        """A change times a partial derivative, in the form with the fewest operations."""
         match node:
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return self.product(negate(d), operand)
@@ -75,14 +71,14 @@ class _Template:
             case ast.Constant(value=value):
                 return constant(value, self.working if isinstance(value, complex) else real_type(self.working))
             case ast.BinOp(left=left, op=op, right=right):
-                return arithmetic(_BINARY[type(op)], self.build(left), self.build(right))
+                return arithmetic(BINARY[type(op)][0], self.build(left), self.build(right))
             case ast.UnaryOp(operand=operand):
                 return negate(self.build(operand))
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 a, b = self.build(left), self.build(right)
                 if isinstance(op, ast.NotEq) and isinstance(a, Const) and isinstance(b, Const):
                     return Const(a.value != b.value, types.boolean)
-                return Op(_COMPARE[type(op)], (a, b), types.boolean)
+                return Op(COMPARE[type(op)][0], (a, b), types.boolean)
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 condition = self.build(test)
                 return select(condition, self.build(body), self.build(orelse))
@@ -124,11 +120,11 @@ def _power_of_constant(d: Expr, x: Expr, n: Any, r: Expr, guard: Callable[[Expr]
 
 
 GUARD = "d != 0"
-"""Where a derivative that may be infinite is looked at."""
+"""The condition under which a derivative that may be infinite is evaluated."""
 
 
 def _change(op: Op, k: int, text: str, result: Expr, d: Expr, working: Any, guard: str) -> Expr:
-    """What a change ``d`` becomes by the partial derivative in ``text``."""
+    """The change ``d`` of argument k times the partial derivative in ``text``."""
     template = _Template({**dict(zip(ARGUMENTS, op.args)), "r": result, "d": d}, working)
     if "d" in _names(text):
         return template.build(_parsed(text))

@@ -23,7 +23,7 @@ from ampi.kernel.ir import Expr, Stmt, Var, ssa
 
 MARGIN = 96  # the column of line numbers
 
-# What Python's operators are called in the table, and how tightly they bind.
+# Python's operators by their names in the table of intrinsics, and how tightly they bind.
 _BINARY = {
     "or": ("or", 1),
     "and": ("and", 2),
@@ -34,7 +34,7 @@ _BINARY = {
     "eq": ("==", 4),
     "ne": ("!=", 4),
     "bitor": ("|", 5),
-    "xor": ("^", 6),
+    "bitxor": ("^", 6),
     "bitand": ("&", 7),
     "lshift": ("<<", 8),
     "rshift": (">>", 8),

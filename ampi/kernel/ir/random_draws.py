@@ -1,8 +1,8 @@
 """Random numbers in programs: arrays of the numbers that a call has drawn, and programs that read them again.
 
-A kernel that draws has a further argument for each type of numbers, an array of them in the order in which they are
-drawn, followed by the random generators among its arguments.  The kernel itself stores numbers there; derivative
-programs read them::
+A kernel that draws random numbers has further arguments: for each type of number an array of them, in the order in
+which they are drawn, then the random generators among its arguments.  The kernel itself (left) stores the numbers, and
+derivative programs (right) read them::
 
     drawn[place] = draw_normal(place)
     z = drawn[place]                        z = drawn[place]

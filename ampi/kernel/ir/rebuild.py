@@ -87,11 +87,6 @@ def substitute(body: tuple[Stmt, ...], names: dict[str, Expr]) -> tuple[Stmt, ..
     return block(body)
 
 
-def renamed(body: tuple[Stmt, ...], names: Names) -> tuple[Stmt, ...]:
-    """A copy of statements with new names for all that they define."""
-    return tuple(_with_loop_names(s) for s in substitute(body, new_names(body, names)))
-
-
 def names_of(function: ir.Function) -> Names:
     """A source of names that are new to a program."""
     defined = {v.name for s in every(function.body) for v in definitions(s)}

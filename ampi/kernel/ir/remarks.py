@@ -86,13 +86,15 @@ def _parallel(
         return f"on threads, to recompute {', '.join(recomputed)}"
     if not arrays:
         return "on threads: no two iterations touch an element that is written"
-    met = ", ".join(arrays)
+    shared = ", ".join(arrays)
     if distance:
-        return f"on threads in alternating blocks: iterations up to {distance} apart touch the same elements of {met}"
+        return (
+            f"on threads in alternating blocks: iterations up to {distance} apart touch the same elements of {shared}"
+        )
     text = f"on threads if {', '.join(distinct)} names no element twice; otherwise " if distinct else ""
     if not added:
-        return f"{text}on one thread: iterations touch the same elements of {met}"
+        return f"{text}on one thread: iterations touch the same elements of {shared}"
     ways = f"private arrays per thread{', or atomic additions' if atomic else ''}, or one thread, whichever is fastest"
     if reaches:
         ways = f"alternating blocks if the entries of {', '.join(reaches)} keep them apart; otherwise {ways}"
-    return f"{text}iterations touch the same elements of {met}, to which they only add: {ways}"
+    return f"{text}iterations touch the same elements of {shared}, to which they only add: {ways}"

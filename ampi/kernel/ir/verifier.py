@@ -51,15 +51,15 @@ def verify(
     function : ir.Function
         The program, in either form.
     plain : bool
-        Whether it is in the form of ``ir``, not of ``ssa``.
+        Whether the program is in the form of ``ir``, not of ``ssa``.
     when : str, optional
         The origin of the program, for the message.
     writable : collection of str, optional
-        The arguments that it may write; by default those whose types allow it.
+        The arguments that the program may write; by default those whose types allow it.
     given : iterable of str, optional
         Names that become arguments later.
     partial : bool, optional
-        Whether it may return values that only some branches define.
+        Whether the program may return values that only some branches define.
     """
     _Verifier(function, when, writable, plain, given, partial).run()
 
@@ -337,7 +337,7 @@ class _Verifier:
             case Var():
                 self.use(e)
                 if isinstance(e.type, types.Array) and not whole:
-                    self.fail(f"the array '{e.name}' where a number is due")
+                    self.fail(f"the array '{e.name}' where a number is expected")
             case ir.Const():
                 pass
             case ir.Size(array=array, axis=axis):
@@ -354,7 +354,7 @@ class _Verifier:
                 if e.type != array.type.dtype:
                     self.fail(f"an element of a {array.type} is no {e.type}")
                 if array.name in self.empty and self.derived and not self.plain and not self.path:
-                    self.fail(f"elements of '{array.name}' are read, and nothing saves any")
+                    self.fail(f"elements of '{array.name}' are read before any is stored")
             case ir.Op():
                 self.operation(e)
             case _:
@@ -393,21 +393,21 @@ class _Verifier:
     def integer(self, e: Expr) -> None:
         self.value(e)
         if not isinstance(e.type, (types.Integer, types.Boolean)):
-            self.fail(f"{expression(e)} is a {e.type}, where an integer is due")
+            self.fail(f"{expression(e)} is a {e.type}, where an integer is expected")
 
     def condition(self, e: Expr) -> None:
         self.value(e)
         if not isinstance(e.type, types.Boolean):
-            self.fail(f"{expression(e)} is a {e.type}, where a condition is due")
+            self.fail(f"{expression(e)} is a {e.type}, where a condition is expected")
 
     def converts(self, found: Any, wanted: Any) -> None:
         """Raise an error if a conversion to a variable's or an array's type loses more than digits."""
         kinds = (types.Boolean, types.Integer, types.Float, types.Complex)
         ranks = [next((k for k, kind in enumerate(kinds) if isinstance(t, kind)), None) for t in (found, wanted)]
         if ranks[0] is None or ranks[1] is None:
-            self.fail(f"a {found} in the place of a {wanted}")
+            self.fail(f"a {found} instead of a {wanted}")
         if ranks[0] > ranks[1] and ranks[0] > 1:
-            self.fail(f"a {found} in the place of a {wanted}")
+            self.fail(f"a {found} instead of a {wanted}")
 
 
 def _is_same(first: Any, second: Any) -> bool:

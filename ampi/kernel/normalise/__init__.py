@@ -1,1 +1,1 @@
-"""Normalisation, IR -> IR: every name stands for one array, and array operations become loops over elements."""
+"""Normalisation passes: every name stands for one array, and array operations become loops over elements."""

@@ -38,7 +38,7 @@ def resolve(function: ir.Function) -> ir.Function:
 
 
 def references(function: ir.Function) -> set[str]:
-    """The names with several definitions, and their aliases."""
+    """The names of arrays that are bound more than once, and their aliases."""
     aliases = [s for s in ir.walk(function.body) if isinstance(s, ir.Alias) and not s.index]
     count: dict[str, int] = {}
     for s in aliases:
@@ -65,7 +65,7 @@ class _Resolve:
         body, _ = self.block(self.function.body, [()], set())
         return replace(self.function, body=(begin, *body))
 
-    # small things
+    # helpers
 
     def count(self, node: Any) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -121,7 +121,7 @@ class _Resolve:
             if isinstance(s, ir.For) and s.parallel:
                 self.fail(s, "an array is swapped from one iteration of prange to the next; use range")
             if len(more) > MAX_STATES:
-                self.fail(s, "too many arrays are exchanged here; give each array its own name")
+                self.fail(s, "too many names are bound to different arrays here; give each array its own name")
             states = more
 
     def number(self, state: State) -> ir.Const:
@@ -189,7 +189,7 @@ class _Resolve:
             case ir.Fill():
                 return [s], states
             case ir.Return():
-                return self.give(s, states), states
+                return self.return_values(s, states), states
             case ir.If():
                 condition = self.expression(s.condition, states)
                 then, after_then = self.block(s.then, states, after)
@@ -206,7 +206,7 @@ class _Resolve:
         around = live_around(s, after)
         heads = self.head(s, states, after)
         if isinstance(s, ir.For) and s.parallel and len(heads) > 1:
-            self.fail(s, "arrays are exchanged inside of prange and around it; give each array its own name")
+            self.fail(s, "names are bound to other arrays inside prange and around it; give each array its own name")
         if isinstance(s, ir.For):
             bounds = {name: self.expression(getattr(s, name), states) for name in ("start", "stop", "step")}
             s = replace(s, **bounds)
@@ -226,26 +226,26 @@ class _Resolve:
         last = len(piece) - mentioned[::-1].index(True)
         before, middle, after = piece[:first], piece[first:last], piece[last:]
         names = set().union(*(used(s) for s in middle)) & self.references
-        ways = self.ways(states, names)
-        if len(ways) == 1:
-            return [*before, *self.version(middle, ways[0][0], {}), *after]
+        meanings = self.meanings(states, names)
+        if len(meanings) == 1:
+            return [*before, *self.version(middle, meanings[0][0], {}), *after]
         self.require_closed(middle)
         own = [n.target.name for n in ir.walk(tuple(middle)) if isinstance(n, (ir.Alloc, ir.Alias, ir.View))]
         result: tuple[ir.Stmt, ...] = ()
-        for number, (meaning, holding) in reversed(list(enumerate(ways))):
+        for number, (meaning, states_with_it) in reversed(list(enumerate(meanings))):
             fresh = {name: self.fresh(name) for name in own} if number else {}
             body = tuple(self.version(middle, meaning, fresh))
-            result = body if not result else (ir.If(self.holds(holding), body, result, line=middle[0].line),)
+            result = body if not result else (ir.If(self.holds(states_with_it), body, result, line=middle[0].line),)
         return [*before, *result, *after]
 
-    def ways(self, states: list[State], names: set[str]) -> list[tuple[State, list[State]]]:
+    def meanings(self, states: list[State], names: set[str]) -> list[tuple[State, list[State]]]:
         """The possible meanings of some names, with the states in which they hold."""
-        ways: dict[State, list[State]] = {}
+        meanings: dict[State, list[State]] = {}
         for state in states:
             meaning = self.known(state, names)
             if len(meaning) == len(names):
-                ways.setdefault(meaning, []).append(state)
-        return list(ways.items()) or [((), states)]
+                meanings.setdefault(meaning, []).append(state)
+        return list(meanings.items()) or [((), states)]
 
     def version(self, statements: list[ir.Stmt], meaning: State, fresh: dict[str, str]) -> list[ir.Stmt]:
         names: dict[str, ir.Expr] = {name: self.arrays[array] for name, array in meaning}
@@ -257,17 +257,19 @@ class _Resolve:
         for s in ir.walk(tuple(statements)):
             if isinstance(s, (ir.Alloc, ir.Alias, ir.View)) and inside[s.target.name] != self.uses[s.target.name]:
                 name, array = s.target.name, s.target.name if isinstance(s, ir.Alloc) else s.array.name
-                self.fail(s, f"'{name}' is a part of '{array}', which is one of several arrays; index '{array}' itself")
+                self.fail(
+                    s, f"'{name}' is a part of '{array}', which may be one of several arrays; index '{array}' itself"
+                )
 
     def expression(self, e: ir.Expr, states: list[State]) -> ir.Expr:
         names = used(e) & self.references
         if not names:
             return e
-        ways = self.ways(states, names)
+        meanings = self.meanings(states, names)
         result: ir.Expr | None = None
-        for meaning, holding in reversed(ways):
+        for meaning, states_with_it in reversed(meanings):
             value = self.replaced(e, dict(meaning))
-            result = value if result is None else ir.Op("select", (self.holds(holding), value, result), e.type)
+            result = value if result is None else ir.Op("select", (self.holds(states_with_it), value, result), e.type)
         assert result is not None
         return result
 
@@ -280,7 +282,7 @@ class _Resolve:
         if any(array == s.target.name for state in states for _, array in self.known(state, live)):
             self.fail(
                 s,
-                f"the array '{s.target.name}' is still in use when it is made again in the next iteration; make two "
+                f"the array '{s.target.name}' is still in use when the next iteration allocates it again; allocate two "
                 "arrays before the loop and swap them",
             )
 
@@ -301,13 +303,13 @@ class _Resolve:
             body = ir.For(i, zero, ir.Size(source, axis, types.int64), one, (body,), line=line)
         yield body
 
-    def give(self, s: ir.Return, states: list[State]) -> list[ir.Stmt]:
+    def return_values(self, s: ir.Return, states: list[State]) -> list[ir.Stmt]:
         before: list[ir.Stmt] = []
         values: list[ir.Expr] = []
         for value in s.values:
             names = used(value) & self.references
-            ways = self.ways(states, names)
-            if not inference.is_array(value.type) or len(ways) == 1:
+            meanings = self.meanings(states, names)
+            if not inference.is_array(value.type) or len(meanings) == 1:
                 values.append(self.expression(value, states))
                 continue
             target = ir.Var(self.fresh(f"{value.name}_result"), value.type.copy(layout="C", readonly=False))
@@ -320,7 +322,7 @@ class _Resolve:
 
 
 def with_live(body: tuple[ir.Stmt, ...], live: set[str]) -> list[tuple[ir.Stmt, set[str]]]:
-    """Every statement with the names that are live after it."""
+    """Every statement of a block with the names that are live after it."""
     found = []
     for s in reversed(body):
         found.append((s, live))

@@ -2,8 +2,8 @@
 
 ``keep`` handles carried names: a name that stands, in the next iteration or after the loop, for an array that an
 iteration allocates (``u = step(u)``, perhaps in some iterations only) gets a separate array, allocated before the loop,
-to which each new array is copied.  That makes no difference unless the array is changed under one name while it is used
-under another, which is an error.
+to which each new array is copied.  The copy makes no difference unless the array is changed under one name while it is
+used under another, which raises an error.
 
 ``hoist`` handles the arrays: one that is used after the loop or the branch that allocates it is allocated before.
 """
@@ -21,6 +21,7 @@ from ampi.errors import KernelError
 from ampi.kernel import ir
 from ampi.kernel.ir import index_algebra
 from ampi.kernel.ir.index_algebra import INT, ZERO
+from ampi.kernel.ir.intrinsics import constant
 from ampi.kernel.ir.liveness import live_before, used
 from ampi.kernel.ir.names import Names, stem
 from ampi.kernel.ir.rewrite import substitute
@@ -36,7 +37,7 @@ def keep(function: ir.Function) -> ir.Function:
 
 
 def hoist(function: ir.Function) -> ir.Function:
-    """The function (its views and references resolved) in which arrays are made where all uses can see them."""
+    """The function (its views and references resolved) in which arrays are allocated in a block around all uses."""
     return _Hoist(function).run()
 
 
@@ -49,8 +50,14 @@ class _Pass:
     def fail(self, problem: str) -> NoReturn:
         raise KernelError(f"{self.function.where(self.line)}: {stem(problem)}")
 
+    def fail_in_prange(self, name: str) -> NoReturn:
+        self.fail(f"the array '{name}' is allocated in an iteration of prange and used after it; use range instead")
+
+    def fail_without_size(self, name: str, where: str) -> NoReturn:
+        self.fail(f"the size of '{name}' is not known before the {where} that allocates it; allocate it before")
+
     def assign(self, target: ir.Var, value: ir.Expr | None, line: int) -> Block:
-        """All elements of an array set to those of another one, or to a number."""
+        """The statement that sets all elements of an array to those of another one, or to a number."""
         if value is None:
             return ()
         axes = tuple(self.fresh("i", INT) for _ in range(target.type.ndim))
@@ -68,13 +75,8 @@ class _Pass:
             return None
 
 
-def _zero(type_: types.Type) -> ir.Const:
-    kinds = {types.Boolean: False, types.Float: 0.0, types.Complex: 0j}
-    return ir.Const(next((value for kind, value in kinds.items() if isinstance(type_, kind)), 0), type_)
-
-
 class _Unknown(Exception):
-    """A value depends on others than those known before a statement."""
+    """A value depends on values that are not known before the statement."""
 
 
 class _Path:
@@ -85,7 +87,7 @@ class _Path:
         self.values: dict[str, list[ir.Expr | None]] = {}
         self.shapes: dict[str, tuple[ir.Expr, ...]] = {}
         for t in self.follow((s,), at):
-            self.pass_by(t)
+            self.note(t)
         for loop in self.loops:
             names = Counter(name for n in ir.walk(loop) for name in _assigned(n))
             for name, count in names.items():
@@ -93,7 +95,7 @@ class _Path:
                     self.values.setdefault(name, []).append(None)
 
     def follow(self, body: Block, at: ir.Stmt) -> Iterator[ir.Stmt]:
-        """The statements that are executed before, each complete."""
+        """The statements that are executed as a whole before ``at``."""
         for s in body:
             if s is at:
                 return
@@ -105,7 +107,8 @@ class _Path:
                 return
             yield s
 
-    def pass_by(self, s: ir.Stmt) -> None:
+    def note(self, s: ir.Stmt) -> None:
+        """Note the values and shapes that a statement defines."""
         if isinstance(s, ir.Assign):
             self.values.setdefault(s.target.name, []).append(s.value)
             return
@@ -120,7 +123,7 @@ class _Path:
                     self.shapes[target.name] = shape if self.shapes.get(target.name, shape) == shape else ()
 
     def before(self, e: ir.Expr, depth: int) -> ir.Expr:
-        """A value in terms of those known before."""
+        """A value in terms of the values known before the outer statement."""
         if depth > 50:
             raise _Unknown
         match e:
@@ -229,7 +232,7 @@ class _Keep(_Pass):
     def loop(self, s: ir.For | ir.While, after: set[str]) -> Block:
         around = live_around(s, after)
         inside = list(ir.walk(s.body))
-        made = {n.target.name for n in inside if isinstance(n, ir.Alloc)}
+        allocated = {n.target.name for n in inside if isinstance(n, ir.Alloc)}
         earlier = set() if isinstance(s, ir.For) and s.parallel else live_before(s.body, around)
         bindings: dict[str, list[ir.Alias | ir.View | ir.Alloc]] = {}
         for n in inside:
@@ -237,13 +240,13 @@ class _Keep(_Pass):
             if bound or (isinstance(n, ir.Alloc) and n.target.name in earlier):
                 bindings.setdefault(n.target.name, []).append(n)
         parts = parts_of(inside)
-        bindings = {name: found for name, found in bindings.items() if self.of[name] & made or name in parts}
+        bindings = {name: found for name, found in bindings.items() if self.of[name] & allocated or name in parts}
         begin: list[ir.Stmt] = []
         end: list[ir.Stmt] = []
         own: dict[str, ir.Var] = {}
         for name, found in bindings.items():
             if isinstance(s, ir.For) and s.parallel:
-                self.fail(f"'{name}' is an array that an iteration of prange makes, and is used after it; use range")
+                self.fail_in_prange(name)
             for n in found:
                 self.separate |= self.left_behind(n, s, around)
             target = owned(found[0].target)
@@ -255,13 +258,13 @@ class _Keep(_Pass):
             else:
                 shape = self.first_size(s, found)
                 if shape is None:
-                    self.fail(f"the size of '{name}' is not known before the loop that makes it; make it there")
+                    self.fail_without_size(name, "loop")
                 begin.append(ir.Alloc(own[name], shape, None, line=s.line))
             end.append(ir.Alias(found[0].target, own[name], (), line=s.line))
         if own:
             s = replace(s, body=self.copied(s.body, own))
         s = replace(s, body=self.block(s.body, around))
-        self.defined |= set(bindings) | made
+        self.defined |= set(bindings) | allocated
         self.carried |= set(bindings)
         return (*begin, s, *end)
 
@@ -298,14 +301,14 @@ class _Keep(_Pass):
         return tuple(out)
 
     def copy(self, s: ir.Alias | ir.View, own: dict[str, ir.Var]) -> list[ir.Stmt]:
-        """A name bound to an array: the array copied into the name's own."""
+        """A name bound to an array: copy that array into the one of the name."""
         target = own[s.target.name]
         out, source = self.named(s, own)
         out += self.require_size(s.target.name, target, sizes_of(source), s.line)
         return [*out, *self.assign(target, source, s.line)]
 
     def copy_apart(self, s: ir.Alias | ir.View, own: dict[str, ir.Var]) -> list[ir.Stmt]:
-        """A name bound to the array of a carried name, until that is overwritten: bound to a copy."""
+        """A name for the previous array of a carried name: bind it to a copy, as that array is overwritten."""
         out, source = self.named(s, own)
         copied = owned(self.fresh(f"{s.target.name}_before", s.target.type))
         out.append(ir.Alloc(copied, sizes_of(source), None, line=s.line))
@@ -323,8 +326,8 @@ class _Keep(_Pass):
 
     def require_size(self, name: str, target: ir.Var, shape: tuple[ir.Expr, ...], line: int) -> list[ir.Stmt]:
         text = (
-            f"the array '{stem(name)}' changes its size in a loop; make one of the largest size before, and use parts "
-            "of it"
+            f"the array '{stem(name)}' changes its size in a loop; allocate one of the largest size before the loop "
+            "and use parts of it"
         )
         return [ir.Agree(a, b, text, line=line) for a, b in zip(sizes_of(target), shape, strict=True)]
 
@@ -348,11 +351,11 @@ class _Keep(_Pass):
                     return self.live_after(n, block, around)
         raise AssertionError(n)
 
-    # whether a copy is as good as the array
+    # copies that must not be distinguished from the array
 
     def require_no_other_name(self) -> None:
-        """Raise an error if an array is changed under one name while another name of it is in use, and the two may
-        stand for different copies."""
+        """Raise an error if an array is changed under one name while another name of it is in use, and the two names
+        may stand for different copies."""
         copied = self.carried | self.separate
         copies = {name: {name} for name in copied}  # the copies for which a name may stand
         _spread(copies, [(target, array) for target, array in self.bindings if target not in copied])
@@ -371,14 +374,14 @@ class _Keep(_Pass):
                     part = separate.parts(other, name)
                     self.fail(
                         f"'{name}' and '{other}' may be one array here, which is changed, and one of them is carried "
-                        "from one iteration to the next; make a copy before: "
+                        "from one iteration to the next; copy the array before: "
                         + (f"{other} = {name}[...].copy()" if part else f"{other} = {name}.copy()")
                     )
-            given = sorted(array for kind, array in arrays if kind == "argument" and array in paths)
-            if given and copies.get(name):
+            changed = sorted(array for kind, array in arrays if kind == "argument" and array in paths)
+            if changed and copies.get(name):
                 self.fail(
-                    f"'{name}' may be the argument '{paths[given[0]]}' here, which is changed, and is another array "
-                    f"later; begin with a copy: {name} = {name}.copy()"
+                    f"'{name}' may be the argument '{paths[changed[0]]}' here, which is changed, and names another "
+                    f"array later; copy the argument first: {name} = {name}.copy()"
                 )
 
 
@@ -397,7 +400,7 @@ Array = tuple[str, str]  # an argument, or the last ("new") or any earlier ("old
 Environment = dict[str, frozenset[Array]]
 
 
-MOST = 8  # environments that are distinguished
+MAX_ENVIRONMENTS = 8  # if there are more, they are joined into one
 _SETS = ir.Assign, ir.For
 
 
@@ -433,7 +436,7 @@ class _Sharing:
                 self.found[id(s)] = s, environments, after
             case ir.If():
                 then, orelse = (self.block(b, environments, after) for b in (s.then, s.orelse))
-                return _few([*then, *orelse])
+                return _limited([*then, *orelse])
             case ir.For() | ir.While():
                 around = live_around(s, after)
                 head = _joined(environments)
@@ -441,7 +444,7 @@ class _Sharing:
                     ends = self.block(s.body, [head], around)
                     more = _joined([head, *ends])
                     if more == head:
-                        return _few([*environments, *ends])
+                        return _limited([*environments, *ends])
                     head = more
             case ir.Custom():
                 return self.block(s.body, environments, after)
@@ -459,9 +462,9 @@ def _joined(environments: list[Environment]) -> Environment:
     return {n: frozenset().union(*(e.get(n, frozenset()) for e in environments)) for n in names}
 
 
-def _few(environments: list[Environment]) -> list[Environment]:
+def _limited(environments: list[Environment]) -> list[Environment]:
     different = [e for k, e in enumerate(environments) if e not in environments[:k]]
-    return different if len(different) <= MOST else [_joined(different)]
+    return different if len(different) <= MAX_ENVIRONMENTS else [_joined(different)]
 
 
 def inner_blocks(s: ir.Stmt, after: set[str]) -> list[tuple[Block, set[str]]]:
@@ -479,9 +482,9 @@ def inner_blocks(s: ir.Stmt, after: set[str]) -> list[tuple[Block, set[str]]]:
 
 
 class _Hoist(_Pass):
-    """Moves allocations out of loops and branches; ``outside`` are the names used elsewhere.
+    """Moves allocations out of loops and branches.
 
-    No iteration uses an array of an earlier one.
+    ``outside`` are the names used outside of a block.  No iteration uses an array of an earlier one.
     """
 
     def run(self) -> ir.Function:
@@ -515,19 +518,18 @@ class _Hoist(_Pass):
         for n in moved:
             name = n.target.name
             if isinstance(s, ir.For) and s.parallel:
-                self.fail(f"'{name}' is an array that an iteration of prange makes, and is used after it; use range")
+                self.fail_in_prange(name)
             shape = self.shape_before(s, n.shape, n)
             if shape is None:
                 parted = self.parted(s, n, after) if isinstance(s, ir.If) else None
                 if parted is not None:
                     return parted
-                where = "branch" if isinstance(s, ir.If) else "loop"
                 self.line = n.line or self.line
-                self.fail(f"the size of '{name}' is not known before the {where} that makes it; make it there")
+                self.fail_without_size(name, "branch" if isinstance(s, ir.If) else "loop")
             begin.append(ir.Alloc(n.target, shape, None, line=n.line))
         return (*begin, self.without(s, {n.target.name for n in moved}))
 
-    def parted(self, s: ir.If, made: ir.Alloc, after: set[str]) -> Block | None:
+    def parted(self, s: ir.If, allocation: ir.Alloc, after: set[str]) -> Block | None:
         """Split a branch in two around the allocation of an array whose size the first part computes::
 
         if condition:                     size = 0
@@ -537,15 +539,18 @@ class _Hoist(_Pass):
                                           if condition:
                                               ...
         """
-        taken = any(t is made for t in s.then)
+        taken = any(t is allocation for t in s.then)
         body, other = (s.then, s.orelse) if taken else (s.orelse, s.then)
-        place = next((k for k, t in enumerate(body) if t is made), None)
+        place = next((k for k, t in enumerate(body) if t is allocation), None)
         if place is None:
             return None
         condition = self.fresh("taken", types.boolean)
-        sizes = tuple(self.fresh("size", INT) for _ in made.shape)
-        known = tuple(ir.Assign(v, size, line=made.line) for v, size in zip(sizes, made.shape, strict=True))
-        first, rest = (*body[:place], *known), (*self.assign(made.target, made.fill, made.line), *body[place + 1 :])
+        sizes = tuple(self.fresh("size", INT) for _ in allocation.shape)
+        known = tuple(ir.Assign(v, size, line=allocation.line) for v, size in zip(sizes, allocation.shape, strict=True))
+        first, rest = (
+            (*body[:place], *known),
+            (*self.assign(allocation.target, allocation.fill, allocation.line), *body[place + 1 :]),
+        )
         before, behind = (
             replace(s, condition=condition, then=part if taken else rest_of, orelse=rest_of if taken else part)
             for part, rest_of in ((first, ()), (rest, other))
@@ -555,8 +560,8 @@ class _Hoist(_Pass):
         begin: list[ir.Stmt] = [ir.Assign(condition, s.condition, line=s.line)]
         for v in dict.fromkeys(set_there):
             if v.name in needed or v in sizes:
-                begin.append(ir.Assign(v, _zero(v.type), line=s.line))
-        array = ir.Alloc(made.target, sizes, None, line=made.line)
+                begin.append(ir.Assign(v, constant(0, v.type), line=s.line))
+        array = ir.Alloc(allocation.target, sizes, None, line=allocation.line)
         return (*begin, *self.out_of(before, after | used(behind)), array, *self.out_of(behind, after))
 
     def without(self, s: ir.Stmt, names: set[str]) -> ir.Stmt:

@@ -48,7 +48,7 @@ def as_numbers(function: ir.Function) -> ir.Function:
         function = _Rewrite(function, group).run()
 
 
-# --------------------------------------------------------------------------------------------------- what is carried
+# --------------------------------------------------------------------------------------------------- carried names
 
 
 def _carried(function: ir.Function) -> dict[str, list[Loop]]:
@@ -87,7 +87,7 @@ class Axis:
 
 @dataclass
 class Group:
-    """Names for parts of one array, with the axis of the part for each of the array (None: there is none)."""
+    """Names for parts of one array; for each name, the axis of the part for each axis of the array, or None."""
 
     root: ir.Var
     parts: dict[str, tuple[int | None, ...]]
@@ -139,7 +139,7 @@ def _group(function: ir.Function, name: str, loops: Iterable[Loop], whole: bool)
 
 
 def _axes(b: Binding) -> tuple[Axis, ...] | None:
-    """The part of an array in terms of starts and steps; None if it has none."""
+    """The part of an array in terms of starts and steps; None if it cannot be written so."""
     if isinstance(b, ir.Alias):
         rest = b.array.type.ndim - len(b.index)
         return (*(Axis(i, ZERO, None) for i in b.index), *(Axis(ZERO, ONE, k) for k in range(rest)))
@@ -170,12 +170,12 @@ def _line(e: ir.Expr, axis: ir.Var) -> tuple[ir.Expr, ir.Expr] | None:
     return index_algebra.as_expression(total.without(term)), step
 
 
-# --------------------------------------------------------------------------------------------------- how it is written
+# --------------------------------------------------------------------------------------------------- rewriting
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """The numbers that define the part of a name: variables, or values that are the same at every binding."""
+    """The numbers that define the part for which a name stands: variables, or values common to all bindings."""
 
     start: tuple[ir.Expr, ...]  # for each axis of the whole array
     step: tuple[ir.Expr | None, ...]  # None: the part has no such axis
@@ -326,7 +326,7 @@ class _Rewrite:
     # uses
 
     def taken(self, value: Any, line: int) -> Iterator[ir.Stmt]:
-        """Take the parts that a value uses, by the present numbers."""
+        """Take the parts that a value uses, at the present values of their numbers."""
         for name in [n for n in self.group.parts if n in used(value) and n not in self.now]:
             numbers = self.numbers[name]
             known: dict[str, ir.Expr] = {}
@@ -351,7 +351,7 @@ class _Rewrite:
         return tuple(found)
 
     def in_numbers(self, e: ir.Expr) -> ir.Expr:
-        """An expression that each iteration evaluates, in terms of the numbers."""
+        """An expression that each iteration evaluates, in terms of the numbers instead of the parts."""
         if isinstance(e, ir.Size) and e.array.name in self.numbers:
             return cast(self.numbers[e.array.name].size[e.axis], e.type)
         if isinstance(e, ir.Load) and e.array.name in self.numbers:

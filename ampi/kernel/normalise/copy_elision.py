@@ -1,7 +1,7 @@
-"""Copy elision: a copy of an array that nothing changes is replaced by the array.
+"""Copy elision: a copy that never changes, of an array that never changes, is replaced by the array.
 
-An array is *quiet* if it is an argument that nothing writes, or a local array that is written as a whole, once, right
-after its allocation.  A quiet copy of a quiet array can be replaced by that array.
+An array is *quiet* if it is an argument that the kernel does not write, or a local array that is written as a whole,
+once, right after its allocation.  A quiet copy of a quiet array can be replaced by that array.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ampi.kernel.ir.rewrite import substitute
 
 
 def without_copies(function: ir.Function) -> ir.Function:
-    """Remove such copies from a function with resolved views and operations on whole arrays."""
+    """Remove quiet copies of quiet arrays from a function with resolved views and operations on whole arrays."""
     return _Copies(function).run()
 
 
@@ -54,9 +54,9 @@ class _Copies:
                 case ir.Alloc(target=target, shape=shape):
                     self.shape[target.name] = shape
                 case ir.Elementwise() | ir.Fill():
-                    made = out[-1] if out and isinstance(out[-1], ir.Alloc) else None
+                    allocation = out[-1] if out and isinstance(out[-1], ir.Alloc) else None
                     name = _written(s)
-                    if made is not None and made.target.name == name and self.writes[name] == 1:
+                    if allocation is not None and allocation.target.name == name and self.writes[name] == 1:
                         self.quiet.add(name)
                         source = self.copied(s)
                         if source is not None:
@@ -76,8 +76,8 @@ class _Copies:
                     return None
                 if array.type.dtype != source.type.dtype or not self.is_all(s.shape, source, source_now):
                     return None
-                passed_on = source_now.name in self.arguments and array.name in self.returned
-                return None if passed_on else source_now
+                is_returned = source_now.name in self.arguments and array.name in self.returned
+                return None if is_returned else source_now
         return None
 
     def is_all(self, shape: tuple[ir.Expr, ...], *names: ir.Var) -> bool:
@@ -91,7 +91,7 @@ class _Copies:
 
 
 def _written(node: ir.Expr | ir.Stmt) -> str:
-    """The array that a statement writes, or gives an alias (which may write it); otherwise an empty string."""
+    """The array that a statement writes, or may write through an alias; otherwise an empty string."""
     match node:
         case ir.Store(array=array) | ir.Accumulate(array=array) | ir.Elementwise(array=array) | ir.Alias(array=array):
             return array.name

@@ -43,7 +43,7 @@ class _Expansion:
         self.fresh = Names.of(function).variable
         self.roots: dict[str, str] = {}
         self.agreeing: list[ir.Agree] = []
-        self.before: list[ir.If] | None = None  # place of checks that can be made earlier; None: before the call
+        self.before: list[ir.If] | None = None  # the checks before the statement; None: they are made before the call
         self.parallel = 0  # parallel loops around the statement
         self.allocated: dict[str, tuple[ir.Expr, ...]] = {
             name: tuple(ir.Const(n, INT) for n in array.shape) for name, array in function.constants
@@ -69,8 +69,10 @@ class _Expansion:
         return self.not_always((body,), self.block)
 
     def not_always(self, what: tuple[Any], expanded: Callable[[Any], tuple[ir.Stmt, ...]]) -> tuple[ir.Stmt, ...]:
-        """Statements that may be skipped, after the checks of sizes that they need; for threads, which raise no errors,
-        the checks are made earlier."""
+        """Statements that may be skipped, preceded by the size checks that they need.
+
+        Threads cannot raise errors: inside parallel loops the checks are made before the loop.
+        """
         if self.parallel:
             return expanded(*what)
         around, self.before = self.before, []
@@ -107,9 +109,9 @@ class _Expansion:
 
     def elementwise(self, s: ir.Elementwise) -> tuple[ir.Stmt, ...]:
         self.integers.count_axes(s.axes, s.shape)
-        meets = self.meets_itself(s)
-        if not (s.snapshot and meets):
-            return self.loops(s, backwards=s.array.type.layout == "F" and not meets)
+        overlaps = self.overlaps_itself(s)
+        if not (s.snapshot and overlaps):
+            return self.loops(s, backwards=s.array.type.layout == "F" and not overlaps)
         dtype = s.array.type.dtype if inference.convertible(s.value.type, s.array.type.dtype) else s.value.type
         values = self.fresh(f"{s.array.name}_new", types.Array(dtype, len(s.axes), "C"))
         axes = tuple(self.fresh(a.name, INT) for a in s.axes)
@@ -124,25 +126,24 @@ class _Expansion:
     def root(self, name: str) -> str:
         return self.roots.get(name, name)
 
-    def meets_itself(self, s: ir.Elementwise) -> bool:
+    def overlaps_itself(self, s: ir.Elementwise) -> bool:
         """Return whether a value may be computed from an element in which another value is stored."""
         root = self.root(s.array.name)
         loads = [n for e in (s.value, *s.index) for n in ir.walk(e) if isinstance(n, ir.Load)]
         return any(self.root(n.array.name) == root and not self.same_element(n, s) for n in loads)
 
     def same_element(self, load: ir.Load, s: ir.Elementwise) -> bool:
-        """Return whether no iteration loads an element that another iteration writes, by indices that both accesses
-        have in common."""
+        """Return whether equal indices show that no iteration loads an element that another iteration writes."""
         if load.array.name != s.array.name:
             return False
         axes = {axis.name for axis in s.axes}
-        told = set()
+        matched = set()
         for a, b in zip(load.index, s.index, strict=True):
             x = as_sum(a)
             moving = [t for t in x.terms if any(isinstance(n, ir.Var) and n.name in axes for n in ir.walk(t))]
             if x == as_sum(b) and len(moving) == 1 and isinstance(moving[0], ir.Var):
-                told.add(moving[0].name)
-        return axes <= told
+                matched.add(moving[0].name)
+        return axes <= matched
 
     def loops(self, s: ir.Elementwise, backwards: bool = False) -> tuple[ir.Stmt, ...]:
         """The loops over the elements, counted by the indices of the array that is written."""
@@ -196,8 +197,8 @@ class _Expansion:
             return ()
         differ = ir.Op("ne", (x, y) if early else (s.first, s.second), types.boolean)
         text = f"{self.function.where(self.line)}: {problem}"
-        refuse = ir.Raise(f"raise ValueError({text!r})", own=True, line=self.line)
-        check = ir.If(differ, (refuse,), line=self.line)
+        error = ir.Raise(f"raise ValueError({text!r})", own=True, line=self.line)
+        check = ir.If(differ, (error,), line=self.line)
         if not early or before is None:
             return (check,)
         if all(c.condition != differ for c in before):
@@ -220,6 +221,6 @@ class _Expansion:
 
 
 ADVICE = (
-    "an axis of size one stretches where it is a whole axis of an argument, or seen in the source: insert it with None "
-    "(x[:, None]), or take the element (x[0])"
+    "an axis of size one is broadcast only if it is a whole axis of an argument, or its size shows in the source: "
+    "insert the axis with None (x[:, None]), or take the element (x[0])"
 )

@@ -14,6 +14,7 @@ from numba import types
 
 from ampi.kernel import ir
 from ampi.kernel.ir import inference
+from ampi.kernel.ir.intrinsics import cast, constant
 from ampi.kernel.ir.names import Names
 
 TRUE, FALSE = ir.Const(True, types.boolean), ir.Const(False, types.boolean)
@@ -58,7 +59,7 @@ class _Lowering:
             array if array is not None else ir.Var(self.fresh("result"), v.type)
             for array, v in zip(arrays, values, strict=True)
         )
-        start = [ir.Assign(r, _zero(r.type)) for r in self.results if inference.is_scalar(r.type)]
+        start = [ir.Assign(r, constant(0, r.type)) for r in self.results if inference.is_scalar(r.type)]
         exits = _Exits(returned=self.flag("returned") if _return_in_loop(self.function.body) else None)
         if exits.returned is not None:
             start.append(ir.Assign(exits.returned, FALSE))
@@ -77,7 +78,7 @@ class _Lowering:
                 case ir.Continue():
                     return tuple(result)
                 case ir.Return() if self.results is not None:
-                    result.extend(self.give(statement, exits))
+                    result.extend(self.return_values(statement, exits))
                     return tuple(result)
                 case ir.If() if _jumps(statement):
                     result.extend(self.branch(statement, rest, exits))
@@ -99,18 +100,18 @@ class _Lowering:
                     result.append(statement)
         return tuple(result)
 
-    def give(self, statement: ir.Return, exits: _Exits) -> list[ir.Stmt]:
-        given: list[ir.Stmt] = []
+    def return_values(self, statement: ir.Return, exits: _Exits) -> list[ir.Stmt]:
+        assignments: list[ir.Stmt] = []
         for target, value in zip(self.results, statement.values, strict=True):
             if target == value:
                 continue
             make = ir.Alias(target, value, ()) if inference.is_array(value.type) else ir.Assign(target, value)
-            given.append(replace(make, line=statement.line))
+            assignments.append(replace(make, line=statement.line))
         if exits.returned is not None:
-            given.append(ir.Assign(exits.returned, TRUE, line=statement.line))
+            assignments.append(ir.Assign(exits.returned, TRUE, line=statement.line))
         if exits.going is not None:
-            given.append(ir.Assign(exits.going, FALSE, line=statement.line))
-        return given
+            assignments.append(ir.Assign(exits.going, FALSE, line=statement.line))
+        return assignments
 
     def branch(self, statement: ir.If, rest: tuple[ir.Stmt, ...], exits: _Exits) -> list[ir.Stmt]:
         """An ``If`` that jumps, and the statements after it in the block."""
@@ -123,7 +124,7 @@ class _Lowering:
             orelse = statement.orelse if else_ends else (*statement.orelse, *rest)
             return _tidy(replace(statement, then=self.block(then, exits), orelse=self.block(orelse, exits)))
         skip = self.flag("skip")
-        marked = replace(statement, then=_mark(statement.then, skip), orelse=_mark(statement.orelse, skip))
+        marked = replace(statement, then=_with_flag(statement.then, skip), orelse=_with_flag(statement.orelse, skip))
         done = replace(marked, then=self.block(marked.then, exits), orelse=self.block(marked.orelse, exits))
         return [ir.Assign(skip, FALSE, line=statement.line), done, *self.guarded(_not(skip), rest, exits)]
 
@@ -153,10 +154,10 @@ class _Lowering:
         return [start, *self.counted(statement, inner), *propagate]
 
     def counted(self, loop: ir.For, exits: _Exits) -> list[ir.Stmt]:
-        """A ``For`` as a ``While`` that counts."""
+        """A ``For`` loop as a ``While`` loop with a counter."""
         type_ = loop.var.type
         counter = ir.Var(self.fresh(f"{loop.var.name}_next"), type_)
-        before: list[ir.Stmt] = [ir.Assign(counter, _as(loop.start, type_), line=loop.line)]
+        before: list[ir.Stmt] = [ir.Assign(counter, cast(loop.start, type_), line=loop.line)]
         stop, step = loop.stop, loop.step
         if not isinstance(stop, ir.Const):
             stop = ir.Var(self.fresh(f"{loop.var.name}_stop"), stop.type)
@@ -173,7 +174,7 @@ class _Lowering:
         advance = ir.Op("add", (counter, step), types.int64)
         body = (
             ir.Assign(loop.var, counter, line=loop.line),
-            ir.Assign(counter, _as(advance, type_), line=loop.line),
+            ir.Assign(counter, cast(advance, type_), line=loop.line),
             *self.block(loop.body, exits),
         )
         condition = ir.Op("and", (exits.going, inside), types.boolean)
@@ -226,37 +227,41 @@ def _return_in_loop(body: tuple[ir.Stmt, ...]) -> bool:
     return any(isinstance(n, (ir.For, ir.While)) and _has_return(n) for n in ir.walk(body))
 
 
-def _mark(body: tuple[ir.Stmt, ...], skip: ir.Var) -> tuple[ir.Stmt, ...]:
+def _with_flag(body: tuple[ir.Stmt, ...], skip: ir.Var) -> tuple[ir.Stmt, ...]:
     """Set the flag ``skip`` wherever a jump leaves this block."""
     result: list[ir.Stmt] = []
     for statement in body:
         if isinstance(statement, (ir.Break, ir.Continue, ir.Return)):
             result.append(ir.Assign(skip, TRUE, line=statement.line))
         if isinstance(statement, ir.If):
-            statement = replace(statement, then=_mark(statement.then, skip), orelse=_mark(statement.orelse, skip))
+            statement = replace(
+                statement, then=_with_flag(statement.then, skip), orelse=_with_flag(statement.orelse, skip)
+            )
         elif isinstance(statement, (ir.For, ir.While)):
-            statement = replace(statement, body=_mark_returns(statement.body, skip))
+            statement = replace(statement, body=_with_flag_at_returns(statement.body, skip))
         result.append(statement)
     return tuple(result)
 
 
-def _mark_returns(body: tuple[ir.Stmt, ...], skip: ir.Var) -> tuple[ir.Stmt, ...]:
+def _with_flag_at_returns(body: tuple[ir.Stmt, ...], skip: ir.Var) -> tuple[ir.Stmt, ...]:
     result: list[ir.Stmt] = []
     for statement in body:
         if isinstance(statement, ir.Return):
             result.append(ir.Assign(skip, TRUE, line=statement.line))
         if isinstance(statement, ir.If):
             statement = replace(
-                statement, then=_mark_returns(statement.then, skip), orelse=_mark_returns(statement.orelse, skip)
+                statement,
+                then=_with_flag_at_returns(statement.then, skip),
+                orelse=_with_flag_at_returns(statement.orelse, skip),
             )
         elif isinstance(statement, (ir.For, ir.While)):
-            statement = replace(statement, body=_mark_returns(statement.body, skip))
+            statement = replace(statement, body=_with_flag_at_returns(statement.body, skip))
         result.append(statement)
     return tuple(result)
 
 
 def _tidy(statement: ir.If) -> list[ir.Stmt]:
-    """Remove an empty ``then``."""
+    """An ``If`` without an empty ``then``; nothing if both sides are empty."""
     if statement.then:
         return [statement]
     if not statement.orelse:
@@ -273,19 +278,3 @@ def _not(condition: ir.Expr) -> ir.Expr:
     if isinstance(condition, ir.Op) and condition.name in _OPPOSITE:
         return replace(condition, name=_OPPOSITE[condition.name])
     return ir.Op("not", (condition,), types.boolean)
-
-
-def _as(value: ir.Expr, type_: types.Type) -> ir.Expr:
-    if value.type == type_:
-        return value
-    if isinstance(value, ir.Const):
-        return ir.Const(value.value, type_)
-    return ir.Op("cast", (value,), type_)
-
-
-def _zero(type_: types.Type) -> ir.Const:
-    if isinstance(type_, types.Boolean):
-        return ir.Const(False, type_)
-    if isinstance(type_, types.Complex):
-        return ir.Const(0j, type_)
-    return ir.Const(0.0 if isinstance(type_, types.Float) else 0, type_)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 from dataclasses import replace
 from typing import Any
@@ -32,7 +33,7 @@ class _Scalarise:
         self.shapes = {
             name: shape
             for name, alloc in self.allocations.items()
-            if (shape := _constant_shape(alloc)) is not None and _count(shape) <= max_elements
+            if (shape := _constants(alloc.shape)) is not None and math.prod(shape) <= max_elements
         }
         self.views: dict[str, Place] = {name: (name, ()) for name in self.shapes}
 
@@ -55,7 +56,7 @@ class _Scalarise:
     def dtype(self, name: str) -> types.Type:
         return self.allocations[name].target.type.dtype
 
-    # which arrays
+    # the arrays to replace
 
     def follow_views(self) -> None:
         """Find the names of parts of the arrays, at constant indices."""
@@ -78,12 +79,12 @@ class _Scalarise:
         return shared
 
     def escapes(self, name: str) -> bool:
-        """Return whether a name is used otherwise than element by element at constant indices inside the array."""
+        """Return whether a name is used in any other way than element by element, at constant indices inside."""
         uses = sum(isinstance(n, ir.Var) and n.name == name for n in ir.walk(self.function.body))
-        return uses != sum(self.harmless(n, name) for n in ir.walk(self.function.body))
+        return uses != sum(self.element_uses(n, name) for n in ir.walk(self.function.body))
 
-    def harmless(self, node: Any, name: str) -> int:
-        """The number of harmless occurrences of the name in this node."""
+    def element_uses(self, node: Any, name: str) -> int:
+        """The number of uses of the name in this node that address one element at a constant index, or none."""
         match node:
             case ir.Load(array=array, index=index) | ir.Store(array=array, index=index) if array.name == name:
                 return self.element(name, index) is not None
@@ -171,19 +172,8 @@ class _Scalarise:
         return self.scalars[place]
 
 
-def _constant_shape(alloc: ir.Alloc) -> tuple[int, ...] | None:
-    return _constants(alloc.shape)
-
-
 def _constants(values: tuple[ir.Expr, ...]) -> tuple[int, ...] | None:
     return tuple(v.value for v in values) if all(isinstance(v, ir.Const) for v in values) else None
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    count = 1
-    for n in shape:
-        count *= n
-    return count
 
 
 def _sum(scalar: ir.Var, value: ir.Expr) -> ir.Expr:

@@ -1,4 +1,4 @@
-"""Dependence test: writes in a loop to a part of an array while a name stands for that part."""
+"""Dependence test: whether a loop writes to a part of an array while a name stands for that part."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SeparateParts:
 
     def __init__(self, function: ir.Function):
         self.loops: dict[int, tuple[Loop, ...]] = {}  # around each statement, outermost first
-        self.place: dict[int, int] = {}
+        self.position: dict[int, int] = {}
         self.begins: dict[int, set[str]] = {}  # the names live at the beginning of an iteration
         self.bindings: dict[str, list[ir.Stmt]] = {}
         self.walk(function.body, (), set())
@@ -25,7 +25,7 @@ class SeparateParts:
     def walk(self, body: tuple[ir.Stmt, ...], loops: tuple[Loop, ...], live: set[str]) -> None:
         for s, after in with_live(body, live):
             self.loops[id(s)] = loops
-            self.place[id(s)] = len(self.place)
+            self.position[id(s)] = len(self.position)
             match s:
                 case ir.Alias() | ir.View() | ir.Alloc():
                     self.bindings.setdefault(s.target.name, []).append(s)
@@ -76,7 +76,7 @@ class SeparateParts:
         for mine, other in zip(s.index, b.index):
             first, second = index_algebra.as_sum(mine), index_algebra.as_sum(other)
             if first.terms == second.terms == {loop.var: 1}:
-                behind = second.constant - first.constant
-                if behind < 0 or (behind == 0 and self.place[id(b)] > self.place[id(s)]):
+                distance = second.constant - first.constant
+                if distance < 0 or (distance == 0 and self.position[id(b)] > self.position[id(s)]):
                     return True
         return False

@@ -15,7 +15,7 @@ MAX_SIZE = 2000  # nodes of an unrolled loop
 
 
 def unroll(function: ir.Function, max_trips: int = MAX_TRIPS, max_size: int = MAX_SIZE) -> ir.Function:
-    """Write out loops of at most ``max_trips`` iterations, if known, that contain no other loop (any more)."""
+    """Write out loops of at most ``max_trips`` iterations that contain no other loop, innermost loops first."""
     return replace(function, body=_Unroll(function, max_trips, max_size).block(function.body))
 
 

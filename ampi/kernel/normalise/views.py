@@ -42,7 +42,7 @@ class _Views:
         self.fresh = Names.of(function).variable
         self.references = references(function)
         aliases = [n for n in ir.walk(function.body) if isinstance(n, ir.Alias)]
-        self.meant = {n.array.name for n in aliases if n.target.name in self.references}
+        self.rebound_to = {n.array.name for n in aliases if n.target.name in self.references}
         self.views: dict[str, ir.View] = {}
         self.stale: set[str] = set()  # views of a name's previous array
         self.line = function.first_line
@@ -61,7 +61,7 @@ class _Views:
     def statement(self, s: ir.Stmt) -> tuple[ir.Stmt, ...]:
         self.line = s.line or self.line
         match s:
-            case ir.View() if s.target.name in self.meant:
+            case ir.View() if s.target.name in self.rebound_to:
                 array, index = self.element(s.array, self.all(s.index))
                 return (replace(s, array=array, index=index, shape=self.all(s.shape)),)
             case ir.View():
@@ -72,7 +72,7 @@ class _Views:
             case ir.Alias(target=target, index=index):
                 index = self.all(index)
                 settled = all(self.integers.is_settled(i, target) for i in index)
-                if s.array.name in self.views or (settled and not (index and target.name in self.meant)):
+                if s.array.name in self.views or (settled and not (index and target.name in self.rebound_to)):
                     self.add(self.part(replace(s, index=index)))
                     return ()
                 return (replace(s, index=index),)
@@ -110,7 +110,9 @@ class _Views:
             axes = {axis.name for axis in view.axes}
             whole = all(self.is_whole_axis(view, k) for k in range(len(axes))) and view.index == (*leading, *view.axes)
             if not whole or any(isinstance(n, ir.Var) and n.name in axes for i in leading for n in ir.walk(i)):
-                self.fail(f"'{s.rule.name}' has a custom rule and is given a slice of an array; pass a copy of it")
+                self.fail(
+                    f"'{s.rule.name}' has a custom derivative and is called with a slice; pass a copy of the slice"
+                )
             before.append(ir.Alias(view.target, view.array, leading, line=s.line))
         keep = {n.target.name for n in before if isinstance(n, ir.Alias)}
         resolved = lambda e: e if isinstance(e, ir.Var) and e.name in keep else self.expression(e)
@@ -123,14 +125,14 @@ class _Views:
         array, index = self.element(s.array, self.all(s.index))
         return replace(s, array=array, index=index)
 
-    # names that stand for one array or another
+    # names that stand for different arrays
 
     def rebind(self, s: ir.Alias) -> None:
         view = self.view(s.array)
         if view is not None and not self.is_whole(view):
             self.fail(
-                f"'{s.target.name}' stands for one array or another, and '{s.array.name}' is only a part of one; "
-                "copy the part, or give it a name of its own"
+                f"'{s.target.name}' stands for different arrays, and '{s.array.name}' is only a part of one; copy the "
+                "part, or give it another name"
             )
         self.stale |= {name for name, view in self.views.items() if view.array.name == s.target.name}
 
@@ -175,7 +177,7 @@ class _Views:
             if array.name not in self.captured:
                 raise _Stale(array.name)
             self.fail(
-                f"'{array.name}' is a part of what '{whole}' has stood for before; take the part of '{whole}' again"
+                f"'{array.name}' is a part of the array that '{whole}' named before; take the part of '{whole}' again"
             )
         return self.views.get(array.name)
 

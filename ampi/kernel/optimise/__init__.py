@@ -1,1 +1,1 @@
-"""Optimisation of derivative programs, IR -> IR: loops that compilers vectorise, and that run on threads."""
+"""Optimisation passes for derivative programs: loops that compilers can vectorise and that run on threads."""

@@ -25,7 +25,7 @@ from ampi.kernel.ir.ssa import ZERO, Branch, Loop, every, names_read, written
 
 
 def with_destinations(function: ir.Function) -> ir.Function:
-    """Remove matrices from a function (in single assignment form) that are only copied once."""
+    """Remove matrices that are only copied once from a function in single assignment form."""
     if not any(isinstance(s, ir.Fill) for s in every(function.body)):
         return function
     uses: Counter[str] = Counter()
@@ -41,15 +41,15 @@ def _block(body: tuple[Stmt, ...], uses: Counter[str]) -> tuple[Stmt, ...]:
         s = rebuild(s, lambda e: e, lambda v: v, lambda block: _block(block, uses))
         out.append(s)
         match out[-3:]:
-            case [ir.Alloc() as made, ir.Fill() as fill, Loop()] if made.target == fill.target:
-                forwarded = _forwarded(made, fill, s)
+            case [ir.Alloc() as allocation, ir.Fill() as fill, Loop()] if allocation.target == fill.target:
+                forwarded = _forwarded(allocation, fill, s)
                 if uses[fill.target.name] == 3 and forwarded is not None:  # it is allocated, filled and copied
                     out[-3:] = [forwarded]
     return tuple(out)
 
 
-def _forwarded(made: ir.Alloc, fill: ir.Fill, nest: Loop) -> Stmt | None:
-    """``fill`` with the array as its target to which ``nest`` copies all of the result; None if ``nest`` does more."""
+def _forwarded(allocation: ir.Alloc, fill: ir.Fill, nest: Loop) -> Stmt | None:
+    """``fill`` into the array to which ``nest`` copies all of the result; None if ``nest`` does anything else."""
     loops: list[Loop] = []
     body: tuple[Stmt, ...] = (nest,)
     while len(body) == 1 and isinstance(body[0], Loop):
@@ -83,7 +83,7 @@ def _forwarded(made: ir.Alloc, fill: ir.Fill, nest: Loop) -> Stmt | None:
     adding: tuple[Stmt, ...] = (*body[:-1], added)
     for loop in reversed(loops):
         adding = (replace(loop, body=adding),)
-    return Branch(flag, (direct,), (made, fill, *adding), (), line=fill.line)
+    return Branch(flag, (direct,), (allocation, fill, *adding), (), line=fill.line)
 
 
 def _can_be_filled(array: Var, fill: ir.Fill) -> bool:

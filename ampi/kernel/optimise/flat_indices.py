@@ -71,7 +71,7 @@ class _Flat:
         return index
 
     def digits(self, array: Var, index: tuple[Expr, ...], last: int) -> tuple[int, Expr]:
-        """The first one of the axes up to ``last`` whose indices are the digits of a number, and that number."""
+        """The first of the axes up to ``last`` whose indices are the digits of one number, and that number."""
         number = rest = self.operand("mod", index[last], array, last)
         if number is None or rest is None or not tbr.is_nonnegative(number, self.accesses):
             return last, index[last]
@@ -91,13 +91,13 @@ class _Flat:
             return None
         size = op.args[1]
         of = (array.name, self.like.get(array.name))
-        named = isinstance(size, Size) and size.axis == axis and size.array.name in of
-        made = array.name in self.shapes and size == self.shapes[array.name][axis]
-        return op.args[0] if named or made else None
+        shaped = isinstance(size, Size) and size.axis == axis and size.array.name in of
+        local = array.name in self.shapes and size == self.shapes[array.name][axis]
+        return op.args[0] if shaped or local else None
 
 
 def _without_unused(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """Statements without the quotients and remainders that nothing reads."""
+    """Statements without the quotients and remainders that no statement reads."""
     while True:
         read = set().union(*map(names_read, every(body)))
         unused = {

@@ -39,7 +39,7 @@ from ampi.kernel.optimise.if_conversion import flatten
 from ampi.kernel.optimise.innermost import used_part
 from ampi.kernel.optimise.loop_distribution import CALLED
 
-WORTH = 3  # cost of an increment by way of a buffer, in operations
+COST_OF_AN_INCREMENT = 3  # cost of an increment through a buffer, in operations
 WIDEST = 4  # largest distance of neighbours in one direction
 
 
@@ -100,7 +100,7 @@ class _Gather(Builder):
         apart = [] if follows or not rest else [replace(s, body=iteration(nest, rest))]
         return self.block.statements + apart
 
-    # which nests
+    # nests
 
     def perfect(self, s: Loop) -> Nest | None:
         """The loops from ``s`` inwards, if they are independent and have only arithmetic between them."""
@@ -144,7 +144,7 @@ class _Gather(Builder):
                     stored[array.name] = index
         return all({i for name, i in loaded if name == array} <= {index} for array, index in stored.items())
 
-    # which arrays
+    # arrays
 
     def targets(self, nest: Nest) -> list[Target]:
         increments: dict[str, list[ir.Accumulate]] = defaultdict(list)
@@ -208,8 +208,7 @@ class _Gather(Builder):
         return TABLE[value.name].cost >= CALLED or any(self.calls(a, values) for a in value.args)
 
     def is_adjacent(self, x: ir.Accumulate, nest: Nest) -> bool:
-        """Return whether the index moves by one element in the last dimension with the innermost loop, and not in
-        others."""
+        """Return whether the innermost loop moves the index by one element in the last dimension, and not in others."""
         counters = [s.var.name for s in nest.loops]
         *before, last = [tbr.affine(e, self.accesses) for e in x.index]
         fixed = all(name in counters[:-1] or not self.varies(name, nest) for f in before for name, _ in f.terms)
@@ -219,8 +218,10 @@ class _Gather(Builder):
         return any(loop.name == nest.loops[0].name for loop in self.accesses.depth.get(name, ()))
 
     def pays(self, targets: list[Target], nest: Nest) -> bool:
-        """Return whether the work repeated for each neighbour costs less than increments by way of buffers; the work
-        that neighbours have in common is done once."""
+        """Return whether the work repeated for each neighbour costs less than increments through buffers.
+
+        The work that neighbours have in common is done once.
+        """
         for k in range(len(nest.loops)):
             low, high = reach(targets, k)
             if high - low > WIDEST:
@@ -231,7 +232,7 @@ class _Gather(Builder):
         self.stack = [Block()]
         Writer(self, self.accesses, nest, targets).one_element()
         count = sum(len(t.increments) for t in targets)
-        return cost(self.block.statements) <= cost(nest.body) + WORTH * count
+        return cost(self.block.statements) <= cost(nest.body) + COST_OF_AN_INCREMENT * count
 
     def can_be_moved(self, e: Expr, values: dict[str, Expr]) -> bool:
         """Return whether a value can be computed for another iteration: from loads and operations."""

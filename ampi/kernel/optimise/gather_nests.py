@@ -134,7 +134,7 @@ class Writer:
         self.to.emit(Branch(runs, body, line=s.line))
 
     def emit_loop(self, s: Loop, place: Var, first: Expr, end: Expr, body: list[Stmt], alone: bool = False) -> None:
-        """``alone``: it is too short for threads."""
+        """Write a loop over places; ``alone``: it is too short for threads."""
         outermost = s is self.nest.loops[0]
         parallel = s.parallel and outermost and not alone and not self.rest
         free = not (outermost and self.rest and len(self.nest.loops) > 1)
@@ -152,7 +152,7 @@ class Writer:
             with self.to.nested() as branch:
                 self.iterations(s, s.start, s.stop)
             if branch.statements:
-                self.to.emit(Branch(self.there(self.here), tuple(branch.statements), line=s.line))
+                self.to.emit(Branch(self.exists_at(self.here), tuple(branch.statements), line=s.line))
         self.to.emit(Branch(inside, tuple(all_there.statements), tuple(some_there.statements), line=s.line))
 
     def row(self, s: Loop, first: Expr, end: Expr) -> None:
@@ -174,7 +174,7 @@ class Writer:
             self.strips(s, begin, after, high)
 
     def iterations(self, s: Loop, start: Expr, stop: Expr) -> None:
-        """The further increments, at places where they are not made together with the rest."""
+        """The increments ``beside``, at places where they are not made together with those of the targets."""
         if not self.beside:
             return
         place = self.to.inner(s.var.name, INT)
@@ -243,7 +243,7 @@ class Writer:
     def guarded(self, s: Loop, target: Target, x: ir.Accumulate, offset: Offset) -> None:
         """One increment, if its iteration exists."""
         place, by = self.places[-1], offset[-1]
-        there = self.op(
+        exists = self.op(
             "and",
             self.op("ge", place, self.moved(s.start, by), types.boolean),
             self.op("lt", place, self.moved(s.stop, by), types.boolean),
@@ -251,12 +251,12 @@ class Writer:
         )
         with self.to.nested() as block:
             self.to.emit(self.increment(target, self.amount(x, offset)))
-        self.to.emit(Branch(there, tuple(block.statements), line=x.line))
+        self.to.emit(Branch(exists, tuple(block.statements), line=x.line))
 
     def edge(self, s: Loop) -> None:
         """A row where neighbours are missing in other directions: one loop for each existing neighbour."""
         for target, x, offset in self.increments():
-            there = self.there(offset)
+            exists = self.exists_at(offset)
             with self.to.nested() as branch:
                 place = self.to.inner(s.var.name, INT)
                 with self.to.nested() as block:
@@ -265,9 +265,9 @@ class Writer:
                     self.places.pop()
                 first, end = self.moved(s.start, offset[-1]), self.moved(s.stop, offset[-1])
                 self.emit_loop(s, place, first, end, block.statements)
-            self.to.emit(Branch(there, tuple(branch.statements), line=x.line))
+            self.to.emit(Branch(exists, tuple(branch.statements), line=x.line))
 
-    def there(self, offset: Offset) -> Expr:
+    def exists_at(self, offset: Offset) -> Expr:
         """The condition that the iteration at this distance exists in the outer loops."""
         found: Expr | None = None
         for place, outer, by in zip(self.places, self.nest.loops, offset):

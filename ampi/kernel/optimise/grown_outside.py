@@ -12,8 +12,8 @@
                                                       trip = trip + 1
 
 Where a name may be bound to another array, Numba counts references, which takes much longer than saving a number.  The
-length that an array needs is known before an iteration if it is a sum of values at its beginning; other arrays grow
-where they did.
+length that an array needs is known before an iteration if it is a sum of values at its beginning; other arrays are not
+moved.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def _statement(s: Stmt, names: Names) -> Stmt:
 def _split(s: ir.While, names: Names) -> ir.While:
     if _is_split(s):
         return s
-    made = {t.target.name for t in ir.walk(s.body) if isinstance(t, (ir.Alloc, ir.Alias))}
+    bound = {t.target.name for t in ir.walk(s.body) if isinstance(t, (ir.Alloc, ir.Alias))}
     found: dict[Expr, list[Var]] = {}
-    body = _without(s.body, {}, made, found)
+    body = _without(s.body, {}, bound, found)
     if not found:
         return s
     before: list[Stmt] = []
@@ -75,23 +75,21 @@ def _split(s: ir.While, names: Names) -> ir.While:
 
 
 def _is_split(s: ir.While) -> bool:
-    """Return whether a loop only makes room for the loop in it."""
+    """Return whether a loop already has this form: it only makes room for an inner loop."""
     *before, last = s.body
     return isinstance(last, ir.While) and all(isinstance(t, (ir.Grow, ir.Assign)) for t in before)
 
 
-Known = dict[
-    str, "Expr | None"
-]  # variables that an iteration has assigned, in terms of what they were at its beginning
+Known = dict[str, "Expr | None"]  # variables that an iteration assigns, in terms of their values at its beginning
 
 
-def _without(body: tuple[Stmt, ...], known: Known, made: set[str], found: dict[Expr, list[Var]]) -> tuple[Stmt, ...]:
-    """Move statements that make room of a known size to ``found``; the others."""
+def _without(body: tuple[Stmt, ...], known: Known, bound: set[str], found: dict[Expr, list[Var]]) -> tuple[Stmt, ...]:
+    """Statements without those that make room of a known size, whose arrays are added to ``found``."""
     out: list[Stmt] = []
     for s in body:
         match s:
             case ir.Grow(target=target, size=size):
-                at_first = None if target.name in made else _at_first(size, known)
+                at_first = None if target.name in bound else _at_first(size, known)
                 if at_first is not None:
                     arrays = found.setdefault(at_first, [])
                     if target not in arrays:
@@ -100,9 +98,9 @@ def _without(body: tuple[Stmt, ...], known: Known, made: set[str], found: dict[E
             case ir.Assign(target=target, value=value):
                 known[target.name] = _at_first(value, known)
             case ir.If():
-                ways = dict(known), dict(known)
-                then = _without(s.then, ways[0], made, found)
-                s = replace(s, then=then, orelse=_without(s.orelse, ways[1], made, found))
+                sides = dict(known), dict(known)
+                then = _without(s.then, sides[0], bound, found)
+                s = replace(s, then=then, orelse=_without(s.orelse, sides[1], bound, found))
                 known.update(dict.fromkeys(_assigned(s)))
             case ir.For() | ir.While() | ir.Custom():
                 known.update(dict.fromkeys(_assigned(s)))
@@ -117,7 +115,7 @@ def _assigned(s: Stmt) -> set[str]:
 
 
 def _at_first(e: Expr, known: Known) -> Expr | None:
-    """A sum of integers in terms of the variables at the beginning of the iteration; None if it is none."""
+    """A sum of integers in terms of the variables at the beginning of the iteration; None for other values."""
     match e:
         case Const():
             return e if isinstance(e.type, types.Integer) else None

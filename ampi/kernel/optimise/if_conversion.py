@@ -11,9 +11,9 @@ from dataclasses import replace
 from numba import types
 
 from ampi.kernel import ir
-from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
+from ampi.kernel.ir import Expr, Op, Stmt, Var
 from ampi.kernel.ir.builder import same
-from ampi.kernel.ir.intrinsics import TABLE, constant
+from ampi.kernel.ir.intrinsics import TABLE
 from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.ssa import Branch, definitions, every, names_read, with_innermost_loops
 
@@ -32,7 +32,7 @@ def flatten(body: tuple[Stmt, ...], names: Names) -> tuple[Stmt, ...]:
 
 
 def _flatten(body: tuple[Stmt, ...], names: Names, uncertain: set[str]) -> tuple[Stmt, ...]:
-    """The same; ``uncertain`` are names defined on one side of a remaining branch only, which later branches may
+    """See `flatten`; ``uncertain`` are names defined on one side of a remaining branch only, which later branches may
     read."""
     out: list[Stmt] = []
     for s in body:
@@ -67,9 +67,3 @@ def _is_harmless(s: Stmt) -> bool:
 
 def _cost(body: tuple[Stmt, ...]) -> int:
     return sum(TABLE[s.value.name].cost for s in body if isinstance(s, ir.Assign) and isinstance(s.value, Op))
-
-
-def guarded(condition: Expr, amount: Expr) -> Op:
-    """An amount where a condition holds, and zero elsewhere."""
-    zero: Const = constant(0, amount.type)
-    return Op("select", (condition, amount, zero), amount.type)

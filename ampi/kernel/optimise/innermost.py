@@ -17,7 +17,7 @@ from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.remarks import Remark
 from ampi.kernel.ir.ssa import INT, Branch, Loop, contains_loop, names_read
 
-MOST_SCRATCH = 1 << 17  # bytes of a function's buffers on the stack, which is small for threads
+MAX_SCRATCH = 1 << 17  # bytes of a function's buffers on the stack, which is small for threads
 
 
 class InnermostLoops(Builder):
@@ -64,12 +64,12 @@ class InnermostLoops(Builder):
     def buffer(self, name: str, ty: Any, size: int) -> Var:
         buffer = self.fresh(name, types.Array(ty, 1, "C"))
         nbytes = size * ty.bitwidth // 8
-        scratch = self.on_stack + nbytes <= MOST_SCRATCH
+        scratch = self.on_stack + nbytes <= MAX_SCRATCH
         self.on_stack += nbytes if scratch else 0
         self.emit(ir.Alloc(buffer, (constant(size, INT),), constant(0, ty), scratch, line=self.line))
         return buffer
 
-    # how accesses move
+    # accesses
 
     def place(self, t: Stmt, s: Loop) -> tuple[Any, ...] | None:
         """The index of an access, if it increases by one in the last dimension from iteration to iteration."""
@@ -107,7 +107,7 @@ def array_of(t: Stmt) -> str | None:
 
 
 def used_part(body: Iterable[Stmt], atoms: Iterable[Expr] = ()) -> tuple[Stmt, ...]:
-    """Statements without the values that neither they nor these atoms use."""
+    """Statements without the assignments whose values neither the other statements nor these atoms use."""
     names = {a.name for a in atoms if isinstance(a, Var)}
     kept: list[Stmt] = []
     for t in reversed(tuple(body)):

@@ -31,15 +31,15 @@ from ampi.kernel.ir.ssa import INT, ZERO, Carried, Loop, names_read, written
 from ampi.kernel.optimise.innermost import InnermostLoops, array_of
 from ampi.kernel.optimise.unsigned_indices import in_block
 
-LOOKED_AHEAD = 190  # operations in the processor's window in the processor's window
+LOOKED_AHEAD = 190  # operations in the processor's window
 PER_CYCLE = 4
 LATENCY, LATENCY_OF_A_LOAD = 4, 6  # cycles: of an addition, of a load
 CYCLES_OF_A_DIVISION = 4  # of single precision
-COST_OF_KEEPING = 2  # operations, at either end
+COST_OF_KEEPING = 2  # operations to store a value, and as many to load it
 OVERHEAD = 0.5  # cycles per iteration for another loop
-WORTH_IT = 0.9
-MOST_STAGES = 3
-MOST_TAKEN = 4  # values from a buffer: each is another stream through the cache
+WORTH_IT = 0.9  # the largest ratio of the new to the old time for which a further loop pays
+MAX_STAGES = 3
+MAX_TAKEN = 4  # values from a buffer: each is another stream through the cache
 CHEAP = 2  # operations: to store a value and to load it
 CALLED = 20  # an operation that costs more is a function call
 BUFFER_BYTES = 16384
@@ -57,8 +57,10 @@ def in_stages(function: ir.Function, names: Names, reassociate: bool) -> tuple[i
 
 @dataclass
 class Stage:
-    """One of the loops: values taken from earlier loops, its statements, and values stored for later ones; ``free`` are
-    the values that take no operation of their own."""
+    """One of the loops: values taken from earlier loops, its statements, and values stored for later ones.
+
+    ``free`` are the values that take no processor operation.
+    """
 
     takes: list[Var]
     statements: list[Stmt]
@@ -104,7 +106,7 @@ class _Stages(InnermostLoops):
         return True
 
     def write(self, s: Loop, stages: list[Stage]) -> list[Stmt]:
-        """One loop after the other, over so few iterations at a time that the values between them stay in the cache."""
+        """Write the loops, over so few iterations at a time that the values between them stay in the cache."""
         kept = [v for stage in stages for v in stage.keeps]
         length = LONGEST
         while length > SHORTEST and length * sum(v.type.bitwidth // 8 for v in kept) > BUFFER_BYTES:
@@ -134,7 +136,7 @@ class _Stages(InnermostLoops):
         return self.block.statements
 
     def stage(self, s: Loop, stage: Stage, first: Expr, trips: Expr, buffers: dict[Var, Var]) -> dict[Var, Var]:
-        """Write one of the loops; its sums, by the scalars that carry them from strip to strip."""
+        """Write one of the loops; returns its sums, by the scalars that carry them from strip to strip."""
         k = self.inner("k", INT)
         defined = dict.fromkeys(t.target for t in stage.statements if isinstance(t, ir.Assign))  # in order
         new: dict[str, Expr] = {v.name: self.fresh(v.name, v.type) for v in (*stage.takes, *defined)}
@@ -186,7 +188,7 @@ class _Division:
         stages = self.divided(cuts)
         assert stages is not None
         least = _cycles(stages)
-        while len(stages) < MOST_STAGES:
+        while len(stages) < MAX_STAGES:
             found = None
             for cut in sorted(set(self.finished)):
                 more = self.divided((*cuts, cut))
@@ -198,8 +200,10 @@ class _Division:
         return stages
 
     def divided(self, cuts: tuple[float, ...]) -> list[Stage] | None:
-        """The stages if the chain of operations is cut after these numbers of cycles; None if one of them is empty, or
-        takes too many values from others."""
+        """The stages if the chain of operations is cut after these numbers of cycles.
+
+        None if one of them is empty, or takes too many values from others.
+        """
         level = self.levels(cuts)
         kept: list[set[int]] = [set() for _ in range(len(cuts) + 1)]
         taken: list[set[int]] = [set() for _ in range(len(cuts) + 1)]
@@ -222,7 +226,7 @@ class _Division:
                 if again is not None:
                     taken[k].remove(j)
                     inside |= again
-        if sum(map(len, taken)) > MOST_TAKEN:
+        if sum(map(len, taken)) > MAX_TAKEN:
             return None
         for some in taken:
             for j in some:
@@ -321,8 +325,7 @@ def _dividing(t: Stmt) -> float:
 
 
 def _free(body: tuple[Stmt, ...], fused: bool) -> set[str]:
-    """Values that take no operation of their own: indices, signs, selections, and products to which something is
-    added."""
+    """Values that take no processor operation: indices, signs, selections, and products to which a value is added."""
     users: dict[str, list[Stmt]] = defaultdict(list)
     for t in body:
         for n in names_read(t):

@@ -16,8 +16,8 @@ writes, one of these is shown:
   above.  Otherwise each thread adds to private arrays, which are then added up in a fixed order, or each increment is
   an atomic instruction: whichever is faster for this number of iterations, elements and threads (`threads.choose`).
 
-Otherwise, or where that is fastest, the loop runs on one thread.  The body of a loop becomes a separate function (a
-*part*): it is compiled once, without threads, for all forms of the loop, and is vectorised like a serial loop.
+Otherwise, or where one thread is fastest, the loop runs on one thread.  The body of a loop becomes a separate function
+(a *part*): it is compiled once, without threads, for all forms of the loop, and is vectorised like a serial loop.
 
 A deterministic program cuts its loops into a number of parts that does not depend on the number of threads, and has no
 atomic increments: its results are bitwise identical on any number of threads.
@@ -74,9 +74,12 @@ def _all_serial(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """An array with elements that several iterations touch, unless the index arrays ``distinct`` have no element twice
-    (None: in any case), or the iterations are more than ``distance`` apart (None: at any distance)."""
+class Conflict:
+    """An array with elements that several iterations touch.
+
+    They do not if the index arrays ``distinct`` have no element twice (None: this does not help), or if they are more
+    than ``distance`` iterations apart (None: they may at any distance).  ``added``: iterations only add to elements.
+    """
 
     array: Var
     distinct: frozenset[str] | None
@@ -123,24 +126,24 @@ class _Deciding:
     def parallel_loop(self, s: Loop) -> Stmt:
         """Rewrite a ``prange``."""
         reason = self.obstacle(s)
-        met = [] if reason else self.met(s)
-        safe = all(m.added for m in met) or all(m.distinct is not None for m in met)
-        near = all(m.distance is not None for m in met)
+        conflicts = [] if reason else self.conflicts(s)
+        safe = all(m.added for m in conflicts) or all(m.distinct is not None for m in conflicts)
+        near = all(m.distance is not None for m in conflicts)
         if reason is None and not safe and not near:
-            others = [m.array.name for m in met if not m.added]
+            others = [m.array.name for m in conflicts if not m.added]
             reason = f"iterations touch the same elements of {', '.join(others)}, which they do not only add to"
         if reason is not None:
             self.remarks.append(Remark.of(Kind.SERIAL, s.line, reason=reason))
             return replace(s, parallel=False, body=self.block(s.body))
         s = replace(s, parallel=False, body=_all_serial(s.body))
-        launch = _Outlining(self, s, met).launch()
-        remark = _remark(s.line, launch, met, bool(self.changed(s)))
+        launch = _Outlining(self, s, conflicts).launch()
+        remark = _remark(s.line, launch, conflicts, bool(self.changed(s)))
         if remark not in self.remarks:
             self.remarks.append(remark)
         return launch
 
     def obstacle(self, s: Loop) -> str | None:
-        """The reason why a loop cannot run on several threads at all; None if there is none."""
+        """The reason why a loop cannot run on several threads; None if it can."""
         for c, how in zip(s.carried, combined(s)):
             if how is None:
                 return f"{c.var.name} is carried from one iteration to the next"
@@ -148,7 +151,7 @@ class _Deciding:
         if any(isinstance(t, ir.Grow) and t.target.name not in inside for t in every(s.body)):
             return "it saves values whose number is not known"
         if any(isinstance(t, ir.Fill) and t.target.name not in inside for t in every(s.body)):
-            return "an operation on whole arrays fills one from outside"
+            return "an operation on whole arrays fills an array that exists outside the loop"
         return None
 
     def changed(self, s: Loop) -> dict[str, Var]:
@@ -156,13 +159,13 @@ class _Deciding:
         inside = {v.name for t in every(s.body) for v in definitions(t)}
         return {w.name: w for t in every(s.body) if (w := written(t)) is not None and w.name not in inside}
 
-    def met(self, s: Loop) -> list[Meeting]:
+    def conflicts(self, s: Loop) -> list[Conflict]:
         """The arrays with elements that several iterations touch."""
         arrays = self.changed(s)
-        found = [self.meeting(array, s) for array in arrays.values()]
+        found = [self.conflict(array, s) for array in arrays.values()]
         return [m for m in found if m is not None]
 
-    def meeting(self, array: Var, s: Loop) -> Meeting | None:
+    def conflict(self, array: Var, s: Loop) -> Conflict | None:
         """How several iterations touch the same element of an array that the loop writes; None if none do."""
         accesses = [a for a in self.accesses.of[array.name] if any(around is s for around in a.loops)]
         assigned = self.assigned(array.name, s.body)
@@ -186,7 +189,7 @@ class _Deciding:
                     distance = None if reach is None or distance is None else max(distance, reach)
         if distance == 0:
             return None
-        return Meeting(array, distinct, distance, all(isinstance(a.statement, ir.Accumulate) for a in accesses))
+        return Conflict(array, distinct, distance, all(isinstance(a.statement, ir.Accumulate) for a in accesses))
 
     def distinct(self, a: tbr.Access, b: tbr.Access, common: tuple[Loop, ...], level: int) -> frozenset[str] | None:
         """The index array whose elements must differ for two accesses to be apart."""
@@ -200,7 +203,7 @@ class _Deciding:
         return None
 
     def looked_up(self, e: Expr) -> ir.Load | None:
-        """The element of an index array that is used as this index; None if it is another expression."""
+        """The element of an index array that serves as this index; None for other indices."""
         while isinstance(e, Var):
             value = self.accesses.value.get(e.name)
             if isinstance(value, Op) and value.name == "cast" and _is_wider(value.type, value.args[0].type):
@@ -239,24 +242,24 @@ def exclusive_accesses(accesses: list[tbr.Access]) -> set[int]:
 
 
 class _Outlining:
-    """Makes a function from a loop's body."""
+    """Outlining: makes a function from the body of a loop."""
 
-    def __init__(self, deciding: _Deciding, loop: Loop, met: list[Meeting]) -> None:
+    def __init__(self, deciding: _Deciding, loop: Loop, conflicts: list[Conflict]) -> None:
         self.deciding = deciding
         self.names = deciding.names
         self.accesses = deciding.accesses
         self.loop = loop
-        self.met = met
+        self.conflicts = conflicts
         self.begin, self.end, self.first, self.last = (
             Var(deciding.names.fresh(hint), INT) for hint in ("begin", "end", "first", "last")
         )
 
     def launch(self) -> ir.Launch:
-        s, met = self.loop, self.met
-        shared = {m.array.name for m in met}
-        added = bool(met) and all(m.added for m in met)
-        near = bool(met) and all(m.distance is not None for m in met)
-        known = bool(met) and all(m.distinct is not None for m in met)
+        s, conflicts = self.loop, self.conflicts
+        shared = {m.array.name for m in conflicts}
+        added = bool(conflicts) and all(m.added for m in conflicts)
+        near = bool(conflicts) and all(m.distance is not None for m in conflicts)
+        known = bool(conflicts) and all(m.distinct is not None for m in conflicts)
         reduced = tuple(
             ir.Reduced(c.var, c.init, how.operation, how.of, how.last)
             for c, how in zip(s.carried, combined(s))
@@ -266,29 +269,29 @@ class _Outlining:
         atomic = None
         if added and not near and not self.deciding.deterministic:
             atomic, _ = self.part(replace(s, body=_atomic(s.body, shared)), "atomic_line")
-        wanted = {n for m in met for n in m.distinct or ()} if known and not near else set()
+        wanted = {n for m in conflicts for n in m.distinct or ()} if known and not near else set()
         flags = [a.name for a in self.deciding.function.arguments if a.name in wanted]
         reaches = self.reaches() if added and not near else ()
         hints = ["thread", "threads", "begin", "end", "form"]
         hints += ["phase"] if near else ["phase", "phases"] if reaches else []
         temporaries = {hint: Var(self.names.fresh(hint), INT) for hint in hints}
         if added and not near:
-            for k, m in enumerate(met):
+            for k, m in enumerate(conflicts):
                 own = types.Array(m.array.type.dtype, m.array.type.ndim + 1, "C")
                 temporaries[f"own {k}"] = Var(self.names.fresh(f"{m.array.name}_own"), own)
         for k, c in enumerate(s.carried):
-            several = types.Array(c.var.type, 1, "C")
-            temporaries[f"parts {k}"] = Var(self.names.fresh(f"{c.var.name}_parts"), several)
+            type_of_parts = types.Array(c.var.type, 1, "C")
+            temporaries[f"parts {k}"] = Var(self.names.fresh(f"{c.var.name}_parts"), type_of_parts)
         return ir.Launch(
             part=part,
             start=s.start,
             stop=s.stop,
             arguments=arguments,
             reduced=reduced,
-            shared=tuple(m.array for m in met),
+            shared=tuple(m.array for m in conflicts),
             added=added,
             distinct=tuple(map(self.deciding.flag, flags)),
-            distance=max(m.distance or 0 for m in met) if near else 0,
+            distance=max(m.distance or 0 for m in conflicts) if near else 0,
             reaches=reaches,
             atomic=atomic,
             work=_work(s.body),
@@ -300,7 +303,7 @@ class _Outlining:
 
     def reaches(self) -> tuple[ir.Reach, ...]:
         """The ranges that iterations touch, for all arrays that several share; empty if one is not known."""
-        found = [self.reach(m.array) for m in self.met]
+        found = [self.reach(m.array) for m in self.conflicts]
         known = dict.fromkeys(r for r in found if r is not None)
         return () if None in found else tuple(known)
 
@@ -338,14 +341,14 @@ class _Outlining:
         return int(form.constant)
 
     def part(self, s: Loop, word: str) -> tuple[ir.Function, tuple[Expr, ...]]:
-        """A function for some consecutive iterations, and its arguments after the first and last of these."""
+        """A function for consecutive iterations, and its arguments after the bounds of these."""
         function = self.deciding.function
         begin, end, first, last = self.begin, self.end, self.first, self.last
         prologue: list[Stmt] = []
-        given = self.free(s)
-        prologue, given = self.computed_inside(given)
-        arguments = [ir.Argument(v.name, v.type) for v in given]
-        for k, v in enumerate(given):
+        outer = self.free(s)
+        prologue, outer = self.computed_inside(outer)
+        arguments = [ir.Argument(v.name, v.type) for v in outer]
+        for k, v in enumerate(outer):
             if v.type == INT and tbr.is_nonnegative(v, self.accesses):
                 arguments[k] = ir.Argument(self.names.fresh(f"{v.name}_given"), INT)
                 lowest = Op("max", (Var(arguments[k].name, INT), ZERO), INT)
@@ -367,7 +370,7 @@ class _Outlining:
             result="scalar" if len(carried) == 1 else ("tuple", len(carried)),
             constants=(),
         )
-        return self.deciding.finish(outlined), tuple(given)
+        return self.deciding.finish(outlined), tuple(outer)
 
     def counts_up(self, s: Loop) -> bool:
         return tbr.is_nonnegative(s.start, self.accesses)
@@ -388,7 +391,7 @@ class _Outlining:
                     found[n.name] = n
         return sorted(found.values(), key=lambda v: isinstance(v.type, types.Array))
 
-    def computed_inside(self, given: list[Var]) -> tuple[list[Stmt], list[Var]]:
+    def computed_inside(self, outer: list[Var]) -> tuple[list[Stmt], list[Var]]:
         """Recompute plain integers in the part, so that the analyses know their definitions."""
         statements: list[Stmt] = []
         outside: dict[str, Var] = {}
@@ -405,7 +408,7 @@ class _Outlining:
             else:
                 outside[v.name] = v
 
-        for v in given:
+        for v in outer:
             visit(v)
         return statements, sorted(outside.values(), key=lambda v: isinstance(v.type, types.Array))
 
@@ -421,7 +424,7 @@ def _is_plain(value: Op) -> bool:
     )
 
 
-def _remark(line: int, launch: ir.Launch, met: list[Meeting], writes: bool) -> Remark:
+def _remark(line: int, launch: ir.Launch, conflicts: list[Conflict], writes: bool) -> Remark:
     """The chosen form and the reason."""
     if not writes:
         found = dict.fromkeys(r.var.name for r in launch.reduced if r.operation != "place")
@@ -429,9 +432,9 @@ def _remark(line: int, launch: ir.Launch, met: list[Meeting], writes: bool) -> R
     return Remark.of(
         Kind.PARALLEL,
         line,
-        arrays=tuple(m.array.name for m in met),
+        arrays=tuple(m.array.name for m in conflicts),
         distance=launch.distance,
-        distinct=tuple(dict.fromkeys(n for m in met for n in m.distinct or ())) if launch.distinct else (),
+        distinct=tuple(dict.fromkeys(n for m in conflicts for n in m.distinct or ())) if launch.distinct else (),
         added=launch.added,
         atomic=launch.atomic is not None,
         reaches=tuple(dict.fromkeys(r.index.name for r in launch.reaches)),
@@ -458,7 +461,7 @@ def _work(body: tuple[Stmt, ...]) -> int:
 
 
 def _increments(body: tuple[Stmt, ...], arrays: set[str]) -> int:
-    """How many of the operations in `_work` are increments of some arrays."""
+    """The number of operations in `_work` that are increments of these arrays."""
     count = 0
     for s in body:
         inner = sum(_increments(b, arrays) for b in blocks(s))

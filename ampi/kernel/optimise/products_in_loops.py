@@ -27,14 +27,17 @@ ROWS = 64  # updates that become one product, at most
 
 
 def with_products(function: ir.Function, names: Names, shadows: Collection[str]) -> ir.Function:
-    """Turn rank-one updates of ``shadows`` (arrays of adjoints) into products, in single assignment form."""
+    """Replace rank-one updates of ``shadows`` (arrays of adjoints) by products, in single assignment form."""
     return replace(function, body=_Products(names, shadows).block(function.body))
 
 
 @dataclass(frozen=True)
 class Update:
-    """``array[index] += left * right`` for all elements: ``loops`` around it, the outer one first, and the statements
-    that compute ``factors``, of which each depends on one of the loops."""
+    """``array[index] += left * right`` for all elements of a matrix.
+
+    ``loops`` are those around it, the outer one first; ``factors`` has the statements that compute each factor, which
+    depends on one of the loops, and the factor.
+    """
 
     loops: tuple[Loop, Loop]
     statement: ir.Accumulate
@@ -51,9 +54,9 @@ class _Products:
         self.shadows = shadows
 
     def block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        return tuple(new for s in self.together(body) for new in self.statement(s))
+        return tuple(new for s in self.fused(body) for new in self.statement(s))
 
-    def together(self, body: tuple[Stmt, ...]) -> list[Stmt]:
+    def fused(self, body: tuple[Stmt, ...]) -> list[Stmt]:
         """The statements, with several updates of one matrix fused where possible."""
         out: dict[int, Stmt] = dict(enumerate(body))
         last: dict[str, int] = {}
@@ -94,8 +97,11 @@ class _Products:
         return self.in_strips(s, updates)
 
     def update(self, outer: Stmt) -> Update | None:
-        """A rank-one update: two loops over all elements of a matrix, each of which only adds a product of a number
-        that depends on the row and one that depends on the column."""
+        """The rank-one update that a statement makes; None if it makes none.
+
+        That is two loops over all elements of a matrix, to each of which they add a product of a number that depends on
+        the row and one that depends on the column.
+        """
         if not (isinstance(outer, Loop) and outer.body and isinstance(outer.body[-1], Loop)):
             return None
         inner = outer.body[-1]
@@ -109,8 +115,8 @@ class _Products:
             over_all = loop.start == ZERO and loop.stop == Size(s.array, places[loop.var], INT) and loop.step == 1
             if not over_all or loop.carried or loop.condition is not None or loop.parallel:
                 return None
-        made = {t.target: t for t in before if isinstance(t, ir.Assign)}
-        product = made.get(s.value) if isinstance(s.value, Var) else None
+        definitions_of = {t.target: t for t in before if isinstance(t, ir.Assign)}
+        product = definitions_of.get(s.value) if isinstance(s.value, Var) else None
         if product is None or not isinstance(product.value, Op) or product.value.name != "mul":
             return None
         if any(a.type != s.array.type.dtype for a in product.value.args) or s.array.type.ndim != 2:
@@ -145,7 +151,7 @@ class _Products:
             row = to.inner("row", INT)
             body: list[Stmt] = [ir.Assign(row, Op("sub", (s.var, first) if s.step == 1 else (first, s.var), INT))]
             for k in range(len(s.body)):
-                body += self.put(updates[k], row, room[k]) if k in updates else rest[k]
+                body += self.store_factors(updates[k], row, room[k]) if k in updates else rest[k]
             inside = tuple(Carried(within[c.var.name], c.var, _atom(c.next, within)) for c in s.carried)
             to.emit(replace(s, start=first, stop=stop, body=substitute(tuple(body), within), carried=inside))
             for k, update in updates.items():
@@ -163,12 +169,12 @@ class _Products:
             found.append(matrix)
         return found[0], found[1]
 
-    def put(self, update: Update, row: Var, room: tuple[Var, Var]) -> list[Stmt]:
+    def store_factors(self, update: Update, row: Var, room: tuple[Var, Var]) -> list[Stmt]:
         """Store the factors of an update in a row of the matrices."""
         new: list[Stmt] = []
         for loop, (statements, factor), matrix in zip(update.loops, update.factors, room):
-            made = [v for t in statements for v in definitions(t)]
-            names: dict[str, Expr] = {v.name: self.to.fresh(v.name, v.type) for v in made}
+            definitions_of = [v for t in statements for v in definitions(t)]
+            names: dict[str, Expr] = {v.name: self.to.fresh(v.name, v.type) for v in definitions_of}
             names[loop.var.name] = var = self.to.fresh(loop.var.name, INT)
             body = substitute(statements, names)
             value = _atom(factor, names)
@@ -208,12 +214,12 @@ def _can_wait(update: Stmt, others: tuple[Stmt, ...], array: str) -> bool:
 
 
 def _is_alone(update: Update, s: Loop) -> bool:
-    """Return whether nothing else in a loop touches the array."""
+    """Return whether no other statement in a loop touches the array."""
     return all(update.array.name not in _arrays_of(t) for t in s.body if t is not update.loops[0])
 
 
 def _arrays_of(s: Stmt) -> set[str]:
-    """The names in a statement, but for those of arrays of which it reads the size alone."""
+    """The names in a statement, except those of arrays of which it only reads the size."""
     found = set()
     waiting: list[object] = [s]
     while waiting:

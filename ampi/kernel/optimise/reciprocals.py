@@ -3,7 +3,7 @@
 A division takes a processor as long as a dozen multiplications.  Adjoints divide several times by the kernel's
 divisors: for each operand, and in gather form for each neighbour.  The product differs from the quotient by rounding
 (and where the reciprocal of a subnormal number overflows), which is acceptable in a derivative.  Exact values (see
-``exactness``) are left alone, and so are quotients by a hypotenuse of which the dividend is a side.
+``exactness``) do not change, nor do quotients by results of ``hypot``, whose dividend may be one of its operands.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHARED = 2  # quotients by one number for which a reciprocal pays
 
 
 def with_reciprocals(function: ir.Function, names: Names, shadows: set[str]) -> ir.Function:
-    """The function (in single assignment form) with such products; ``shadows`` are the arrays of adjoints."""
+    """Replace quotients by products with reciprocals, in single assignment form; ``shadows`` are arrays of adjoints."""
     return replace(function, body=_Reciprocals(function, names, shadows).block(function.body, False))
 
 

@@ -1,10 +1,10 @@
-"""Reassociation of recurrences: an iteration updates a carried adjoint, if linear in it, by a single operation.
+"""Reassociation of recurrences: a carried adjoint that an iteration updates linearly is updated by one operation.
 
 The loop of a recurrence can run no faster than the chain of operations from one value of a carried scalar to the next.
 In an adjoint the next value is linear in the previous one, mostly ``(c + a) * b``: an addition and then a
 multiplication.  As ``c * b + a * b`` it is one operation of most processors, and the product can be computed before
 ``c`` is known.  The two differ by rounding (and where ``a * b`` is not finite), which is acceptable in a derivative.
-Exact values (see ``exactness``) are left alone.
+Exact values (see ``exactness``) do not change.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ampi.kernel.ir.intrinsics import constant
 from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.ssa import Carried, Loop, definitions, every, names_read, with_innermost_loops
 
-LEAST = 2  # operations in a chain that is worth changing
+MIN_LENGTH = 2  # operations in a chain that is worth changing
 
 
 def with_short_chains(function: ir.Function, names: Names, shadows: set[str]) -> ir.Function:
-    """The function (in single assignment form) with such chains; ``shadows`` are the arrays of adjoints."""
+    """Shorten recurrences in a function (in single assignment form); ``shadows`` are the arrays of adjoints."""
     return replace(function, body=with_innermost_loops(function.body, _Chains(function, names, shadows).shortened))
 
 
 @dataclass(frozen=True)
 class _Linear:
-    """``c * factor + term``, and its number of operations on ``c``; None stands for one, and for zero."""
+    """``c * factor + term``, and its number of operations on ``c``; a ``factor`` of None is one, a ``term`` zero."""
 
     factor: Expr | None = None
     term: Expr | None = None
@@ -53,7 +53,7 @@ class _Chains:
             found: _Linear | None = None
             if isinstance(c.var.type, types.Float) and isinstance(c.next, Var) and c.next.name not in self.exact:
                 found = self.linear(c.next, c.var, defined, dependent)
-            if found is not None and found.length >= LEAST:
+            if found is not None and found.length >= MIN_LENGTH:
                 line = defined[c.next.name].line
                 c = replace(c, next=self.next_value(c.var, found, more, line))
             carried.append(c)
@@ -67,7 +67,7 @@ class _Chains:
         return replace(changed, body=tuple(kept))
 
     def linear(self, e: Expr, c: Var, defined: dict[str, ir.Assign], dependent: set[str]) -> _Linear | None:
-        """A value as a linear function of a carried scalar, with no more than one factor."""
+        """A value as a linear function of a carried scalar, with at most one factor; None if it is none."""
         if e == c:
             return _Linear()
         assign = defined.get(e.name) if isinstance(e, Var) else None

@@ -13,12 +13,13 @@ from numba import types
 from ampi.kernel import ir
 from ampi.kernel.ir import Expr, Op, Stmt, Var
 from ampi.kernel.ir.intrinsics import constant
+from ampi.kernel.ir.liveness import used
 from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.ssa import Branch, Carried, Loop, definitions, every, reads, written
 
 
 def sum_in_registers(body: tuple[Stmt, ...], names: Names) -> tuple[Stmt, ...]:
-    """Move such sums out of their loops, innermost first, in single assignment form."""
+    """Sum increments of one element in registers, innermost loops first, in single assignment form."""
     out: list[Stmt] = []
     for s in body:
         if isinstance(s, Loop):
@@ -70,7 +71,7 @@ def _increment(t: Stmt, values: dict[str, Expr]) -> ir.Accumulate | None:
 
 def _is_fixed(increment: ir.Accumulate, s: Loop, inside: set[str]) -> bool:
     """Return whether an increment goes to the same element in all iterations, and its array is only added to."""
-    if increment.array.name in inside or any(_names(i) & inside for i in increment.index):
+    if increment.array.name in inside or any(used(i) & inside for i in increment.index):
         return False
     for t in every(s.body):
         stored = {w.name} if (w := written(t)) is not None and not isinstance(t, ir.Accumulate) else set()
@@ -78,7 +79,3 @@ def _is_fixed(increment: ir.Accumulate, s: Loop, inside: set[str]) -> bool:
         if increment.array.name in stored | loaded:
             return False
     return True
-
-
-def _names(e: Expr) -> set[str]:
-    return {n.name for n in ir.walk(e) if isinstance(n, Var)}

@@ -1,8 +1,8 @@
 """Stores instead of increments: a new shadow is assigned, so that it need not be zeroed first.
 
-This holds where loops add to each element of a shadow once, before anything else touches it.  An argument tells whether
-the shadow of an array argument is new; its elements are then undefined.  The shadow of a local array is new when it is
-allocated.
+The pass applies where loops add to each element of a shadow once, before any other access to it.  For an array
+argument, a further argument is True if the shadow is new; its elements are then undefined.  The shadow of a local array
+is new when it is allocated.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ Shapes = tuple[tuple[Expr, ...], ...]
 def with_new_shadows(
     function: ir.Function, names: Names, shadows: dict[str, Var]
 ) -> tuple[ir.Function, tuple[str, ...]]:
-    """The function (in single assignment form) with arguments that tell which shadows are new, and the arrays of these.
+    """Add arguments that are True for new shadows, which are then assigned, to a function in single assignment form.
 
-    ``shadows`` has the shadows of the function's arguments by the names of these.
+    ``shadows`` has the shadows of the function's arguments by the names of the arguments.  The second result has the
+    arrays whose shadows have such an argument.
     """
     known = _Known(function.body, function.agreeing)
     types_of = {a.name: a.type for a in function.arguments}
@@ -95,8 +96,10 @@ def _first_uses(body: tuple[Stmt, ...]) -> dict[str, int]:
 
 
 def _adds_to_each(s: Stmt, array: Var, shapes: Shapes, known: _Known) -> bool:
-    """Return whether a statement is a nest of loops that only adds to each element of an array once; each of ``shapes``
-    is the shape of the array."""
+    """Return whether a statement is a nest of loops whose only access to an array adds to each element once.
+
+    Each of ``shapes`` is the shape of the array.
+    """
     if not isinstance(s, Loop) or array.name not in _added_to_once((s,)):
         return False
     return _is_covered((s,), array, shapes, known)
@@ -111,7 +114,7 @@ def _setting(s: Stmt, array: Var, flag: Var | None = None) -> Stmt:
 
 
 def _added_to_once(body: tuple[Stmt, ...]) -> set[str]:
-    """The arrays that occur in a single statement, an increment."""
+    """The arrays that occur in one statement only, an increment."""
     once: set[str] = set()
     otherwise: set[str] = set()
     for s in every(body):

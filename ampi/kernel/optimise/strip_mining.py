@@ -38,7 +38,7 @@ BUFFER_BYTES = 16384
 SMALLEST, LARGEST = 16, 256  # iterations in a strip
 LANES_SHIFT = 3
 LANES = 1 << LANES_SHIFT  # partial sums
-MOST_CHECKS = 3  # rows of one array that may overlap; LLVM makes at most 8 such checks when the program runs
+MAX_CHECKS = 3  # rows of one array that may overlap; LLVM makes at most 8 such checks when the program runs
 WIDEST = 8  # distance of the elements of one row whose increments are added together
 
 
@@ -47,8 +47,8 @@ def in_strips(
 ) -> tuple[ir.Function, list[Remark]]:
     """Cut independent loops of a function (in single assignment form) into strips where that pays; with remarks.
 
-    ``reassociate``: the compiler may add in another order, so that sums are no obstacle.  ``in_order``: nothing else
-    may.
+    ``reassociate``: the compiler may add in another order, so that it can vectorise sums.  ``in_order``: this pass must
+    keep the order of additions.
     """
     pass_ = _Strips(function, names, reassociate, in_order)
     return pass_.run(function), pass_.remarks
@@ -56,8 +56,10 @@ def in_strips(
 
 @dataclass(frozen=True)
 class Increment:
-    """``array[index] += amount``, made after the arithmetic; ``adjacent``: the index moves with the loop.  Or a store
-    to an array with many rows that are stored to."""
+    """``array[index] += amount``, or a store to one of many rows of an array, made after the arithmetic.
+
+    ``adjacent``: the index moves with the loop.
+    """
 
     statement: ir.Accumulate | ir.Store
     adjacent: bool
@@ -74,12 +76,12 @@ class Sum:
 
 @dataclass(frozen=True)
 class Chain:
-    """Scalars that each iteration computes from those of the previous one: by ``body``, which also takes ``given`` and
+    """Scalars that each iteration computes from those of the previous one: by ``body``, which also takes ``inputs`` and
     recomputes the conditions named ``repeated``."""
 
     carried: tuple[Carried, ...]
     body: tuple[ir.Assign, ...]
-    given: tuple[Var, ...]
+    inputs: tuple[Var, ...]
     repeated: frozenset[str]
 
 
@@ -87,16 +89,16 @@ class Chain:
 class Partition:
     """The parts into which a loop is divided.
 
-    ``gather`` are loads of elements that are not adjacent, and stores of zeros to such; ``body`` is the arithmetic;
-    ``put_off``, ``sums`` and ``chain`` come last.  ``rows`` and ``gathered`` are the distinct values that are stored in
-    buffers, by type.
+    ``gather`` are loads of elements that are not adjacent, and stores of zeros to such elements; ``body`` is the
+    arithmetic; ``postponed``, ``sums`` and ``chain`` come last.  ``rows`` and ``gathered`` are the distinct values that
+    are stored in buffers, by type.
     """
 
     loop: Loop
     whole: tuple[Stmt, ...]
     gather: list[Stmt]
     body: tuple[Stmt, ...]
-    put_off: list[Increment]
+    postponed: list[Increment]
     sums: list[Sum]
     chain: Chain
     rows: dict[Any, list[Expr]]
@@ -119,13 +121,13 @@ class _Strips(InnermostLoops):
         self.in_order = in_order and not reassociate
 
     def loop(self, s: Loop) -> list[Stmt]:
-        """A loop without loops inside, in strips or as it is."""
+        """An innermost loop in strips, or unchanged if that does not pay."""
         if not s.independent or s.step != 1 or not tbr.is_nonnegative(s.start, self.accesses):
             return [s]
         partition = self.partition(s)
         return [s] if partition is None else self.strips(partition)
 
-    # what to do
+    # partition
 
     def partition(self, s: Loop) -> Partition | None:
         """Divide a loop into parts; None where that is impossible or does not pay."""
@@ -135,22 +137,22 @@ class _Strips(InnermostLoops):
         amounts = [None if self.in_order else addition(c, body) for c in s.carried]
         sums = [Sum(c, a) for c, a in zip(s.carried, amounts) if a is not None]
         chain = chain_of(tuple(c for c, a in zip(s.carried, amounts) if a is None), body, sums)
-        put_off = self.to_put_off(s, body)
+        postponed = self.to_postpone(s, body)
         gather = self.to_gather(s, body)
-        if chain is None or put_off is None or gather is None:
+        if chain is None or postponed is None or gather is None:
             return None
-        if not (put_off or gather or chain.carried or (sums and not self.reassociate)):
+        if not (postponed or gather or chain.carried or (sums and not self.reassociate)):
             return None
-        put_off += self.stores_to_put_off(s, body)
+        postponed += self.stores_to_postpone(s, body)
         later = (t for t in chain.body if t.target.name not in chain.repeated)
-        apart = {id(x.statement) for x in put_off} | {id(t) for t in (*gather, *later)}
+        separate = {id(x.statement) for x in postponed} | {id(t) for t in (*gather, *later)}
         nexts = {x.carried.next for x in sums}
-        rest = [t for t in body if id(t) not in apart and not (isinstance(t, ir.Assign) and t.target in nexts)]
+        rest = [t for t in body if id(t) not in separate and not (isinstance(t, ir.Assign) and t.target in nexts)]
         amounts_kept = [x.amount for x in sums if not self.reassociate]
-        rows = by_type([*(x.statement.value for x in put_off), *amounts_kept, *chain.given])
+        rows = by_type([*(x.statement.value for x in postponed), *amounts_kept, *chain.inputs])
         gathered = by_type([t.target for t in gather if isinstance(t, ir.Assign)])
         needed = used_part(rest, [*(a for row in rows.values() for a in row), *(x.amount for x in sums)])
-        partition = Partition(s, body, gather, needed, put_off, sums, chain, rows, gathered)
+        partition = Partition(s, body, gather, needed, postponed, sums, chain, rows, gathered)
         return partition if self.pays(partition) else None
 
     def crowded(self, s: Loop, body: tuple[Stmt, ...]) -> set[str]:
@@ -160,9 +162,9 @@ class _Strips(InnermostLoops):
             if array_of(t) is not None:
                 places[array_of(t)].add(self.place(t, s))
         names = {w.name for t in body if (w := written(t)) is not None and len(places[w.name]) > 1}
-        apart = {n for n in names if _different_rows(places[n])}
-        checks = sum(len(places[n]) * (len(places[n]) - 1) // 2 for n in apart)
-        return names - apart if checks <= MOST_CHECKS else names
+        separate = {n for n in names if _different_rows(places[n])}
+        checks = sum(len(places[n]) * (len(places[n]) - 1) // 2 for n in separate)
+        return names - separate if checks <= MAX_CHECKS else names
 
     def to_gather(self, s: Loop, body: tuple[Stmt, ...]) -> list[Stmt] | None:
         """Loads of numbers that are not adjacent, and zeros stored there; None if other values are stored.
@@ -204,7 +206,7 @@ class _Strips(InnermostLoops):
         traffic = sum(len(values) for rows in (partition.rows, partition.gathered) for values in rows.values())
         return work >= max(1, 2 * traffic)
 
-    def to_put_off(self, s: Loop, body: tuple[Stmt, ...]) -> list[Increment] | None:
+    def to_postpone(self, s: Loop, body: tuple[Stmt, ...]) -> list[Increment] | None:
         """The increments that prevent vectorisation."""
         crowded = self.crowded(s, body)
         touched: dict[str, list[tuple[int, Any]]] = defaultdict(list)
@@ -226,9 +228,11 @@ class _Strips(InnermostLoops):
             found += [Increment(t, self.place(t, s) is not None and not self.in_order) for _, t in increments]
         return found
 
-    def stores_to_put_off(self, s: Loop, body: tuple[Stmt, ...]) -> list[Increment]:
-        """The stores to arrays that are not read, which compilers cannot prove to be apart: to many rows, or to
-        elements that are not adjacent."""
+    def stores_to_postpone(self, s: Loop, body: tuple[Stmt, ...]) -> list[Increment]:
+        """The stores to arrays that are not read, which compilers cannot prove not to overlap.
+
+        They go to many rows, or to elements that are not adjacent.
+        """
         crowded = self.crowded(s, body)
         stores = [
             t
@@ -256,7 +260,7 @@ class _Strips(InnermostLoops):
                 found.append(t)
         return found[::-1]
 
-    # doing it
+    # writing
 
     def strips(self, partition: Partition) -> list[Stmt]:
         s, length = partition.loop, partition.length()
@@ -282,7 +286,7 @@ class _Strips(InnermostLoops):
             work.clear_ends(groups)
             for group in groups:
                 work.adding_adjacent(group)
-            scattered = [x for x in partition.put_off if not x.adjacent]
+            scattered = [x for x in partition.postponed if not x.adjacent]
             if scattered:
                 work.adding(scattered)
             if not self.reassociate:
@@ -293,7 +297,11 @@ class _Strips(InnermostLoops):
         self.emit(
             Loop(number.name, number, ZERO, count, tuple(strip.statements), carried, parallel=s.parallel, line=s.line)
         )
-        counts = {"gathered": len(partition.gather), "increments": len(partition.put_off), "sums": len(partition.sums)}
+        counts = {
+            "gathered": len(partition.gather),
+            "increments": len(partition.postponed),
+            "sums": len(partition.sums),
+        }
         self.remarks.append(Remark.of(Kind.STRIPS, s.line, length=length, **counts))
         return self.block.statements
 
@@ -306,7 +314,7 @@ class _Strips(InnermostLoops):
     def groups(self, partition: Partition) -> list[Group]:
         """Adjacent increments of the same row of an array, with their distances from the first element touched."""
         rows: dict[Any, list[tuple[Increment, int]]] = defaultdict(list)
-        for x in partition.put_off:
+        for x in partition.postponed:
             if x.adjacent:
                 place = self.place(x.statement, partition.loop)
                 assert place is not None
@@ -358,8 +366,8 @@ class _Strip:
         s = self.partition.loop
         self.to.emit(Loop(k.name, k, ZERO, self.trips, tuple(block.statements), carried, line=s.line))
 
-    def again(self, statements: list[Stmt], own: Expr) -> dict[str, Expr]:
-        """Recompute the indices of statements; the values of the names there."""
+    def repeat_indices(self, statements: list[Stmt], own: Expr) -> dict[str, Expr]:
+        """Recompute the indices of statements; returns the values of the names in them."""
         to, partition = self.to, self.partition
         needed = to.slice(tuple(i for t in statements for i in index_of(t)), partition.whole)
         new: dict[str, Expr] = {t.target.name: to.fresh(t.target.name, t.target.type) for t in needed}
@@ -370,7 +378,7 @@ class _Strip:
 
     def gathering(self) -> None:
         def write(k: Var, own: Expr) -> None:
-            new = self.again(self.partition.gather, own)
+            new = self.repeat_indices(self.partition.gather, own)
             for t in self.partition.gather:
                 if isinstance(t, ir.Assign):
                     new[t.target.name] = self.to.fresh(t.target.name, t.target.type)
@@ -383,7 +391,7 @@ class _Strip:
         self.loop(write)
 
     def arithmetic(self) -> list[Expr]:
-        """The loop with the arithmetic, and with its sums if they are no obstacle."""
+        """Write the loop with the arithmetic, and with its sums if the compiler vectorises them; returns the sums."""
         partition, to = self.partition, self.to
         sums = partition.sums if to.reassociate else []
         totals = [to.inner(x.carried.var.name, x.carried.var.type) for x in sums]
@@ -413,7 +421,7 @@ class _Strip:
         return list(totals)
 
     def chaining(self) -> list[Expr]:
-        """The serial loop of the chain; the scalars after the strip."""
+        """Write the serial loop of the chain; returns the scalars after the strip."""
         chain, to = self.partition.chain, self.to
         inner = [to.inner(c.var.name, c.var.type) for c in chain.carried]
         after: list[Expr] = []
@@ -421,7 +429,7 @@ class _Strip:
         def write(k: Var, own: Expr) -> None:
             new: dict[str, Expr] = {c.var.name: v for c, v in zip(chain.carried, inner)}
             new[self.partition.loop.var.name] = own
-            for v in chain.given:
+            for v in chain.inputs:
                 new[v.name] = to.load(self.increments[v.type], (self.cell(self.partition.rows, v, k),))
             for t in chain.body:
                 new[t.target.name] = to.fresh(t.target.name, t.target.type)
@@ -455,7 +463,7 @@ class _Strip:
         lowest = next(x for x, offset in group if offset == 0)
         k = to.inner("k", INT)
         with to.nested() as block:
-            new = self.again([lowest.statement], to.op("add", self.first, k))
+            new = self.repeat_indices([lowest.statement], to.op("add", self.first, k))
             total: Expr | None = None
             for x, offset in group:
                 amount = x.statement.value
@@ -466,10 +474,10 @@ class _Strip:
         length = to.op("add", self.trips, constant(span, INT))
         to.emit(Loop(k.name, k, ZERO, length, tuple(block.statements), line=self.partition.loop.line))
 
-    def adding(self, put_off: list[Increment]) -> None:
+    def adding(self, postponed: list[Increment]) -> None:
         def write(k: Var, own: Expr) -> None:
-            new = self.again([x.statement for x in put_off], own)
-            for x in put_off:
+            new = self.repeat_indices([x.statement for x in postponed], own)
+            for x in postponed:
                 amount = x.statement.value
                 value = self.to.load(self.increments[amount.type], (self.cell(self.partition.rows, amount, k),))
                 (plain,) = substitute(in_block((replace(x.statement, value=value),), self.to.accesses), new)
@@ -478,7 +486,7 @@ class _Strip:
         self.loop(write)
 
     def summing(self, x: Sum) -> Expr:
-        """The sum after the strip, from several partial sums, so that additions do not wait for one another."""
+        """Write a sum as several partial sums, so that additions do not wait for one another; returns the total."""
         to, buffer = self.to, self.increments[x.amount.type]
         for n in range(LANES - 1):
             cell = self.cell(self.partition.rows, x.amount, self.trips, -n)
@@ -509,7 +517,7 @@ def _different_rows(places: set[Any]) -> bool:
 def chain_of(carried: tuple[Carried, ...], body: tuple[Stmt, ...], sums: list[Sum]) -> Chain | None:
     """The computation of some carried scalars from those of the previous iteration; None if anything else reads
     them."""
-    made = {t.target.name: t for t in body if isinstance(t, ir.Assign)}
+    definitions = {t.target.name: t for t in body if isinstance(t, ir.Assign)}
     within = {c.var.name for c in carried}
     for t in body:
         if names_read(t) & within:
@@ -522,16 +530,16 @@ def chain_of(carried: tuple[Carried, ...], body: tuple[Stmt, ...], sums: list[Su
     while True:  # conditions are recomputed instead of being stored in buffers
         taken = {v.name: v for t in tail for e in reads(t) for v in ir.walk(e) if isinstance(v, Var)}
         taken |= {c.next.name: c.next for c in carried if isinstance(c.next, Var)}
-        given = [v for n, v in taken.items() if n in made and not any(t.target.name == n for t in tail)]
-        again = {v.name for v in given if not isinstance(v.type, (types.Float, types.Complex, types.Integer))}
-        if any(isinstance(made[n].value, ir.Load) for n in again):
+        inputs = [v for n, v in taken.items() if n in definitions and not any(t.target.name == n for t in tail)]
+        repeat_indices = {v.name for v in inputs if not isinstance(v.type, (types.Float, types.Complex, types.Integer))}
+        if any(isinstance(definitions[n].value, ir.Load) for n in repeat_indices):
             return None
-        if not again:
+        if not repeat_indices:
             break
-        chosen = again | {t.target.name for t in tail}
+        chosen = repeat_indices | {t.target.name for t in tail}
         tail = [t for t in body if isinstance(t, ir.Assign) and t.target.name in chosen]
     repeated = frozenset(t.target.name for t in tail) - within
-    return Chain(carried, tuple(tail), tuple(given), repeated)
+    return Chain(carried, tuple(tail), tuple(inputs), repeated)
 
 
 def by_type(values: list[Expr]) -> dict[Any, list[Expr]]:

@@ -47,5 +47,5 @@ def in_block(body: tuple[Stmt, ...], accesses: Accesses) -> tuple[Stmt, ...]:
 
 
 def unsigned(e: Expr) -> Expr:
-    """Cast an index; inside the access, since the value may be negative where the element is not touched."""
+    """An index cast to unsigned; only for use in an access, as elsewhere the value may be negative."""
     return Op("cast", (e,), types.uint64)
