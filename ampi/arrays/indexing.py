@@ -27,7 +27,6 @@ from .elementwise import unbroadcast
 from .nested import from_nested, nested_plain
 from .writing import assign, make_slots, must_announce, write, write_constants
 
-_INTEGER = (int, np.integer)
 _BASIC = (int, slice, type(None), type(Ellipsis), np.integer)
 _item = np.ndarray.__getitem__
 _set_item = np.ndarray.__setitem__

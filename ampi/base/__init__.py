@@ -1,1 +1,1 @@
-"""What all packages and MPI need: checks, versions, arguments of commands, files, structures of values."""
+"""Common ground of all rooms: checks, versions, arguments of commands, files, structures of values."""

@@ -14,18 +14,17 @@ from .versions import version
 
 
 class ArgumentParser(argparse.ArgumentParser):
-    """An `argparse.ArgumentParser` that prints on one rank what all of them have read.
+    """An `argparse.ArgumentParser` that prints on one rank only.
 
-    All ranks of a program have the same command line: help, a version, and what is wrong with the arguments are printed
-    by the first rank alone, and every rank ends with the same status.  Nothing is communicated: ranks may parse at
-    different times, or not at all.
+    All ranks of a program have the same command line: help, version and errors are printed by the first rank alone, and
+    every rank ends with the same status.  Nothing is communicated: ranks may parse at different times, or not at all.
 
     Parameters
     ----------
     *arguments, **keywords
         As of `argparse.ArgumentParser`.
     comm : Comm, optional
-        The ranks that have the command line in common (`COMM_WORLD`); its rank 0 prints.
+        The ranks that share the command line (`COMM_WORLD`); its rank 0 prints.
 
     Examples
     --------

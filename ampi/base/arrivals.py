@@ -15,9 +15,9 @@ _lock = threading.RLock()
 
 
 def when_imported(name: str, then: Callable[[], None]) -> None:
-    """Call a function once a module has been imported: at once if it has been."""
+    """Call a function once a module has been imported; immediately if it already has been."""
     with _lock:
-        _listen()
+        _install_finder()
         _waiting.setdefault(name, []).append(then)
     settle(name)
 
@@ -25,21 +25,21 @@ def when_imported(name: str, then: Callable[[], None]) -> None:
 def around_imports(package: str, context: Callable[[], AbstractContextManager]) -> None:
     """Run each module of a package that is imported from now on inside a context."""
     with _lock:
-        _listen()
+        _install_finder()
         _around[package] = context
 
 
 def settle(*names: str) -> None:
-    """Call the functions that are due, also for modules that another finder than ours has found."""
+    """Call the functions whose modules have been imported, even without our finder."""
     if not names and _waiting.keys().isdisjoint(sys.modules.keys()):
-        return  # as each time but the first few that a tape opens
+        return  # the common case when a tape is opened
     for name in names or tuple(_waiting):
         if _is_complete(name):
-            for then in _taken(name):
+            for then in _take_due(name):
                 then()
 
 
-def _taken(name: str) -> Sequence[Callable[[], None]]:
+def _take_due(name: str) -> Sequence[Callable[[], None]]:
     with _lock:
         return _waiting.pop(name, ())
 
@@ -50,7 +50,7 @@ def _is_complete(name: str) -> bool:
 
 
 class _Finder:
-    """A finder that has modules found by others run with their hooks."""
+    """A finder that lets the other finders find a module, and calls the hooks after it has run."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
         """Return the spec of another finder, with a loader that calls the hooks."""
@@ -65,7 +65,7 @@ class _Finder:
         def run_and_go_on(module: Any) -> None:
             with context() if context is not None else contextlib.nullcontext():
                 run(module)
-            while due := _taken(name):  # what is done may wait for the same module again
+            while due := _take_due(name):  # a function may register another one for the same module
                 for then in due:
                     then()
 
@@ -98,6 +98,6 @@ def _found_by_others(name: str, path: Sequence[str] | None, target: Any) -> Any:
         _asking.names.discard(name)
 
 
-def _listen() -> None:
+def _install_finder() -> None:
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

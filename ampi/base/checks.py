@@ -1,7 +1,7 @@
 """The setting ``AMPI_CHECK``: how much ampi checks while a program runs.
 
-Not set: what can be seen at next to no cost.  ``full``: everything that is known to be checkable, whatever it costs.
-``off``: nothing that NumPy and Python do not show by themselves (nothing outside ampi is changed then).
+Not set: the checks that cost next to nothing.  ``full``: all checks, whatever they cost.  ``off``: none but those for
+which nothing outside ampi has to be changed.
 """
 
 import os
@@ -19,9 +19,9 @@ def setting(name: str, values: Collection[str], what: str) -> str:
     ----------
     name : str
     values : collection of str
-        What it may be set to.
+        The values to which it may be set.
     what : str
-        The same in words, for the error.
+        These values in words, for the error.
 
     Raises
     ------
@@ -42,16 +42,16 @@ def read_level() -> str:
 
 level = read_level()
 strict = level == FULL
-"""True if a derivative that is dropped where an array leaves for plain NumPy is an error, and not a warning."""
+"""True if dropping a derivative, where an array becomes a plain NumPy array, is an error and not a warning."""
 
 intercepts = setting("AMPI_INTERCEPT", ("on", "off"), "'off', or not be set") != "off"
 """True if C functions of NumPy and of other packages are redirected while a tape records (see `interception`)."""
 
 whole = False
-"""True if the program is differentiated unmodified: ``x.item()`` keeps derivatives then, and where a number would
-lose its derivative is an error."""
+"""True if the program is differentiated unmodified: ``x.item()`` then keeps derivatives, and a number that would lose
+its derivative raises an error."""
 
 
 def is_full() -> bool:
-    """Return whether everything is to be checked."""
+    """Return whether all checks are switched on."""
     return level == FULL

@@ -1,4 +1,4 @@
-"""The program's line that runs, for errors and warnings: that of the innermost frame outside ampi and libraries."""
+"""The program's current line, for errors and warnings: that of the innermost frame outside ampi and libraries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def is_of_a_library(frame: Any) -> bool:
 
 
 def calling_frame() -> Any:
-    """Return the frame of the program's line that runs; None if there is none."""
+    """Return the frame of the program's current line; None if there is none."""
     frame: Any = sys._getframe(1)
     while frame is not None and is_of_a_library(frame):
         frame = frame.f_back
@@ -30,13 +30,13 @@ def calling_frame() -> Any:
 
 
 def where_called() -> str:
-    """Return ``file:line`` of the program's line that runs, for messages."""
+    """Return ``file:line`` of the program's current line, for messages."""
     frame = calling_frame()
     return "an unknown line" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def line_outside(function: str) -> str:
-    """Return ``file:line`` of the program's line that runs, outside the package of a function with this dotted name."""
+    """Return ``file:line`` of the program's current line outside the package of a function with this dotted name."""
     own = function.partition(".")[0]
     frame: Any = sys._getframe(1)
     while frame is not None:
@@ -47,7 +47,7 @@ def line_outside(function: str) -> str:
 
 
 def warning_level() -> int:
-    """Return the ``stacklevel`` with which a warning of the caller's names the program's line that runs."""
+    """Return the ``stacklevel`` with which a warning of the caller names the program's current line."""
     frame: Any = sys._getframe(1)
     level = 1
     while frame is not None and is_of_a_library(frame):

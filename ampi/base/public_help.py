@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class PublicHelp(type):
-    """Metaclass: of the class that sets ``for_users``, ``help()`` and completion list only the methods named there."""
+    """Metaclass of classes whose ``help()`` and completion list only the methods named in ``for_users``."""
 
     for_users: frozenset[str]
 

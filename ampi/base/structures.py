@@ -21,7 +21,7 @@ def leaves(x: Any) -> Iterator[Any]:
 def mapped(function: Callable, x: Any) -> Any:
     """Return the same structure with a function applied to each leaf.
 
-    An object of a class derived from list or dict is kept as it is where nothing in it changes.
+    An instance of a subclass of list or dict is returned itself if no leaf in it changes.
     """
     if isinstance(x, tuple):
         items = [mapped(function, item) for item in x]

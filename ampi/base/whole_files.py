@@ -1,7 +1,7 @@
 """Files that are written completely or not at all: the old file stays until the new one is complete.
 
-If the disk is full or the folder not writable, the error says which file, how many bytes, and why, and nothing
-half written is left behind. What is no ordinary file (``/dev/stdout``, a pipe) is written to as it is.
+If the disk is full or the folder not writable, the error names the file, the number of bytes and the reason, and no
+partial file is left behind.  Anything but an ordinary file (``/dev/stdout``, a pipe) is written to directly.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def replacing(
     mode : str
         As for `open`.
     needed : int
-        About so many bytes, for the error.
+        The approximate number of bytes, for the error.
     error : callable
         Makes the error that is raised instead of an OSError.
     **how
@@ -62,7 +62,7 @@ def write(path: Any, content: str | bytes, error: Callable[[str], Exception] = A
 
 
 class Guarded:
-    """A file for HDF5, which crashes where it cannot write: the error is raised after HDF5 has closed it."""
+    """A file for HDF5, which crashes if it cannot write: the error is raised after HDF5 has closed the file."""
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
@@ -87,7 +87,7 @@ class Guarded:
         return size
 
     def read(self, size: int = -1) -> bytes:
-        """Read; h5py knows by this method that it is a file."""
+        """Read bytes; h5py takes an object with this method for a file."""
         return bytes(self._raw.read(size))
 
     def readinto(self, room: Any) -> int:

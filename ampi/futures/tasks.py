@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import TapeError
 from ..tape import Tape
-from ..tape.recording import around, is_passive, no_longer, passive, recording, resumed
+from ..tape.recording import around, end_resumed, is_passive, passive, recording, resumed
 from .episodes import Episode, Episodes, TaskTape
 from .strands import Strand
 
@@ -68,7 +68,7 @@ class Task:
             self._dropped = True
             if self._tape is not None:
                 self._tape.closed = True
-                no_longer(self._tape)
+                end_resumed(self._tape)
             if not self.strand.ended:
                 path = self.strand.path
                 self.strand = self.episode.strands[path] = Strand(

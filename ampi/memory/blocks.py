@@ -47,25 +47,25 @@ def same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 _FEW_BYTES = 4096
-# Reads both once and makes nothing, where NumPy's comparison makes an array.
+# memcmp reads both arrays once and allocates nothing; NumPy's comparison allocates an array.
 _compare = ctypes.CDLL(None).memcmp
 _compare.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
 
 
-KEPT_BYTES = 1 << 30
+MAX_FREED_BYTES = 1 << 30
 
 
-def _keep_freed_memory() -> None:
-    """Have the C library keep memory that is freed, up to `KEPT_BYTES`, for the next allocation.
+def _retain_freed_memory() -> None:
+    """Have the C library keep memory that is freed, up to `MAX_FREED_BYTES`, for the next allocation.
 
-    A tape saves and frees arrays in the manner of a stack, and so does a kernel's adjoint; fresh pages from the system
-    for each of them, in each sweep, would cost more than the arithmetic. glibc gives smaller blocks from memory that it
-    keeps once a program has freed a block as large as this one; others have no such rule, and lose nothing.
+    A tape saves and frees arrays like a stack, and so does a kernel's adjoint; fresh pages from the system for each of
+    them, in each sweep, would cost more than the arithmetic.  glibc serves smaller blocks from memory that it keeps
+    once a program has freed a block as large as the one below; other C libraries have no such rule.
     """
     np.empty((1 << 25) - (1 << 14), np.uint8)
     with contextlib.suppress(AttributeError, OSError, TypeError):
-        ctypes.CDLL(None).mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
+        ctypes.CDLL(None).mallopt(_TRIM_THRESHOLD, MAX_FREED_BYTES)
 
 
-_TRIM_THRESHOLD = -1  # as <malloc.h> has it
-_keep_freed_memory()
+_TRIM_THRESHOLD = -1  # M_TRIM_THRESHOLD of <malloc.h>
+_retain_freed_memory()

@@ -34,8 +34,10 @@ address_of = _address_from_struct if _struct_is_known else _address_from_interfa
 
 
 def bounds_of(array: np.ndarray) -> tuple[int, int]:
-    """Return the addresses where the bytes that an array touches begin and end. (NumPy's own function asks for the
-    array interface, which hands the memory out.)"""
+    """Return the addresses where the bytes that an array touches begin and end.
+
+    (NumPy's own function asks for the array interface, which counts as handing the memory out.)
+    """
     low = high = address_of(array)
     if not array.size:
         return low, high
@@ -48,10 +50,10 @@ def bounds_of(array: np.ndarray) -> tuple[int, int]:
 
 
 class Extent:
-    """The bytes an array touches, for overlap tests: bounds, and the exact pattern where the bounds are not exact.
+    """The bytes that an array touches, for overlap tests: bounds, and the exact pattern where the array has gaps.
 
-    ``pattern`` is where the elements lie; ``listed`` is the tape, by reference, that has this extent among the needs
-    of its storage.  Without elements it touches nothing, wherever it lies.
+    ``pattern`` has the address, shape, strides and element size; ``listed`` is a reference to the tape that has this
+    extent among the needs of its storage.  An array without elements touches no bytes.
     """
 
     __slots__ = ("dense", "high", "listed", "low", "pattern")
@@ -99,7 +101,7 @@ class Extent:
 
     def _sketch(self, low: int) -> np.ndarray:
         address, shape, strides, itemsize = self.pattern
-        # Addresses only: `shares_memory` never reads, and a zero-byte-stride dummy keeps NumPy's bounds check away.
+        # Addresses only: `shares_memory` never reads, and a dummy of stride zero satisfies NumPy's bounds check.
         dummy = np.lib.stride_tricks.as_strided(_DUMMY, (1,), (0,))
         interface = {
             "shape": shape,

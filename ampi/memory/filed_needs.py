@@ -1,7 +1,7 @@
-"""Many needs of one storage, indexed.
+"""An index of the needs of one storage, where these are many.
 
-Those that are contiguous become disjoint ranges of bytes, and those with gaps are filed by their pitch, by where they
-begin within it, and by address: a column of an array begins elsewhere within a row than any other column.
+Contiguous needs become disjoint ranges of bytes.  Those with gaps are filed by their pitch, by their offset within it,
+and by address: each column of an array begins at another offset within a row.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Ranges:
 class Teeth:
     """A pattern with gaps: all its bytes are among the ``width`` bytes at ``phase`` in each ``pitch`` of addresses.
 
-    An extent of which that cannot be said has the pitch 1.
+    An extent without such a pattern has the pitch 1.
     """
 
     __slots__ = ("phase", "pitch", "width")

@@ -1,13 +1,13 @@
 """Memory that code outside ampi may write: needed values are saved before it is handed out, and checksums find changes.
 
-What ampi computes, receives and assigns is announced (`tape.overwrite`).  Code that has got the address of an array's
-memory can write to it without a word: through a buffer, a plain view, a pointer.  Two things would then be wrong in a
-sweep, the values that earlier records need, and the derivative of what is no longer in the memory.
+What ampi computes, receives and assigns is announced (`tape.overwrite`).  Code that has the address of an array's
+memory can write to it unannounced: through a buffer, a plain view, a pointer.  A sweep would then use wrong values for
+earlier records, and a derivative of values that are no longer in the memory.
 
-- When an array is **lent** (its address is handed out), the values that records need of it are saved, and what is
-  needed from then on is copied at once.
+- When an array is **lent** (its address is handed out), the values that records need of it are saved, and values that
+  are needed from then on are copied at once.
 - A guarded storage that carries derivatives has a **baseline**: the checksum of its bytes after the last announced
-  write.  Whoever reads it on a tape looks whether it still holds.
+  write.  It is compared whenever the storage is read on a tape.
 - With ``AMPI_CHECK=full`` all storages are guarded, and a **note** of each needed array keeps a checksum, which the
   sweep compares before it uses the values.
 """
@@ -38,9 +38,11 @@ def _checksum_at(address: int, nbytes: int) -> int:
 
 
 def checksum_of_bytes(flat: np.ndarray) -> int:
-    """Return a CRC; of many bytes, that of the sums of all rows and columns of a table of words. This is several times
-    as fast, and detects every change within a single row or column, and a change of sign of all numbers of a row (their
-    count is odd)."""
+    """Return a checksum of bytes: their CRC or, of many bytes, the CRC of the row and column sums of a table of words.
+
+    The latter is several times as fast.  It detects every change within a single row or column, and a change of sign of
+    all numbers of a row (their count is odd).
+    """
     rows = len(flat) // _ROW
     if rows < _FEW:
         return zlib.crc32(flat)  # type: ignore[arg-type]
@@ -49,7 +51,7 @@ def checksum_of_bytes(flat: np.ndarray) -> int:
     return zlib.crc32(np.add.reduce(table, 0), zlib.crc32(np.add.reduce(table, 1), left))  # type: ignore[arg-type]
 
 
-_ROW, _FEW = 2040, 8
+_ROW, _FEW = 2040, 8  # bytes of a row, and rows below which the CRC is that of the bytes
 
 
 # ------------------------------------------------------------------------------------------------ announced writes
@@ -101,8 +103,8 @@ def look(storage: Storage, array: np.ndarray | None) -> None:
 
 
 INSTEAD = (
-    "have that code write into a plain numpy array and assign it (x[...] = plain), wrap it with ampi.custom_vjp, or "
-    "give it a copy (ampi.value(x)) if it is only to read"
+    "let that code write into a plain numpy array and assign it (x[...] = plain), wrap it with ampi.custom_vjp, or "
+    "pass it a copy (ampi.value(x)) if it only reads"
 )
 
 
@@ -117,7 +119,7 @@ class Note:
         self.where = where_called()
 
     def verify(self) -> None:
-        """Raise unless the array is unmodified."""
+        """Raise an error if the array has been modified."""
         if checksum(self.view) != self.checksum:
             storage = storage_of(self.view)
             raise ActivityError(

@@ -39,7 +39,7 @@ def require_plain_class(cls: type) -> None:
         )
         raise ActivityError(
             f"a {cls.__module__}.{cls.__qualname__} cannot be an independent: derivatives are those of plain arrays, "
-            f"and what this class computes otherwise would be lost; {instead}"
+            f"and would not be those of what this class computes; {instead}"
         )
 
 
@@ -60,17 +60,17 @@ def memory_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:
 
 
 def alike(cls: type, source: np.ndarray) -> tuple[Any, Any]:
-    """Return a new array of a class for the values of another, and the array that owns its memory (mostly itself).
+    """Return a new array of a class with the layout of another, and the array that owns its memory (mostly itself).
 
-    A program sees the same of both: contiguity, the order of axes and of elements in memory, and which axes reshaping
-    joins without a copy.  Gaps between elements become as small as that allows, and elements that the source repeats
-    (strides of zero) have places of their own.
+    The two have the same contiguity and the same order of axes and elements in memory, and reshaping joins the same
+    axes without a copy.  Gaps between elements become as small as that allows, and elements that the source repeats
+    (strides of zero) become separate elements.
     """
     flags = source.flags
     if flags.forc:
         order: Any = "C" if flags.c_contiguous else "F"
-        made = np.ndarray.__new__(cls, source.shape, source.dtype, order=order)
-        return made, made
+        new = np.ndarray.__new__(cls, source.shape, source.dtype, order=order)
+        return new, new
     strides = _distinct_strides(source)
     steps = [(n - 1) * stride for n, stride in zip(source.shape, strides)]
     nbytes = sum(map(abs, steps)) + source.itemsize
@@ -88,16 +88,16 @@ def laid_out_copy(source: Any) -> np.ndarray:
 
 
 def _distinct_strides(source: np.ndarray) -> tuple[int, ...]:
-    """Return strides for the shape of an array that are related as its own are, with small gaps."""
-    shape, given, itemsize = source.shape, source.strides, source.itemsize
+    """Return strides with the order and signs of an array's own, but with small gaps."""
+    shape, original, itemsize = source.shape, source.strides, source.itemsize
     strides = [itemsize] * source.ndim
     extent = 0  # of the axes so far
     inner: list[int] = []
-    for axis in reversed(memory_order(shape, given)):
+    for axis in reversed(memory_order(shape, original)):
         if shape[axis] == 1:
             continue
-        step = abs(given[axis])
-        joined = [k for k in inner if step == shape[k] * abs(given[k]) and shape[k] * strides[k] >= extent]
+        step = abs(original[axis])
+        joined = [k for k in inner if step == shape[k] * abs(original[k]) and shape[k] * strides[k] >= extent]
         if joined:
             stride = extent
         elif inner:
@@ -109,7 +109,7 @@ def _distinct_strides(source: np.ndarray) -> tuple[int, ...]:
         strides[axis] = stride
         extent = shape[axis] * stride
         inner.append(axis)
-    return tuple(-stride if sign < 0 else stride for stride, sign in zip(strides, given))
+    return tuple(-stride if sign < 0 else stride for stride, sign in zip(strides, original))
 
 
 def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:

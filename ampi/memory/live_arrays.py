@@ -1,7 +1,7 @@
 """All live tracked arrays, found through Python's garbage collector.
 
-Messages from ``MPI.BOTTOM`` name memory by its address alone; arrays that look there have to be found. Nothing else
-needs a list of all arrays, so none is kept: arrays would pay for it whenever they are made.
+Messages from ``MPI.BOTTOM`` name memory by its address alone; the arrays on that memory have to be found.  Nothing else
+needs a list of all arrays, and keeping one would make every new array more expensive.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import Any
 from .storages import Pool, TrackedArray
 
 _GENERATIONAL = sys.version_info < (3, 14)  # later ones collect old objects in increments
-_UNUSED = 100  # collections of more than the youngest objects without a look, after which none is prepared any more
+_UNUSED = 100  # collections (of more than the youngest objects) without a search, after which the cache is dropped
 
 
 class _LiveArrays:
     """A cache of the tracked arrays that the last search found; afterwards only young objects can be new.
 
     An object is made in the collector's generation 0 and becomes old (generation 2) in a collection of generation 1 or
-    2. What is young when one of these begins is added to what is known.
+    2. The objects that are young when such a collection begins are added to the known ones.
 
     Attributes
     ----------
     known : list of weakref.ref or None
-        All old tracked arrays, and perhaps some young ones and some that are gone.
+        All old tracked arrays, and perhaps some young ones and dead references.
     room : int
-        Length of `known` at which those that are gone are dropped.
+        Length of `known` at which dead references are dropped.
     unused : int
-        Number of collections since the last look.
+        Number of collections since the last search.
     frozen : list of weakref.ref or None
         The tracked arrays that ``gc.freeze`` has taken out of all generations; None until these were looked for.
     """

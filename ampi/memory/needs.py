@@ -1,6 +1,7 @@
-"""The bytes of a storage that a tape still needs: interval sets, so that an overwrite does not search all needs.
+"""The bytes of a storage that a tape still needs.
 
-A few needs are looked at one by one.  Where there are more they are filed (`filed_needs`), which is imported then.
+A few needs are compared one by one.  More of them are indexed (`filed_needs`, imported then), so that an overwrite does
+not search all needs.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ if TYPE_CHECKING:
     from .filed_needs import Files
 
 FEW = 16
-"""So many needs are looked at one by one."""
+"""The largest number of needs that are compared one by one."""
 
 
 class Needs(dict[tuple, Extent]):
     """The needs of a tape for a storage: extents by pattern, as long as all of each is needed.
 
-    `meets` and `drop` see those which have been entered since the last call of one of them.
+    `meets` and `drop` move the extents entered since their last call to the index, if there is one.
     """
 
     __slots__ = ("_filed", "_files", "_keyed", "_saved")
@@ -57,7 +58,7 @@ class Needs(dict[tuple, Extent]):
     def drop(self, extent: Extent) -> None:
         """Note that the bytes of an extent, some of which were needed, have been saved."""
         for need in self.values():
-            need.listed = None  # who needs it again has to enter it
+            need.listed = None  # to be entered when it is needed again
         if self._files is None and len(self) > FEW:
             self._files = _new_files()
         if self._files is None:
@@ -75,8 +76,7 @@ class Needs(dict[tuple, Extent]):
             self._files = None
 
     def saves_all(self, extent: Extent, part: int, whole: int) -> bool:
-        """Return whether saving ``part`` bytes of single elements again would reach the ``whole``, which is then saved
-        at once."""
+        """Count ``part`` bytes of single elements that are saved; return whether saving the ``whole`` costs no more."""
         if extent.pattern not in self._keyed:
             self._keyed[extent.pattern] = part
             return False

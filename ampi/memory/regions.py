@@ -21,7 +21,7 @@ SLOT = 8
 class Region:
     """The place of an array in its storage: offset, shape, strides and dtype.
 
-    ``steps``, ``offsets`` and ``numbers`` are what `tape.elements` finds elements by, once they have been computed.
+    `tape.elements` caches ``steps``, ``offsets`` and ``numbers`` here, by which it finds elements.
     """
 
     __slots__ = ("asked", "dtype", "numbers", "offset", "offsets", "shape", "steps", "storage", "strides")
@@ -63,7 +63,7 @@ class Region:
     def _slots(self, block: np.ndarray) -> np.ndarray:
         """View the slots of the elements' first bytes."""
         if self.dtype.kind == "c":
-            raise ActivityError("packed bytes are looked at as complex numbers; unpack them: datatype.Unpack(...)")
+            raise ActivityError("packed bytes are viewed as complex numbers; unpack them first: datatype.Unpack(...)")
         if 0 in self.shape:
             return np.empty(self.shape)
         strides = tuple(SLOT * stride for stride in self.strides)
@@ -82,7 +82,7 @@ class Region:
         return region
 
     def is_all_ordinary(self) -> bool:
-        """Return whether the region has as many bytes as its storage, and that is ordinary memory."""
+        """Return whether the region has as many bytes as its storage, and the storage is ordinary memory."""
         storage = self.storage
         return self.nbytes == storage.nbytes and not (storage.packed or storage.volatile or storage.elsewhere)
 

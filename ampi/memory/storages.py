@@ -1,8 +1,8 @@
-"""Memory that carries derivatives: storages, regions of them, and what the tape needs to know about an array.
+"""Memory that carries derivatives: storages, regions of them, and the classes of tracked arrays.
 
-A **storage** is one owned block of memory.  Derivatives belong to it and not to the Python objects that look at it:
-every view of the block, of whatever type, finds the same storage.  A **region** is where an array lies inside its
-storage (offset, shape, strides, dtype); it holds no memory alive, so a tape may keep thousands of them.
+A **storage** is one owned block of memory.  Derivatives belong to it and not to the Python objects that view it: every
+view of the block, of whatever type, finds the same storage.  A **region** is the place of an array in its storage
+(offset, shape, strides, dtype); it keeps no memory alive, so a tape may keep thousands of them.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ class Storage:
         For each tape (by reference) the extents whose present values its records need: an entry is made by
         `Tape.need` and dropped when the old values have been saved.
     volatile : bool
-        Others may overwrite the block unseen (the memory of a window): values that are needed are copied at once.
+        Other ranks may overwrite the block unseen (the memory of a window): values that are needed are copied at once.
     arriving : int
-        Number of receives into the block that have not been seen to complete.
+        Number of receives into the block that are not known to be complete.
     guard : int
-        What is done about code outside ampi that may write to the block.  0: nothing; `CHECKED`: what was not announced
-        is found by a checksum; `LENT`: that, and values that are needed are copied at once, since the block's address
-        has been handed out.
+        The protection against code outside ampi that writes to the block.  0: none; `CHECKED`: a checksum finds writes
+        that were not announced; `LENT`: in addition, values that are needed are copied at once, since the block's
+        address has been handed out.
     baseline : tuple or None
         For guarded blocks: tape, checksum and source line of the last write that was announced (see `handouts`).
     swapped_by : tuple of Sweep
-        Those that have put earlier values into the block.
+        The sweeps that have put earlier values into the block.
     serial : int
-        Storages in the order in which they were made.
+        Position in the order in which storages were made.
     packed : int
-        True if the block is memory of bytes into which elements may have been packed; then its shadow has a double for
-        each byte, the adjoint of the real number that begins there.  `RECEIVED`: by whoever sent them; `PACKED`: here.
+        Nonzero if elements may have been packed into the bytes of the block; its shadow then has a double for each
+        byte, the adjoint of the real number that begins there.  `RECEIVED`: packed by the sender; `PACKED`: here.
     """
 
     __slots__ = (
@@ -77,7 +77,7 @@ class Storage:
         "volatile",
     )
     elsewhere = False
-    """True if it is another rank's memory, whose adjoint is there."""
+    """True if it is another rank's memory, which has its adjoint."""
 
     def __init__(self, address: int, nbytes: int) -> None:
         self.address = address
@@ -103,9 +103,8 @@ RECEIVED, PACKED = 1, 2
 class TrackedArray(np.ndarray):
     """Base class of `ampi.ndarray`: an array that remembers its storage and region once they have been looked up.
 
-    ``_message`` is for other rooms: how the array is sent, once it has been.  ``_node`` is that of scalars which
-    stand on a tape as variables (see `tape.elements`): value, number of the variable (None: a constant), and reference
-    to the tape.
+    ``_message`` is for other rooms: they cache here how the array is sent.  Scalars that are variables of a tape (see
+    `tape.elements`) have a ``_node``: value, number of the variable (None: a constant), and reference to the tape.
     """
 
     __slots__ = ("_message", "_node", "_region", "_storage")
@@ -115,7 +114,7 @@ class TrackedArray(np.ndarray):
         forget_region(self)  # it may have another shape now
 
 
-# Without `TrackedArray.__setattr__`, which would forget them again.
+# These bypass `TrackedArray.__setattr__`, which would forget the values again.
 _set_storage = TrackedArray._storage.__set__  # type: ignore[attr-defined]
 _set_region = TrackedArray._region.__set__  # type: ignore[attr-defined]
 _set_item = np.ndarray.__setitem__  # nor seen by a tape
@@ -142,7 +141,7 @@ def plain(array: np.ndarray) -> np.ndarray:
     return array if type(array) is np.ndarray else as_viewed(array, np.ndarray)
 
 
-as_viewed = np.ndarray.view  # which `ampi.ndarray` has another one of, for the program
+as_viewed = np.ndarray.view  # `ampi.ndarray` overrides it for the program
 
 
 # ------------------------------------------------------------------------------------------ from arrays to storages
@@ -172,16 +171,16 @@ def storage_of(array: Any, create: bool = False) -> Storage | None:
             return array._storage
         except AttributeError:
             if type(array) is _scalar_type and hasattr(array, "_node"):
-                return _entered(array)
+                return _storage_of_variable(array)
             if array.base is None:
-                return _seen_first(array)
+                return _new_storage(array)
             storage = _find(array, True)
             _set_storage(array, storage)
             return storage
     return _find(array, create)
 
 
-def _entered(scalar: TrackedArray) -> Storage:
+def _storage_of_variable(scalar: TrackedArray) -> Storage:
     """Return the storage of a scalar that was a variable of a tape, after storing the value of the variable there."""
     with _lock:
         try:
@@ -197,10 +196,10 @@ def _entered(scalar: TrackedArray) -> Storage:
             return storage
 
 
-_lock = threading.RLock()  # of what is known of memory: two threads that see some for the first time find one storage
+_lock = threading.RLock()  # so that two threads that meet memory for the first time get the same storage
 
 
-def _seen_first(owner: TrackedArray) -> Storage:
+def _new_storage(owner: TrackedArray) -> Storage:
     """Return the storage of an array that owns its memory; made unless another thread has just made it."""
     with _lock:
         try:
@@ -226,10 +225,10 @@ def _find(array: np.ndarray, create: bool) -> Storage | None:
                 return owner._storage
             except AttributeError:
                 if type(owner) is _scalar_type and hasattr(owner, "_node"):
-                    return _entered(owner)
+                    return _storage_of_variable(owner)
                 create = True
     if isinstance(owner, TrackedArray) and owner.base is None:
-        return _seen_first(owner)
+        return _new_storage(owner)
     if owner.base is None and owner.flags.owndata:
         return _find_owned(owner, create)
     with _lock:
@@ -237,7 +236,7 @@ def _find(array: np.ndarray, create: bool) -> Storage | None:
 
 
 def behind(base: Any) -> Any:
-    """The array behind what NumPy puts between a view and it: a memoryview, or the dummy of `as_strided`."""
+    """The array behind a base: NumPy may put a memoryview, or the dummy of `as_strided`, between it and a view."""
     if isinstance(base, memoryview):
         return base.obj
     if type(base) is _STRIDED:
@@ -255,8 +254,8 @@ def _find_owned(owner: np.ndarray, create: bool) -> Storage | None:
         return found[0]
     if not create:
         return None
-    made = Storage(*_block(owner)), weakref.ref(owner, lambda _, key=key: _owned.pop(key, None))
-    return _owned.setdefault(key, made)[0]  # another thread may have been first
+    entry = Storage(*_block(owner)), weakref.ref(owner, lambda _, key=key: _owned.pop(key, None))
+    return _owned.setdefault(key, entry)[0]  # another thread may have been first
 
 
 def _block(owner: np.ndarray) -> tuple[int, int]:
@@ -320,7 +319,7 @@ def _forget_foreign(k: int) -> None:
 
 
 def looks_at(array: TrackedArray, others: Iterable[np.ndarray]) -> bool:
-    """Return whether a result of NumPy is a view of the memory of one of these arrays, even of no elements."""
+    """Return whether a result of NumPy is a view of the memory of one of these arrays, even a view without elements."""
     storage = storage_of(array)
     return any(storage_of(other) is storage for other in others)
 
@@ -331,7 +330,7 @@ def is_unseen(array: Any) -> bool:
 
 
 def is_surely_untracked(array: np.ndarray) -> bool:
-    """Return whether it is obvious that the memory of an array is not tracked: it is its own, and has no storage."""
+    """Return whether an array owns its memory and has no storage: it is then certainly not tracked."""
     if array.base is not None:
         return False
     if isinstance(array, TrackedArray):
@@ -369,7 +368,7 @@ _record_type: type[TrackedArray] = TrackedArray
 
 
 at_first_structured: list[Callable[[], None]] = []
-"""Called once, when a structured array becomes a tracked one; other rooms register functions here."""
+"""Functions of other rooms that are called once, when a structured array first becomes a tracked one."""
 
 
 def note_structured() -> None:
@@ -418,8 +417,7 @@ _new = np.ndarray.__new__
 
 
 def is_numpys(x: Any) -> bool:
-    """Return whether this is one of NumPy's own floating-point numbers, and not a tracked one (`isinstance` cannot
-    tell)."""
+    """Return whether this is a floating-point scalar of NumPy and not a tracked one (`isinstance` cannot tell)."""
     return issubclass(type(x), np.inexact)
 
 
@@ -444,11 +442,11 @@ class Fresh(TrackedArray):
     """A new array before it gets its class."""
 
     __slots__ = ()
-    __setattr__ = object.__setattr__  # which is the quicker one
+    __setattr__ = object.__setattr__  # faster
 
 
 class Pool(Fresh):
-    """Memory for the numbers of scalars. (Views of it must not take it for an array of their own class.)"""
+    """Memory for the numbers of scalars.  (A class of its own, since views must not take it for a tracked array.)"""
 
     __slots__ = ()
 
@@ -472,18 +470,20 @@ def is_record(x: Any) -> bool:
 
 
 def as_array(view: TrackedArray) -> None:
-    """Give a view, which has the class of the scalar that it views, the class of arrays."""
+    """Give a view of a scalar, which has the class of the scalar, the class of arrays."""
     _set_class(view, _array_type)
 
 
 def writable(x: np.ndarray) -> np.ndarray:
-    """Return the memory of an array, as `plain` does; that of a new scalar, which no other code has seen, made
-    writable."""
+    """Return the memory of an array, as `plain` does, but writable if it is that of a new scalar.
+
+    No other code may have seen the scalar.
+    """
     if not is_scalar(x):
         return plain(x)
     forget_node(x)  # type: ignore[arg-type]
     owner: Any = x.base if x.base is not None else x
-    if not isinstance(owner, np.ndarray) or owner.shape:  # it was a variable
+    if not isinstance(owner, np.ndarray) or owner.shape:  # the scalar was a variable
         return memory_at(address_of(x), x.nbytes).view(x.dtype).reshape(())
     _set_flags(owner, True)
     view = plain(owner)[...]
@@ -503,8 +503,7 @@ def tracked(array: Any) -> TrackedArray:
 
 
 def tracked_copy(value: Any) -> TrackedArray:
-    """Return a new `ampi.ndarray` with the values and layout of an array, in memory of its own; for a number a
-    scalar."""
+    """Return a new `ampi.ndarray` with the values and layout of an array; for a number, a tracked scalar."""
     source = np.asarray(value)
     if source is not value and isinstance(value, np.ndarray) and not isinstance(value, TrackedArray):
         require_plain_class(type(value))
@@ -524,7 +523,7 @@ def tracked_copy(value: Any) -> TrackedArray:
 def wrapped(result: Any) -> Any:
     """Return a result of NumPy with arrays as `ampi.ndarray` and floating-point scalars as tracked scalars.
 
-    Integer and boolean scalars stay what they are: they index, count and decide, and carry no derivative.
+    Integer and boolean scalars are returned unmodified: they index, count and decide, and carry no derivative.
     """
     if type(result) is np.ndarray:
         if result.dtype.names:
@@ -539,7 +538,7 @@ def wrapped(result: Any) -> Any:
 
 
 Memory = tuple[np.ndarray, Storage | None, np.dtype | None]
-"""Memory that has been found: an array on it, its storage, and the dtype of floating-point elements that it has."""
+"""An array, the storage of its memory, and the dtype of the floating-point elements in it."""
 
 
 def memory_of(array: np.ndarray, storage: Storage | None) -> Memory:
@@ -551,7 +550,7 @@ def memory_of(array: np.ndarray, storage: Storage | None) -> Memory:
 
 
 def dtype_of_memory(array: np.ndarray) -> np.dtype | None:
-    """The dtype of the floating-point memory that an array looks at, as itself or as bytes; None for other memory."""
+    """The dtype of the floating-point memory that an array views, as numbers or as bytes; None for other memory."""
     base: Any = array
     while isinstance(base, np.ndarray):
         if carries_derivatives(base.dtype):

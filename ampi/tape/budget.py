@@ -1,4 +1,4 @@
-"""Memory budgets of tapes: what goes over them is written to a file, the oldest first, or refused with names."""
+"""Memory budgets of tapes: above it, the oldest values are written to a file, or an error names the largest users."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def budget_for(memory: Any, spill: Any) -> Limit | Spool | None:
     if memory is None:
         if spill is not None and spill is not False:
             raise TapeError(
-                f"{where_called()}: ampi.Tape: spill={spill!r} needs memory=..., from which on the oldest go there"
+                f"{where_called()}: ampi.Tape: spill={spill!r} needs memory=..., the size above which values go there"
             )
         return None
     most = bytes_of(memory, "ampi.Tape")
@@ -54,12 +54,14 @@ def budget_for(memory: Any, spill: Any) -> Limit | Spool | None:
 
 
 class _Budget:
-    """Attributes
+    """A budget in bytes.
+
+    Attributes
     ----------
     most, held : int
-        Bytes that may be in memory, and that are.
+        Bytes that may be in memory, and bytes that are.
     error : str
-        What was said when there was no more room; the tape lacks something from then on, and is not to be swept.
+        The error that was raised when the budget was exhausted: the tape is incomplete then and cannot be swept.
     """
 
     def __init__(self, most: int) -> None:
@@ -73,20 +75,20 @@ class _Budget:
         return TapeError(error)
 
     def room(self) -> int:
-        """Return how many bytes of the budget are left."""
+        """Return the number of bytes that are left of the budget."""
         return max(self.most - self.held, 0)
 
     def begin(self) -> None:
         """Prepare for a sweep or a walk."""
         if self.error:
-            raise TapeError(f"the tape is not complete, and has no derivatives: {self.error}")
+            raise TapeError(f"the tape is incomplete, so it has no derivatives: {self.error}")
 
     def end(self) -> None:
         """Finish a sweep or a walk."""
 
 
 class Limit(_Budget):
-    """A budget without a file: exceeding it is an error, which names the lines that keep most."""
+    """A budget without a file: exceeding it raises an error that names the lines that keep the most."""
 
     def __init__(self, most: int) -> None:
         super().__init__(most)
@@ -112,9 +114,9 @@ class Limit(_Budget):
             return
         lines = "".join(f"\n    {in_words(n):>12}  {line}" for line, n in self._lines.most_common(5))
         raise self.fail(
-            f"{where}: the old values that ampi.Tape(memory=...) keeps pass its budget of {in_words(self.most)}; most "
-            f"are kept by{lines}\ngive more memory, a folder for the rest (spill=True: $TMPDIR), or write the loop "
-            "over time steps with ampi.timeloop"
+            f"{where}: the old values that ampi.Tape(memory=...) keeps exceed its budget of {in_words(self.most)}; "
+            f"most are kept by{lines}\ngive more memory, or a folder for the rest (spill=True: $TMPDIR), or write the "
+            "loop over time steps with ampi.timeloop"
         )
 
 
@@ -156,7 +158,7 @@ class Spool(_Budget):
             )
 
     def room(self) -> int:
-        """Return how many bytes are left for what stays in memory: the file takes the rest, in blocks."""
+        """Return the number of bytes for values that stay in memory: half of the budget (the file takes the rest)."""
         return self.most // 2
 
     def _note(self, item: _Item) -> None:
@@ -198,11 +200,11 @@ class Spool(_Budget):
 
     def end(self) -> None:
         """Release the blocks in memory."""
-        self.file.rest()
+        self.file.release()
 
 
 class _Item:
-    """Something that may be moved to the file."""
+    """Arrays that may be moved to the file together."""
 
     __slots__ = ("arrays", "nbytes")
 
@@ -254,8 +256,7 @@ class UndoInFile(Undo):
         return _saved.__get__(self).array()
 
     def swap(self) -> None:
-        """Exchange saved and present values, for walks. (Sweeps put back what the file holds and leave the file
-        unmodified.)"""
+        """Exchange saved and present values, for walks.  (Sweeps only put saved values back.)"""
         place = _saved.__get__(self)
         old = self.saved
         present = old.copy(order="K")
@@ -265,7 +266,7 @@ class UndoInFile(Undo):
 
 
 class KeptInFile:
-    """What the run of a kernel saved, some of it in a file."""
+    """The values that the run of a kernel saved, some of them in a file."""
 
     __slots__ = ("parts",)
 

@@ -14,7 +14,7 @@ from .tape import Tape, living
 class Bystander(Tape):
     """The tape that `current` returns in a thread without a tape while another thread or task has one.
 
-    It records nothing, and on it nothing is active: to use what carries derivatives on the other's tape is an error.
+    It records nothing, and no array is active on it: using an array that is active on the other tape is an error.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Arrays that carry derivatives on a tape which does not record here: of another thread or task, or around this one."""
+"""The error for arrays that carry derivatives on a tape that does not record here: another thread's, or an outer."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class ForwardTape(Tape):
 
     @property
     def latest(self) -> tuple[Any, Any, Any]:  # type: ignore[override]
-        """The log of the latest message, of no communicator: the short cuts for messages do not apply."""
+        """The log of the latest message, without its communicator: so the fast paths for messages do not apply."""
         return self._latest
 
     @latest.setter
@@ -125,6 +125,6 @@ class ForwardTape(Tape):
 
     def watch(self, x: Any) -> Any:
         """Raise: not available in forward mode."""
-        raise TapeError("ampi.jvp is not a tape to watch on")
+        raise TapeError("ampi.jvp has no tape to watch on: its arguments are the independents")
 
     gradient = watch

@@ -1,8 +1,7 @@
-"""Interleaved shadows of a vector sweep: all directions of one element side by side, as kernels' adjoints take them.
+"""Interleaved shadows of a vector sweep: all directions of one element side by side, for the adjoints of kernels.
 
-An element's adjoints lie one behind the other, so that a program with a vector for each derivative reads and writes
-them at once.  Whatever else asks for the shadows of one direction finds them in rows again; a storage goes from one
-form to the other where that changes.
+The adjoints of an element are contiguous, so that a program with a vector for each derivative reads and writes them at
+once.  Other operations use shadows in rows, one for each direction; the shadow of a storage is converted when needed.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ import numpy as np
 from ..memory.storages import Region, Storage, address_of
 
 WIDTH = 8
-"""The directions that one program takes at once."""
+"""The number of directions that one program takes at once."""
 FEWEST = 4
-"""With fewer of them more than half of the vectors would be empty."""
-LINE = 64  # bytes; of a cache, of which a vector is to take no more than it fills
+"""The smallest number of directions that pays: with fewer, more than half of each vector would be empty."""
+LINE = 64  # bytes of a cache line, with which blocks are aligned
 _DTYPES = frozenset(map(np.dtype, ("f8", "f4")))
 
 
@@ -33,7 +32,7 @@ def fits(region: Region) -> bool:
     return not (storage.nbytes % size or region.offset % size or any(stride % size for stride in region.strides))
 
 
-def unset(storage: Storage, dtype: np.dtype, count: int) -> np.ndarray:
+def allocate(storage: Storage, dtype: np.dtype, count: int) -> np.ndarray:
     """Allocate interleaved adjoints of a storage without setting them."""
     shape = storage.nbytes // dtype.itemsize, padded(count)
     memory = np.empty(storage.nbytes * shape[1] + LINE, np.uint8)
@@ -42,7 +41,7 @@ def unset(storage: Storage, dtype: np.dtype, count: int) -> np.ndarray:
 
 def of_rows(rows: np.ndarray | None, storage: Storage, dtype: np.dtype, count: int) -> np.ndarray:
     """Interleave the adjoints of a storage; each of the ``rows`` of bytes has one direction (None: zeros)."""
-    block = unset(storage, dtype, count)
+    block = allocate(storage, dtype, count)
     if rows is None:
         block[...] = 0
     else:
@@ -57,7 +56,7 @@ def into_rows(block: np.ndarray, rows: np.ndarray) -> None:
     rows[:, : size * dtype.itemsize].view(dtype)[...] = block[:, : len(rows)].T
 
 
-def seen(block: np.ndarray, region: Region) -> np.ndarray:
+def view_of(block: np.ndarray, region: Region) -> np.ndarray:
     """View the adjoints of a region in such a block; the directions are the last axis."""
     room = block.shape[1]
     if 0 in region.shape:  # which may lie anywhere

@@ -53,13 +53,13 @@ class Push:
     state : dict
         Data of other rooms.
     after : list of numpy.ndarray
-        The values that the present record's ``arrays_after`` had when its operation had run.
+        The values of the present record's ``arrays_after``, as they were after its operation.
     at_last : list of callable
         In a walk: called when all records have been passed.
     ahead, then : dict of list of callable
         In a walk: called before and after a record, by its place on the tape.
     ends : list of callable
-        Called at the very end, the last one first, with the error that has come or None.
+        Called at the very end, the last one first, with the error that was raised or None.
     """
 
     lanes: Any = None  # in vector mode: those of each direction
@@ -75,7 +75,7 @@ class Push:
         self.state: dict[Any, Any] = {}
         self.after: list[np.ndarray] = []
         self._blocks: weakref.WeakKeyDictionary[Storage, np.ndarray] = weakref.WeakKeyDictionary()
-        # Dtype and place of the first numbers in a storage, where they are no doubles at multiples of their size.
+        # Dtype and offset of the first numbers in a storage, unless they are doubles at multiples of their size.
         self._unusual: weakref.WeakKeyDictionary[Storage, tuple[np.dtype, int]] = weakref.WeakKeyDictionary()
 
     @property
@@ -114,7 +114,7 @@ class Push:
     def dismantle(self) -> None:
         """Break reference cycles: in one, the tape would outlive its last reference with all that it keeps."""
         self.state, self.ahead, self.then, self.at_last = {}, {}, {}, []
-        self._blocks = weakref.WeakKeyDictionary()  # and with them what guards them
+        self._blocks = weakref.WeakKeyDictionary()  # and their checks
         for lane in self.lanes or ():
             lane.dismantle()
         if self.lanes:
@@ -206,8 +206,7 @@ class Push:
             np.copyto(self.shadow(region), value, "unsafe", np.broadcast_to(mask, region.shape))
 
     def zero(self, region: Region, key: Any = ...) -> None:
-        """Set the tangent of memory overwritten by a constant to zero (of ``region[key]`` only, where a key is
-        given)."""
+        """Set the tangent of memory overwritten by a constant to zero; with a key, that of ``region[key]`` only."""
         if region.storage in self._blocks:
             self.shadow(region)[key] = 0
 
@@ -257,7 +256,7 @@ def tangent_of(adjoint: Any) -> Callable[[Push], None]:
 def no_tangent(what: str) -> ActivityError:
     """Return the error for an operation that forward mode does not cover."""
     return ActivityError(
-        f"{where_called()}: {what} has no tangent yet, so ampi.jvp and tape.tangent cannot go through it; take "
+        f"{where_called()}: {what} has no tangent yet, so ampi.jvp and tape.tangent cannot go through it; use "
         "ampi.vjp, or ampi.value(x) if it is a constant"
     )
 
@@ -265,6 +264,6 @@ def no_tangent(what: str) -> ActivityError:
 def not_kept(what: str) -> ActivityError:
     """Return the error for an operation that can be walked only on tapes made with ``tangents=True``."""
     return ActivityError(
-        f"{where_called()}: {what}: this tape keeps what takes it back and not what takes it forward; make it with "
-        "ampi.Tape(tangents=True), or take ampi.linearize or ampi.jvp"
+        f"{where_called()}: {what}: this tape keeps the values for reverse mode only; make it with "
+        "ampi.Tape(tangents=True), or use ampi.linearize or ampi.jvp"
     )

@@ -1,8 +1,8 @@
 """Which tape records in this thread: a context variable, which each thread and each asyncio task has for itself.
 
-A tape records what the thread that opened it does.  Another thread knows nothing of it, even if it runs in a copy of
-the context; there `current` is a `Bystander` as long as any tape is open, so that what it does with arrays that carry
-derivatives is an error and no loss.
+A tape records what the thread that opened it does.  It does not record in another thread, even one that runs in a copy
+of the context; there `current` returns a `Bystander` as long as any tape is open, so that using an array that carries
+derivatives raises an error instead of losing them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Scope:
     opened : Tape or None
         The innermost tape that was opened around it.
     thread : int or None
-        Who may record; None where no tape is open around it.
+        The thread that may record; None where no tape is open around it.
     outer : Scope or None
     """
 
@@ -45,9 +45,9 @@ open_tapes: list[Any] = []
 """All tapes that are open, in any thread: while it is empty, nothing records and nothing can be lost."""
 
 had_tasks = [False]
-"""Whether a program has submitted tasks that record, in this process."""
+"""``[True]`` if a program has submitted tasks that record, in this process."""
 at_first_task: list[Callable[[], None]] = []
-"""For the floors above: called when that happens."""
+"""Functions of upper rooms that are called when a program first submits such a task."""
 tasks: list[Any] = []
 """The tapes of which tasks run now in other threads: writes are noted even where no record needs the old values."""
 
@@ -61,7 +61,7 @@ scope_now = _scope.get
 
 
 class _Thread(threading.local):
-    """A thread; its identifier alone may be that of one that has ended."""
+    """A thread.  (Its identifier is not unique: Python reuses those of threads that have ended.)"""
 
     def __init__(self) -> None:
         self.token = object()
@@ -77,13 +77,13 @@ def this_thread() -> object:
 
 
 def sweeping_for() -> int:
-    """The thread whose sweep this thread takes part in; else its own identifier."""
+    """The identifier of the thread whose sweep this thread takes part in; by default its own."""
     return _thread.sweeping_for
 
 
 @contextlib.contextmanager
 def sweeps_for(thread: int) -> Iterator[None]:
-    """Inside this block, this thread does a part of another thread's sweep, and records nothing."""
+    """Do a part of another thread's sweep inside this block, and record nothing."""
     before = _thread.sweeping_for
     _thread.sweeping_for = thread
     scope = passively()
@@ -95,7 +95,7 @@ def sweeps_for(thread: int) -> Iterator[None]:
 
 
 def note_tasks() -> None:
-    """A program submits tasks that record."""
+    """Note that a program submits tasks that record."""
     if not had_tasks[0]:
         had_tasks[0] = True
         for callback in at_first_task:
@@ -204,9 +204,9 @@ def leave(tape: Any) -> bool:
 def passive() -> Iterator[None]:
     """Inside this block nothing is differentiated: what is computed from active values is taken as constant.
 
-    It says so for the thread (and the task of asyncio) that runs it, and for tapes that are open there.  Memory that is
-    overwritten inside loses its derivative (by a kernel: all of every array that it may write to).  Messages sent
-    inside carry none either; a collective call must be inside on all ranks or on none.
+    This holds for the thread (and the asyncio task) that runs the block, and for tapes that are open there.  Memory
+    that is overwritten inside loses its derivative (by a kernel: all of every array that it may write to).  Messages
+    sent inside carry no derivatives; a collective call must be inside on all ranks or on none.
 
     Examples
     --------
@@ -234,7 +234,7 @@ def passively() -> Scope:
 
 def actively(scope: Scope) -> None:
     """End the block that `passively` entered."""
-    if scope_now() is scope:  # or a generator ends it elsewhere, where it did not begin
+    if scope_now() is scope:  # not so if a generator ends the block in another context
         _scope.set(scope.outer)  # type: ignore[arg-type]
 
 
@@ -251,7 +251,7 @@ def resumed(tape: Any) -> Iterator[None]:
         actively(scope)
 
 
-def no_longer(tape: Any) -> None:
+def end_resumed(tape: Any) -> None:
     """End the latest `resumed` block of a tape in another thread, where the block goes on."""
     scope = tape.resumed
     scope.tape, scope.opened, scope.thread = _bystander[0], None, None
@@ -259,7 +259,7 @@ def no_longer(tape: Any) -> None:
 
 @contextlib.contextmanager
 def restored() -> Iterator[None]:
-    """Restore after this block what recorded before it, whatever was left open inside."""
+    """Restore the recording state after this block, whatever was left open inside."""
     before = scope_now()
     try:
         yield
@@ -284,7 +284,7 @@ def _after_fork() -> None:
 
 
 PARENT = -1
-"""In the place of a thread: one of the process of which this one is a child."""
+"""Stands for a thread of the parent process."""
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)

@@ -19,9 +19,9 @@ SecondOrder = Literal["linear", "differentiated", "joint"]
 
 
 class Adjoint(Protocol):
-    """The protocol of adjoints: what sweeps and pushes have to know about an operation.
+    """The protocol of adjoints: the attributes by which sweeps and pushes treat an operation.
 
-    Classes of adjoints inherit the usual answers from `BaseAdjoint`, and override those that differ.
+    Classes of adjoints inherit the defaults from `BaseAdjoint`, and override those that differ.
     """
 
     def __call__(self, sweep: Any) -> None:
@@ -54,7 +54,7 @@ class Adjoint(Protocol):
 
     @property
     def reads_memory(self) -> bool:
-        """True if it may read any array of the program: the sweep puts all memory back before.
+        """True if it may read any array of the program: the sweep first puts all memory back.
 
         False if it reads through `Sweep.value` only, or after `Sweep.put_back`.
         """
@@ -69,11 +69,11 @@ class Adjoint(Protocol):
 
     @property
     def synchronizes(self) -> bool:
-        """True if it may wait for what other ranks did after this operation, as that of a collective call does."""
+        """True if it may wait for operations that other ranks ran after this one, as a collective call may."""
 
     @property
     def touches_windows(self) -> bool:
-        """False if it never accesses the memory of an MPI window without a turn of its own."""
+        """False if it accesses the memory of MPI windows only during a turn of its rank, or never."""
 
 
 class BaseAdjoint:
@@ -124,7 +124,7 @@ class Record:
 
 
 class AdjointRecord(BaseAdjoint):
-    """An adjoint that is its own record: a tape has thousands of messages and of calls of kernels."""
+    """An adjoint that is its own record: this saves an object for each of thousands of messages and kernel calls."""
 
     __slots__ = ()
     undo: Sequence[Undo] = ()
@@ -137,7 +137,7 @@ class AdjointRecord(BaseAdjoint):
 
 
 class Watch(BaseAdjoint):
-    """The record of a declared independent; ``is_new``: so is its memory, and no earlier record adds to its shadow."""
+    """The record of a declared independent; ``is_new``: its memory is new, so no earlier record adds to its shadow."""
 
     __slots__ = ("is_new", "region")
     second_order = "linear"
@@ -184,9 +184,9 @@ class Output(BaseAdjoint):
     Attributes
     ----------
     operation, target, where : str
-        What wrote them, to what, and on which source line.
+        The operation that wrote them, the file, and the source line.
     shape : tuple of int or None
-        Of the seed: the array's, or flat if only elements of it were written.  None if it cannot carry a seed.
+        Shape of the seed: the array's, or flat if only elements of it were written.  None if it cannot carry a seed.
     """
 
     __slots__ = ("buffer", "operation", "order", "shape", "target", "where")

@@ -26,9 +26,9 @@ class Book:
     Parameters
     ----------
     entries : list
-        Pairs of the name of what was called and what came out, as lists.
+        Pairs of the name of the function that was called and its outcome, as lists.
     follows : bool
-        True if the step runs again, and is to see this.
+        True if the step runs again, and is to get the same outcomes.
     recorded : bool
         True if the step is recorded while it runs.
     """
@@ -51,8 +51,8 @@ class Book:
         known = self.entries[self._at][0] if self._at < len(self.entries) else "nothing of the kind"
         if known != name:
             raise TapeError(
-                f"{where_called()}: a step of ampi.timeloop, which runs once more, calls {name} where it called "
-                f"{known} when it ran first; what decides that must be a part of the state"
+                f"{where_called()}: a step of ampi.timeloop that is rerun calls {name} where its first run called "
+                f"{known}; the values that decide this must be a part of the state"
             )
         self._at += 1
         return self.entries[self._at - 1][1]
@@ -60,7 +60,7 @@ class Book:
 
 _books: ContextVar[tuple[Book, ...]] = ContextVar("ampi_books", default=())
 books = _books.get
-"""Those of the step that runs, and of the steps of loops around it."""
+"""The books of the step that runs, and of the steps of loops around it."""
 
 
 class StepRuns:
@@ -88,19 +88,19 @@ class StepRuns:
 def once(function: Callable[..., Any] | None = None, *args: Any, **keywords: Any) -> Any:
     """Do something once for each step of `ampi.timeloop`, however often the step runs: printing, plotting, logs.
 
-    Local.  A gradient runs steps again; ``File.Write...`` of ampi's files and `once` are left out there, everything
-    else is done each time.  What it says is true of the thread that runs the step.
+    Local.  A gradient reruns steps; ``File.Write...`` of ampi's files and `once` are left out there, everything else is
+    done each time.  The answer is that for the thread that calls it, which has to be the one that runs the step.
 
     Parameters
     ----------
     function : callable, optional
-        What to call with the other arguments.  It must not change what the step computes.
+        Called with the other arguments.  It must not change what the step computes.
 
     Returns
     -------
-    bool, or what ``function`` returns
-        Without ``function``: whether the step runs for the first time (True outside of a time loop).  With it: what it
-        returns, or None where it was not called.
+    bool, or the result of ``function``
+        Without ``function``: True if the step runs for the first time, or outside of a time loop.  With it: its result,
+        or None if it was not called.
 
     Notes
     -----

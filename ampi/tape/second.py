@@ -55,7 +55,7 @@ def kind_of(adjoint: Adjoint) -> SecondOrder:
 def no_second_derivative(what: str) -> ActivityError:
     """Return the error for an operation that second order does not cover."""
     return ActivityError(
-        f"{where_called()}: {what} has no second derivative yet, so ampi.hvp cannot go through it; take differences of "
+        f"{where_called()}: {what} has no second derivative yet, so ampi.hvp cannot go through it; use differences of "
         "ampi.grad, or ampi.value(x) if it is a constant"
     )
 
@@ -111,11 +111,11 @@ class SecondTape(ForwardTape):
     Attributes
     ----------
     tangents : Push
-        The tangents, in one direction or several; `forward`, too, as soon as the tape only pushes.
+        The tangents, in one direction or several; they are `forward`, too, once the tape only pushes.
     sweeping : bool
-        Nothing is recorded any more: what is computed are adjoints, with their tangents.
+        True once the tape no longer records: the program has ended, and adjoints with their tangents are computed.
     undone_bytes : int
-        What the tangents in the undo log take.
+        The bytes of the tangents in the undo log.
     """
 
     walks = True
@@ -146,7 +146,7 @@ class SecondTape(ForwardTape):
         self.sweeping = True
 
     def finish(self, error: BaseException | None) -> None:
-        """End the program; if that raises an error there is no sweep, and other ranks that wait for it are told."""
+        """End the program; if that raises an error, there is no sweep, and ranks that wait for it are informed."""
         self.tangents.finish(error, self.refuse)
 
     watch = Tape.watch
@@ -194,9 +194,9 @@ class SecondTape(ForwardTape):
         """Return the undo of a write that is about to be made, with tangents."""
         if self.sweeping:
             return Undo(storage, array, extent, key)
-        made = PairUndo(storage, array, extent, key, self.tangents)
-        self.undone_bytes += made.nbytes_of_tangents()
-        return made
+        new = PairUndo(storage, array, extent, key, self.tangents)
+        self.undone_bytes += new.nbytes_of_tangents()
+        return new
 
     def need(self, array: np.ndarray) -> np.ndarray:
         """As for other tapes, with tracked arrays for those that carry derivatives."""
@@ -206,7 +206,7 @@ class SecondTape(ForwardTape):
         storage = storage_of(array)
         if storage is None or not carries_derivatives(array.dtype):
             return found
-        if storage_of(found) is storage:  # which may be active a moment later
+        if storage_of(found) is storage:  # it may become active later
             return as_viewed(found, array_type())
         return self.pair(np.array(found), self.tangent_at(array)) if self.is_active(array) else found
 
@@ -220,9 +220,9 @@ class SecondTape(ForwardTape):
 
     def pair(self, value: np.ndarray, tangent: np.ndarray) -> np.ndarray:
         """Return a new tracked array with these values and tangents (in the form of `tangent_at`)."""
-        made = tracked_copy(value)
-        self.start(made, tangent)
-        return made
+        new = tracked_copy(value)
+        self.start(new, tangent)
+        return new
 
 
 class PairLane(Lane):
@@ -281,7 +281,7 @@ class PairSweep(LanedSweep):
 
     def block(self, storage: Storage) -> np.ndarray:
         """Raise: bytes have no tangents."""
-        raise no_second_derivative("an operation that looks at the bytes of adjoints")
+        raise no_second_derivative("an operation that reads the bytes of adjoints")
 
     def shadow(self, region: Region) -> np.ndarray:
         """Return the region's adjoint, in place, as an array that has a tangent."""

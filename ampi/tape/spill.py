@@ -1,7 +1,7 @@
-"""The file of a tape with a memory budget: blocks of arrays go there behind the computation, and come back ahead of it.
+"""The file of a tape with a memory budget: blocks of arrays are written in the background, and read ahead in sweeps.
 
-Offline checkpoints of whole states are in `ampi.checkpoint`; here it is the undo log itself that goes to disk, in the
-order of a stack, which is what a disk delivers best: written once forward, read once backward.
+Checkpoints of whole states are in `ampi.checkpoint`.  Here the undo log itself goes to disk, in the order of a stack,
+which suits disks best: written once forward, read once backward.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ..errors import TapeError
 from ..memory.extents import address_of, bounds_of
 from ..memory.storages import memory_at
 
-ALIGNMENT = 64  # of arrays in a block
-PAGE = 4096  # of blocks in the file
-AHEAD = 2  # blocks that are read before they are asked for
-MOST_LOADED = 4  # blocks in memory at a time, those included
-MOST_PIECES = 512  # of one call of the system
+ALIGNMENT = 64  # bytes, of arrays in a block
+PAGE = 4096  # bytes, to whose multiples blocks in the file are aligned
+AHEAD = 2  # blocks that are read before they are requested
+MAX_LOADED = 4  # blocks in memory at a time, those included
+MAX_PIECES = 512  # of one call of the system
 
 _pools: list[ThreadPoolExecutor] = []
 os.register_at_fork(after_in_child=_pools.clear)
@@ -55,7 +55,7 @@ class SpillFile:
     ----------
     folder : str
     size : int
-        Of an ordinary block: room is made for several of them at a time.
+        Bytes of an ordinary block: the file grows by several of them at a time.
     """
 
     def __init__(self, folder: str, size: int) -> None:
@@ -69,7 +69,7 @@ class SpillFile:
             self._fd, path = tempfile.mkstemp(".spill", f"ampi-{self.pid}-", folder)
             os.unlink(path)
         except OSError as error:
-            raise TapeError(f"ampi.Tape: spill={folder!r}: no file can be made there: {error}") from error
+            raise TapeError(f"ampi.Tape: spill={folder!r}: cannot create a file there: {error}") from error
         self._end = self._room = 0
         self._loaded: dict[int, Future[np.ndarray]] = {}
         self._lowest = 0  # the block that a sweep has reached
@@ -115,13 +115,13 @@ class SpillFile:
                 self._room = self._end + room
                 return
         raise TapeError(
-            f"ampi.Tape: spill={self.folder!r}: no room for {nbytes:,} bytes more behind {self._end:,}: {failed}; name "
-            "a folder of a larger disk, or run fewer steps"
+            f"ampi.Tape: spill={self.folder!r}: no room for {nbytes:,} more bytes after {self._end:,}: {failed}; name "
+            "a folder on a larger disk, or run fewer steps"
         ) from failed
 
     def _write(self, block: Block, pieces: list[tuple[np.ndarray, int, int]]) -> None:
-        for begin in range(0, len(pieces), MOST_PIECES // 2):
-            some = pieces[begin : begin + MOST_PIECES // 2]
+        for begin in range(0, len(pieces), MAX_PIECES // 2):
+            some = pieces[begin : begin + MAX_PIECES // 2]
             position = some[0][2]
             views = []
             for array, low, offset in some:
@@ -154,7 +154,7 @@ class SpillFile:
             self._lowest = len(self.blocks)
             self._read_ahead()
 
-    def rest(self) -> None:
+    def release(self) -> None:
         """End a sweep: release the blocks in memory."""
         with self._lock:
             self._loaded.clear()
@@ -164,11 +164,11 @@ class SpillFile:
         for index in range(self._lowest - 1, max(-1, self._lowest - 1 - AHEAD), -1):
             if index not in self._loaded:
                 self._ask_for(index)
-        while len(self._loaded) > MOST_LOADED:
+        while len(self._loaded) > MAX_LOADED:
             del self._loaded[max(self._loaded)]
 
     def _ask_for(self, index: int) -> Future[np.ndarray]:
-        # Memory is this thread's: the C library keeps what is freed for the next block, which it does not for others.
+        # This thread allocates the memory: for it, the C library keeps freed memory for the next block.
         found = self._loaded[index] = _pool().submit(self._read_block, index, _room(self.blocks[index].nbytes))
         return found
 
@@ -239,16 +239,16 @@ class Place:
         self.dtype = array.dtype
 
     def array(self) -> np.ndarray:
-        """Return the array, to be read and not to be kept."""
+        """Return the array, to be read at once."""
         buffer, offset = self.file.get(self)
         return np.ndarray(self.shape, self.dtype, buffer, offset + self.start, self.strides)
 
 
 def may_go(array: Any) -> bool:
-    """Return whether an array can be written as it lies in memory, and is large enough to be worth it."""
+    """Return whether an array can be written as one block of memory, and is large enough to be worth it."""
     return (
         type(array) is np.ndarray
-        and array.nbytes >= LEAST
+        and array.nbytes >= MIN_BYTES
         and not array.dtype.hasobject
         and _extent(array) == array.nbytes
     )
@@ -260,7 +260,7 @@ def _room(nbytes: int) -> np.ndarray:
     return room[begin : begin + nbytes]
 
 
-LEAST = 512  # bytes; what says where an array is takes as much
+MIN_BYTES = 512  # as many as its `Place` takes
 
 
 def _extent(array: np.ndarray) -> int:

@@ -67,13 +67,13 @@ class Tape(metaclass=PublicHelp):
     Parameters
     ----------
     memory : int or str, optional
-        A budget in bytes of this rank, such as ``"2GiB"``, for what `saved_bytes` and `kept_bytes` count.  Passing it
-        is a `TapeError` that names the lines which keep most, unless there is ``spill``.
+        A budget in bytes of this rank, such as ``"2GiB"``, for what `saved_bytes` and `kept_bytes` count.  Exceeding it
+        raises a `TapeError` that names the lines that keep the most, unless there is ``spill``.
     spill : str, path or True, optional
-        A folder on a disk of this node (True: ``$TMPDIR``), to which the oldest values go when the budget is passed.
-        They come back in sweeps, read ahead.  The file has no name and is gone with the tape, or the process.
+        A folder on a disk of this node (True: ``$TMPDIR``), to which the oldest values go when the budget is exceeded.
+        Sweeps read them ahead.  The file has no name and disappears with the tape, or the process.
     tangents : bool, optional
-        Keep what `tangent` takes besides: for kernels that would keep values for the adjoint alone, and all steps of
+        Also keep what `tangent` needs: for kernels that would keep values for the adjoint alone, and all steps of
         `ampi.timeloop`.  Sweeps over such kernels run them forward once more.
 
     Attributes
@@ -81,11 +81,11 @@ class Tape(metaclass=PublicHelp):
     saved_bytes : int
         Size of all old values that were saved.
     kept_bytes : int
-        Size of what kernels, as they ran, saved for their adjoints.
+        Size of the values that kernels saved for their adjoints.
     outputs : list of Output
-        What was written to files of active arrays, in order: `gradient` takes them as outputs.
+        The active arrays that were written to files, in order: `gradient` takes them as outputs.
     closed : bool
-        True if it has recorded all that it will.
+        True if it no longer records.
 
     Examples
     --------
@@ -101,8 +101,8 @@ class Tape(metaclass=PublicHelp):
     # at_refusal : callable or None
     #     Called with the error that keeps a sweep from beginning on this rank.
     # before_append : callable or None
-    #     Called before the record of any operation is appended (communication that has ended unseen must have its
-    #     record before those of operations that use what came).
+    #     Called before the record of any operation is appended (communication that has completed unnoticed must have
+    #     its record before those of operations that use the received values).
     # append_record : callable
     #     Appends a record, without calling ``before_append``.
     # elements : Elements
@@ -114,39 +114,40 @@ class Tape(metaclass=PublicHelp):
     # tangents : Push or None
     #     In second order: the tangents, which are pushed on beside the recording.
     # walks : bool
-    #     It is to be walked forward: calls of kernels keep what that takes.
+    #     True if the tape is to be walked forward: calls of kernels keep the values for that.
     # observer : object or None
-    #     Has ``append(record)``, which takes the place of the tape's own.
+    #     Has ``append(record)``, which is called instead of the tape's own.
     # latest : tuple
     #     The communicator of the latest message, its log, and all logs.
     # thread, thread_name, owner
-    #     Of the thread that opened it: identifier, name, and what `this_thread` gives; alone what it does is recorded.
+    #     Identifier, name, and result of `this_thread` of the thread that opened it, the only one that it records.
     # scope, inner_scopes : Scope or None, set of Scope
-    #     Where it records: that of its block, and what is left of those of tapes that were opened and closed inside.
+    #     The scope of its block, and remaining scopes of tapes that were opened and closed inside.
     # resumed : Scope or None
-    #     Of the latest block in which it was resumed.
+    #     The scope of the latest block in which it was resumed.
     # records : list of Record
     #     In the order of the operations.
     # of_step : bool
-    #     It is that of a step of a time loop, which the loop makes.
+    #     True if a time loop has made it for one of its steps.
     # reference : weakref.ref
-    #     To the tape: what `Storage.tape` of active memory is.
+    #     A reference to the tape, which is the `Storage.tape` of active memory.
     # watches : dict
     #     The independents.
     # sweep_starts : dict
-    #     What `at_sweep_start` was given.
+    #     The callbacks of `at_sweep_start`.
     # notes : dict
-    #     With ``AMPI_CHECK``: what records need of memory that others may write, by their ids.
+    #     With ``AMPI_CHECK``: notes of needed memory that other code may write, by the ids of records.
     # tasks, accesses : object or None
-    #     Of tasks in other threads: has ``sweep(sweep)``; while some run, has ``write(storage, array)``.
+    #     For tasks in other threads: an object with ``sweep(sweep)``; while some run, one with
+    #     ``write(storage, array)``.
     # sweep_lock : threading.Lock
     #     Held by the sweep of the tape.
     # latest_shadows : int
     #     The most bytes that the shadows of the latest sweep in vector mode took.
 
     forward: Any = None
-    returned: Any = None  # what this rank counts in a sum over ranks, if the sweep is that of such an objective
-    replicated: Any = None  # the collective call from which all ranks have the same value of it, if the sweep saw that
+    returned: Any = None  # this rank's term of the objective, if that is a sum over ranks
+    replicated: Any = None  # the collective call that gave all ranks the same objective, if the sweep found one
     tangents: Any = None
     walks = False
     of_step = False
@@ -205,10 +206,10 @@ class Tape(metaclass=PublicHelp):
         self.thread_name = threading.current_thread().name
         enter(self)
         problems: list[BaseException] = []
-        for callback in tuple(at_opening):  # one may take itself away
+        for callback in tuple(at_opening):  # a callback may remove itself
             try:
                 callback(self)
-            except BaseException as problem:  # the others begin all the same: what is called at its closing ends them
+            except BaseException as problem:  # the others are called all the same, as their counterparts at closing are
                 problems.append(problem)
         if problems:
             self.__exit__()
@@ -261,7 +262,7 @@ class Tape(metaclass=PublicHelp):
         Returns
         -------
         ampi.ndarray
-            What to compute with.
+            The array to compute with.
 
         Raises
         ------
@@ -291,7 +292,7 @@ class Tape(metaclass=PublicHelp):
         return array
 
     def _require_same_value(self, place: tuple) -> None:
-        """Raise unless nothing was recorded since a region was watched."""
+        """Raise an error if an operation was recorded since a region was watched."""
         _, others = self.watches[place]
         if len(self.records) - len(self.watches) != others:
             raise TapeError(
@@ -351,7 +352,7 @@ class Tape(metaclass=PublicHelp):
         except Exception as error:
             self.refuse(error)
             raise
-        # Derivatives that are infinite, or count for nothing, whatever is an error to the program.
+        # Infinite derivatives, which may not even contribute, must not raise the errors that the program asks for.
         with np.errstate(all="ignore"):
             sweep.run()
         found = iter(sweep.results)
@@ -591,13 +592,13 @@ class Tape(metaclass=PublicHelp):
 
     # ------------------------------------------------------------------------------------------------- internals
 
-    def watched(self, x: Any, asked: str = "gradient(y, x)") -> Region:
+    def watched(self, x: Any, call: str = "gradient(y, x)") -> Region:
         """Return the region of an independent; raise if it was not watched."""
         if isinstance(x, TrackedArray):
             found = self.watches.get(region_of(x).place)
             if found is not None:
                 return found[0]
         raise TapeError(
-            f"tape.{asked}: x is not an array that tape.watch returned; "
+            f"tape.{call}: x is not an array that tape.watch returned; "
             "write `x = tape.watch(x0)` inside the tape and pass that x"
         )

@@ -13,7 +13,7 @@ from .recording import actively, passively
 from .records import Adjoint
 from .tape import Tape
 
-LOSSY = 1e-2  # a part of ⟨Jᵀȳ, ẋ⟩: more than iterative solvers and single precision leave
+LOSSY = 1e-2  # relative difference; iterative solvers and single precision leave less
 
 
 _ANY = np.random.default_rng(0).uniform(0.5, 1.5, 4093)
@@ -31,7 +31,7 @@ def transposed(push: Push, adjoint: Adjoint, sources: Collection[Region], result
             recorded = _Recorded(inner, results)
             adjoint(recorded)
         if any(not inner.is_active(value) and np.any(value) for _, value in recorded.added):
-            # It is linear: what is not zero depends on ȳ, unless that was copied into arrays that are not tracked.
+            # It is linear: a value that is not zero depends on ȳ, and is active unless ȳ was copied to a plain array.
             raise no_tangent(adjoint.name or "an operation whose adjoint uses plain arrays")
         pairs = [(value, push.get(source)) for source, value in recorded.added if inner.is_active(value)]
         found = inner.gradient([value for value, _ in pairs], recorded.given, [x_dot for _, x_dot in pairs])
@@ -48,7 +48,7 @@ def _is_lossy(pairs: list[tuple[Any, np.ndarray]], given: list[Any], found: Sequ
     back = [np.real(np.conj(plain(value)) * x_dot) for value, x_dot in pairs]
     forth = [np.real(np.conj(plain(g)) * y_dot) for g, y_dot in zip(given, found)]
     difference = sum(np.sum(t) for t in back) - sum(np.sum(t) for t in forth)
-    # What is rounding only, as of filters that give zeros, says nothing; nor does what is not finite.
+    # Rounding errors, as of filters that give zeros, do not count, nor do values that are not finite.
     rounding = sum(float(np.finfo(t.dtype).eps) ** 0.6 * np.sum(abs(x_dot)) for t, (_, x_dot) in zip(back, pairs))
     return bool(abs(difference) > LOSSY * sum(np.sum(abs(t)) for t in back + forth) + rounding)
 
@@ -64,7 +64,7 @@ class _Recorded:
     pairs = False
 
     def __init__(self, tape: Tape, results: Sequence[Region]) -> None:
-        # Not zeros: some adjoints leave out what a ȳ of zero does not reach.  Nor ones: filters cancel these.
+        # Not zeros: some adjoints skip a ȳ of zero.  Nor ones: filters cancel these.
         self.given = [tape.watch(_any_numbers(region)) for region in results]
         self._of = {id(region): g for region, g in zip(results, self.given)}
         self.added: list[tuple[Region, Any]] = []

@@ -1,4 +1,4 @@
-"""Undo log: what an operation is about to overwrite is saved if an earlier record needs it (TBR, by region)."""
+"""Undo log: values that an operation is about to overwrite are saved if an earlier record needs them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Undo:
         self.saved = present
 
     def swap_values(self) -> None:
-        """Exchange the values alone where an undo has more than values."""
+        """Exchange the values, but not the tangents that an undo may have as well."""
         self.swap()
 
     def put_back(self) -> None:
@@ -55,7 +55,7 @@ class Undo:
         key = ... if self.key is None else self.key
         try:
             self.view[key] = self.saved
-        except ValueError:  # NumPy allows a view that cannot be written to as the target of what changes nothing
+        except ValueError:  # the view is not writable: NumPy allows such targets if no element changes
             if self.view.flags.writeable:
                 raise
             low, high = bounds_of(self.view)
@@ -87,28 +87,26 @@ class Undo:
 
 
 def overwrite(*arrays: np.ndarray, key: Any = None) -> list[Undo]:
-    """Save what tapes need before one operation overwrites the memory of arrays; to be called whether or not a tape
-    records.
+    """Save the values that tapes need before one operation overwrites the memory of arrays.
 
-    Saves the old bytes for every tape that needs them.
+    To be called whether or not a tape records: the old bytes are saved for every tape that needs them.
 
     Parameters
     ----------
     *arrays : numpy.ndarray
-        What is overwritten as a whole (pass views).
+        The arrays, or views of them, that are overwritten as a whole.
     key : tuple of integer and boolean arrays, optional
         Only ``array[key]`` is overwritten.  The key must not change afterwards.
 
     Returns
     -------
     list of Undo
-        What the innermost open tape must undo; goes into the operation's record.  (Nothing is returned for other
-        tapes: they have got a record of their own.)
+        The undos of the innermost open tape, for the operation's record.  (Other tapes get a separate record.)
 
     Raises
     ------
     TapeError
-        An array carries derivatives on an outer tape, which would not see that they are overwritten.
+        An array carries derivatives on an outer tape, which would not notice the write.
     """
     undo: list[Undo] = []
     tape = recording()
@@ -135,7 +133,7 @@ def overwrite(*arrays: np.ndarray, key: Any = None) -> list[Undo]:
 
 
 def require_seen(tape: Tape, array: np.ndarray) -> None:
-    """Raise if an outer tape, which does not record, would have to know of an operation on an array."""
+    """Raise an error if an array carries derivatives on an outer tape, which would not notice an operation on it."""
     storage = storage_of(array)
     if storage is None or storage.elsewhere or storage.tape is None or storage.tape is tape.reference:
         return
@@ -217,7 +215,7 @@ def refuse_swapped(storage: Storage, array: np.ndarray) -> None:
             raise TapeError(
                 f"{where_called()}: an array of shape {array.shape} is used by thread "
                 f"'{threading.current_thread().name}', while a sweep of another thread has put it back to earlier "
-                "values; wait until that gradient is there, or let the threads work on copies"
+                "values; wait until that gradient is complete, or let the threads work on copies"
             )
 
 

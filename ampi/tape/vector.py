@@ -1,16 +1,18 @@
 """Vector mode: one walk back over a tape for k seeds at once.
 
 A `VectorSweep` is a sweep with k *lanes*, which are sweeps themselves, each with the shadows of one direction.  It
-walks: old values are put back once, the ranks agree once, and what a record does beside its arithmetic is done once.
-Its shadows are those of all lanes in one block of memory, k rows of a storage's bytes; a lane's are views of a row.
-Kernels ask for them side by side (see ``interleaved``), where they stay until something else asks for a lane's.
+walks once: old values are put back once, and the ranks agree once.  Its shadows are those of all lanes in one block of
+memory, k rows of a storage's bytes; those of a lane are views of a row.  Kernels ask for them side by side (see
+``interleaved``), and they stay so until another operation asks for those of a lane.
 
-An adjoint with an attribute ``batched = True`` is given the `VectorSweep`, and sees to all directions: messages, which
-go through ``sweep.lanes`` as in second order, where the lanes are the adjoints and their tangents, and carry k adjoints
-at once; kernels, whose compiled adjoints run for several lanes at once, or for each, with all else done once; and what
-asks for shadows as a whole, of which the first axis is that of the directions.  Any other adjoint is written for one
-direction, as all of them can be, and is run for each lane.  So every operation has a vector mode as soon as it has an
-adjoint, and the same results; one that is worth more work gets the attribute.
+An adjoint with the attribute ``batched = True`` is given the `VectorSweep`, and handles all directions:
+
+* messages go through ``sweep.lanes``, as in second order, and carry k adjoints at once;
+* compiled adjoints of kernels run for several lanes at once;
+* others use the shadows of all lanes as one array, whose first axis has the directions.
+
+Any other adjoint is written for one direction, and is run for each lane.  So every operation that has an adjoint has a
+vector mode, with the same results.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class VectorLane(Lane):
 
     def inside(self, tape: Tape) -> Sweep:
         """Raise: an inner sweep has all directions."""
-        raise TapeError("a sweep inside of another one is one of all directions")
+        raise TapeError("a sweep inside another one has all directions")
 
     def new_block(self, storage: Storage) -> np.ndarray:
         """This direction's row of a new block."""
@@ -88,7 +90,7 @@ class VectorSweep(LanedSweep):
     lanes : tuple of VectorLane
         One for each direction.
     apart : set of Storage
-        Of which lanes may have adjoints that are in no block.
+        The storages of which lanes may have adjoints outside the blocks.
     """
 
     lanes: tuple[VectorLane, ...]
@@ -102,7 +104,7 @@ class VectorSweep(LanedSweep):
         self.apart: set[Storage] = set() if around is None else around.apart
         # Of the lanes' shadows, by `each`.
         self._rows: dict[Storage, dict[Region, list[np.ndarray]]] = {} if around is None else around._rows
-        # In the place of rows, and views of these by `side_by_side`.
+        # Interleaved blocks instead of rows, and views of these by `side_by_side`.
         self._woven: dict[Storage, np.ndarray] = {} if around is None else around._woven
         self._seen: dict[Storage, dict[Region, np.ndarray]] = {} if around is None else around._seen
 
@@ -138,7 +140,7 @@ class VectorSweep(LanedSweep):
         for views in (self._rows, self._seen):
             views.pop(storage, None)
 
-    def _have(self, blocks: dict[Storage, np.ndarray], storage: Storage, block: np.ndarray) -> None:
+    def _install(self, blocks: dict[Storage, np.ndarray], storage: Storage, block: np.ndarray) -> None:
         self._drop(storage)
         blocks[storage] = block
         self._held[0] += block.nbytes
@@ -147,13 +149,13 @@ class VectorSweep(LanedSweep):
     def adopt(self, storage: Storage, block: np.ndarray) -> None:
         """Use the rows of a given block of bytes as the adjoints of a storage."""
         size = size_of_block(storage)
-        self._have(self._blocks, storage, block)
+        self._install(self._blocks, storage, block)
         self.apart.discard(storage)
         for lane, row in zip(self.lanes, block):
             lane.hold(storage, row[:size])
 
     def _weave(self, storage: Storage, woven: np.ndarray) -> None:
-        self._have(self._woven, storage, woven)
+        self._install(self._woven, storage, woven)
         self.apart.discard(storage)
         for lane in self.lanes:
             lane.lay_aside(storage)
@@ -174,7 +176,7 @@ class VectorSweep(LanedSweep):
         storage = region.storage
         if not self._is_new(region, others):
             return False
-        self._weave(storage, interleaved.unset(storage, region.dtype, len(self.lanes)))
+        self._weave(storage, interleaved.allocate(storage, region.dtype, len(self.lanes)))
         return True
 
     def _is_new(self, region: Region, others: Sequence[Region]) -> bool:
@@ -198,7 +200,7 @@ class VectorSweep(LanedSweep):
         views = self._seen.setdefault(storage, {})
         view = views.get(region)
         if view is None:
-            view = views[region] = interleaved.seen(woven, region)
+            view = views[region] = interleaved.view_of(woven, region)
         return view
 
     def forget(self, storage: Storage) -> None:
@@ -314,7 +316,7 @@ def count_of(y: Any, seeds: Any) -> int:
                 "tape.gradient: seeds= is a number, which only a rank without output passes; pass one array for each "
                 "output, with an axis for the directions before those of the output"
             )
-        return _not_none(int(seeds))
+        return _at_least_one(int(seeds))
     if not outputs:
         raise TapeError(
             "tape.gradient: on a rank without output pass the number of directions, which the others have: seeds=k"
@@ -325,7 +327,7 @@ def count_of(y: Any, seeds: Any) -> int:
     count = None
     for number, (output, seed) in enumerate(zip(outputs, given)):
         shape, wanted = np.shape(seed), output.shape
-        if wanted is None:  # an output that cannot carry a seed, of which `plant` says why
+        if wanted is None:  # an output that cannot carry a seed: `plant` raises the error
             continue
         if shape[1:] != wanted or not shape:
             raise TapeError(
@@ -338,10 +340,10 @@ def count_of(y: Any, seeds: Any) -> int:
                 f"{count}"
             )
         count = shape[0]
-    return _not_none(count or 0)
+    return _at_least_one(count or 0)
 
 
-def _not_none(count: int) -> int:
+def _at_least_one(count: int) -> int:
     if count < 1:
         raise TapeError(f"tape.gradient: seeds= of {count} directions; pass one at least")
     return count
@@ -357,10 +359,10 @@ def _in_order(y: Any, seeds: Any) -> list[Any]:
 
 
 def plant_all(sweep: VectorSweep, y: Any, seeds: Any) -> None:
-    """Give the outputs their seeds, in each lane its own."""
+    """Give the outputs their seeds, each lane those of its direction."""
     given = [] if isinstance(seeds, (int, np.integer)) else [np.asarray(seed) for seed in _in_order(y, seeds)]
     for output, seed in zip(leaves(y), given):
         if not isinstance(output, (np.ndarray, Output)):
-            plant(sweep, output, seed)  # which says what is wrong
+            plant(sweep, output, seed)  # raises the error
         for lane, part in zip(sweep.lanes, seed):
             plant(lane, output, part)

@@ -1,8 +1,8 @@
 """Vector mode, forward: tangents in k directions at once.
 
-As a `VectorSweep` has lanes, a `VectorPush` has: each is a `Push` of its own, and they go through each operation
-together, with old values put back once.  An adjoint's ``tangent`` is given the `VectorPush` if it has ``together =
-True``, and each of the lanes else.
+A `VectorPush` has lanes, as a `VectorSweep` has.  Each is a `Push`, and they go through each operation together, with
+old values put back once.  An adjoint's ``tangent`` is given the `VectorPush` if the adjoint has ``batched = True``,
+otherwise each of the lanes.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class VectorPush(Push):
             for lane in self.lanes:
                 lane.lay_aside(region)
             self.hold(storage, woven.nbytes)
-        return interleaved.seen(woven, region)
+        return interleaved.view_of(woven, region)
 
     def take_apart(self, storage: Storage) -> None:
         """Move interleaved tangents of a storage into rows, one for each direction."""
@@ -173,7 +173,7 @@ class VectorPush(Push):
 
     def block(self, storage: Storage) -> np.ndarray:
         """Raise: the tangents of several directions are not in one place."""
-        raise TapeError("the tangents of a storage are asked for in one place, and are in several")
+        raise TapeError("an operation asks for the tangents of all directions in one block, and they are in several")
 
     shadow = shadow_again = reading = block  # type: ignore[assignment]
 
@@ -211,8 +211,7 @@ def _let_go(held: list[int], nbytes: int) -> None:
 
 
 def directions_of(where: str, leaves: list[Any], tangents: list[Any], given: bool | int) -> int:
-    """Return the number of directions of tangents, which is the length of their first axis; ``given`` is that number
-    where there is no tangent."""
+    """Return the number of directions: the length of the first axis of tangents, or ``given`` without any tangent."""
     count = None if isinstance(given, bool) else int(given)
     for number, (leaf, tangent) in enumerate(zip(leaves, tangents)):
         if tangent is None:
@@ -227,7 +226,7 @@ def directions_of(where: str, leaves: list[Any], tangents: list[Any], given: boo
             raise TapeError(f"{where}: tangent {number} has {shape[0]} directions, and not {count}")
         count = shape[0]
     if count is None:
-        raise TapeError(f"{where}: no tangent says how many directions there are; pass their number: vectorised=k")
+        raise TapeError(f"{where}: the number of directions is unknown without a tangent; pass it: vectorised=k")
     if count < 1:
         raise TapeError(f"{where}: {count} directions; pass one at least")
     return count

@@ -27,7 +27,8 @@ def walk(
 ) -> Any:
     """Push tangents through all records of a closed tape.
 
-    ``prepare(push)`` plants those of the independents, ``finish(push)`` collects, with memory as it was at the end.
+    ``prepare(push)`` sets the tangents of the independents; ``finish(push)`` collects the results, with memory as it
+    was at the end of the program.
     """
     if not tape.closed:
         raise TapeError(
@@ -36,7 +37,7 @@ def walk(
             else f"tape.tangent: the tape is still open in thread '{tape.thread_name}'; close it first"
         )
     if not tape.sweep_lock.acquire(blocking=False):
-        raise TapeError("tape.tangent: this tape is being swept already; ask for one derivative of it at a time")
+        raise TapeError("tape.tangent: this tape is being swept already; compute one derivative of it at a time")
     push = make(tape)
     undos: list[Undo] = []
     done = 0
@@ -80,7 +81,7 @@ def walk(
 
 
 def _check(tape: Tape) -> None:
-    """Raise, on all ranks that communicated, if something on the tape has no tangent."""
+    """Raise an error, on all ranks that communicated, if an operation on the tape has no tangent."""
     try:
         for record in tape.records:
             if record.adjoint is not None:
