@@ -89,7 +89,7 @@ _FORMS = {
 
 
 def plain(name: str) -> str:
-    """The blocking collective with equal blocks of which an operation is a form.
+    """The basic collective (blocking, with equal blocks) of which an operation is a variant.
 
     Examples
     --------
@@ -114,7 +114,7 @@ def adjoint_of(name: str) -> str:
 
 
 def counted(tape: Tape, phase: str) -> Counts:
-    """Counts of a tape's recorded communication, or of that of its latest sweep."""
+    """Counts of the communication that a tape recorded, or of its latest sweep."""
     found: Counts = {}
     communication = tape.sweep_starts.get("communication")
     if isinstance(communication, Communication):
@@ -129,7 +129,7 @@ def counted(tape: Tape, phase: str) -> Counts:
 
 
 def left_out(tape: Tape) -> set[tuple[str, str]]:
-    """Communication of a tape that is not counted, with source lines."""
+    """The communication of a tape that is not counted, with source lines."""
     communication = tape.sweep_starts.get("communication")
     found = shadows_of(tape)
     if isinstance(communication, Communication):
@@ -235,51 +235,51 @@ class Census:
         self._at_closing: dict[int, Counts] = {}
         self._opened: dict[int, float] = {}
         self.left_out: set[tuple[str, str]] = set()
-        self._watch = Watch(self._saw, lambda what, line: self.left_out.add((what, line)))
+        self._watch = Watch(self._count_call, lambda what, line: self.left_out.add((what, line)))
 
     def start(self) -> None:
-        """Begin."""
-        at_opening.insert(0, self._opens)  # before windows put their marks on the tape
-        at_closing.append(self._closes)
+        """Start counting."""
+        at_opening.insert(0, self._on_opening)  # before windows put their marks on the tape
+        at_closing.append(self._on_closing)
         self._watch.start()
 
     def stop(self) -> None:
-        """End."""
-        at_opening.remove(self._opens)
-        at_closing.remove(self._closes)
+        """Stop counting."""
+        at_opening.remove(self._on_opening)
+        at_closing.remove(self._on_closing)
         self._watch.stop()
 
-    def _saw(self, row: tuple[str, str, int], count: tuple[int, int, int, set[int]]) -> None:
+    def _count_call(self, row: tuple[str, str, int], count: tuple[int, int, int, set[int]]) -> None:
         self._add({Key(PRIMAL, *row): Count(*count)})
 
-    def _opens(self, tape: Tape) -> None:
+    def _on_opening(self, tape: Tape) -> None:
         if tape.forward is not None or tape.tangents is not None or tape.records:
             return
         self._at_closing.pop(id(tape), None)
         self._opened[id(tape)] = time.perf_counter()
         self._depth += 1
-        tape.at_sweep_start("census", self._sweep_begins)
+        tape.at_sweep_start("census", self._on_sweep)
 
-    def _closes(self, tape: Tape) -> None:
+    def _on_closing(self, tape: Tape) -> None:
         opened = self._opened.pop(id(tape), None)
         if opened is not None:
-            self._took(RECORDING, opened)
+            self._add_time(RECORDING, opened)
             self._at_closing[id(tape)] = counted(tape, PRIMAL)
             self._add(self._at_closing[id(tape)])
 
-    def _sweep_begins(self, sweep: Sweep) -> None:
+    def _on_sweep(self, sweep: Sweep) -> None:
         if isinstance(sweep, VectorSweep):
             self.left_out.add(("the messages of a sweep in several directions (seeds=)", where_called()))
         if type(sweep) is not Sweep:
             return
-        begun = time.perf_counter()
+        began = time.perf_counter()
         self._depth += 1
 
         def end(error: BaseException | None) -> None:
-            self._took(SWEEP, begun)
+            self._add_time(SWEEP, began)
             if error is None:
                 known = self._at_closing.pop(id(sweep.tape), None)
-                if known is not None:  # the lengths of what was received are known now
+                if known is not None:  # the lengths of received messages are known now
                     self._add(known, -1)
                     self._add(counted(sweep.tape, PRIMAL))
                 self._add(counted(sweep.tape, SWEEP))
@@ -287,10 +287,10 @@ class Census:
 
         sweep.at_end(end)
 
-    def _took(self, what: str, begun: float) -> None:
+    def _add_time(self, what: str, began: float) -> None:
         self._depth -= 1
         if not self._depth:
-            self.seconds[what].append(time.perf_counter() - begun)
+            self.seconds[what].append(time.perf_counter() - began)
 
     def _add(self, counts: Counts, sign: int = 1) -> None:
         for key, count in counts.items():
@@ -304,7 +304,7 @@ class Census:
             if count.calls
         ]
         rank, ranks = mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()
-        # The first ones import and compile.
+        # The first tape and sweep also import and compile.
         seconds = {
             what: statistics.median(took[1:] or took or [0.0]) * len(took) for what, took in self.seconds.items()
         }
@@ -334,6 +334,6 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    from ampi.scaling.census import main as run  # the module by its name, of which there is one
+    from ampi.scaling.census import main as run  # not this copy of the module, which is named __main__
 
     run(sys.argv[1:])

@@ -123,11 +123,11 @@ class Extrapolation:
     doubts: list[str]
 
     def nearest(self, ranks: int) -> int:
-        """The largest number of ranks up to this one for which there is a decomposition."""
+        """The largest number of ranks, up to this one, for which the decomposition exists."""
         return max(root(ranks, self.dimension) ** self.dimension, self.first)
 
     def __call__(self, ranks: int) -> Classes:
-        """The classes on so many ranks.
+        """The classes on a number of ranks.
 
         Raises
         ------
@@ -159,16 +159,16 @@ def extrapolate(measured: Mapping[int, Classes]) -> Extrapolation:
         There are no such forms, or fewer than two numbers of ranks.
     """
     counts = sorted(measured)
-    for named in (_by_messages, _by_order):
+    for relabel in (_by_messages, _by_order):
         for dimension in (1, 2, 3):
             for k in range(len(counts) - 1):
                 chosen = {ranks: measured[ranks] for ranks in counts[k:]}
                 if any(root(ranks, dimension) ** dimension != ranks for ranks in chosen):
                     continue
-                renamed = named(chosen)
-                populations = None if renamed is None else _populations(renamed, dimension)
-                if renamed is not None and populations is not None:
-                    return _rows(renamed, dimension, populations)
+                relabelled = relabel(chosen)
+                populations = None if relabelled is None else _populations(relabelled, dimension)
+                if relabelled is not None and populations is not None:
+                    return _rows(relabelled, dimension, populations)
     raise ScalingError(
         f"the partners of ranks on {', '.join(map(str, counts))} ranks follow no known decomposition "
         "(a ring, a chain, squares, cubes, all to all, one to all): measure on more numbers of ranks, or others"

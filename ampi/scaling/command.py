@@ -117,9 +117,9 @@ def _submit(options: argparse.Namespace) -> int:
         elif not options.again and (state := queue.waiting(study, ranks)):
             print(f"{path}: {state}, and is not submitted again")
         else:
-            said = jobs.submit(study, path)
-            queue.note(study, ranks, said)
-            print(f"{path}: {said}")
+            message = jobs.submit(study, path)
+            queue.note(study, ranks, message)
+            print(f"{path}: {message}")
     return 0
 
 
@@ -132,9 +132,9 @@ def _model(options: argparse.Namespace) -> int:
     recorded = model.record(study, options.ranks or study.ranks, options.run)
     found = model.Model(recorded, network, study.scaling)
     print(f"{study.name}, {study.scaling} scaling, network {'; '.join(network.text().splitlines()[1:])} seconds")
-    print(*model.told(found, options.at), sep="\n")
+    print(*model.described(found, options.at), sep="\n")
     if options.check:
-        print(*validation.told(recorded, network, study.scaling), sep="\n")
+        print(*validation.described(recorded, network, study.scaling), sep="\n")
     if options.json:
         whole_files.write(options.json, json.dumps(model.as_json(found, options.at), indent=1), ScalingError)
     return 0
@@ -202,7 +202,7 @@ def _fitted(values: dict[int, float], unit: str, bends: bool = False) -> str:
     except ScalingError as error:
         return f"no model: {error}"
     text = f"model: {model} {unit}".rstrip() + f" (error {model.error:.1%})"
-    return f"{text}; {fits.told(model, 'the ratio')}" if bends else text
+    return f"{text}; {fits.described(model, 'the ratio')}" if bends else text
 
 
 def _export(options: argparse.Namespace) -> int:

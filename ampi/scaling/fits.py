@@ -21,7 +21,7 @@ POWERS = tuple(
 )
 LOGARITHMS = (0, 1, 2)
 EXPONENTS = tuple((a, b) for a in (0.0, *POWERS) for b in LOGARITHMS if (a, b) != (0.0, 0))
-LEAST = 4  # points for a model with one exponent
+MIN_POINTS = 4  # for a model with one exponent
 FARTHEST = 10**6  # ranks up to which a bend is searched
 FLAT = 1e-6  # a relative error below which two models are the same
 
@@ -91,9 +91,9 @@ def fit(ranks: Sequence[float], values: Sequence[float]) -> Model:
     3 p
     """
     p, y = np.asarray(ranks, float), np.asarray(values, float)
-    if len(np.unique(p)) < LEAST:
+    if len(np.unique(p)) < MIN_POINTS:
         raise ScalingError(
-            f"a fit needs {LEAST} different numbers of ranks at least, and there are {len(np.unique(p))}"
+            f"a fit needs {MIN_POINTS} different numbers of ranks at least, and there are {len(np.unique(p))}"
         )
     if not (y > 0).all() or not (p >= 1).all():
         raise ScalingError("a fit needs times above 0, on 1 rank or more")
@@ -159,7 +159,7 @@ def _candidate(
     return Model(float(first), float(found[0]) if found else 0.0, power, logarithm, error, tuple(p)), errors
 
 
-def told(model: Model, what: str) -> str:
+def described(model: Model, what: str) -> str:
     """A description of a ratio's bend by its model, for the terminal."""
     if not model.factor:
         return f"{what} is {model.constant:.3g} on all numbers of ranks, and does not bend"

@@ -211,7 +211,7 @@ AMONG_PARTNERS: dict[str, Sides] = {
 def cost_of(
     operation: str, ranks: int, partners: float, calls: float, sent: float, received: float, network: Network
 ) -> Cost | None:
-    """The cost of calls of an operation, with so many bytes in all; None for an unknown operation.
+    """The cost of calls of an operation, with the total numbers of bytes; None for an unknown operation.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ from ampi.scaling.loggp import WORDS, Cost, Network, cost_of, messages
 from ampi.scaling.study import Case, ScalingError, Study
 
 COMPUTATION = "computation"
-BEGUN_ELSEWHERE = ("receive", "Win.Start", "Win.Wait")
+STARTED_ELSEWHERE = ("receive", "Win.Start", "Win.Wait")
 """Operations for which a rank waits, and which it does not start."""
 AGREEMENT = "agreement of the ranks before the sweep"
 
@@ -63,7 +63,7 @@ def _recorded(study: Study, case: Case, say: Any) -> list[dict[str, Any]]:
         status, _, output, errors = runner.start(command, study.folder, runner.environment(study, case), study.timeout)
         if status != 0:
             end = "took too long" if status is None else f"exit status {status}"
-            raise ScalingError(f"on {case.ranks} ranks: {end}: {(errors or output)[-runner.SHOWN :].strip()}")
+            raise ScalingError(f"on {case.ranks} ranks: {end}: {(errors or output)[-runner.MAX_OUTPUT :].strip()}")
         whole_files.write(about, json.dumps(command), ScalingError)
     found = [_read(path) for path in sorted(folder.glob("rank-*.json"))]
     if None in found:
@@ -117,7 +117,7 @@ class Prediction:
     parameters: dict[str, dict[str, float]]
 
     def bottleneck(self) -> str:
-        """A description of what takes longest."""
+        """A description of the part that takes longest."""
         own = max((shares[COMPUTATION], phase) for phase, shares in self.shares.items())
         others = [
             (value, phase, name)
@@ -165,8 +165,8 @@ class Model:
         self.computation = {}
         for phase, name in ((PRIMAL, RECORDING), (SWEEP, SWEEP)):
             took = max(rank["seconds"][name] for rank in recorded[self.fewest])
-            talked = max(self._spent(rank, phase)[1] for rank in measured[self.fewest].values())
-            self.computation[phase] = max(took - talked, 0.0)
+            communicated = max(self._spent(rank, phase)[1] for rank in measured[self.fewest].values())
+            self.computation[phase] = max(took - communicated, 0.0)
 
     def _spent(self, rank: Rank, phase: str) -> tuple[dict[str, Cost], float]:
         """The costs of one rank in a phase, by line and operation, and the total seconds."""
@@ -218,7 +218,7 @@ def _left_out(recorded: Mapping[int, list[dict[str, Any]]], measured: Mapping[in
     return sorted(named)
 
 
-def told(model: Model, targets: Sequence[int]) -> Iterator[str]:
+def described(model: Model, targets: Sequence[int]) -> Iterator[str]:
     """A model for the terminal: forms, a line for each number of ranks, and the bottlenecks."""
     found = model.extrapolation
     yield f"Exact on {found.first} ranks and more:"
@@ -260,7 +260,7 @@ def _sends(classes: Classes, phase: str) -> float:
         sum(
             float(row.calls)
             for place, row in rank.rows.items()
-            if place[0] == phase and place[2] not in BEGUN_ELSEWHERE
+            if place[0] == phase and place[2] not in STARTED_ELSEWHERE
         )
         for rank in classes.values()
     )

@@ -14,7 +14,7 @@ from ampi.scaling.study import ScalingError, Study
 
 
 @dataclasses.dataclass(frozen=True)
-class Asking:
+class Query:
     """A query for a job's state in a batch system.
 
     Attributes
@@ -35,21 +35,21 @@ class Asking:
     gone: str
 
 
-ASKING = {
-    "slurm": Asking(
+QUERIES = {
+    "slurm": Query(
         r"job (\d+)",
         ("squeue", "--noheader", "--format=%T", "--jobs"),
         r"COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY|BOOT_FAIL|DEADLINE|PREEMPTED",
         r"Invalid job id",
     ),
-    "pbs": Asking(r"(\S+)", ("qstat",), r"\b[CFX]\b", r"(?i)unknown job|has finished"),
-    "lsf": Asking(r"Job <(\d+)>", ("bjobs", "-noheader", "-o", "stat"), r"DONE|EXIT", r"is not found"),
+    "pbs": Query(r"(\S+)", ("qstat",), r"\b[CFX]\b", r"(?i)unknown job|has finished"),
+    "lsf": Query(r"Job <(\d+)>", ("bjobs", "-noheader", "-o", "stat"), r"DONE|EXIT", r"is not found"),
 }
 
 
-def note(study: Study, ranks: int, said: str) -> None:
+def note(study: Study, ranks: int, message: str) -> None:
     """Note a submitted job."""
-    found = re.search(ASKING[study.job.system].identity, said)
+    found = re.search(QUERIES[study.job.system].identity, message)
     line = {"ranks": ranks, "system": study.job.system, "job": found[1] if found else "", "submitted": runner.now()}
     path = _path(study)
     try:
@@ -57,8 +57,8 @@ def note(study: Study, ranks: int, said: str) -> None:
             file.write(json.dumps(line) + "\n")
     except OSError as error:
         raise ScalingError(
-            f"{said}: the job is submitted, but this cannot be written to {path}: {error.strerror}; submit again only "
-            "when it has ended"
+            f"{message}: the job is submitted, but this cannot be written to {path}: {error.strerror}; submit again "
+            "only when it has ended"
         ) from None
 
 
@@ -89,24 +89,24 @@ def _path(study: Study) -> pathlib.Path:
 
 
 def _state(line: dict[str, str]) -> str:
-    asking = ASKING[line["system"]]
+    query = QUERIES[line["system"]]
     what = f"job {line['job'] or '(its number is not known)'} for {line['ranks']} ranks, submitted {line['submitted']}"
     how = "submit --again submits all that is missing, whatever became of it"
     if not line["job"]:
         raise ScalingError(f"{what}: it may still run; {how}")
     try:
         done = subprocess.run(
-            [*asking.command, line["job"]], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+            [*query.command, line["job"]], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
         )
     except OSError as error:
-        raise ScalingError(f"{what}: {asking.command[0]}: {error.strerror}: it may still run; {how}") from None
-    said = f"{done.stdout}\n{done.stderr}".strip()
-    if re.search(asking.gone, said):
+        raise ScalingError(f"{what}: {query.command[0]}: {error.strerror}: it may still run; {how}") from None
+    message = f"{done.stdout}\n{done.stderr}".strip()
+    if re.search(query.gone, message):
         return ""
     if done.returncode:
-        raise ScalingError(f"{what}: it may still run, {asking.command[0]} says: {said}; {how}")
+        raise ScalingError(f"{what}: it may still run, {query.command[0]} says: {message}; {how}")
     state = done.stdout.strip().splitlines()[-1:]  # qstat has a line for each job below its headings
-    if not state or re.search(asking.ended, state[0]):
+    if not state or re.search(query.ended, state[0]):
         return ""
     word = state[0] if line["system"] != "pbs" else "in the queue"
     return f"job {line['job']} is {word.lower()}"

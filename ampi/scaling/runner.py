@@ -25,7 +25,7 @@ from typing import Any
 from ampi.scaling import machine, results
 from ampi.scaling.study import Case, Figure, Run, ScalingError, Study
 
-SHOWN = 2000  # characters of a failed run's output that are kept
+MAX_OUTPUT = 2000  # characters of a failed run's output that are kept
 GRACE = 5.0  # seconds between asking a run to end and killing it
 INHERITED = re.compile(r"(PMI|PMIX|OMPI_COMM_WORLD)_\w+")  # of a launcher above this process
 
@@ -94,7 +94,7 @@ def measure(
             line = {"kind": "run", "session": session, **execute(study, case)}
             writer.add(line)
             failed += line["status"] != "ok"
-            say(f"[{number}/{len(missing)}] {told(line)}")
+            say(f"[{number}/{len(missing)}] {described(line)}")
     return failed
 
 
@@ -130,7 +130,7 @@ def now() -> str:
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
 
-def told(line: dict[str, Any]) -> str:
+def described(line: dict[str, Any]) -> str:
     """A line of results for the terminal."""
     where = f"{line['run']} on {line['ranks']} x {line['threads']}, repetition {line['repetition'] + 1}"
     if line["status"] != "ok":
@@ -184,14 +184,14 @@ def execute(study: Study, case: Case) -> dict[str, Any]:
     status, wall, output, errors = start(command(study, case), study.folder, environment(study, case), study.timeout)
     line["wall"] = wall
     if status is None:
-        line.update(status="timeout", message=f"ended after {study.timeout:g} s\n{errors[-SHOWN:]}")
+        line.update(status="timeout", message=f"ended after {study.timeout:g} s\n{errors[-MAX_OUTPUT:]}")
     elif status:
-        line.update(status="failed", message=f"{(errors or output)[-SHOWN:]}\nexit status {status}")
+        line.update(status="failed", message=f"{(errors or output)[-MAX_OUTPUT:]}\nexit status {status}")
     else:
         try:
             line["seconds"] = taken(study, run, wall, output)
         except ScalingError as error:
-            line.update(status="failed", message=f"{output[-SHOWN:]}\n{error}")
+            line.update(status="failed", message=f"{output[-MAX_OUTPUT:]}\n{error}")
     return line
 
 

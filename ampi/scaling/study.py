@@ -173,7 +173,7 @@ class Study:
         return tuple(mode for mode in MODES if any(mode in run.figures for run in self.runs.values()))
 
     def size_on(self, ranks: int, threads: int) -> int:
-        """The value of ``{size}`` on so many ranks and threads.
+        """The value of ``{size}`` on a number of ranks and threads.
 
         Raises
         ------

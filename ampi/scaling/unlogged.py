@@ -66,27 +66,29 @@ class Watch:
         self._replaced: list[tuple[Any, str, Any]] = []
 
     def start(self) -> None:
-        """Begin."""
+        """Start observing."""
         forms = (*MOVING, *(f"R{name.lower()}" for name in MOVING[:4]))
         for name in forms:
-            self._put(MPI.Win, name, functools.partial(self._moves, plain(name)))
+            self._observe(MPI.Win, name, functools.partial(self._count_access, plain(name)))
         for name in SYNCHRONISING:
-            self._put(MPI.Win, name, functools.partial(self._synchronises, name))
+            self._observe(MPI.Win, name, functools.partial(self._count_synchronisation, name))
         for name in NOT_COSTED:
-            self._put(MPI.Win, name, functools.partial(self._is_left_out, f"Win.{name}"))
+            self._observe(MPI.Win, name, functools.partial(self._note_left_out, f"Win.{name}"))
         for operation in TABLE.values():
             if operation.owner == "File":
-                self._put(MPI.File, operation.name, functools.partial(self._is_left_out, f"File.{operation.name}"))
+                self._observe(
+                    MPI.File, operation.name, functools.partial(self._note_left_out, f"File.{operation.name}")
+                )
         objects = [(op.name, f"{op.name} of objects") for op in TABLE.values() if op.objects and op.owner != "Message"]
         for cls_name in COMMUNICATORS:
             cls = getattr(MPI, cls_name)
             for name in BARRIERS:
-                self._put(cls, name, self._meets)
+                self._observe(cls, name, self._count_barrier)
             for name, what in objects:
-                self._put(cls, name, functools.partial(self._is_left_out, what))
+                self._observe(cls, name, functools.partial(self._note_left_out, what))
 
     def stop(self) -> None:
-        """End, and restore everything."""
+        """Stop observing, and restore the methods."""
         while self._replaced:
             owner, name, value = self._replaced.pop()
             if value is None:
@@ -94,7 +96,7 @@ class Watch:
             else:
                 setattr(owner, name, value)
 
-    def _put(self, owner: Any, name: str, see: Callable[..., Any]) -> None:
+    def _observe(self, owner: Any, name: str, see: Callable[..., Any]) -> None:
         function = getattr(owner, name, None)
         if function is None:
             return
@@ -113,17 +115,21 @@ class Watch:
         self._replaced.append((owner, name, owner.__dict__.get(name)))
         setattr(owner, name, method)
 
-    # ------------------------------------------------------------------------------------- what is seen of a call
+    # --------------------------------------------------------------------------------------------------- observers
 
-    def _is_left_out(self, what: str, line: str, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+    def _note_left_out(
+        self, what: str, line: str, function: Callable[..., Any], *arguments: Any, **keywords: Any
+    ) -> Any:
         self._leave_out(what, line)
         return function(*arguments, **keywords)
 
-    def _meets(self, line: str, function: Callable[..., Any], comm: Any, *arguments: Any, **keywords: Any) -> Any:
+    def _count_barrier(
+        self, line: str, function: Callable[..., Any], comm: Any, *arguments: Any, **keywords: Any
+    ) -> Any:
         self._count((line, "Barrier", comm.Get_size()), (1, 0, 0, set()))
         return function(comm, *arguments, **keywords)
 
-    def _moves(
+    def _count_access(
         self, name: str, line: str, function: Callable[..., Any], win: Any, *arguments: Any, **keywords: Any
     ) -> Any:
         window = window_of(win)
@@ -140,7 +146,7 @@ class Watch:
             self._count((line, f"Win.{name}", size), (1, sent, came, others))
         return function(win, *arguments, **keywords)
 
-    def _synchronises(
+    def _count_synchronisation(
         self, name: str, line: str, function: Callable[..., Any], win: Any, *arguments: Any, **keywords: Any
     ) -> Any:
         window = window_of(win)
@@ -208,9 +214,9 @@ def shadows_of(tape: Tape) -> set[tuple[str, str]]:
     """Descriptions of a sweep's further work for windows, and the lines where the windows were first used."""
     found = set()
     for _, trace in _happening(tape):
-        what = "what a sweep sets up for a window"
+        what = "the set-up of a window by a sweep"
         if trace.tickets:
-            what += ", and the turns of what is done there under locks or atomically"
+            what += ", and the turns of accesses under locks or atomic ones"
         found.add((what, line_of(trace.token.where)))
     return found
 

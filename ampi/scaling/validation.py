@@ -14,7 +14,7 @@ from ampi.scaling.model import Model
 from ampi.scaling.study import ScalingError
 
 
-def told(recorded: Mapping[int, list[dict[str, Any]]], network: Network, scaling: str) -> Iterator[str]:
+def described(recorded: Mapping[int, list[dict[str, Any]]], network: Network, scaling: str) -> Iterator[str]:
     """A line for each number of ranks: whether counts, bytes and partners are exact, and the errors of the times.
 
     Parameters

@@ -1,6 +1,6 @@
-"""Checks of derivatives for programs of your own, on any communicator: the dot-product tests and the Taylor test.
+"""Checks of the derivatives of your programs, on any communicator: the dot-product tests and the Taylor test.
 
-All are collective and compare numbers summed over all ranks, so that all ranks have the same result.
+All are collective and compare numbers summed over all ranks, so all ranks get the same result.
 """
 
 from .identities import DotTest, JvpTest, SymmetryTest, dot_test, jvp_test, symmetry_test

@@ -13,11 +13,11 @@ from ..base.structures import mapped
 from ..derivatives.first_order import jvp, vjp
 from ..derivatives.second_order import hvp
 from .numbers import (
+    checked,
     directions,
+    displaced,
     epsilon,
-    judged,
     maximum,
-    moved,
     numbers,
     pairing,
     pairs,
@@ -154,7 +154,7 @@ class JvpTest:
     tangent, adjoint : float
         ⟨ȳ, Jẋ⟩ from forward mode and ⟨x̄, ẋ⟩ from the reverse sweep, summed over the ranks.
     scale : float
-        The larger one of ``|ȳ| |Jẋ|`` and ``|x̄| |ẋ|``.
+        The larger of ``|ȳ| |Jẋ|`` and ``|x̄| |ẋ|``.
     tolerance : float
         Allowed relative difference.
 
@@ -241,7 +241,7 @@ def jvp_test(
         scale = max(math.sqrt(sizes[0] * sizes[1]), math.sqrt(sizes[2] * sizes[3]))
         eps = comm.allreduce(epsilon((x, y)), op=maximum())
     tolerance = (1e-11 if eps < 1e-10 else 1e-3) if tolerance is None else tolerance
-    return judged(JvpTest(tangent, adjoint, scale, tolerance), check)
+    return checked(JvpTest(tangent, adjoint, scale, tolerance), check)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,7 +253,7 @@ class SymmetryTest:
     there, back : float
         ⟨u, H v⟩ and ⟨H u, v⟩, summed over the ranks.
     scale : float
-        The larger one of ``|u| |H v|`` and ``|H u| |v|``.
+        The larger of ``|u| |H v|`` and ``|H u| |v|``.
     tolerance : float
         Allowed relative difference.
 
@@ -340,7 +340,7 @@ def symmetry_test(
         scale = max(math.sqrt(sizes[0] * sizes[3]), math.sqrt(sizes[1] * sizes[2]))
         eps = comm.allreduce(epsilon(x), op=maximum())
     tolerance = (1e-11 if eps < 1e-10 else 1e-3) if tolerance is None else tolerance
-    return judged(SymmetryTest(there, back, scale, tolerance), check)
+    return checked(SymmetryTest(there, back, scale, tolerance), check)
 
 
 def _dot_test(
@@ -369,15 +369,15 @@ def _dot_test(
     h = step * relative_size(comm, x, x_dot)
 
     def difference(h: float) -> float:
-        forward, backward = (f(*moved(x, x_dot, s * h)) for s in (1, -1))
+        forward, backward = (f(*displaced(x, x_dot, s * h)) for s in (1, -1))
         return comm.allreduce((pairing(y_bar, forward) - pairing(y_bar, backward)) / (2 * h))
 
     tangent, uncertainty = ridders(difference, h)
-    ahead = f(*moved(x, x_dot, h / 8))
+    ahead = f(*displaced(x, x_dot, h / 8))
     size = comm.allreduce(sum(float(np.linalg.norm(numbers(a) - numbers(b))) ** 2 for a, b in pairs(ahead, y)))
     weight = comm.allreduce(pairing(y_bar, y_bar))
     if not weight:
         raise ValueError("dot_test: the function returned no floating-point values on any rank, so nothing is tested")
     scale = math.sqrt(size * weight) / (h / 8)
     tolerance = (1e-7 if eps < 1e-10 else 1e-2) if tolerance is None else tolerance
-    return judged(DotTest(tangent, adjoint, uncertainty, scale, tolerance, mode), check)
+    return checked(DotTest(tangent, adjoint, uncertainty, scale, tolerance, mode), check)

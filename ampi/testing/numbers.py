@@ -15,7 +15,8 @@ from ..memory.storages import TrackedArray, carries_derivatives, is_scalar, plai
 _RATIO = 2.0
 
 
-def judged(result: Any, check: bool) -> Any:
+def checked(result: Any, check: bool) -> Any:
+    """Return the outcome of a test; raise an AssertionError if it has not passed and ``check`` is true."""
     if check and not result.passed:
         raise AssertionError(str(result))
     return result
@@ -48,7 +49,10 @@ def numbers(x: Any) -> np.ndarray:
 
 
 def varying(f: Callable, x: tuple, x_dot: Any) -> tuple[Callable, tuple, tuple]:
-    """A function of only the floating-point arguments, these, and their directions; the others are held fixed."""
+    """A function of the floating-point arguments alone, these arguments, and their directions.
+
+    The other arguments are fixed.
+    """
     moving = [varies(leaf) for leaf in leaves(x)]
 
     def function(*values: Any) -> Any:
@@ -91,7 +95,7 @@ def directions(x: tuple, direction: tuple | None, generator: np.random.Generator
     return direction
 
 
-def moved(x: tuple, x_dot: Any, h: float) -> tuple:
+def displaced(x: tuple, x_dot: Any, h: float) -> tuple:
     """New arrays with x + h ẋ."""
     ahead = iter(list(leaves(x_dot)))
 
@@ -100,12 +104,12 @@ def moved(x: tuple, x_dot: Any, h: float) -> tuple:
         if not varies(leaf):
             return leaf
         here = numbers(leaf)
-        moved = np.asarray(here + h * numbers(d), here.dtype)
+        displaced = np.asarray(here + h * numbers(d), here.dtype)
         if is_scalar(leaf) or not isinstance(leaf, np.ndarray):
-            return tracked_copy(moved[()])
-        made = tracked_copy(here if isinstance(leaf, TrackedArray) else leaf)
-        plain(made)[...] = moved
-        return made
+            return tracked_copy(displaced[()])
+        new = tracked_copy(here if isinstance(leaf, TrackedArray) else leaf)
+        plain(new)[...] = displaced
+        return new
 
     return mapped(move, x)
 

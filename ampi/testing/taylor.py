@@ -12,11 +12,11 @@ import numpy as np
 from ..derivatives.first_order import grad, value_and_grad
 from ..derivatives.second_order import hvp
 from .numbers import (
+    checked,
     directions,
+    displaced,
     epsilon,
-    judged,
     maximum,
-    moved,
     numbers,
     objective_of,
     pairing,
@@ -37,10 +37,10 @@ class TaylorTest:
     steps : list of float
         h, each half of the one before.
     zeroth, first : list of float
-        ``|J(x + h v) − J(x)|`` and ``|J(x + h v) − J(x) − h ⟨g, v⟩|``, which must go like h and h²; with ``order=2``
+        ``|J(x + h v) − J(x)|`` and ``|J(x + h v) − J(x) − h ⟨g, v⟩|``, which must scale like h and h²; with ``order=2``
         ``|g(x + h v) − g(x)|`` and ``|g(x + h v) − g(x) − h H v|``, of all ranks together.
     floor : float
-        Remainders below this are rounding.
+        Remainders below this are rounding errors.
     order : {1, 2}
         The order of the tested derivative.
 
@@ -59,7 +59,7 @@ class TaylorTest:
 
     @property
     def orders(self) -> list[float]:
-        """Observed orders of the first remainder from each step to the next; nan where it is rounding."""
+        """Observed orders of the first remainder from each step to the next; nan where it is a rounding error."""
         return [_order(a, b) if b > self.floor else math.nan for a, b in zip(self.first, self.first[1:])]
 
     @property
@@ -75,7 +75,7 @@ class TaylorTest:
         seen = [order for order in self.orders if not math.isnan(order)]
         if not seen:
             return True
-        # If the remainder is rounding before three orders have been observed, it is as small as can be measured.
+        # If rounding is reached before three orders have been observed, the remainder is as small as can be measured.
         return min(seen[-3:]) >= 1.9
 
     def __str__(self) -> str:
@@ -115,7 +115,7 @@ def taylor_test(
     verbose: bool = True,
     order: int = 1,
 ) -> TaylorTest:
-    """Check that J(x + h v) − J(x) − h ⟨g, v⟩ goes like h², with g from `ampi.grad`; or g(x + h v) − g(x) − h H v.
+    """Check that J(x + h v) − J(x) − h ⟨g, v⟩, or g(x + h v) − g(x) − h H v, scales like h², with g from `ampi.grad`.
 
     Collective over ``comm``.
 
@@ -128,7 +128,7 @@ def taylor_test(
     direction : tuple, optional
         v, of the structure of ``x``; random by default.
     objective : {"sum", "replicated", "root"}
-        What J is, as for `ampi.grad`.
+        The objective J, as for `ampi.grad`.
     seed : int
         Of the random numbers, which differ from rank to rank.
     step : float, optional
@@ -142,8 +142,8 @@ def taylor_test(
     verbose : bool
         Print the table on rank 0.
     order : {1, 2}
-        Whether the gradient is compared with differences of ``f``, or H v from `ampi.hvp` with differences of
-        gradients: the norm over all ranks' arguments.
+        1: the gradient is compared with differences of ``f``; 2: H v from `ampi.hvp` is compared with differences of
+        gradients, in the norm over all ranks' arguments.
 
     Raises
     ------
@@ -169,14 +169,14 @@ def taylor_test(
         result = test(f, x, v, objective, hs, eps, comm)
         if verbose and comm.Get_rank() == 0:
             print(result, flush=True)
-    return judged(result, check)
+    return checked(result, check)
 
 
 def _taylor_test(f: Callable, x: tuple, v: tuple, objective: str, hs: list[float], eps: float, comm: Any) -> TaylorTest:
     mine, gradient = value_and_grad(f, tuple(range(len(x))), objective, comm)(*x)
     slope = comm.allreduce(pairing(gradient, v))
     start = objective_of(comm, mine, objective)
-    values = [objective_of(comm, f(*moved(x, v, h)), objective) for h in hs]
+    values = [objective_of(comm, f(*displaced(x, v, h)), objective) for h in hs]
     zeroth = [abs(value - start) for value in values]
     first = [abs(value - start - h * slope) for value, h in zip(values, hs)]
     return TaylorTest(hs, zeroth, first, 200 * eps * max(abs(start), *map(abs, values)))
@@ -190,7 +190,7 @@ def _taylor_test_of_gradients(
     start, product = gradient(*x), hvp(f, x, v, objective, comm)
     zeroth, first, sizes = [], [], [norm(start)]
     for h in hs:
-        there = gradient(*moved(x, v, h))
+        there = gradient(*displaced(x, v, h))
         zeroth.append(norm([numbers(a) - numbers(b) for a, b in zip(there, start)]))
         first.append(norm([numbers(a) - numbers(b) - h * numbers(c) for a, b, c in zip(there, start, product)]))
         sizes.append(norm(there))

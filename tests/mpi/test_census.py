@@ -362,7 +362,7 @@ def test_one_sided(name, epoch, monkeypatch):
         if operation.startswith("Win."):
             counted[operation, count.sent // count.calls, count.received // count.calls] += count.calls
     assert counted == done and done
-    assert {what.partition(",")[0] for what, _ in census.left_out} == {"what a sweep sets up for a window"}
+    assert {what.partition(",")[0] for what, _ in census.left_out} == {"the set-up of a window by a sweep"}
     assert epoch != "lock" or all("turns" in what for what, _ in census.left_out)
     if epoch == "fence":
         assert sweep["Alltoall"].calls == sweep["Barrier"].calls == len(fences)

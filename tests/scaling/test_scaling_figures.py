@@ -119,7 +119,7 @@ def test_fits_find_where_a_curve_bends(power, bend, seed):
     noise = 1 + 0.002 * numpy.random.default_rng(seed).standard_normal(len(RANKS))
     found = fits.fit(RANKS, 4.0 * (1 + (RANKS / bend) ** power) * noise)
     assert found.constant == pytest.approx(4.0, rel=0.1) and found.bend == pytest.approx(bend, rel=0.35)
-    assert "within what was measured" in fits.told(found, "the ratio")
+    assert "within what was measured" in fits.described(found, "the ratio")
 
 
 @given(st.floats(0.1, 100), st.integers(0, 2**32 - 1))

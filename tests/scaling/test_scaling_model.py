@@ -80,7 +80,7 @@ def test_counts_and_bytes_are_those_of_another_run(tmp_path, capsys):
     assert "longest: " in said
     assert "network L = 1e-06; o = 4e-07; g = 5e-07; G = 1e-10 seconds" in said  # of the study
 
-    checked = list(validation.told(recorded | {6: model.record(study, (6,))[6]}, NETWORK, "weak"))
+    checked = list(validation.described(recorded | {6: model.record(study, (6,))[6]}, NETWORK, "weak"))
     assert "3 not predicted: it is less than the others" in checked[1]
     assert all(f"{ranks} counts exact; primal" in line for ranks, line in zip((4, 6), checked[2:]))
     assert main(["model", str(study.path), "--at", "9", "--check"]) == 0
@@ -181,7 +181,7 @@ def test_what_is_not_exact_is_said():
     ranks[5][2]["rows"][0][5] += 1
     found = model.Model(ranks, NETWORK, "weak")
     assert [doubt.partition(":")[0] for doubt in found.extrapolation.doubts] == ["sent of primal halo.py"]
-    assert any("not exact" in line for line in model.told(found, [9]))
+    assert any("not exact" in line for line in model.described(found, [9]))
 
 
 # ------------------------------------------------------------------------------------------------- forms and networks
@@ -251,7 +251,7 @@ def test_what_has_no_cost_is_said():
             rank["rows"].append(["primal", "/p/new.py:7", "Broadcast_of_the_future", len(found), 1, 8, 8, []])
             rank["left out"] = [["File.Write_at", "/p/new.py:9"]]
     found = model.Model(ranks, NETWORK, "weak")
-    said = "\n".join(model.told(found, [9]))
+    said = "\n".join(model.described(found, [9]))
     assert "not in it: File.Write_at at new.py:9" in said
     assert "not in it: the time of Broadcast_of_the_future at new.py:7" in said
 
@@ -265,7 +265,7 @@ def test_times_are_not_those_of_the_first_tape():
         found = counted.described()
         assert found["seconds"]["recording"] == pytest.approx(expected) and found["tapes"] == len(seconds)
         ranks = {n: [rank | {"tapes": len(seconds)} for rank in grid(n, 1)] for n in (3, 5)}
-        said = "\n".join(model.told(model.Model(ranks, NETWORK, "weak"), [9]))
+        said = "\n".join(model.described(model.Model(ranks, NETWORK, "weak"), [9]))
         assert ("have the program differentiate twice" in said) == (len(seconds) == 1)
 
 
@@ -314,7 +314,7 @@ def test_what_is_not_as_predicted_is_said():
     ranks = {n: grid(n, 1) for n in (3, 5, 7)}
     ranks[7][2]["rows"][0][5] += 1
     ranks[7][2]["seconds"]["sweep"] = 4.0
-    line = list(validation.told(ranks, NETWORK, "weak"))[-1]
+    line = list(validation.described(ranks, NETWORK, "weak"))[-1]
     assert "not exact: sent of primal halo.py:3 send; primal" in line and "sweep 2 s for 4 s (-50%)" in line
 
 
@@ -323,7 +323,7 @@ def test_times_of_few_ranks_are_predicted_from_one():
     ranks = {n: grid(n, 1) for n in (1, 2, 3, 5)}
     for rank in ranks[2]:
         rank["seconds"]["sweep"] = 4.0
-    one, two, three, _ = list(validation.told(ranks, NETWORK, "weak"))[1:]
+    one, two, three, _ = list(validation.described(ranks, NETWORK, "weak"))[1:]
     assert "1 not predicted" in one and "%" not in one
     assert "2 counts not predicted" in two and "sweep 2 s for 4 s (-50%)" in two
     assert "sweep 2 s for 2 s (+0%)" in three
