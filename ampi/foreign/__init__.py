@@ -1,1 +1,1 @@
-"""What code outside ampi does with active arrays: NumPy in C, SciPy, Numba, FFTW, Matplotlib, the standard library."""
+"""Active arrays in code outside ampi: NumPy's C code, SciPy, Numba, FFTW, Matplotlib, the standard library."""

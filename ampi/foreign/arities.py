@@ -1,7 +1,8 @@
-"""Kernels and functions written out for each number of arguments: a kernel's source has no ``*arguments``.
+"""Kernels and functions written out for each number of arguments, since kernels cannot have ``*arguments``.
 
-``of_2(f, a, b, result)`` applies a kernel of single elements to two 1-d arrays. ``call_of_2(f)`` is a Python function
-of two arguments that calls a compiled function, ``call_into_2(f)`` one that passes an array for the result as well.
+``of_2(f, a, b, result)`` applies a kernel of single elements to two 1-d arrays.  ``call_of_2(f)`` returns a Python
+function of two arguments that calls a compiled function, ``call_into_2(f)`` one that also passes an array for the
+result.
 """
 
 from ..kernel import kernel

@@ -44,11 +44,11 @@ _loaded: list[types.ModuleType] = []
 _modules = [0]
 
 
-# --------------------------------------------------------------------------------------------------- what is looked for
+# --------------------------------------------------------------------------------------------------- places to redirect
 
 
 def is_foreign(name: Any) -> bool:
-    """Return whether objects with this ``__module__`` are intercepted."""
+    """Return whether calls of objects with this ``__module__`` are intercepted."""
     package = name.partition(".")[0] if isinstance(name, str) else ""
     known = package in KNOWN or package in sys.stdlib_module_names or package.startswith("_cython_")
     return bool(package) and not known
@@ -103,19 +103,19 @@ def _holding(functions: set[int]) -> list[Any]:
 
 def _found_in(modules: Iterable[types.ModuleType]) -> Iterator[Place]:
     """The places to redirect in modules."""
-    left = list(modules)
-    looked: set[int] = set()
-    while left:
-        module = left.pop()
+    pending = list(modules)
+    visited: set[int] = set()
+    while pending:
+        module = pending.pop()
         names = getattr(module, "__dict__", None)
-        if id(module) in looked or type(names) is not dict:
+        if id(module) in visited or type(names) is not dict:
             continue
-        looked.add(id(module))
+        visited.add(id(module))
         home = module.__name__
         for x in list(names.values()):
             if isinstance(x, types.ModuleType):
                 if x.__name__.startswith(f"{home}.") and x.__name__ not in sys.modules:
-                    left.append(x)
+                    pending.append(x)
             else:
                 with contextlib.suppress(Unknown):
                     yield from _places_of(x, home)
@@ -132,7 +132,7 @@ def _places_of(x: Any, home: str) -> Iterator[Place]:
             yield _entry(x, f"{own}.{x.__name__}", x)
     elif kind.__name__ in _CYTHONS:
         if is_foreign(x.__module__ or home):
-            yield from _called(x, f"{x.__module__ or home}.{x.__qualname__}")
+            yield from _callable(x, f"{x.__module__ or home}.{x.__qualname__}")
     elif isinstance(x, type):
         if is_foreign(vars(x).get("__module__", x.__module__)):
             yield from _class(x)
@@ -140,7 +140,7 @@ def _places_of(x: Any, home: str) -> Iterator[Place]:
         yield from _fortran(kind)
     elif is_foreign(kind.__module__):
         yield from _class(kind)
-        yield from _called(x, f"{kind.__module__}.{getattr(x, '__name__', kind.__name__)}")
+        yield from _callable(x, f"{kind.__module__}.{getattr(x, '__name__', kind.__name__)}")
 
 
 _PLAIN = {str, int, float, bool, bytes, tuple, list, dict, set, type(None), np.ufunc, np.ndarray}
@@ -170,15 +170,15 @@ def _is_new(x: Any) -> bool:
 def _entry(function: Any, name: str, public: Any = None) -> Place:
     """The place of a built-in function, or of a method of a type."""
     address, original, signature = entry_points.entry_of_foreign(function)
-    return Place(address, original, signature, _hook(signature, name, public), lasts=True)
+    return Place(address, original, signature, _hook(signature, name, public), permanent=True)
 
 
-def _called(x: Any, name: str) -> Iterator[Place]:
+def _callable(x: Any, name: str) -> Iterator[Place]:
     """The places of an object with a vectorcall pointer, such as functions of Cython and nanobind."""
     address, original = entry_points.call_slot(x)
     if original:
         if _is_new(x):
-            yield Place(address, original, "gate fast", _hook("gate vector", name, x), lasts=True)
+            yield Place(address, original, "gate fast", _hook("gate vector", name, x), permanent=True)
     elif type(x).__name__ in _CYTHONS and _is_new(x):
         yield _entry(x, name, x)
 
@@ -214,7 +214,7 @@ def _class(cls: type) -> Iterator[Place]:
                     address, other = entry_points.other_slot(sub, "new")
                     found += [address] if other == original else []
             if original != entry_points.other_slot(object, "new")[1]:
-                yield Place(tuple(found), original, "gate tuple", _hook("gate tuple", name), lasts=True)
+                yield Place(tuple(found), original, "gate tuple", _hook("gate tuple", name), permanent=True)
 
 
 def _member(cls: type, key: str, member: Any, name: str) -> Iterator[Place]:
@@ -230,13 +230,13 @@ def _member(cls: type, key: str, member: Any, name: str) -> Iterator[Place]:
         if key != "__new__" and is_foreign(_home_of(member, cls.__module__)) and _is_new(member):
             yield _entry(member, name)
     elif type(member).__name__ in _CYTHONS:
-        yield from _called(member, name)
+        yield from _callable(member, name)
     elif isinstance(member, types.WrapperDescriptorType) and key in _SLOTS and member.__objclass__ is cls:
         address, original = entry_points.wrapped_by(member)
         if original != entry_points.wrapped_by(vars(object).get(key, member))[1] or key not in vars(object):
             where = [a for c in (cls, *_derived(cls)) for a in entry_points.slots_with(c, original)]
             if where:
-                yield Place((address, *where), original, _SLOTS[key], _hook(_SLOTS[key], name), lasts=True)
+                yield Place((address, *where), original, _SLOTS[key], _hook(_SLOTS[key], name), permanent=True)
 
 
 _SLOTS = {"__call__": "gate tuple", "__init__": "gate init", "__setitem__": "gate store", "__setattr__": "gate store"}
@@ -247,7 +247,7 @@ def _derived(cls: type) -> list[type]:
     return found + [c for sub in found for c in _derived(sub)]
 
 
-# ------------------------------------------------------------------------------------------------------- what is done
+# ------------------------------------------------------------------------------------------------------------- hooks
 
 
 def _hook(signature: str, name: str, function: Any = None) -> Hook:
@@ -307,7 +307,7 @@ def _refused(name: str, x: np.ndarray) -> ActivityError:
     what = "is assigned" if name == "a Fortran module" else "is compiled code without a derivative rule and was given"
     kind = "a number" if not np.ndim(x) else f"an array of shape {np.shape(x)}"
     return ActivityError(
-        f"{line_outside(name)}: {name} {what} {kind} that carries derivatives, which it would drop; give its "
+        f"{line_outside(name)}: {name} {what} {kind} that carries derivatives, which it would drop; define its "
         "derivative with ampi.rules.define(...) or wrap it with ampi.custom_vjp, or pass ampi.value(x) if its "
         "result is a constant"
     )
@@ -349,8 +349,8 @@ def _checked(name: str, function: Any) -> Callable:
         for x in leaves(result):
             if isinstance(x, TrackedArray) and current() is not None and would_be_lost(x):
                 raise ActivityError(
-                    f"{where_called()}: {getattr(function, '__name__', 'a function')}, which {name} calls, gives "
-                    "a value that carries derivatives, which would be dropped; give the derivative with "
+                    f"{where_called()}: {getattr(function, '__name__', 'a function')}, which {name} calls, returns "
+                    "a value that carries derivatives, which would be dropped; define the derivative with "
                     "ampi.rules.define(...) or ampi.custom_vjp, or return ampi.value(x) if a constant is meant"
                 )
         return result
@@ -360,9 +360,9 @@ def _checked(name: str, function: Any) -> Callable:
     names = [f"a{k}" for k in range(count)]
     more = ["*rest"] if code.co_flags & 0x4 else []
     text = f"lambda {', '.join(names + more)}: check(function({', '.join(names + more)}))"
-    made = eval(text, {"check": check, "function": function})
-    made.__defaults__ = function.__defaults__
-    return made
+    wrapper = eval(text, {"check": check, "function": function})
+    wrapper.__defaults__ = function.__defaults__
+    return wrapper
 
 
 _execute = ExtensionFileLoader.exec_module

@@ -1,4 +1,4 @@
-"""Ufuncs differentiated by a kernel over their elements: Numba's, and SciPy's with respect to parameters."""
+"""Ufuncs that are differentiated by a kernel over their elements: Numba's, and SciPy's with respect to parameters."""
 
 from __future__ import annotations
 
@@ -86,13 +86,13 @@ def _dtypes(ufunc: Any, inputs: tuple, exact: np.ndarray) -> list[np.dtype]:
     """The dtypes to which inputs are converted, by the first compiled loop that accepts them."""
     given = [type(x) if type(x) in (int, float, complex) else np.asarray(plain_of(x)).dtype for x in inputs]
     for loop in ufunc.types:
-        taken, results = loop.split("->")
-        if np.dtype(results[0]) == exact.dtype and all(map(_is_taken, given, taken)):
-            return [np.dtype(t) for t in taken]
+        accepted, results = loop.split("->")
+        if np.dtype(results[0]) == exact.dtype and all(map(_is_accepted, given, accepted)):
+            return [np.dtype(t) for t in accepted]
     raise no_rule(ufunc, f" for {given}")
 
 
-def _is_taken(given: Any, code: str) -> bool:
+def _is_accepted(given: Any, code: str) -> bool:
     """Return whether a loop accepts an input of this dtype; Python's numbers adopt the loop's precision."""
     if isinstance(given, type):
         return np.can_cast({int: "b", float: "e", complex: "F"}[given], code)

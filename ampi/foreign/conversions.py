@@ -1,4 +1,4 @@
-"""Conversions of active numbers by NumPy's classes, as in ``np.float32(x)``: derivatives pass."""
+"""Conversions of active numbers by NumPy's classes, such as ``np.float32(x)``, which keep derivatives."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def places() -> list[Place]:
         if cls is not np.bool_:
             address, original = entry_points.constructor_slot(cls)
             derived = entry_points.inheriting_slots(cls, original)
-            found.append(Place((address, *derived), original, "tuple", _construct, lasts=True))
+            found.append(Place((address, *derived), original, "tuple", _construct, permanent=True))
     return found
 
 
@@ -57,8 +57,8 @@ def _converted(kind: type, x: Any, active: ndarray) -> Any:
         return None
     if kind not in NUMBERS:
         raise ActivityError(
-            f"{kind.__qualname__}, which is derived from NumPy's number {kind.__mro__[1].__name__}, was made of an "
-            "active array, and keeps plain numbers; keep the array, or pass ampi.value(x) if a constant is meant"
+            f"{kind.__qualname__}, a subclass of numpy.{kind.__mro__[1].__name__}, holds plain numbers, and was called "
+            "with an active array; use the array itself, or pass ampi.value(x) if a constant is meant"
         )
     if kind is np.float64 and active.dtype.kind == "c":
         return None  # NumPy raises its error

@@ -1,7 +1,7 @@
 """Plans of FFTW in pyFFTW and mpi4py-fft.
 
-When the library is imported, a plan's class is replaced by a derived one, and functions that allocate aligned memory
-return `ampi.ndarray`s. Values are FFTW's; derivatives are those of the functions of `numpy.fft`.
+When the library is imported, the class of plans is replaced by a subclass, and functions that allocate aligned memory
+return `ampi.ndarray` objects.  Values are FFTW's; derivatives are those of the functions of `numpy.fft`.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def call_stencil(stencil: Any, plainly: Callable, arguments: tuple, keywords: di
     call = _kernel(f"call_{'of' if out is None else 'into'}_{len(arguments)}", stencil)
     if call is None or keywords.keys() - {"out"}:
         raise no_rule(stencil.kernel_ir.func_id.func, " with these arguments")
-    arguments = tuple(map(_given, arguments))
+    arguments = tuple(map(_as_array, arguments))
     return call(*arguments) if out is None else call(*arguments, out)
 
 
@@ -45,7 +45,7 @@ def call_generalized(ufunc: Any, plainly: Callable, arguments: tuple, keywords: 
     call = _kernel(f"call_of_{count + len(builder.sout)}", ufunc)
     if call is None or keywords:
         raise no_rule(builder.py_func, " with these arguments")
-    inputs = tuple(map(_given, arguments[:count]))
+    inputs = tuple(map(_as_array, arguments[:count]))
     if results:
         call(*inputs, *results)
         return results[0] if len(results) == 1 else tuple(results)
@@ -59,12 +59,12 @@ def call_generalized(ufunc: Any, plainly: Callable, arguments: tuple, keywords: 
     return results[0] if len(results) == 1 else results
 
 
-def _given(x: Any) -> Any:
+def _as_array(x: Any) -> Any:
     return anp.asarray(x) if isinstance(x, (list, tuple)) else x
 
 
 @functools.cache
 def _kernel(form: str, function: Any) -> Any:
     """A kernel that calls a compiled function, in one of the forms of `arities`; None if there is no such form."""
-    made = getattr(arities, form, None)
-    return None if made is None else kernel(made(function))
+    make = getattr(arities, form, None)
+    return None if make is None else kernel(make(function))

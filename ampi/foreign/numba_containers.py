@@ -27,7 +27,7 @@ def guard_lists() -> None:
 
 
 def guard_dictionaries() -> None:
-    """The same for typed dictionaries."""
+    """Guard the method that adds items to a typed dictionary, and its use by functions of Numba's."""
     _guard(sys.modules["numba.typed.typeddict"].Dict, ("__setitem__",))
 
 

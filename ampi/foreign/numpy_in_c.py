@@ -1,7 +1,7 @@
-"""Handling of calls of NumPy's C code, and of methods of other packages, that read or write arrays.
+"""Hooks for calls of NumPy's C code, and of methods of other packages, that read or write arrays.
 
-`interception` redirects the calls while a tape records. Code that writes to an array only during the call makes a write
-of constants (`numpy.random.Generator`, h5py); code that may keep the array's address is lent the array
+`interception` redirects the calls while a tape records.  A write that ends with the call is recorded as one of
+constants (`numpy.random.Generator`, h5py); code that may keep the array's address is lent the array
 (`arrays.losses.lend`).
 """
 
@@ -52,7 +52,7 @@ def _first_active(x: Any) -> Any:
     return next((leaf for leaf in leaves(x) if isinstance(leaf, ndarray) and would_be_lost(leaf)), None)
 
 
-# ------------------------------------------------------------------------------------------------------ what is hooked
+# --------------------------------------------------------------------------------------------------------------- hooks
 
 
 def _store(target: int, key: int, value: int) -> Any:
@@ -306,18 +306,18 @@ def _places() -> list[Place]:
         if signature != "fast":
             raise entry_points.Unknown(name)
         if name == "reduce":
-            places.append(Place(address, original, "reduce", _compute(_REDUCE), lasts=True))
+            places.append(Place(address, original, "reduce", _compute(_REDUCE), permanent=True))
         else:
-            places.append(Place(address, original, "lists", _compute(operator.attrgetter(name)), lasts=True))
+            places.append(Place(address, original, "lists", _compute(operator.attrgetter(name)), permanent=True))
     found = _ufuncs(np, np._core.umath, np.linalg._umath_linalg)
-    places.append(Place(*entry_points.calls_of(np.ufunc, found), "lists", _CALL, lasts=True))
+    places.append(Place(*entry_points.calls_of(np.ufunc, found), "lists", _CALL, permanent=True))
     for cls in conversions.NUMBERS:
         for name, (address, original) in entry_points.operator_slots(cls).items():
             signature = "power" if name == "pow" else "binary"
-            places.append(Place(address, original, signature, _operate(name), lasts=True))
+            places.append(Place(address, original, signature, _operate(name), permanent=True))
     places += [*conversions.places(), *_random_places()]
     places.append(Place(*entry_points.buffer_slot(ndarray), "buffer", _export))
-    places.append(Place(*entry_points.making_slot(np.nditer), "init", _iterate))
+    places.append(Place(*entry_points.init_slot(np.nditer), "init", _iterate))
     return places
 
 
@@ -332,17 +332,17 @@ _stored = [0]
 def _slots_of_derived_classes() -> tuple[int, ...]:
     """Addresses of the slots for item assignment in new subclasses of NumPy's array."""
     found = []
-    asked = [np.ndarray]
-    while asked:
-        for cls in type.__subclasses__(asked.pop()):
+    pending = [np.ndarray]
+    while pending:
+        for cls in type.__subclasses__(pending.pop()):
             if not issubclass(cls, TrackedArray):
-                asked.append(cls)
+                pending.append(cls)
                 if cls not in _derived and not any("__setitem__" in vars(base) for base in _classes_before_numpys(cls)):
                     _derived.add(cls)
                     with contextlib.suppress(
                         entry_points.Unknown
                     ):  # made while a tape records: it inherited the trampoline
-                        found.append(entry_points.assigning_slot(cls, _stored[0]))
+                        found.append(entry_points.setitem_slot(cls, _stored[0]))
     return tuple(found)
 
 
@@ -354,13 +354,13 @@ redirected = redirection.start(_places, ndarray)
 """The redirected functions; ``redirected.problem`` is the reason if there are none."""
 
 
-def _look_for_classes(tape: Tape) -> None:
+def _redirect_new_classes(tape: Tape) -> None:
     """Redirect classes that were derived since the last tape."""
     if _stored[0] and not redirected.is_held and (slots := _slots_of_derived_classes()):
         redirected.extend("store", _store, slots, _stored[0])
 
 
-at_opening.append(_look_for_classes)
+at_opening.append(_redirect_new_classes)
 
 
 def _writing(find: Callable[[tuple, dict], Any]) -> Callable[[Callable], Callable]:
@@ -445,7 +445,7 @@ def _random_places() -> list[Place]:
 
     with contextlib.suppress(entry_points.Unknown):
         entries = entry_points.calls_by_entry([method for method, _ in originals.values()])
-        return [Place(addresses, entry, "call", hook, lasts=True) for addresses, entry in entries]
+        return [Place(addresses, entry, "call", hook, permanent=True) for addresses, entry in entries]
     return []  # the methods of the classes are still replaced
 
 
@@ -516,7 +516,7 @@ _LATER: dict[str, Callable[[], None]] = {
 _registering = threading.Lock()
 
 
-def _watch_imports(tape: Tape) -> None:
+def _register_imports(tape: Tape) -> None:
     """When the first tape begins to record, register the actions for later imports."""
     with _registering:
         if _LATER and checks.level != checks.OFF:
@@ -525,4 +525,4 @@ def _watch_imports(tape: Tape) -> None:
     arrivals.settle()
 
 
-at_opening.append(_watch_imports)
+at_opening.append(_register_imports)

@@ -15,17 +15,17 @@ from ..arrays.texts import warn_json
 from ..base.arrivals import when_imported
 
 
-def plainly(x: Any) -> Any:
+def without_tracked(x: Any) -> Any:
     """Replace tracked numbers in a structure by Python's; return the same object if there are none."""
     kind = type(x)
     if kind is scalar:
         warn_json(x)
         return plain_of(x).item() if x.dtype.type is np.float64 else x
     if isinstance(x, dict):
-        found = {plainly(key): plainly(value) for key, value in x.items()}
+        found = {without_tracked(key): without_tracked(value) for key, value in x.items()}
         return found if any(a is not b for a, b in zip(_items(found), _items(x))) else x
     if isinstance(x, (list, tuple)):
-        items = [plainly(item) for item in x]
+        items = [without_tracked(item) for item in x]
         return items if any(a is not b for a, b in zip(items, x)) else x
     return x
 
@@ -46,7 +46,7 @@ def _json() -> None:
         try:
             return encode(self, o)
         except TypeError:
-            found = _plainly(o)
+            found = _without_tracked(o)
             if found is o:
                 raise
         return encode(self, found)
@@ -54,14 +54,14 @@ def _json() -> None:
     @functools.wraps(iterate)
     def to_pieces(self: Any, o: Any, _one_shot: bool = False) -> Any:
         _prepare(self)
-        return iterate(self, o if _one_shot else _plainly(o), _one_shot)
+        return iterate(self, o if _one_shot else _without_tracked(o), _one_shot)
 
     encoder.encode, encoder.iterencode = to_text, to_pieces
 
 
-def _plainly(o: Any) -> Any:
+def _without_tracked(o: Any) -> Any:
     try:
-        return plainly(o)
+        return without_tracked(o)
     except RecursionError:  # json reports the structure that contains itself
         return o
 
@@ -78,8 +78,8 @@ class _Default:
         self.function = function
 
     def __call__(self, o: Any) -> Any:
-        found = plainly(o)
-        return plainly(self.function(o)) if found is o else found
+        found = without_tracked(o)
+        return without_tracked(self.function(o)) if found is o else found
 
 
 def _statistics() -> None:

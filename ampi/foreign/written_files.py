@@ -26,7 +26,7 @@ _BETWEEN = ("h5py", "scipy", "contextlib", "functools", "ampi.interception.hooks
 def _write(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
     active = next((x for x in leaves((arguments, keywords)) if would_be_lost(x)), None)
     if active is not None:
-        writer = _writer()
+        writer = _calling_frame()
         if writer is not None and writer.f_globals.get("__name__", "").partition(".")[0] != "ampi":
             place = f"{writer.f_code.co_filename}:{writer.f_lineno}"
             warn_filed(f"a file written by {found.name} of", active, place)
@@ -34,7 +34,7 @@ def _write(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
     return found.original(*arguments, **keywords)
 
 
-def _writer() -> Any:
+def _calling_frame() -> Any:
     """The frame of the program that calls the writing function."""
     frame: Any = sys._getframe(1)
     while frame is not None:

@@ -1,1 +1,1 @@
-"""Interception of calls of code outside ampi: Python functions, methods of classes, and functions in C."""
+"""Interception of calls to code outside ampi: Python functions, methods of classes, and C functions."""

@@ -33,12 +33,12 @@ def word_at(address: int) -> int:
 
 
 def object_at(address: int) -> Any:
-    """The object at an address that a hook was given."""
+    """The Python object at an address that a hook has received."""
     return ctypes.cast(address, ctypes.py_object).value
 
 
 class Unknown(Exception):
-    """An object of CPython has another layout than the ones that are known."""
+    """An object of CPython has an unknown layout."""
 
 
 def slot_of_type(cls: type, table: int, index: int | None, special: str, owner: type) -> tuple[int, int]:
@@ -68,7 +68,7 @@ def mapping_slot(cls: type, owner: type) -> tuple[tuple[int, ...], int]:
     return (address, *by_name), original
 
 
-def assigning_slot(cls: type, original: int) -> int:
+def setitem_slot(cls: type, original: int) -> int:
     """Address of a class's slot for ``cls[key] = value``, which must hold `original`."""
     address = word_at(id(cls) + _MAPPING * WORD) + _ASSIGN * WORD
     if word_at(address) != original:
@@ -86,7 +86,7 @@ def operator_slots(cls: type) -> dict[str, tuple[int, int]]:
     return found
 
 
-def making_slot(cls: type) -> tuple[int, int]:
+def init_slot(cls: type) -> tuple[int, int]:
     """Address and content of a type's slot for ``__init__``."""
     return slot_of_type(cls, _INIT, None, "__init__", cls)
 
@@ -185,15 +185,15 @@ def entry_of_foreign(function: Any) -> tuple[int, int, str]:
     if _text_at(table) != function.__name__.encode():
         raise Unknown(function.__name__)
     flags = ctypes.c_int.from_address(table + _FLAGS * WORD).value & ~_BINDING
-    if flags not in _CALLED:
+    if flags not in _CONVENTIONS:
         raise Unknown(function.__name__)
     address = table + _ENTRY * WORD
-    return address, word_at(address), _CALLED[flags]
+    return address, word_at(address), _CONVENTIONS[flags]
 
 
 _DESCRIPTORS = types.MethodDescriptorType, types.ClassMethodDescriptorType
 _BINDING = 0x10 | 0x20 | 0x40  # METH_CLASS, METH_STATIC, METH_COEXIST
-_CALLED = {
+_CONVENTIONS = {
     _FASTCALL | _KEYWORDS: "gate fast",
     _FASTCALL: "gate fast, no names",
     _FASTCALL | _KEYWORDS | 0x200: "gate fast, with class",

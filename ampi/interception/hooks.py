@@ -1,8 +1,8 @@
 """Hooks on functions of other packages: ampi handles their calls while a tape records.
 
-The ``__code__`` of a Python function is exchanged, so that names which the program has imported before are hooked as
-well. A built-in function is replaced in all modules that have it. No package is imported here: a module is changed once
-the program has imported it and a tape records.
+The ``__code__`` of a Python function is exchanged, so that names that the program imported earlier are hooked as well.
+A built-in function is replaced in all modules that have it.  No package is imported here: a module is changed once the
+program has imported it and a tape records.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _lock = threading.RLock()
 _waiting: list[Callable[[], None]] = []  # actions for imported modules, until a tape records
 
 
-# ------------------------------------------------------------------------------------------------- when it is imported
+# -------------------------------------------------------------------------------------------------- modules to come
 
 
 def when_imported(module: str, action: Callable[[], None]) -> None:
@@ -55,7 +55,7 @@ def _run_waiting(tape: Tape) -> None:
 at_opening.append(_run_waiting)
 
 
-# ---------------------------------------------------------------------------------------------- what a function becomes
+# ------------------------------------------------------------------------------------------------------------- hooks
 
 
 class Hook:
@@ -126,7 +126,7 @@ def hook_of(function: Any) -> Hook | None:
 
 
 def all_hooks() -> list[Hook]:
-    """The hooks of all functions, in the order in which they were made."""
+    """The hooks of all functions, in the order of their creation."""
     return list(_hooks.values())
 
 
@@ -150,9 +150,9 @@ def hook(function: Any, handle: Callable | None, name: str = "", kind: type[Hook
     Parameters
     ----------
     function : callable
-        Function, method as a class has it, or built-in function.
+        A function, a method as an attribute of its class, or a built-in function.
     handle : callable or None
-        The handler, see `Hook`; the latest one replaces those before.
+        The handler, see `Hook`; it replaces an earlier one.
     name : str
         The name that the program uses.
     kind : type

@@ -1,9 +1,9 @@
-"""Redirection of C functions that no protocol of Python lets an array's class handle.
+"""Redirection of C functions that the class of an array cannot override by any protocol of Python.
 
-``plain[...] = active`` and ``numpy.asarray(active)`` run in C, which reads our arrays as if they were plain. While a
-tape records, the entry points of this code (slots of types, tables of methods) point to a few machine instructions: if
-no operand is an `ampi.ndarray` they go on to the original function, after some nanoseconds; otherwise they call a
-function in Python.
+``plain[...] = active`` and ``numpy.asarray(active)`` run in C, which reads our arrays as if they were plain.  While a
+tape records, the entry points of this code (slots of types, tables of methods) point to a few machine instructions.  If
+no operand is an `ampi.ndarray`, these jump to the original function, after some nanoseconds; otherwise they call a
+Python function.
 
 `entry_points` finds the entry points, `trampolines` makes the instructions.
 
@@ -46,14 +46,14 @@ class Interception:
         self.is_held = False
 
     def begin(self, tape: Tape) -> None:
-        """Redirect when a tape begins to record."""
+        """Redirect the functions when a tape begins to record."""
         with self._lock:
             if self._places is None:
-                self._places = self._prepared()
+                self._places = self._find_places()
                 for place in self._places:
-                    if place.lasts:
+                    if place.permanent:
                         place.redirect(True)
-                self._changing = [place for place in self._places if not place.lasts]
+                self._changing = [place for place in self._places if not place.permanent]
                 if self._places:
                     around_imports("numba", self._suspended)
                     when_imported("numba", self._listen)
@@ -65,7 +65,7 @@ class Interception:
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
-        """Keep the redirection between tapes that open and close one after the other, and search no further places."""
+        """Keep the redirection between tapes that open and close one after the other, and search for no new places."""
         outer, self.is_held = self.is_held, True
         self._count(users=1)
         try:
@@ -79,7 +79,7 @@ class Interception:
         with self._lock:
             for place in self._places or ():
                 if (place.signature, place.original, place.hook) == (signature, original, hook):
-                    place.add(addresses, redirected=place.lasts or self._is_on)
+                    place.add(addresses, redirected=place.permanent or self._is_on)
 
     def add(self, places: list[Place]) -> None:
         """Redirect further places permanently if NumPy's are redirected; places in read-only memory are left out."""
@@ -130,7 +130,8 @@ class Interception:
     def _is_on(self) -> bool:
         return self._users > 0 and not self._compiling
 
-    def _prepared(self) -> list[Place]:
+    def _find_places(self) -> list[Place]:
+        """The places to redirect, with their trampolines; none, with a warning, if the layout is unknown."""
         if checks.level == checks.OFF:
             return []
         if not checks.intercepts:
@@ -148,8 +149,8 @@ class Interception:
             self.problem = str(error)
             warnings.warn(
                 f"ampi cannot redirect NumPy's C functions here (unknown layout: {error}): an active array that is "
-                "assigned to a plain one, converted by numpy.asarray, or given to compiled code becomes a constant "
-                "without a warning; AMPI_INTERCEPT=off says that this is known",
+                "assigned to a plain one, converted by numpy.asarray, or passed to compiled code becomes a constant "
+                "without a warning; set AMPI_INTERCEPT=off to silence this warning",
                 ActivityWarning,
                 stacklevel=warning_level(),
             )

@@ -1,6 +1,6 @@
 """Machine code in front of C functions: it inspects the operands, and calls Python if one is an `ampi.ndarray`.
 
-Otherwise it goes on to the original function, after some nanoseconds.
+Otherwise it jumps to the original function, after some nanoseconds.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ..tape.recording import open_tapes
 from .entry_points import ARRAY_BASE, WORD
 
 Hook = Callable[..., Any]
-"""Takes the C function's arguments; returns the result, or None to have the C function run."""
+"""Takes the C function's arguments; returns the result, or None to run the C function."""
 
 NOTHING = object()
-"""A hook's result where the C function is to return None."""
+"""The result of a hook to make the C function return None."""
 
 
 class Place:
@@ -52,7 +52,7 @@ class Place:
         original: int,
         signature: str,
         hook: Hook,
-        lasts: bool = False,
+        permanent: bool = False,
         only: tuple[type, ...] = (),
     ) -> None:
         self.addresses = addresses if isinstance(addresses, tuple) else (addresses,)
@@ -60,7 +60,7 @@ class Place:
         self.signature = signature
         self.hook = hook
         self.trampoline = 0
-        self.lasts = lasts
+        self.permanent = permanent
         self.only = only
         self.pointers = [ctypes.c_void_p.from_address(address) for address in self.addresses]
 
@@ -270,7 +270,7 @@ _OF_SOME = (
 
 
 def _held(items: str, count: str, names: str, label: str = "look") -> str:
-    """The same for the fast convention: where the arguments are, how many of them have no name, and the names."""
+    """The same for the fast convention: the arguments, the number of positional ones, and the names of the others."""
     return (
         f"%plain = and i64 {count}, {sys.maxsize}\n  %unnamed = icmp eq ptr {names}, null\n"
         "  br i1 %unnamed, label %positional, label %named\n"
@@ -304,19 +304,19 @@ _BODIES = {
         ("ptr %a", "ptr %b", "i64 %c"),
         "%found = call i1 @are_ours(ptr %b, i64 %c)",
     ),
-    # The highest bit of the number of arguments says something else.
+    # The highest bit of the number of arguments is a flag.
     "lists": (
         "ptr",
         ("ptr %a", "ptr %b", "i64 %c", "ptr %d"),
         f"%n = and i64 %c, {sys.maxsize}\n  %found = call i1 @have_lists(ptr %b, i64 %n)",
     ),
-    # Of an object that is called, and not of an entry in a table of methods.
+    # For an object that is called, not for an entry in a table of methods.
     "call": (
         "ptr",
         ("ptr %a", "ptr %b", "i64 %c", "ptr %d"),
         _ALL_CALLED + "  %found = call i1 @are_ours(ptr %b, i64 %n)",
     ),
-    # One of ours as the first is seen by NumPy itself.
+    # NumPy itself handles one of ours as the first argument.
     "reduce": (
         "ptr",
         ("ptr %a", "ptr %b", "i64 %c", "ptr %d"),
@@ -408,7 +408,7 @@ failure:
   ret {result} {wrong}
 }}
 """
-_ASKS_OTHERS = "%own = call i1 @is_own()\n  br i1 %own, label %original, label %ask"
+_ASK_UNLESS_OWN = "%own = call i1 @is_own()\n  br i1 %own, label %original, label %ask"
 
 # Return a hook's answer as the C function's result.
 _ANSWER = """  %isnothing = icmp eq ptr %answer, {nothing}
@@ -496,7 +496,7 @@ def _body(name: str, signature: str, hook: str, original: str) -> str:
         name=name,
         internal="" if original.startswith("inttoptr") else "internal",
         others="" if original.startswith("inttoptr") else f", ptr {hook}, ptr {original}",
-        caller="br label %ask" if signature.startswith("gate") else _ASKS_OTHERS,
+        caller="br label %ask" if signature.startswith("gate") else _ASK_UNLESS_OWN,
         result=result,
         arguments=", ".join(arguments),
         condition=condition,

@@ -59,12 +59,12 @@ PARTS = (
 """Parts of SciPy whose functions are guarded; `scipy.io` is not, since it only writes arrays."""
 
 
-def _put_in(part: str) -> None:
+def _install(part: str) -> None:
     if part in WITH_RULES:
         modules = [f"{__name__}.{name}" for name in WITH_RULES[part].split()]
-        importlib.import_module(f"{__name__}.bindings").put_in(part, modules)
+        importlib.import_module(f"{__name__}.bindings").install(part, modules)
     importlib.import_module(f"{__name__}.guards").guard(part)
 
 
 for _part in PARTS:
-    when_imported(_part, functools.partial(_put_in, _part))
+    when_imported(_part, functools.partial(_install, _part))

@@ -1,9 +1,9 @@
 """Checks that rules fit the functions of the installed SciPy; functions without a fitting rule are refused.
 
 A rule is not used if it requests a parameter that the function does not have, or if the function has parameters (or a
-module) that `known_parameters` does not list: active arguments are then an error that names the function and the
-version. If the release or the function's source was not tested (`known_sources`), the first call with active arguments
-is compared with finite differences; a rule that gives another derivative is refused in the same way. Installing rules
+module) that `known_parameters` does not list: active arguments then raise an error that names the function and the
+version.  If the release or the function's source was not tested (`known_sources`), the first call with active arguments
+is compared with finite differences, and a rule with another derivative is refused in the same way.  Installing rules
 raises no error, so that the rest of SciPy keeps its rules.
 """
 
@@ -42,16 +42,16 @@ absent: set[str] = set()
 """Functions with rules that the installed SciPy does not have."""
 
 
-def put_in(part: str, modules: list[str]) -> None:
+def install(part: str, modules: list[str]) -> None:
     """Import the modules with the rules of a part of SciPy."""
     with bound(part):
         for name in modules:
-            _imported(name)
+            _import_rules(name)
     if part in problems:
         guards.without_rules[part] = f" in SciPy {scipy.__version__} (ampi's rules: {problems[part]})"
 
 
-def _imported(name: str) -> None:
+def _import_rules(name: str) -> None:
     """Import a module with rules; functions that the installed SciPy does not have are skipped."""
     stand_ins: list[tuple[types.ModuleType, str]] = []
     try:
@@ -63,7 +63,7 @@ def _imported(name: str) -> None:
                 module = error.obj
                 if not isinstance(module, types.ModuleType) or not module.__name__.startswith("scipy."):
                     raise
-                setattr(module, error.name, types.FunctionType(_nothing.__code__, {}, error.name))
+                setattr(module, error.name, types.FunctionType(_missing.__code__, {}, error.name))
                 stand_ins.append((module, error.name))
     finally:
         for module, missing in stand_ins:
@@ -71,7 +71,7 @@ def _imported(name: str) -> None:
             absent.add(f"{module.__name__}.{missing}")
 
 
-def _nothing() -> None:
+def _missing() -> None:
     """Stand-in for a function that the installed SciPy does not have, while rules are installed."""
 
 
@@ -79,7 +79,7 @@ def _nothing() -> None:
 def bound(part: str) -> Iterator[None]:
     """Context in which the rules of a part are installed."""
     before = set(libraries.all_hooks())
-    definitions.not_fitting = _ask_too_much
+    definitions.not_fitting = _refuse_unfit
     try:
         yield
     except (ImportError, AttributeError, TypeError, ValueError) as error:
@@ -108,7 +108,7 @@ def bind(found: Hook) -> None:
     elif others:
         _refuse(found, f"it takes parameters that ampi's rule does not know ({', '.join(others)})")
     elif place.partition(":")[0].partition("._")[0] not in _BY_SCIPY and place not in _HOLDING_VALUES:
-        found.handle = _AtFirst(place, found.handle)
+        found.handle = _UntilTested(place, found.handle)
 
 
 _BY_SCIPY = {"scipy.sparse"}
@@ -121,7 +121,7 @@ _HOLDING_VALUES = {
 """Methods of objects that hold active values beside SciPy's plain ones."""
 
 
-class _AtFirst:
+class _UntilTested:
     """The handler of a function until its rule is known to fit, which is checked at the first call."""
 
     def __init__(self, place: str, handle: Callable) -> None:
@@ -160,7 +160,7 @@ def source_of(function: Callable) -> str:
     return hashlib.sha256(source.encode()).hexdigest()[:8]
 
 
-def _ask_too_much(found: Hook, error: TypeError) -> None:
+def _refuse_unfit(found: Hook, error: TypeError) -> None:
     _refuse(found, f"it does not take the parameters that ampi's rule knows ({error})")
 
 

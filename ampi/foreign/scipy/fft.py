@@ -109,7 +109,7 @@ def _real_transform(kind: str, inverse: bool) -> Callable:
     return adjoint
 
 
-def _put_in(module: Any, name: str, adjoint: Callable) -> None:
+def _install(module: Any, name: str, adjoint: Callable) -> None:
     function = getattr(module, name)
     real = module is _realtransforms_backend
     if name.endswith(("n", "2")):
@@ -130,15 +130,15 @@ def _put_in(module: Any, name: str, adjoint: Callable) -> None:
 
 
 for _end in ("", "2", "n"):
-    _put_in(_basic_backend, f"fft{_end}", _complex(False))
-    _put_in(_basic_backend, f"ifft{_end}", _complex(True))
-    _put_in(_basic_backend, f"rfft{_end}", _from_real(False))
-    _put_in(_basic_backend, f"irfft{_end}", _to_real(False))
-    _put_in(_basic_backend, f"hfft{_end}", _to_real(True))
-    _put_in(_basic_backend, f"ihfft{_end}", _from_real(True))
+    _install(_basic_backend, f"fft{_end}", _complex(False))
+    _install(_basic_backend, f"ifft{_end}", _complex(True))
+    _install(_basic_backend, f"rfft{_end}", _from_real(False))
+    _install(_basic_backend, f"irfft{_end}", _to_real(False))
+    _install(_basic_backend, f"hfft{_end}", _to_real(True))
+    _install(_basic_backend, f"ihfft{_end}", _from_real(True))
 for _end in ("", "n"):
     for _kind in ("dct", "dst"):
-        _put_in(_realtransforms_backend, f"{_kind}{_end}", _real_transform(_kind, False))
-        _put_in(_realtransforms_backend, f"i{_kind}{_end}", _real_transform(_kind, True))
+        _install(_realtransforms_backend, f"{_kind}{_end}", _real_transform(_kind, False))
+        _install(_realtransforms_backend, f"i{_kind}{_end}", _real_transform(_kind, True))
 for _name in ("fht", "ifht"):
     hook(getattr(_fftlog_backend, _name), guards.refuse, f"scipy.fft.{_name}")

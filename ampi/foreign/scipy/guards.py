@@ -24,7 +24,7 @@ INSTEAD = {
     "ampi.custom_vjp",
 }
 _FORTRAN = {"scipy.linalg.blas", "scipy.linalg.lapack"}  # functions that __all__ does not list
-_LEFT_ALONE = {
+_NOT_GUARDED = {
     "__init_subclass__",
     "__class_getitem__",
     "__getattr__",
@@ -76,7 +76,7 @@ def _guard_class(cls: type, name: str, seen: set[type]) -> None:
         seen.add(base)
         for key, member in list(vars(base).items()):
             function = getattr(member, "__func__", member)
-            if not isinstance(function, types.FunctionType) or key in _LEFT_ALONE or not _is_scipys(function):
+            if not isinstance(function, types.FunctionType) or key in _NOT_GUARDED or not _is_scipys(function):
                 continue  # `dataclasses` uses one function for all classes
             if key.startswith("_") and not (key.startswith("__") and key.endswith("__")):
                 continue
@@ -90,8 +90,8 @@ def refuse(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
         if any(_is_users(x) for x in (*arguments, *keywords.values())):
             errors: list = []
             late = errors if found.name.startswith("scipy.ndimage.") else None  # its C code continues after an error
-            arguments = tuple([_watched(found, x, late) for x in arguments])
-            keywords = {name: _watched(found, x, late) for name, x in keywords.items()}
+            arguments = tuple([_checked_callback(found, x, late) for x in arguments])
+            keywords = {name: _checked_callback(found, x, late) for name, x in keywords.items()}
             result = found.original(*arguments, **keywords)
             if errors:
                 raise errors[0]
@@ -145,7 +145,7 @@ def _is_users(x: Any) -> bool:
     )
 
 
-def _watched(found: Hook, x: Any, late: list | None) -> Any:
+def _checked_callback(found: Hook, x: Any, late: list | None) -> Any:
     """Wrap a callback of the program's: it must not return active values."""
     if not _is_users(x):
         return x

@@ -13,29 +13,24 @@ import ampi.numpy as anp
 
 from ...arrays.activity import plain_of
 from ...arrays.known_classes import mapped
-from ...arrays.nested import from_nested
 from ...interception.hooks import Hook, hook
-from ...memory.storages import tracked
 from ...rules.definitions import any_active, define, exactly, refusal
 from ...tape import Bystander, Tape, passive
 from . import guards
 from .sources import with_ours
-
-
-def _array(x: Any) -> Any:
-    return tracked(np.asanyarray(from_nested(x)))
+from .tracked_arrays import as_tracked
 
 
 @define(si.trapezoid)
 def _trapezoid(y: Any, x: Any = None, dx: float = 1.0, axis: int = -1) -> Any:
-    return np.trapezoid(_array(y), None if x is None else _array(x), dx, axis)
+    return np.trapezoid(as_tracked(y), None if x is None else as_tracked(x), dx, axis)
 
 
 @define(si.cumulative_trapezoid)
 def _cumulative_trapezoid(y: Any, x: Any = None, dx: float = 1.0, axis: int = -1, initial: Any = None) -> Any:
-    y = np.moveaxis(_array(y), axis, -1)
+    y = np.moveaxis(as_tracked(y), axis, -1)
     if x is not None:
-        x = _array(x)
+        x = as_tracked(x)
         dx = np.diff(x if x.ndim == 1 else np.moveaxis(x, axis, -1))
     found = np.cumsum(dx * (y[..., 1:] + y[..., :-1]) / 2.0, -1)
     if initial is not None:
@@ -86,11 +81,11 @@ def _solve_ivp(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any
             steps = found.original(given["fun"], **{**plainly, "t_eval": None}, **options).t
     times, at = _scaled(given["t_span"], np.asarray(steps, float)), list(solution.t)
     if any_active(tape, given["t_eval"]):
-        at = [x for x, _ in zip(_array(given["t_eval"]), at)]
+        at = [x for x, _ in zip(as_tracked(given["t_eval"]), at)]
     states = _steps(method, given, times, given["t_eval"], at)
     y = np.stack(states, 1) if states else None
     if any_active(tape, moving := times if given["t_eval"] is None else at):
-        solution.t = exactly(found.name, tape, np.stack([_array(t) for t in moving]), solution.t, [])
+        solution.t = exactly(found.name, tape, np.stack([as_tracked(t) for t in moving]), solution.t, [])
     if y is not None and any_active(tape, y):
         solution.y = exactly(found.name, tape, y, solution.y, [])
     return solution
@@ -107,14 +102,14 @@ def _scaled(span: Any, times: np.ndarray) -> list:
 
 def _steps(method: Any, given: dict, times: list, wanted: Any, at: list) -> list:
     """The states at the times of SciPy's steps, or interpolated at other times."""
-    y = _array(given["y0"])
+    y = as_tracked(given["y0"])
     y = y.astype(np.complex128 if y.dtype.kind == "c" else np.float64, copy=False)
     arguments = given["args"] or ()
 
     def f(t: Any, y: Any) -> Any:
         if given["vectorized"]:
-            return _array(given["fun"](t, y[:, None], *arguments)).reshape(-1)
-        return _array(given["fun"](t, y, *arguments))
+            return as_tracked(given["fun"](t, y[:, None], *arguments)).reshape(-1)
+        return as_tracked(given["fun"](t, y, *arguments))
 
     a, b, c, stages = method.A, method.B, method.C, method.n_stages
     slope = f(times[0], y)

@@ -20,20 +20,14 @@ import scipy.sparse.linalg
 
 from ...arrays.activity import plain_of
 from ...arrays.known_classes import define_class
-from ...arrays.nested import from_nested
 from ...interception.hooks import Hook, hook
-from ...memory.storages import tracked
 from ...rules.definitions import any_active, define, refusal
 from ...tape import Tape, passive
 from . import guards
 from .sources import with_ours
-from .zeros import zeros
+from .tracked_arrays import as_tracked, zeros
 
 _BSPLINE = ip.BSpline
-
-
-def _array(x: Any) -> Any:
-    return tracked(np.asanyarray(from_nested(x)))
 
 
 def _holder(x: Any) -> tuple[Any, str]:
@@ -73,7 +67,7 @@ for _cls in _classes(ip.PPoly, ip.BPoly, _BSPLINE):
     define_class(_cls, _take_apart, _put_together)
 
 
-def _made_by_source(cls: type) -> None:
+def _differentiate_constructor(cls: type) -> None:
     """Differentiate a class's constructor through SciPy's own source."""
     ours: list = []
 
@@ -96,7 +90,7 @@ def _made_by_source(cls: type) -> None:
 for _cls in _classes(
     ip.PPoly, ip.BPoly, ip.CubicSpline, ip.CubicHermiteSpline, ip.PchipInterpolator, ip.Akima1DInterpolator, _BSPLINE
 ):
-    _made_by_source(_cls)
+    _differentiate_constructor(_cls)
 
 
 def _flat_places(self: Any, x: Any, extrapolate: Any) -> tuple:
@@ -181,7 +175,7 @@ def _spline_of_c(g: Any, self: Any, x: Any, extrapolate: Any) -> Any:
     return (wide.reshape(self.c.shape),)
 
 
-def _as_it_is(nu: Any) -> None:
+def _no_derivative(nu: Any) -> None:
     if nu:
         raise refusal("scipy.interpolate.BSpline", " for derivatives of splines")
 
@@ -192,7 +186,7 @@ define(
         "self": _spline_of_c,
         "x": lambda g, self, x, extrapolate: _of_places(g, self(x, 1, extrapolate), self.axis, x),
     },
-    require=_as_it_is,
+    require=_no_derivative,
 )
 hook(_BSPLINE.__call__, None).name = "scipy.interpolate.BSpline"
 
@@ -226,7 +220,7 @@ def _holding_values(cls: type, name: str, position: int, known: Callable) -> Non
         bound = found.signature.bind(*arguments, **keywords)
         bound.apply_defaults()
         given = dict(bound.arguments)
-        values = _array(given[name])
+        values = as_tracked(given[name])
         if any_active(tape, {key: x for key, x in given.items() if key != name}):
             raise refusal(found.name, f" with respect to other arguments than {name}")
         known(given)

@@ -17,7 +17,7 @@ import scipy.linalg as sl
 from ...arrays.elementwise import unbroadcast
 from ...rules.definitions import define, refusal
 from ...rules.determinants import cofactors
-from .zeros import zeros
+from .tracked_arrays import zeros
 
 
 def h(x: Any) -> Any:
@@ -43,7 +43,7 @@ def _plain_solve(a: Any, b: Any) -> Any:
     return np.linalg.solve(a, b) if a.size and b.size else np.zeros(b.shape, np.result_type(a, b))
 
 
-# ----------------------------------------------------------------------------------------- which elements are looked at
+# ------------------------------------------------------------------------------------------- the elements that are read
 
 
 def _triangle(x: Any, lower: Any) -> Any:
@@ -133,7 +133,7 @@ define(sl.det, adjoint={"a": lambda g, a: np.asanyarray(g)[..., None, None] * np
 _TRANS = {"N": 0, "T": 1, "C": 2}
 
 
-def _turned(matrix_bar: Any, trans: int) -> Any:
+def _of_transposed(matrix_bar: Any, trans: int) -> Any:
     """The adjoint of a matrix from that of its transpose or conjugate transpose."""
     return matrix_bar if trans == 0 else t(matrix_bar) if trans == 1 else h(matrix_bar)
 
@@ -149,7 +149,7 @@ def _triangular_a(g: Any, a: Any, b: Any, result: Any, shape: Any, trans: Any, l
     vector = np.ndim(b) == 1
     bar = columns(_triangular_b(g, a, trans, lower, unit_diagonal), vector)
     found = unbroadcast(-np.matmul(bar, h(columns(result, vector))), shape)
-    found = _triangle(_turned(found, _TRANS.get(trans, trans)), lower)
+    found = _triangle(_of_transposed(found, _TRANS.get(trans, trans)), lower)
     return found - _diagonal(found) if unit_diagonal else found
 
 
@@ -177,13 +177,13 @@ def _banded_bar(bar: Any, x: Any, lower: int, upper: int) -> Any:
 
 def _solve_banded_b(g: Any, l_and_u: Any, ab: Any) -> Any:
     lower, upper = (int(k) for k in l_and_u)
-    turned = np.zeros_like(ab)
+    transposed = np.zeros_like(ab)
     n = ab.shape[-1]
     for d in range(-upper, lower + 1):  # a[j + d, j] is in another row of the transpose
         j = slice(max(0, -d), n - max(0, d))
         i = slice(max(0, d), n + min(0, d))
-        turned[..., lower - d, i] = np.conj(ab[..., upper + d, j])
-    return sl.solve_banded((upper, lower), turned, g)
+        transposed[..., lower - d, i] = np.conj(ab[..., upper + d, j])
+    return sl.solve_banded((upper, lower), transposed, g)
 
 
 def _solve_banded_ab(g: Any, l_and_u: Any, ab: Any, b: Any, result: Any, shape: Any) -> Any:
@@ -331,7 +331,7 @@ def _lu_solve_lu(g: Any, lu_and_piv: Any, b: Any, trans: Any, result: Any) -> An
     lu, piv = lu_and_piv
     vector = np.ndim(b) == 1
     bar = columns(_lu_solve_b(g, lu_and_piv, trans, g.shape), vector)
-    bar = _turned(-bar @ h(columns(result, vector)), trans)[_permutation(piv)]
+    bar = _of_transposed(-bar @ h(columns(result, vector)), trans)[_permutation(piv)]
     lower, upper = _unpacked(lu)
     return np.tril(bar @ h(upper), -1) + np.triu(h(lower) @ bar), None
 

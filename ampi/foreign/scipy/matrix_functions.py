@@ -9,10 +9,9 @@ import scipy.linalg as sl
 
 import ampi.numpy as anp
 
-from ...arrays.nested import from_nested
-from ...memory.storages import tracked
 from ...rules.definitions import define, refusal
 from .linalg import columns, h, svdvals_bar
+from .tracked_arrays import as_tracked
 
 
 def _pinv_bar(a: Any, p: Any, g: Any) -> Any:
@@ -91,7 +90,7 @@ def _norm(a: Any, ord: Any = None, axis: Any = None, keepdims: bool = False, che
 
 
 def _flat(x: Any) -> Any:
-    return tracked(np.asanyarray(from_nested(x))).reshape(-1)
+    return as_tracked(x).reshape(-1)
 
 
 @define(sl.toeplitz)
@@ -112,14 +111,14 @@ def _hankel(c: Any, r: Any = None) -> Any:
 
 @define(sl.circulant)
 def _circulant(c: Any) -> Any:
-    c = tracked(np.asanyarray(from_nested(c)))
+    c = as_tracked(c)
     i, j = np.indices((c.shape[-1],) * 2)
     return c[..., (i - j) % c.shape[-1]]
 
 
 @define(sl.block_diag)
 def _block_diag(*arrs: Any) -> Any:
-    blocks = [np.atleast_2d(tracked(np.asanyarray(from_nested(a)))) for a in arrs]
+    blocks = [np.atleast_2d(as_tracked(a)) for a in arrs]
     if any(block.ndim > 2 for block in blocks):
         raise refusal("scipy.linalg.block_diag", " for several matrices")
     result = anp.zeros([sum(block.shape[k] for block in blocks) for k in (0, 1)], np.result_type(*blocks))

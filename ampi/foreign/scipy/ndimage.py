@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 import scipy.ndimage as nd
 
-from ...arrays.nested import from_nested
-from ...memory.storages import tracked
 from ...rules.definitions import define, refusal
-from .zeros import zeros
+from .tracked_arrays import as_tracked, zeros
 
 _ALIASES = {"grid-mirror": "reflect", "grid-wrap": "wrap", "grid-constant": "constant"}
 
@@ -65,16 +63,16 @@ def _spread(g: Any, weights: Any, axes: tuple, mode: Any, origins: list, shape: 
             for axis, k in zip(axes, j):
                 key[axis] = slice(k, k + g.shape[axis])
             wide[tuple(key)] += np.conj(weights[j]) * g
-    for axis, n, origin, way in zip(axes, weights.shape, origins, modes):
-        wide = _folded(wide, axis, shape[axis], n // 2 + origin, way)
+    for axis, n, origin, mode_ in zip(axes, weights.shape, origins, modes):
+        wide = _folded(wide, axis, shape[axis], n // 2 + origin, mode_)
     return wide
 
 
 def _of_weights(g: Any, x: Any, weights: Any, axes: tuple, mode: Any, origins: list, cval: Any) -> Any:
     """The adjoint of the (real) weights."""
     modes = _per_axis(mode, len(axes))
-    for axis, n, origin, way in zip(axes, weights.shape, origins, modes):
-        places = _places(np.arange(x.shape[axis] + n - 1) - n // 2 - origin, x.shape[axis], way)
+    for axis, n, origin, mode_ in zip(axes, weights.shape, origins, modes):
+        places = _places(np.arange(x.shape[axis] + n - 1) - n // 2 - origin, x.shape[axis], mode_)
         moved = np.moveaxis(x, axis, 0)[places]
         moved[places < 0] = cval
         x = np.moveaxis(moved, 0, axis)
@@ -87,7 +85,7 @@ def _of_weights(g: Any, x: Any, weights: Any, axes: tuple, mode: Any, origins: l
     return found.real
 
 
-def _turned(weights: Any, origins: list, convolution: bool) -> tuple:
+def _as_correlation(weights: Any, origins: list, convolution: bool) -> tuple:
     """Weights and origins of a convolution or correlation as those of a correlation without conjugation."""
     weights = np.asarray(weights)
     if not convolution:
@@ -98,12 +96,12 @@ def _turned(weights: Any, origins: list, convolution: bool) -> tuple:
 
 def _along_one(convolution: bool) -> dict[str, Callable]:
     def of_input(g: Any, shape: Any, weights: Any, axis: Any, mode: Any, origin: Any) -> Any:
-        weights, origins = _turned(weights, [origin], convolution)
+        weights, origins = _as_correlation(weights, [origin], convolution)
         return _spread(g, weights, (axis % len(shape),), mode, origins, shape)
 
     def of_weights(g: Any, input: Any, weights: Any, axis: Any, mode: Any, origin: Any, cval: Any) -> Any:
-        turned, origins = _turned(weights, [origin], convolution)
-        found = _of_weights(g, input, turned, (axis % input.ndim,), mode, origins, cval)
+        reversed_weights, origins = _as_correlation(weights, [origin], convolution)
+        found = _of_weights(g, input, reversed_weights, (axis % input.ndim,), mode, origins, cval)
         return found[::-1] if convolution else found
 
     return {"input": of_input, "weights": of_weights}
@@ -116,13 +114,13 @@ def _axes(axes: Any, ndim: int) -> tuple:
 def _along_all(convolution: bool) -> dict[str, Callable]:
     def of_input(g: Any, shape: Any, weights: Any, mode: Any, origin: Any, axes: Any) -> Any:
         axes = _axes(axes, len(shape))
-        weights, origins = _turned(weights, _per_axis(origin, len(axes)), convolution)
+        weights, origins = _as_correlation(weights, _per_axis(origin, len(axes)), convolution)
         return _spread(g, weights, axes, mode, origins, shape)
 
     def of_weights(g: Any, input: Any, weights: Any, mode: Any, origin: Any, axes: Any, cval: Any) -> Any:
         axes = _axes(axes, input.ndim)
-        turned, origins = _turned(weights, _per_axis(origin, len(axes)), convolution)
-        found = _of_weights(g, input, turned, axes, mode, origins, cval)
+        reversed_weights, origins = _as_correlation(weights, _per_axis(origin, len(axes)), convolution)
+        found = _of_weights(g, input, reversed_weights, axes, mode, origins, cval)
         return found[(slice(None, None, -1),) * found.ndim] if convolution else found
 
     return {"input": of_input, "weights": of_weights}
@@ -142,15 +140,7 @@ define(
 )
 
 
-# --------------------------------------------------------------------------------------- filters that are made of these
-
-
-def _array(x: Any) -> Any:
-    return tracked(np.asanyarray(from_nested(x)))
-
-
-def _as_output(result: Any, output: Any) -> Any:
-    return result if output is None else result.astype(output)
+# ----------------------------------------------------------------------------------- filters that are composed of these
 
 
 @define(nd.uniform_filter)
@@ -164,13 +154,13 @@ def _uniform_filter(
     *,
     axes: Any = None,
 ) -> Any:
-    input = _array(input)
+    input = as_tracked(input)
     axes = _axes(axes, input.ndim)
     modes = _per_axis(mode, len(axes))
     result = input
-    for axis, n, way, at in zip(axes, _per_axis(size, len(axes)), modes, _per_axis(origin, len(axes))):
+    for axis, n, mode_, at in zip(axes, _per_axis(size, len(axes)), modes, _per_axis(origin, len(axes))):
         if n > 1:
-            result = nd.uniform_filter1d(result, int(n), axis, output, way, cval, at)
+            result = nd.uniform_filter1d(result, int(n), axis, output, mode_, cval, at)
     return result.copy() if result is input else result
 
 
@@ -189,7 +179,7 @@ def _gaussian_filter1d(
 ) -> Any:
     radius = int(truncate * float(sigma) + 0.5) if radius is None else radius
     weights = nd._filters._gaussian_kernel1d(float(sigma), order, radius)[::-1]
-    return nd.correlate1d(_array(input), weights, axis, output, mode, cval, 0)
+    return nd.correlate1d(as_tracked(input), weights, axis, output, mode, cval, 0)
 
 
 @define(nd.gaussian_filter)
@@ -205,20 +195,20 @@ def _gaussian_filter(
     radius: Any = None,
     axes: Any = None,
 ) -> Any:
-    input = _array(input)
+    input = as_tracked(input)
     axes = _axes(axes, input.ndim)
     modes = _per_axis(mode, len(axes))
     each = [_per_axis(x, len(axes)) for x in (sigma, order, radius)]
     result = input
-    for axis, width, derivative, reach, way in zip(axes, *each, modes):
+    for axis, width, derivative, reach, mode_ in zip(axes, *each, modes):
         if width > 1e-15:
-            result = nd.gaussian_filter1d(result, width, axis, derivative, output, way, cval, truncate, radius=reach)
+            result = nd.gaussian_filter1d(result, width, axis, derivative, output, mode_, cval, truncate, radius=reach)
     return result.copy() if result is input else result
 
 
 def _differences(smooth: list) -> Callable:
     def filtered(input: Any, axis: int = -1, output: Any = None, mode: Any = "reflect", cval: Any = 0.0) -> Any:
-        input = _array(input)
+        input = as_tracked(input)
         axis = axis % input.ndim
         modes = _per_axis(mode, input.ndim)
         result = nd.correlate1d(input, [-1, 0, 1], axis, output, modes[axis], cval, 0)
@@ -238,15 +228,15 @@ def _total(input: Any, axes: Any, mode: Any, of_axis: Callable) -> Any:
     axes = _axes(axes, input.ndim)
     modes = _per_axis(mode, len(axes))
     result = 0
-    for axis, way in zip(axes, modes):
-        result = result + of_axis(axis, way, axes, modes)
+    for axis, mode_ in zip(axes, modes):
+        result = result + of_axis(axis, mode_, axes, modes)
     return result
 
 
 @define(nd.laplace)
 def _laplace(input: Any, output: Any = None, mode: Any = "reflect", cval: Any = 0.0, *, axes: Any = None) -> Any:
-    x = _array(input)
-    return _total(x, axes, mode, lambda axis, way, *_: nd.correlate1d(x, [1, -2, 1], axis, output, way, cval, 0))
+    x = as_tracked(input)
+    return _total(x, axes, mode, lambda axis, mode_, *_: nd.correlate1d(x, [1, -2, 1], axis, output, mode_, cval, 0))
 
 
 def _gaussians(combine: Callable, order: int) -> Callable:
@@ -260,9 +250,9 @@ def _gaussians(combine: Callable, order: int) -> Callable:
         axes: Any = None,
         **keywords: Any,
     ) -> Any:
-        x = _array(input)
+        x = as_tracked(input)
 
-        def of_axis(axis: int, way: Any, axes: tuple, modes: Any) -> Any:
+        def of_axis(axis: int, mode_: Any, axes: tuple, modes: Any) -> Any:
             orders = [order if other == axis else 0 for other in axes]
             return combine(nd.gaussian_filter(x, sigma, orders, output, modes, cval, axes=axes, **keywords))
 
@@ -308,8 +298,8 @@ def _scattered(g: Any, coordinates: Any, shape: tuple, order: int, mode: str) ->
         else:
             low = np.floor(x).astype(np.intp)
             taps.append([(low, 1.0 - (x - low)), (low + 1, x - low)])
-        way = {"nearest": "nearest", "constant": "nearest"}.get(mode, mode)
-        taps[-1] = [(_places(k, n, way), w) for k, w in taps[-1]]
+        mode_ = {"nearest": "nearest", "constant": "nearest"}.get(mode, mode)
+        taps[-1] = [(_places(k, n, mode_), w) for k, w in taps[-1]]
     found = zeros(shape, g.dtype, g)
     for choice in itertools.product(*taps):
         places = tuple(k for k, _ in choice)

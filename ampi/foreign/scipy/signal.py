@@ -12,16 +12,10 @@ import scipy.signal as sg
 
 from ...arrays.activity import plain_of
 from ...arrays.elementwise import unbroadcast
-from ...arrays.nested import from_nested
-from ...memory.storages import TrackedArray, tracked
+from ...memory.storages import TrackedArray
 from ...rules.definitions import any_active, define, refusal
 from ...tape import current
-from .zeros import zeros
-
-
-def _array(x: Any) -> Any:
-    return tracked(np.asanyarray(from_nested(x)))
-
+from .tracked_arrays import as_tracked, zeros
 
 # --------------------------------------------------------------------------------------------------------- convolutions
 
@@ -47,8 +41,8 @@ def _widened(g: Any, a: tuple, b: tuple, axes: tuple, mode: str) -> Any:
 def _convolution_bar(g: Any, own: tuple, other: Any, first: tuple, second: tuple, axes: tuple, mode: str) -> Any:
     """The adjoint of one factor of a convolution: the correlation with the other one."""
     wide = _widened(g, first, second, axes, mode)
-    turned = np.conj(np.flip(other, axes))
-    found = sg.fftconvolve(wide, turned, axes=axes) if wide.size and turned.size else np.zeros(own)
+    reversed_other = np.conj(np.flip(other, axes))
+    found = sg.fftconvolve(wide, reversed_other, axes=axes) if wide.size and reversed_other.size else np.zeros(own)
     key = [slice(None)] * found.ndim
     for axis in axes:
         start = other.shape[axis] - 1
@@ -151,12 +145,12 @@ define(_from_rest, adjoint=_lfilter_at_rest)
 
 @define(sg.lfilter)
 def _lfilter(b: Any, a: Any, x: Any, axis: int = -1, zi: Any = None) -> Any:
-    b, a = (np.atleast_1d(v) if isinstance(v, np.ndarray) else np.atleast_1d(_array(v)) for v in (b, a))
-    x = _array(x)
+    b, a = (np.atleast_1d(v) if isinstance(v, np.ndarray) else np.atleast_1d(as_tracked(v)) for v in (b, a))
+    x = as_tracked(x)
     if zi is None:
         return _from_rest(b, a, x, axis)
     # An initial state acts as the first inputs of the filter without its zeros (numerator a[0]).
-    zi, n, order = _array(zi), x.shape[axis], max(len(b), len(a)) - 1
+    zi, n, order = as_tracked(zi), x.shape[axis], max(len(b), len(a)) - 1
     if n < order:
         raise refusal("scipy.signal.lfilter", " for fewer values than its state has")
     zi = np.broadcast_to(zi, tuple(order if k == axis % x.ndim else m for k, m in enumerate(x.shape)))
@@ -181,7 +175,7 @@ def _final_state(b: Any, a: Any, x: Any, y: Any, order: int, axis: int) -> Any:
 
 @define(sg.sosfilt)
 def _sosfilt(sos: Any, x: Any, axis: int = -1, zi: Any = None) -> Any:
-    sos, x, finals = _array(sos), _array(x), []
+    sos, x, finals = as_tracked(sos), as_tracked(x), []
     for k in range(len(sos)):
         if zi is None:
             x = sg.lfilter(sos[k, :3], sos[k, 3:], x, axis)
@@ -229,14 +223,14 @@ def _filtfilt(
     b, a = np.atleast_1d(plain_of(b)), np.atleast_1d(plain_of(a))
     edge = 3 * max(len(a), len(b)) if padlen is None else int(padlen)
     run = lambda x, zi, first: sg.lfilter(b, a, x, zi=zi * first)[0]
-    return _both_ways(_array(x), axis, padtype, 0 if padtype is None else edge, sg.lfilter_zi(b, a), run)
+    return _both_ways(as_tracked(x), axis, padtype, 0 if padtype is None else edge, sg.lfilter_zi(b, a), run)
 
 
 @define(sg.sosfiltfilt)
 def _sosfiltfilt(sos: Any, x: Any, axis: int = -1, padtype: Any = "odd", padlen: Any = None) -> Any:
     if any_active(current(), sos):
         raise refusal("scipy.signal.sosfiltfilt", " with respect to its coefficients")
-    sos, x = np.asarray(plain_of(sos)), _array(x)
+    sos, x = np.asarray(plain_of(sos)), as_tracked(x)
     taps = 2 * len(sos) + 1 - min((sos[:, 2] == 0).sum(), (sos[:, 5] == 0).sum())
     edge = 0 if padtype is None else 3 * taps if padlen is None else int(padlen)
     zi = sg.sosfilt_zi(sos)
@@ -255,7 +249,7 @@ def _savgol_filter(
     mode: str = "interp",
     cval: float = 0.0,
 ) -> Any:
-    x = _array(x)
+    x = as_tracked(x)
     weights = sg.savgol_coeffs(window_length, polyorder, deriv=deriv, delta=delta)
     if mode != "interp":
         return nd.convolve1d(x, weights, axis, mode=mode, cval=cval)
@@ -270,7 +264,7 @@ def _savgol_filter(
     return np.moveaxis(np.concatenate([first, y[..., half : y.shape[-1] - half], last], -1), -1, axis)
 
 
-define(  # takes away what a projection gives, which is its own transpose
+define(  # subtracts a projection, so it is its own transpose
     sg.detrend,
     adjoint={"data": lambda g, axis, type, bp: sg.detrend(np.asanyarray(g), axis, type, bp)},
 )
@@ -278,7 +272,7 @@ define(  # takes away what a projection gives, which is its own transpose
 
 @define(sg.hilbert)
 def _hilbert(x: Any, N: Any = None, axis: int = -1) -> Any:
-    x = _array(x)
+    x = as_tracked(x)
     n = x.shape[axis] if N is None else N
     weights = np.zeros(n)
     weights[0] = 1

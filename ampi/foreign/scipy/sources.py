@@ -14,24 +14,24 @@ from ...interception.hooks import hook_of
 
 
 def with_ours(function: Any, **replaced: Any) -> Callable:
-    """A copy of a function of SciPy's that computes with `ampi.numpy`; ``replaced`` gives other names in it.
+    """A copy of a SciPy function that computes with `ampi.numpy`; ``replaced`` has replacements for other names in it.
 
     Functions that it calls are copied in the same way, unless they have a rule.
     """
     return _copied(function, replaced, {})
 
 
-def _copied(function: Any, replaced: dict, made: dict[int, Any]) -> Any:
+def _copied(function: Any, replaced: dict, copies: dict[int, Any]) -> Any:
     found = hook_of(function)
     source = found.original if found is not None else function
     while hasattr(source, "__wrapped__"):
         source = source.__wrapped__
-    if id(function) in made:
-        return made[id(function)]
+    if id(function) in copies:
+        return copies[id(function)]
     names = dict(source.__globals__)
     copy = types.FunctionType(source.__code__, names, source.__name__, source.__defaults__, source.__closure__)
     copy.__kwdefaults__ = source.__kwdefaults__
-    made[id(function)] = copy
+    copies[id(function)] = copy
     for name in _names(source.__code__):
         value = names.get(name)
         if name in replaced:
@@ -45,12 +45,12 @@ def _copied(function: Any, replaced: dict, made: dict[int, Any]) -> Any:
         elif (
             isinstance(value, types.FunctionType) and (value.__module__ or "").startswith("scipy.") and _is_open(value)
         ):
-            names[name] = _copied(value, replaced, made)
+            names[name] = _copied(value, replaced, copies)
     return copy
 
 
 def _is_open(function: Any) -> bool:
-    """Return whether a function has no rule of its own."""
+    """Return whether a function has no rule."""
     from .guards import refuse
 
     found = hook_of(function)

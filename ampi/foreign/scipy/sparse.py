@@ -15,7 +15,6 @@ import scipy.sparse as ss
 
 from ...arrays.activity import is_inexact, plain_of
 from ...arrays.known_classes import define_class, mapped, parts
-from ...arrays.nested import from_nested
 from ...interception.hooks import Hook, hook
 from ...memory.storages import TrackedArray, tracked
 from ...rules.definitions import any_active, define, refusal
@@ -34,6 +33,7 @@ from .sparse_entries import (
     placed,
     places_of,
 )
+from .tracked_arrays import as_tracked
 
 
 def sampled(a: Any, left: Any, right: Any) -> tuple:
@@ -70,7 +70,7 @@ def _product_by_self(g: Any, self: Any, other: Any) -> Any:
 def _matmul(adjoint: Callable, found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
     self, other = arguments
     if isinstance(other, (list, tuple)):
-        other = tracked(np.asanyarray(from_nested(other)))
+        other = as_tracked(other)
     if any_active(tape, self, other):
         if ss.issparse(other):
             return arithmetic.product(found, tape, self, other)
@@ -117,12 +117,12 @@ def _is_inexact(x: Any) -> bool:
     return isinstance(x, (float, complex)) or (isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind in "fc")
 
 
-def as_it_is(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
+def unmodified(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
     """A method composed of others, whose derivative may be zero, or which yields its results."""
     return found.original(*arguments, **keywords)
 
 
-# --------------------------------------------------------------------------------------------------- making matrices
+# ------------------------------------------------------------------------------------------------ constructing matrices
 
 
 def first(x: Any) -> Any:
@@ -145,7 +145,7 @@ def _copy(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
     return result
 
 
-def _made(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
+def _construct(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
     """Construct a matrix from active data and indices, an active array, or another matrix."""
     self, *given = arguments
     names = dict(zip(("arg1", "shape", "dtype", "copy"), given))
@@ -161,10 +161,10 @@ def _made(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
     if self.format not in INDICES:
         raise refusal(name, " for active entries", INSTEAD)
     if type(source) is list:
-        source = tracked(np.asanyarray(from_nested(source)))
+        source = as_tracked(source)
     data = source[0] if isinstance(source, tuple) else source
     if not ss.issparse(data):
-        data = tracked(np.asanyarray(from_nested(data)))
+        data = as_tracked(data)
     if isinstance(source, tuple) and (len(source) == 3 or self.format in ("dia", "coo")):
         with passive():
             found.original(self, (np.array(plain_of(data)), *source[1:]), **{**named, "copy": True})
@@ -195,9 +195,9 @@ _THROUGH = (
     "asfptype __abs__ power mean trace max min nanmax nanmin sqrt sin tan arcsin arctan sinh tanh arcsinh "
     "arctanh expm1 log1p deg2rad rad2deg"
 ).split()
-_AS_IT_IS = "__pow__ set_shape sign rint floor ceil trunc __round__ __iter__ __iadd__ __isub__".split()
+_UNMODIFIED = "__pow__ set_shape sign rint floor ceil trunc __round__ __iter__ __iadd__ __isub__".split()
 _OWN: dict[str, tuple[Callable, str]] = {
-    "__init__": (_made, ""),
+    "__init__": (_construct, ""),
     "copy": (_copy, ".copy"),
     "multiply": (arithmetic.multiplied, ".multiply"),
     "maximum": (arithmetic.extreme, ".maximum"),
@@ -239,7 +239,7 @@ def _handler(cls: type, name: str) -> tuple[Callable, str] | None:
         return None
     if name in _OWN:
         return _OWN[name]
-    for names, handle in ((_MOVING, _move), (_IN_PLACE, _changed), (_THROUGH, through), (_AS_IT_IS, as_it_is)):
+    for names, handle in ((_MOVING, _move), (_IN_PLACE, _changed), (_THROUGH, through), (_UNMODIFIED, unmodified)):
         if name in names:
             return handle, f".{name}"
     return None

@@ -24,7 +24,7 @@ from ...rules.definitions import Adjoint, any_active, refusal
 from ...tape import BaseAdjoint
 from . import sparse_factors as factors
 from . import sparse_operators as operators
-from .sparse import as_it_is, define_twice, h, sampled, through
+from .sparse import define_twice, h, sampled, through, unmodified
 from .sparse_entries import as_array, copied, matrix_of, numbered
 
 
@@ -282,7 +282,7 @@ _least_squares(sl.lsmr, {3: "residual", 7: "solution"})
 # ------------------------------------------------------------------------------------------------------------ functions
 
 hook(sl.norm, through, "scipy.sparse.linalg.norm")
-hook(sl.matrix_power, as_it_is, "scipy.sparse.linalg.matrix_power")
+hook(sl.matrix_power, unmodified, "scipy.sparse.linalg.matrix_power")
 define_twice(
     sl.expm_multiply,
     {"B": lambda g, A, start, traceA: _expm_multiply_b(g, A, start, traceA)},

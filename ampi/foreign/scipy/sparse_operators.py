@@ -15,7 +15,7 @@ from ...interception.hooks import Hook, hook
 from ...rules.definitions import any_active, refusal
 from ...tape import Tape
 from . import guards
-from .sparse import as_it_is, define_twice, h, through
+from .sparse import define_twice, h, through, unmodified
 from .sparse_entries import as_array
 from .sparse_factors import as_preconditioners
 
@@ -102,7 +102,7 @@ for _name in ("matvec", "rmatvec", "matmat", "rmatmat"):
     _hook.handle = functools.partial(_applied, _hook.handle, _name.startswith("r"))
 
 
-def _turned(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
+def _adjoint_or_transpose(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
     """The adjoint or transpose of an operator."""
     (self,) = arguments
     if isinstance(self, OfMatrix) and any_active(tape, self):
@@ -113,18 +113,18 @@ def _turned(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
 for _cls in {sl.LinearOperator, *sl.LinearOperator.__subclasses__(), *OfMatrix.__subclasses__()}:
     if _cls.__module__ == sl.LinearOperator.__module__:
         for _name in {"_adjoint", "_transpose", "adjoint", "transpose"} & set(vars(_cls)):
-            hook(vars(_cls)[_name], _turned, f"scipy.sparse.linalg.{_cls.__name__}.{_name}")
+            hook(vars(_cls)[_name], _adjoint_or_transpose, f"scipy.sparse.linalg.{_cls.__name__}.{_name}")
         if _cls is not sl._interface._CustomLinearOperator and "__init__" in vars(_cls):
-            hook(_cls.__init__, as_it_is, f"scipy.sparse.linalg.{_cls.__name__}")
+            hook(_cls.__init__, unmodified, f"scipy.sparse.linalg.{_cls.__name__}")
 for _name in "__new__ __add__ __sub__ __neg__ __rmul__ __pow__ __truediv__".split():
     if _name in vars(sl.LinearOperator):
-        hook(vars(sl.LinearOperator)[_name], as_it_is, f"scipy.sparse.linalg.LinearOperator.{_name}")
+        hook(vars(sl.LinearOperator)[_name], unmodified, f"scipy.sparse.linalg.LinearOperator.{_name}")
 
 
-def _tried(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
+def _dtype_of(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
     """The dtype of an operator, found by applying it to a vector."""
     with as_preconditioners():
         return found.original(*arguments, **keywords)
 
 
-hook(sl.LinearOperator._init_dtype, _tried)
+hook(sl.LinearOperator._init_dtype, _dtype_of)

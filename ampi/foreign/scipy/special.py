@@ -1,7 +1,8 @@
 """`scipy.special`: elementwise functions, with the partial derivatives of `ampi.partials.special`, and other functions.
 
-An argument whose derivative needs a function that only kernels have (mostly an order, a parameter) is left to them (see
-`ampi.foreign.compiled_ufuncs`); it is an error where they do not know it either, and so is a function without a rule.
+Derivatives with respect to some arguments (mostly an order, a parameter) need a function that only kernels have: they
+are left to kernels (see `ampi.foreign.compiled_ufuncs`).  Without a derivative there, or without a rule, active
+arguments raise an error.
 """
 
 from __future__ import annotations
@@ -88,8 +89,8 @@ def _entries(name: str, texts: tuple[str, ...]) -> tuple:
     return tuple(... if text == UNKNOWN else _function(text, whole) or ... for text in texts)
 
 
-def _give(function: Any, name: str) -> None:
-    """Enter the rules of a function of the table, which are made when it is first called."""
+def _install(function: Any, name: str) -> None:
+    """Install the rules of a function of the table, which are built when it is first called."""
     rule = elementwise.rule(name, functools.partial(_entries, name, PARTIALS[name]))
     rule.whole = WHOLE.get(name, ())
     if name not in COMPLEX:
@@ -106,7 +107,7 @@ BY_KERNELS = (*("fdtr", "fdtrc", "gdtr", "gdtrc", "pdtr", "pdtrc", "voigt_profil
 for _name in PARTIALS:
     _found: Any = _known(_name)
     if _found is not None and (isinstance(_found, Formula) or _name not in BY_KERNELS):
-        _give(_found, _name)
+        _install(_found, _name)
 for _name in BY_KERNELS:
     if isinstance(_found := getattr(sp, _name, None), np.ufunc):
         define(_found, partials=(...,) * _found.nin)

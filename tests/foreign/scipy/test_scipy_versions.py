@@ -40,7 +40,7 @@ def test_all_rules_fit_this_version():
 def test_the_sources_of_this_version_are_known():
     if not any(environment["scipy"] == scipy.__version__ for environment in ampi.base.versions.TESTED):
         pytest.skip("not one of the tested releases: its functions are tried at their first call")
-    kinds = (bindings._AtFirst, definitions.Adjoint)
+    kinds = (bindings._UntilTested, definitions.Adjoint)
     places = {
         f"{found.original.__module__}:{found.original.__qualname__}": found.original
         for found in libraries.all_hooks()
@@ -216,7 +216,7 @@ def test_functions_that_are_gone_keep_no_other_rule_away(tmp_path, monkeypatch):
         "ampi.rules.define(sl.gone_too, lambda x: x)\nREACHED = True\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    bindings.put_in("scipy.linalg", ["some_rules"])
+    bindings.install("scipy.linalg", ["some_rules"])
     assert importlib.import_module("some_rules").REACHED and not hasattr(scipy.linalg, "gone")
     assert {"scipy.linalg.gone", "scipy.linalg.gone_too"} <= bindings.absent and not bindings.problems
 
