@@ -27,8 +27,8 @@ def mapped(function: Callable, x: Any) -> Any:
         items = [mapped(function, item) for item in x]
         return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
     if isinstance(x, list):
-        made = [mapped(function, item) for item in x]
-        return made if type(x) is list or any(a is not b for a, b in zip(made, x)) else x
+        new = [mapped(function, item) for item in x]
+        return new if type(x) is list or any(a is not b for a, b in zip(new, x)) else x
     if isinstance(x, dict):
         found = {name: mapped(function, item) for name, item in x.items()}
         return found if type(x) is dict or any(found[name] is not x[name] for name in found) else x

@@ -95,13 +95,13 @@ def _plan_of_pyfftw(cls: Any) -> Any:
         def __new__(kind: Any, input_array: Any, output_array: Any, *arguments: Any, **keywords: Any) -> Any:
             given = _as_ours(input_array), _as_ours(output_array)
             seen = [(plain(x), plain(x).copy(), x) for x in given if isinstance(x, TrackedArray) and must_announce(x)]
-            made = cls.__new__(kind, *given, *arguments, **keywords)
+            new = cls.__new__(kind, *given, *arguments, **keywords)
             for memory, before, x in seen:
                 after = memory.copy()
                 if after.tobytes() != before.tobytes():  # planning (except FFTW_ESTIMATE) overwrites the arrays
                     memory[...] = before
                     write_constants([x], functools.partial(np.copyto, memory, after))
-            return made
+            return new
 
         def update_arrays(self, new_input_array: Any, new_output_array: Any) -> None:
             """Transform other arrays from now on."""
@@ -128,12 +128,12 @@ def _plan_of_mpi4py_fft(cls: Any) -> Any:
         def __new__(
             kind: Any, input_array: Any, output_array: Any, axes: Any = (-1,), sign: Any = -1, *arguments: Any
         ) -> Any:
-            made = cls.__new__(kind, _as_ours(input_array), _as_ours(output_array), axes, sign, *arguments)
-            made._axes = tuple(axes) if np.ndim(axes) else (axes,)
-            made._forward = np.ndim(sign) == 0 and sign == -1
-            signs = sign if np.ndim(sign) else (sign,) * len(made._axes)
-            made._kinds = [_KINDS[k] for k in signs] if min(signs) >= 0 else ()
-            return made
+            new = cls.__new__(kind, _as_ours(input_array), _as_ours(output_array), axes, sign, *arguments)
+            new._axes = tuple(axes) if np.ndim(axes) else (axes,)
+            new._forward = np.ndim(sign) == 0 and sign == -1
+            signs = sign if np.ndim(sign) else (sign,) * len(new._axes)
+            new._kinds = [_KINDS[k] for k in signs] if min(signs) >= 0 else ()
+            return new
 
         def __call__(
             self,
@@ -159,16 +159,16 @@ def _plan_of_mpi4py_fft(cls: Any) -> Any:
 def _stand_in(module: str, plan: str, derive: Callable[[Any], Any], allocating: tuple[str, ...] = ()) -> None:
     """Replace a library's class of plans, and its functions that allocate, in all modules that have them."""
     space = vars(sys.modules[module])
-    made = {id(space[plan]): derive(space[plan])} if plan else {}
+    stand_ins = {id(space[plan]): derive(space[plan])} if plan else {}
     for name in allocating:
         if name in space:
-            made[id(space[name])] = _tracking(space[name])
+            stand_ins[id(space[name])] = _tracking(space[name])
     package = module.partition(".")[0]
     for key, found in list(sys.modules.items()):
         if key.partition(".")[0] == package and isinstance(vars(found), dict):
             for name, x in list(vars(found).items()):
-                if id(x) in made:
-                    setattr(found, name, made[id(x)])
+                if id(x) in stand_ins:
+                    setattr(found, name, stand_ins[id(x)])
 
 
 def _tracking(function: Callable) -> Callable:

@@ -208,7 +208,7 @@ def _export(array: int, _: int, __: int) -> Any:
         return None
     lose = warn_lost if is_called_by_program(2) else lose_unheard  # the program may write it to a file
     with contextlib.suppress(ActivityError):  # the caller would replace it by its own error; it is raised again later
-        lose("what is read from a buffer of", x, "messages of it keep theirs")
+        lose("reading from a buffer of", x, "send the array itself by a communicator of ampi")
     lend(x)
     return None
 

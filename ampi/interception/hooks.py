@@ -216,26 +216,26 @@ def _calling_code(cells: int, generates: bool) -> types.CodeType:
     )
     names_made: dict[str, Any] = {}
     exec(source, names_made)
-    made = names_made["make"](*range(cells)).__code__
-    assert len(made.co_freevars) == cells
-    return made
+    code = names_made["make"](*range(cells)).__code__
+    assert len(code.co_freevars) == cells
+    return code
 
 
 def hook_public(functions: dict[str, Any], handle: Callable) -> None:
     """Hook built-in functions, given by their public names, in all modules of other packages that have them."""
-    made = {}
+    stand_ins = {}
     for name, function in functions.items():
         with _lock:
             if id(function) not in _hooks:
                 found = _hooks[id(function)] = Hook(function, name, handle)
-                made[id(function)] = _stand_in(function, found)
+                stand_ins[id(function)] = _stand_in(function, found)
     homes = {name.rpartition(".")[0] for name in functions}
     for key, module in list(sys.modules.items()):
         names = getattr(module, "__dict__", None)
         if type(names) is dict and (key in homes or key.partition(".")[0] != "scipy"):
             for name, x in list(names.items()):
-                if id(x) in made:
-                    names[name] = made[id(x)]
+                if id(x) in stand_ins:
+                    names[name] = stand_ins[id(x)]
 
 
 def _stand_in(function: Any, found: Hook) -> Callable:
@@ -268,12 +268,12 @@ def _method(found: Hook) -> Callable:
     return lambda self, *arguments, **keywords: found(self, *arguments, **keywords)
 
 
-def replace_method(cls: type, name: str, made: Callable[[Callable], Callable]) -> None:
+def replace_method(cls: type, name: str, wrap: Callable[[Callable], Callable]) -> None:
     """Replace a method of a class whose attributes cannot be set.
 
     The class hides its dictionary behind a proxy, but the garbage collector finds it.
     """
     (members,) = [found for found in gc.get_referents(vars(cls)) if type(found) is dict]
     original = members[name]
-    members[name] = functools.wraps(original)(made(original))
+    members[name] = functools.wraps(original)(wrap(original))
     pythonapi.PyType_Modified(py_object(cls))

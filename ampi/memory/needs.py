@@ -97,7 +97,7 @@ class Needs(dict[tuple, Extent]):
         self.drop(extent)
 
     def is_empty(self) -> bool:
-        """Return whether nothing is needed any more."""
+        """Return whether no bytes are needed."""
         return not self and self._files is None
 
     def _file(self) -> None:

@@ -325,7 +325,7 @@ def looks_at(array: TrackedArray, others: Iterable[np.ndarray]) -> bool:
 
 
 def is_unseen(array: Any) -> bool:
-    """Return whether an array is tracked memory of its own whose storage has not been looked up yet."""
+    """Return whether an array owns its tracked memory, whose storage has not been looked up yet."""
     return isinstance(array, TrackedArray) and array.base is None and not hasattr(array, "_storage")
 
 
@@ -425,17 +425,17 @@ def scalar(number: np.inexact) -> TrackedArray:
     """Return a number as a tracked scalar."""
     memory = np.asarray(number)
     _set_flags(memory, False)
-    made = memory.view(_array_type)
-    _set_class(made, _scalar_type)
-    return made
+    new = memory.view(_array_type)
+    _set_class(new, _scalar_type)
+    return new
 
 
 def variable(number: np.floating, node: tuple) -> TrackedArray:
     """Return a new number as a tracked scalar that is a variable of a tape; its memory is the number's."""
-    made = _new(_array_type, (), number.dtype, number)  # type: ignore[arg-type]
-    _set_class(made, _scalar_type)
-    set_node(made, node)
-    return made
+    new = _new(_array_type, (), number.dtype, number)  # type: ignore[arg-type]
+    _set_class(new, _scalar_type)
+    set_node(new, node)
+    return new
 
 
 class Fresh(TrackedArray):

@@ -52,11 +52,11 @@ def fill(parser: argparse.ArgumentParser) -> None:
     add_version(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND", help="what to do")
     add = lambda name, do, text: _command(commands.add_parser(name, help=text, description=text), do)
-    run = add("run", _run, "measure what the study's results do not have yet (a .toml alone does so as well)")
+    run = add("run", _run, "measure the cases that are missing in the study's results (so does a .toml alone)")
     run.add_argument("--ranks", type=int, metavar="N", help="only on N ranks, into a file for these, as jobs do")
-    run.add_argument("--keep-failed", action="store_true", help="do not try again what has failed before")
+    run.add_argument("--keep-failed", action="store_true", help="do not rerun cases that failed before")
     run.add_argument("--launcher", metavar="COMMAND", help="the command that starts ranks, instead of the study's")
-    send = add("submit", _submit, "write job scripts for what is missing, and submit them")
+    send = add("submit", _submit, "write job scripts for missing results, and submit them")
     send.add_argument("--write-only", action="store_true", help="write the scripts, and submit nothing")
     send.add_argument("--again", action="store_true", help="submit even where an earlier job may still wait or run")
     template = commands.add_parser("template", help="print the template of job scripts for a batch system")
@@ -66,7 +66,7 @@ def fill(parser: argparse.ArgumentParser) -> None:
     draw.add_argument("--output", type=pathlib.Path, metavar="FILE", help="the picture (STUDY.png)")
     text = "figures of the SC22 paper on Enzyme beside the ratio (may be repeated)"
     draw.add_argument("--published", action="append", default=[], choices=list(published.OVERHEADS), help=text)
-    add("fit", _fit, "fit c0 + c p^a log2(p)^b to the times and to their ratio, and say where that would bend")
+    add("fit", _fit, "fit c0 + c p^a log2(p)^b to the times and to their ratio, and report where that would bend")
     text = "predict counts, bytes and times of primal and sweep on many ranks, from tapes recorded on a few"
     model = add("model", _model, text)
     text = f"a file of netbench, or L=..,o=..,g=..,G=.. in seconds ([network] of the study; {NETWORK})"
@@ -75,7 +75,9 @@ def fill(parser: argparse.ArgumentParser) -> None:
     text = f"predict for these ({' '.join(map(str, MANY))})"
     model.add_argument("--at", type=int, nargs="+", metavar="N", default=MANY, help=text)
     model.add_argument("--run", default="", metavar="NAME", help="which [runs.NAME] (the first with a gradient)")
-    text = "predict each number of ranks from the others as well, and say what is exact and how far times are off"
+    text = (
+        "also predict each number of ranks from the others, and report which counts are exact and the errors of times"
+    )
     model.add_argument("--check", action="store_true", help=text)
     model.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write all of it there")
     text = (

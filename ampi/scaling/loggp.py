@@ -2,7 +2,7 @@
 
 The model is LogP (Culler et al., PPoPP 1993) with a gap for each byte (Alexandrov et al., SPAA 1995).  Costs of
 collectives are those of the algorithms of Thakur, Rabenseifner and Gropp (*Optimization of collective communication
-operations in MPICH*, 2005), of which the faster one is taken, with Bruck's (1997) for short Alltoalls.
+operations in MPICH*, 2005), and Bruck's (1997) for short Alltoalls: for each call, of the fastest.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def _recorded(study: Study, case: Case, say: Any) -> list[dict[str, Any]]:
         raise ScalingError(f"{folder} holds a file that is damaged, and has been removed: run this again")
     if len(found) != case.ranks or found[0]["ranks"] != case.ranks:
         shutil.rmtree(folder)
-        raise ScalingError(f"{case.ranks} ranks were to be started, and {len(found)} have written what they sent")
+        raise ScalingError(f"{len(found)} of {case.ranks} ranks have written a census: were all of them started?")
     if not any(rank["seconds"][RECORDING] for rank in found):
         raise ScalingError(f"no tape was recorded by {' '.join(command)}: let the run compute a gradient")
     return found

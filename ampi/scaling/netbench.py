@@ -29,14 +29,14 @@ def ping_pong(comm: Any, nbytes: int, rounds: int) -> float:
     """Half the median round trip between ranks 0 and 1, in seconds; undefined on other ranks."""
     data, took = np.zeros(nbytes, np.uint8), []
     for _ in range(rounds + 2):
-        begun = time.perf_counter()
+        began = time.perf_counter()
         if comm.Get_rank() == 0:
             comm.Send(data, 1)
             comm.Recv(data, 1)
         elif comm.Get_rank() == 1:
             comm.Recv(data, 0)
             comm.Send(data, 0)
-        took.append(time.perf_counter() - begun)
+        took.append(time.perf_counter() - began)
     return statistics.median(took[2:]) / 2
 
 
@@ -45,17 +45,17 @@ def saturated(comm: Any, nbytes: int, rounds: int) -> tuple[float, float]:
     data, overheads, gaps = np.zeros(nbytes, np.uint8), [], []
     for _ in range(rounds + 1):
         comm.Barrier()
-        begun = time.perf_counter()
+        began = time.perf_counter()
         if comm.Get_rank() == 0:
             requests = [comm.Isend(data, 1) for _ in range(ROW)]
-            overheads.append((time.perf_counter() - begun) / ROW)
+            overheads.append((time.perf_counter() - began) / ROW)
             MPI.Request.Waitall(requests)
             comm.Recv(data, 1)
         elif comm.Get_rank() == 1:
             for _ in range(ROW):
                 comm.Recv(data, 0)
             comm.Send(data, 0)
-        gaps.append((time.perf_counter() - begun) / ROW)
+        gaps.append((time.perf_counter() - began) / ROW)
     return statistics.median(overheads[1:] or [0.0]), statistics.median(gaps[1:])
 
 

@@ -185,7 +185,7 @@ class Writer:
             with contextlib.suppress(OSError):
                 self.file.truncate(end)
             raise ScalingError(
-                f"cannot write {len(data):,} bytes of {self.path}: {error.strerror}; what was measured before is there"
+                f"cannot write {len(data):,} bytes of {self.path}: {error.strerror}; earlier measurements are kept"
             ) from None
 
     def __enter__(self) -> "Writer":

@@ -157,9 +157,7 @@ def launcher(ranks: int) -> list[str]:
     beside = pathlib.Path(sys.executable).with_name("mpiexec")
     program = str(beside) if beside.exists() else shutil.which("mpiexec")
     if program is None:
-        raise ScalingError(
-            'there is no mpiexec on PATH: say launcher = "srun --ntasks={ranks}", or what starts ranks here'
-        )
+        raise ScalingError('there is no mpiexec on PATH: set launcher, for example to "srun --ntasks={ranks}"')
     return [program, "-n", str(ranks)]
 
 
@@ -236,7 +234,7 @@ def _json_value(figure: Figure, folder: pathlib.Path, output: str) -> Any:
             found = json.loads(line)
             if isinstance(found, dict) and figure.key in found:
                 return found[figure.key]
-    where = figure.file or "what the program printed"
+    where = figure.file or "the output of the program"
     raise ScalingError(f"{where} has no line with a JSON object that has the key {figure.key!r}")
 
 
@@ -248,18 +246,20 @@ def start(
         tempfile.TemporaryFile("w+", errors="replace") as output,
         tempfile.TemporaryFile("w+", errors="replace") as errors,
     ):
-        begun = time.perf_counter()
+        began = time.perf_counter()
         try:
             process = subprocess.Popen(
                 arguments, cwd=folder, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=errors,
                 start_new_session=True,
             )  # fmt: skip
         except OSError as error:
-            raise ScalingError(f"{arguments[0]}: {error.strerror}; launcher says what starts the ranks") from None
+            raise ScalingError(
+                f"{arguments[0]}: {error.strerror}; set launcher to the command that starts ranks"
+            ) from None
         late = threading.Event()
         with _ended(process, timeout, late):
             status = process.wait()  # without a timeout, which would poll the process every 50 ms only
-            wall = time.perf_counter() - begun
+            wall = time.perf_counter() - began
         output.seek(0)
         errors.seek(0)
         return None if late.is_set() else status, wall, output.read(), errors.read()

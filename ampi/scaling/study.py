@@ -221,7 +221,7 @@ def read_study(path: str | pathlib.Path) -> Study:
     Raises
     ------
     ScalingError
-        The file does not exist, is not TOML, or has wrong keys or values, all of which are named.
+        The file does not exist, is not TOML, or has wrong keys or values; the message names all of them.
 
     Examples
     --------
@@ -327,7 +327,9 @@ def _check_sizes(values: dict[str, Any], problems: Problems) -> None:
 def _runs(table: Any, problems: Problems) -> dict[str, Run]:
     """The runs; each mode is measured by one of them."""
     if not isinstance(table, Mapping) or not table:
-        problems.add("[runs]", 'is missing: [runs.primal] with primal = {from = "wall"} measures the program as it is')
+        problems.add(
+            "[runs]", 'is missing: [runs.primal] with primal = {from = "wall"} measures the unmodified program'
+        )
         return {}
     found: dict[str, Run] = {}
     owner: dict[str, str] = {}
@@ -337,7 +339,7 @@ def _runs(table: Any, problems: Problems) -> dict[str, Run]:
             continue
         figures = {mode: values[mode] for mode in MODES if values[mode] is not None}
         if not figures:
-            problems.add(f"[runs.{name}]", "measures nothing: primal = {...} or gradient = {...} says what its time is")
+            problems.add(f"[runs.{name}]", "measures nothing: give primal = {...} or gradient = {...}")
         for mode, raw in figures.items():
             figure = problems.table(f"runs.{name}.{mode}", raw, FIGURE_KEYS, ("from",))
             if figure is not None:
@@ -374,7 +376,7 @@ def _figure(where: str, values: dict[str, Any], problems: Problems) -> Figure:
     return Figure(source, values["pattern"], values["key"], values["file"], UNITS[values["unit"]])
 
 
-# Types of values: each function returns the value to store, or raises a ValueError that says what is allowed.
+# Types of values: each function returns the value to store, or raises a ValueError that names the allowed values.
 
 
 def text(value: Any) -> str:
@@ -395,9 +397,9 @@ def template(value: Any) -> str:
         if not set(names) - set(PLACEHOLDERS):
             value.format(**dict.fromkeys(PLACEHOLDERS, 1))
     except (ValueError, KeyError, IndexError):
-        raise ValueError(f"a text with the placeholders {known} (a brace of its own is written twice)") from None
+        raise ValueError(f"a text with the placeholders {known} (write a literal brace twice)") from None
     if set(names) - set(PLACEHOLDERS):
-        raise ValueError(f"a text with the placeholders {known} (a brace of its own is written twice)")
+        raise ValueError(f"a text with the placeholders {known} (write a literal brace twice)")
     return value
 
 

@@ -37,7 +37,7 @@ Numbers = tuple[int, int, int, set[int]]
 
 
 def plain(name: str) -> str:
-    """The basic one-sided operation of which an operation is a form.
+    """The basic one-sided operation of which an operation is a variant.
 
     Examples
     --------

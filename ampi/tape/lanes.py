@@ -31,7 +31,7 @@ class Lane(Sweep):
         self.whole.at_end(callback)
 
     def begin_anew(self, region: Region, others: Sequence[Region]) -> None:
-        """No shadow: adjoints set those of all lanes, or add to what is there."""
+        """Return no shadow: adjoints set those of all lanes, or add to the existing ones."""
 
     def add_once(self, region: Region, value: np.ndarray, kept: np.ndarray) -> None:
         """Add to the adjoint: the array is copied."""
@@ -66,7 +66,7 @@ class LanedSweep(Sweep):
             lane.zero(region, key)
 
     def begin_anew(self, region: Region, others: Sequence[Region]) -> None:
-        """No shadow: adjoints that set shadows ask for those of all lanes."""
+        """Return no shadow: adjoints that set shadows ask for those of all lanes."""
 
     def clear(self) -> None:
         """Drop all shadows: the walk is over."""

@@ -207,7 +207,7 @@ class Output(BaseAdjoint):
         return f"<Output of shape {self.shape} by {self.operation} to {self.target}, {self.where}>"
 
     def __call__(self, sweep: Sweep) -> None:
-        """Add the seed to the adjoint of what was written."""
+        """Add the seed to the adjoint of the written values."""
         seed = sweep.state.get(self)
         if seed is not None:
             self.buffer.add(sweep, seed.ravel(self.order))

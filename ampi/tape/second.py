@@ -1,7 +1,7 @@
 """Second order, forward over reverse: a tape that carries tangents along, and the sweep that does so as well.
 
 While the program runs, a `SecondTape` records as any tape does and pushes tangents through each operation, as forward
-mode does; its undo log saves the tangents of what is overwritten beside the values.  `PairSweep` is the sweep over it:
+mode does; its undo log saves overwritten values with their tangents.  `PairSweep` is the sweep over it:
 every adjoint has a value and a tangent, or several, in as many directions, and the tape, which only pushes tangents by
 then, differentiates what the adjoints of the operations compute.  `records.Adjoint.second_order` tells the three kinds
 of adjoints apart; any other is refused when its operation is recorded.

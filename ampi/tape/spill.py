@@ -186,7 +186,7 @@ class SpillFile:
             except OSError as error:
                 raise self._cannot("read", nbytes, error) from error
             if not count:
-                raise TapeError(f"ampi.Tape: spill={self.folder!r}: the file is shorter than what was written to it")
+                raise TapeError(f"ampi.Tape: spill={self.folder!r}: the file is shorter than the data written to it")
             done += count
         return buffer
 

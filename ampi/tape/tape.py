@@ -548,7 +548,7 @@ class Tape(metaclass=PublicHelp):
         self.append_record = self._noting(observer.append) if checks.is_full() else observer.append
 
     def _noting(self, append: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Return a function that appends records and keeps the notes of what they need."""
+        """Return a function that appends records, and keeps notes of the memory that they need."""
 
         def append_noted(record: Any) -> None:
             if self._noted:

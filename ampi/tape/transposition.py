@@ -23,7 +23,7 @@ def transposed(push: Push, adjoint: Adjoint, sources: Collection[Region], result
     """Push tangents through an operation that created its results, by transposing its adjoint.
 
     The adjoint is a linear function of ȳ, so that the gradient of ⟨Jᵀȳ, ẋ⟩ with respect to ȳ is Jẋ (Griewank and
-    Walther, "Evaluating Derivatives", 2008, section 3.3, backwards).  It is recorded on a tape of its own.
+    Walther, "Evaluating Derivatives", 2008, section 3.3, backwards).  It is recorded on a separate tape.
     """
     scope = passively()
     try:

@@ -64,8 +64,7 @@ class Undo:
             np.ndarray(view.shape, view.dtype, block, offset, view.strides)[key] = self.saved
 
     def holds(self, view: np.ndarray, extent: Extent) -> np.ndarray | None:
-        """Return the saved values of an array that lies in what was overwritten; None if they are not available as a
-        view."""
+        """Return the saved values of an array inside the overwritten one; None if they are not available as a view."""
         return self.part_of(self.saved, view, extent)
 
     def part_of(self, saved: np.ndarray, view: np.ndarray, extent: Extent) -> np.ndarray | None:

@@ -115,7 +115,7 @@ class VectorSweep(LanedSweep):
     # --------------------------------------------------------------------------------------------------- memory
 
     def make(self, storage: Storage) -> np.ndarray:
-        """Make the rows of a storage: zeros, or what has been interleaved."""
+        """Make the rows of a storage: zeros, or the interleaved adjoints if there are any."""
         block, woven = np.zeros(self._size(storage), np.uint8), self._woven.get(storage)
         if woven is not None:
             interleaved.into_rows(woven, block)

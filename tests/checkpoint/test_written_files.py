@@ -153,7 +153,7 @@ def test_results_of_studies_on_a_full_disk(study, full, seed):
                 writer.add(line)
                 done.append(line)
             except ScalingError as error:
-                assert f"bytes of {study.results}: File too large; what was measured before is there" in str(error)
+                assert f"bytes of {study.results}: File too large; earlier measurements are kept" in str(error)
     full(resource.RLIM_INFINITY)
     with results.Writer(study.results) as writer:
         writer.add(lines[0])

@@ -43,12 +43,12 @@ def _take_apart(x: Any) -> tuple:
 
 
 def _put_together(arrays: tuple, x: Any) -> Any:
-    made = copy.copy(x)
-    inner, name = _holder(made)
-    if inner is not made:
-        inner = made._delegate_to = copy.copy(inner)
+    new = copy.copy(x)
+    inner, name = _holder(new)
+    if inner is not new:
+        inner = new._delegate_to = copy.copy(inner)
     setattr(inner, name, arrays[0])
-    return made
+    return new
 
 
 def _classes(*public: type) -> list[type]:
@@ -237,9 +237,9 @@ def _holding_values(cls: type, name: str, position: int, known: Callable) -> Non
         return (() if held is None else (held,)), x
 
     def put_together(arrays: tuple, x: Any) -> Any:
-        made = copy.copy(x)
-        made._ampi_values = arrays[0]
-        return made
+        new = copy.copy(x)
+        new._ampi_values = arrays[0]
+        return new
 
     define_class(cls, take_apart, put_together)
 

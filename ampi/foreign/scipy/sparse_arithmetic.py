@@ -130,8 +130,8 @@ def sum_with_dense(sign: int, other_sign: int, found: Hook, tape: Tape, argument
     exact = _exactly(found, self, other)
     other = as_array(other)
     keys, data = entries(self)
-    made = other_sign * other + sign * added(data, keys, other.size).reshape(other.shape)
-    return with_values(found.name, tape, made, exact, [data, other])
+    new = other_sign * other + sign * added(data, keys, other.size).reshape(other.shape)
+    return with_values(found.name, tape, new, exact, [data, other])
 
 
 def total(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:

@@ -58,11 +58,11 @@ def put_together(arrays: tuple, a: Any) -> Any:
     data = arrays[0]
     if isinstance(a.data, TrackedArray) and not isinstance(data, TrackedArray):
         data = np.array(data)
-    made = holding(a, data)
+    new = holding(a, data)
     is_other = not np.may_share_memory(data, a.data)
     for name, x in zip(INDICES[a.format], arrays[1:]):
-        setattr(made, name, mapped(_index, x) if is_other else x)
-    return made
+        setattr(new, name, mapped(_index, x) if is_other else x)
+    return new
 
 
 def _index(x: np.ndarray) -> np.ndarray:
@@ -71,17 +71,17 @@ def _index(x: np.ndarray) -> np.ndarray:
 
 def holding(a: Any, data: Any) -> Any:
     """The same matrix with the same indices and other data."""
-    made = copy.copy(a)
-    made.data = data
-    return made
+    new = copy.copy(a)
+    new.data = data
+    return new
 
 
 def with_data(a: Any, data: Any) -> Any:
     """The same matrix with its own indices and other data."""
-    made = holding(a, data)
+    new = holding(a, data)
     for name in INDICES[a.format]:
-        setattr(made, name, mapped(_index, getattr(a, name)))
-    return made
+        setattr(new, name, mapped(_index, getattr(a, name)))
+    return new
 
 
 for _format in INDICES:
@@ -187,12 +187,12 @@ def any_entries(tape: Tape, *given: Any) -> bool:
     return any(x.size and is_active(tape, x) for x in parts(given) if isinstance(x, np.ndarray))
 
 
-def with_values(name: str, tape: Tape, made: Any, exact: Any, given: list) -> Any:
+def with_values(name: str, tape: Tape, new: Any, exact: Any, given: list) -> Any:
     """`exactly` for arrays that may be empty."""
-    is_known = is_active(tape, made) or any_entries(tape, given)
+    is_known = is_active(tape, new) or any_entries(tape, given)
     if isinstance(exact, np.matrix):
-        return as_matrix(exactly(name, tape, made, np.asarray(exact), given)) if is_known else exact
-    return exactly(name, tape, made, exact, given) if is_known else wrapped(exact)
+        return as_matrix(exactly(name, tape, new, np.asarray(exact), given)) if is_known else exact
+    return exactly(name, tape, new, exact, given) if is_known else wrapped(exact)
 
 
 def summed(keys: np.ndarray, data: Any) -> tuple[np.ndarray, Any]:
@@ -203,8 +203,8 @@ def summed(keys: np.ndarray, data: Any) -> tuple[np.ndarray, Any]:
 
 def dense_of(name: str, tape: Tape, exact: Any, keys: np.ndarray, data: Any) -> Any:
     """A function's dense result as sums of values at its positions."""
-    made = added(data, keys, np.size(exact)).reshape(np.shape(exact))
-    return with_values(name, tape, made, exact, [data])
+    new = added(data, keys, np.size(exact)).reshape(np.shape(exact))
+    return with_values(name, tape, new, exact, [data])
 
 
 def matrix_of(name: str, tape: Tape, exact: Any, keys: np.ndarray, data: Any) -> Any:
@@ -221,18 +221,18 @@ def matrix_of(name: str, tape: Tape, exact: Any, keys: np.ndarray, data: Any) ->
     known = place < len(inside)
     known[known] = inside[place[known]] == keys[known]
     if known.all() and (inside[1:] != inside[:-1]).all():
-        made = added(data, slots[order[place]], exact.data.size).reshape(exact.data.shape)
-        return holding(exact, with_values(name, tape, made, exact.data, [data]))
+        new = added(data, slots[order[place]], exact.data.size).reshape(exact.data.shape)
+        return holding(exact, with_values(name, tape, new, exact.data, [data]))
     places = np.unique(np.concatenate([own, keys]))
     values = np.zeros(len(places), exact.dtype if own.size else data.dtype)  # the dtype of an empty sum is arbitrary
     np.add.at(values, np.searchsorted(places, own), exact.data.reshape(-1)[slots])
-    made = with_values(name, tape, added(data, np.searchsorted(places, keys), len(places)), values, [data])
+    new = with_values(name, tape, added(data, np.searchsorted(places, keys), len(places)), values, [data])
     kind = "array" if isinstance(exact, ss.sparray) else "matrix"
     with passive():
         numbers = np.arange(1.0, len(places) + 1)
         found = getattr(ss, f"coo_{kind}")((numbers, coords_of(places, exact.shape)), shape=exact.shape)
         found = found.tobsr(exact.blocksize) if exact.format == "bsr" else found.asformat(exact.format)
-    return _picked(name, tape, [made], None, found)
+    return _picked(name, tape, [new], None, found)
 
 
 def coalesced(a: Any) -> Any:
@@ -363,11 +363,11 @@ def moving(*names: str, in_place: bool = False) -> Callable:
             if attempt:
                 raise refusal(found.name, " for entries that are to be summed")
             given = {name: each(_with_one_entry_each, x) if name in own else x for name, x in given.items()}
-        made = _picked(found.name, tape, numbers.sources, exact, places)
+        new = _picked(found.name, tape, numbers.sources, exact, places)
         if in_place:
-            vars(arguments[0]).update(vars(made))
+            vars(arguments[0]).update(vars(new))
             return None
-        return into(made, given.get("out"), found.name)
+        return into(new, given.get("out"), found.name)
 
     return handle
 
@@ -376,11 +376,11 @@ STAYING = set("tocsr tocsc tocoo todia tobsr asformat toarray todense".split())
 """Methods that keep the positions of all entries."""
 
 
-def into(made: Any, out: Any, name: str) -> Any:
+def into(new: Any, out: Any, name: str) -> Any:
     """A result, or the output array to which it is written."""
     if out is None:
-        return made
-    assign(out, made, name)
+        return new
+    assign(out, new, name)
     return out
 
 
@@ -392,10 +392,10 @@ def placed(self: Any, name: str, tape: Tape, run: Callable, source: Any) -> None
         run(self, copied(source), True)
         run(places, numbers.of(source), False)
     if are_sums(places):
-        made = matrix_of(name, tape, self, *entries(source))
+        new = matrix_of(name, tape, self, *entries(source))
     else:
-        made = _picked(name, tape, numbers.sources, self, places)
-    vars(self).update(vars(made))
+        new = _picked(name, tape, numbers.sources, self, places)
+    vars(self).update(vars(new))
 
 
 def as_array(x: Any) -> Any:

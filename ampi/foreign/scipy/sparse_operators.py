@@ -23,11 +23,11 @@ OfMatrix = sl._interface.MatrixLinearOperator
 
 
 def _put_together(args: tuple, operator: Any) -> Any:
-    made = copy.copy(operator)
-    made.args = args
-    if "A" in vars(made):
-        made.A = args[0]
-    return made
+    new = copy.copy(operator)
+    new.args = args
+    if "A" in vars(new):
+        new.A = args[0]
+    return new
 
 
 define_class(sl.LinearOperator, lambda operator: (getattr(operator, "args", ()), operator), _put_together)

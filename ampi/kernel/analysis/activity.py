@@ -18,7 +18,7 @@ from ampi.kernel.ir.ssa import Branch, Custom, Loop, definitions, every
 
 @dataclass(frozen=True)
 class Activity:
-    """The names of scalars and arrays that are varied, and of those which are useful besides."""
+    """The names of scalars and arrays that are varied, and of those that are useful as well."""
 
     varied: frozenset[str]
     active: frozenset[str]

@@ -462,7 +462,7 @@ def are_independent(loop: Loop, accesses: Accesses, arrays: Iterable[str] | None
     for array in arrays if arrays is not None else list(accesses.of):
         inside = [a for a in accesses.of[array] if any(around is loop for around in a.loops)]
         if any(around is loop for around in accesses.home.get(array, ())):
-            continue  # it is allocated anew in every iteration
+            continue  # every iteration allocates it again
         for w in inside:
             if w.is_load:
                 continue

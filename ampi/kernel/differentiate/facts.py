@@ -1,7 +1,7 @@
 """Facts about a kernel when it is differentiated: the results of the analyses.
 
-`begin` assumes what is safe without any analysis.  Each analysis improves on that.  Without it, the adjoint computes,
-saves or copies more, and has the same results.
+`begin` makes assumptions that are safe without any analysis.  Each analysis improves on them.  Without it, the adjoint
+computes, saves or copies more, with the same results.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ class Tangent:
 
     def error(self, line: int, problem: str) -> KernelError:
         return KernelError(
-            f"{self.function.filename}:{line}: the tangent of '{self.name}' cannot be transposed, for it is not linear "
-            f"as written: {stem(problem)}\n  write it with sums of tangents, and products of tangents with other "
+            f"{self.function.filename}:{line}: the tangent of '{self.name}' cannot be transposed: it is not linear as "
+            f"written: {stem(problem)}\n  write it with sums of tangents, and products of tangents with other "
             f"values, or make '{self.name}' an ampi.custom_vjp and define its adjoint"
         )
 

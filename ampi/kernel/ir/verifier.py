@@ -117,7 +117,7 @@ class _Verifier:
             self.fail(f"'{var.name}' is a {known}, and used as a {var.type}")
 
     def carry(self, body: tuple[Stmt, ...]) -> None:
-        """Allow a user's loop to read in the next iteration what it assigns, in any order of statements."""
+        """Allow a user's loop to read values that an earlier iteration has assigned, in any order of statements."""
         for s in ir.walk(body) if not self.derived else ():
             for target in (getattr(s, "target", None), *getattr(s, "outputs", ())):
                 if isinstance(target, Var):

@@ -1,7 +1,7 @@
 """Carried views: parts of an array that live from one iteration to the next are replaced by their start and step.
 
 A name for a part of an array that is used in the next iteration or after the loop becomes the numbers that define the
-part; where it is used, the part is taken anew::
+part; where it is used, the part is taken again::
 
     row = a[0]                            row_start = 0
     for i in range(1, n):                 for i in range(1, n):

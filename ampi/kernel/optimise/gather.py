@@ -3,7 +3,7 @@
 The adjoint of ``new[i] = f(u[i - 1], u[i], u[i + 1])`` adds to three elements of ``u_bar`` in each iteration.  In
 gather form the loop runs over the elements of ``u_bar`` and adds all contributions to each of them at once.  Each
 element is then written by one iteration only: the loop can be vectorised and run on several threads, and passes over
-memory once.  This pays where contributions are cheap, since each is computed anew for each neighbour: for stencils that
+memory once.  This pays where contributions are cheap, since each is computed for each neighbour: for stencils that
 are linear, or nearly so.
 
 A nest of loops becomes
