@@ -21,8 +21,8 @@ from .views import ATOMS, GENERATORS, attributes, has_state, spelled
 class Outside:
     """The memory that existed when a loop began, with names that are the same in another process of the program.
 
-    What the state held comes first, then what is active, in the order in which it was made; the rest is told by its
-    size, and by its place among all of that size.
+    The memory of the state comes first, then active memory in the order of its creation.  The rest is identified by its
+    size and by its index among blocks of that size.
     """
 
     def __init__(self, owners: dict[Storage, np.ndarray], first: Sequence[Any], active: Iterable[Storage]) -> None:
@@ -40,7 +40,7 @@ class Outside:
         self._storages = {name: storage for storage, name in self.names.items()}
 
     def storage(self, name: Any) -> Storage:
-        """The memory of a name."""
+        """Return the memory with a name."""
         if name not in self._storages:
             raise TapeError(
                 f"ampi.timeloop: resume=True: steps have written to an array of {name[0]} bytes beside the state, "
@@ -49,7 +49,7 @@ class Outside:
         return self._storages[name]
 
     def told(self, array: np.ndarray) -> tuple[Any, ...]:
-        """Where an array lies there, as data."""
+        """Return the position of an array in this memory, as data."""
         storage = storage_of(array)
         offset = address_of(array) - storage.address  # type: ignore[union-attr]
         return self.names[storage], offset, array.shape, array.strides, array.dtype
@@ -95,9 +95,9 @@ def _parts(x: Any) -> dict[Any, Any]:
 
 
 class Encoder:
-    """Encodes a state as plain data; ``arrays`` collects what is stored beside it.
+    """Encodes a state as plain data; ``arrays`` collects the arrays that are stored beside it.
 
-    Objects that the state held when the loop began (``first``, from `objects_of`) are told by their number there.
+    Objects that the state held when the loop began (``first``, from `objects_of`) are encoded by their index there.
     """
 
     def __init__(self, outside: Outside, first: Sequence[Any]) -> None:
@@ -108,12 +108,12 @@ class Encoder:
         self._met: dict[int, tuple[int, Any]] = {}
 
     def add(self, array: np.ndarray) -> int:
-        """Have an array beside the data; its number."""
+        """Store an array beside the data; return its index."""
         self.arrays.append(array)
         return len(self.arrays) - 1
 
     def encode(self, x: Any, way: tuple = ()) -> tuple:
-        """The data of a part of the state, to which there is a way."""
+        """Return the data of the part of the state at a path."""
         if type(x) in ATOMS or issubclass(type(x), np.generic):
             return "value", x
         if id(x) in self._met:
@@ -175,7 +175,7 @@ class Encoder:
 
 
 class Decoder:
-    """Decodes a state, with the objects that it held when the loop began where these exist."""
+    """Decodes a state; uses the objects that it held when the loop began, if they exist."""
 
     def __init__(self, outside: Outside, first: Sequence[Any], arrays: Sequence[np.ndarray]) -> None:
         self.outside = outside
@@ -185,7 +185,7 @@ class Decoder:
         self._blocks: dict[int, Any] = {}
 
     def decode(self, data: tuple) -> Any:
-        """The part of a state that some data is of."""
+        """Return the part of a state that some data encodes."""
         if data[0] == "value":
             return data[1]
         if data[0] == "again":

@@ -1,8 +1,8 @@
 """The folder of a time loop: states and adjoints that survive a kill at any moment.
 
-Each rank has a folder of its own in it, with one HDF5 file for each state: a file is written under another name,
-synced, and renamed, so that it is whole or not there.  What a point of the run needs is removed only when all ranks
-have passed the next one (a barrier), so that they all have one in common.
+Each rank has a subfolder with one HDF5 file for each state.  A file is written under another name, synced, and renamed,
+so that it is either complete or absent.  Files that a point of the run needs are removed when all ranks have passed the
+next point (a barrier), so that all ranks always have a point in common.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from .safety import Unread, check_alone, check_own, make, private, refused_file
 
 @dataclasses.dataclass(frozen=True)
 class Storage:
-    """A folder for the states of a time loop (``ampi.timeloop(storage=...)``), and how they are written there.
+    """A folder for the states of a time loop (``ampi.timeloop(storage=...)``), and the form of its files.
 
     Parameters
     ----------
     folder : str or path
     per : str
-        ``"rank"``: each rank has files of its own.  ``"node"``: the ranks that share memory have files in common, which
-        one of them writes: fewer files, where a parallel file system cannot take so many.
+        ``"rank"``: each rank has its own files.  ``"node"``: the ranks that share memory have common files, which one
+        of them writes.  These are fewer, for parallel file systems that cannot handle many files.
     compression : str or int, optional
-        What h5py takes: ``"gzip"``, ``"lzf"``, or the level of gzip, 0 to 9.
+        As in h5py: ``"gzip"``, ``"lzf"``, or a level of gzip from 0 to 9.
 
     Raises
     ------
     TapeError
-        Another ``per`` or ``compression``.
+        ``per`` or ``compression`` has another value.
 
     Examples
     --------
@@ -75,9 +75,9 @@ class Folder:
     Attributes
     ----------
     point : tuple or None
-        Where to go on: (FORWARD, n), the state before step n; (FINAL, steps); (REVERSE, n), the adjoint of that state.
+        Where to resume: (FORWARD, n), the state before step n; (FINAL, steps); (REVERSE, n), the adjoint of that state.
     peak_bytes : int
-        The most that the files took at a time.
+        The largest size of all files together.
     """
 
     def __init__(self, storage: Any, comm: Any, where: str) -> None:
@@ -127,13 +127,13 @@ class Folder:
         problem, differences = self._tried(prepare)
         begins = any(begins for _, begins in self._agree(problem or differences, begins))
         self._agree(self._tried(clean)[0])
-        if begins:  # on all ranks: where one has no state to go on from, none has
+        if begins:  # on all ranks: if one has no state to resume from, none has
             self.save("about", about, [])
         points = [point for _, point in self._agree(*self._tried(look))]
         self.point = None if None in points else min(points, key=_order)  # type: ignore[type-var]
 
     def _tried(self, work: Callable[[], Any]) -> tuple[str, Any]:
-        """What went wrong on this rank, in words, and what came of it."""
+        """Return the problem on this rank, if there is one, and the result of the work."""
         try:
             return "", work()
         except Unread as error:
@@ -142,13 +142,13 @@ class Folder:
             return f"{self.path}: {error}", None
 
     def _agree(self, problem: str, point: Any = None) -> list[tuple[str, Any]]:
-        """What all ranks say; an error on all of them if there is a problem on one."""
+        """Return the points of all ranks; raise on all of them if there is a problem on one."""
         said = self.comm.allgather((problem, point))
         problems = [f"rank {rank}: {problem}" for rank, (problem, _) in enumerate(said) if problem]
         if problems:
             raise TapeError(
                 f"{self.where}: ampi.timeloop: storage={str(self.path.parents[1])!r}: {'; '.join(problems)}; remove it "
-                "or name another folder, or run what it is of"
+                "or name another folder, or run the program that it belongs to"
             )
         return said
 
@@ -159,7 +159,7 @@ class Folder:
             f"{self.per}-{r}" for r in range(self.comm.size)
         }
         if others:
-            return f"{self.path.parent} is of more ranks than the {self.comm.size} there are"
+            return f"{self.path.parent} belongs to a run on more ranks than the present {self.comm.size}"
         if not (self.path / "about.h5").exists():
             return ""
         known = self.load("about")
@@ -170,10 +170,10 @@ class Folder:
             for name in about
             if known[0].get(name) != about[name]
         ]
-        return f"{self.path} is of another run: {', '.join(said)}" if said else ""
+        return f"{self.path} belongs to another run: {', '.join(said)}" if said else ""
 
     def _last(self) -> tuple[int, int] | None:
-        """The last point of which all files are there and whole."""
+        """Return the last point whose files are all present and undamaged."""
         names = {path.stem for path in self.path.glob("*.h5")}
         for kind, prefix in ((REVERSE, "adjoint-"), (FINAL, "final-")):
             for n in sorted(int(name[len(prefix) :]) for name in names if name.startswith(prefix)):
@@ -184,26 +184,26 @@ class Folder:
         return (FORWARD, good[-1]) if good and good == states else None
 
     def clear(self) -> None:
-        """Remove what is there."""
+        """Remove all files."""
         if self.writes:
             for path in self.path.glob("*.h5"):
                 path.unlink()
             self._sizes.clear()
 
     def states(self, below: int) -> list[int]:
-        """The steps before which there are states."""
+        """Return the steps whose initial states are stored."""
         found = (int(path.stem[6:]) for path in self.path.glob("state-*.h5"))
         return sorted(n for n in found if n < below)
 
     # --------------------------------------------------------------------------------------------------------- files
 
     def save(self, name: str, data: Any, arrays: Sequence[np.ndarray]) -> None:
-        """Write a file, whole or not at all; of several ranks together.  Collective.
+        """Write a file, completely or not at all; several ranks may share it.  Collective.
 
         Raises
         ------
         TapeError
-            On all ranks, if there is no room for it on one.  What was there before stays, to go on from.
+            On all ranks, if one of them has no room for it.  Earlier files remain, to resume from.
         """
         problem, told = "", b""
         try:
@@ -258,7 +258,7 @@ class Folder:
                 part.unlink(missing_ok=True)
 
     def _gathered(self, told: bytes, flat: list[np.ndarray]) -> Iterator[tuple[int, bytes, list[np.ndarray]]]:
-        """What the ranks of this file write into it, one after the other."""
+        """Iterate over what the ranks of this file write into it."""
         yield 0, told, flat
         for rank in range(1, self.node.size):
             told, sizes = self.node.recv(None, rank, _TAG)
@@ -285,12 +285,12 @@ class Folder:
         for k, values in enumerate(flat):
             options = {} if self.compression is None or not values.size else {"compression": self.compression}
             made = group.create_dataset(f"array {k}", values.shape, np.uint8, shuffle=bool(options), **options)
-            if values.size:  # by what no tape sees: the values do not leave the program
+            if values.size:  # unseen by tapes: the values do not leave the program
                 made.id.write(h5py.h5s.ALL, h5py.h5s.ALL, values)
         group.attrs["checksum"] = _checksum(told, flat)
 
     def load(self, name: str) -> tuple[Any, list[np.ndarray]] | None:
-        """What a file holds of this rank; None if it is damaged."""
+        """Return this rank's part of a file; None if it is damaged."""
         import h5py
 
         path = self.path / f"{name}.h5"
@@ -303,7 +303,7 @@ class Folder:
                 told = group["data"][...].tobytes()
                 flat = [group[f"array {k}"][...] for k in range(len(group) - 1)]
                 checksum = group.attrs["checksum"]
-        except Exception:  # h5py says in many ways that something is not what HDF5 has written
+        except Exception:  # h5py raises many kinds of errors for damaged files
             return None
         if not isinstance(checksum, str) or checksum != _checksum(told, flat):
             return None
@@ -316,7 +316,7 @@ class Folder:
         return data, [a.view(dtype).reshape(shape) for a, (shape, dtype) in zip(flat, layouts)]
 
     def loaded(self, name: str) -> tuple[Any, list[np.ndarray]]:
-        """The same; an error if it is damaged."""
+        """Return this rank's part of a file; raise an error if it is damaged."""
         try:
             found = self.load(name)
         except Unread as error:
@@ -326,14 +326,14 @@ class Folder:
         return found
 
     def agree(self, name: str, data: Any, arrays: Sequence[np.ndarray], *, removes: Sequence[str] = ()) -> None:
-        """`save` on all ranks; then remove files that are not needed any more."""
+        """`save` on all ranks; then remove files that are no longer needed."""
         self.save(name, data, arrays)
         self.comm.Barrier()
-        for other in self.node.bcast(removes):  # others see a folder from which some are gone by now
+        for other in self.node.bcast(removes):  # others see a folder in which some are already missing
             self.remove(other)
 
     def remove(self, name: str) -> None:
-        """Remove a file that is not read any more."""
+        """Remove a file that is no longer read."""
         self.node.Barrier()
         if self.writes:
             with contextlib.suppress(OSError):  # it may stay
@@ -345,7 +345,7 @@ _nodes: dict[int, Any] = {}  # of COMM_WORLD, in which most loops are
 
 
 def _node_of(comm: plain_mpi.Intracomm) -> Any:
-    """Return a communicator of mpi4py's of the ranks that share memory with this one, which no tape sees."""
+    """Return an mpi4py communicator, unseen by tapes, of the ranks that share memory with this one."""
     comm = BASE["Intracomm"](comm)
     if comm != plain_mpi.COMM_WORLD:
         return comm.Split_type(plain_mpi.COMM_TYPE_SHARED)

@@ -29,7 +29,7 @@ def give(storage: Any, reference: Any) -> None:
 
 
 class StepTape(Tape):
-    """The tape of one step, which knows the tapes of the other steps."""
+    """The tape of one step, with references to the tapes of the other steps."""
 
     of_step = True
 
@@ -61,7 +61,7 @@ class Stored:
 
     def restore(self, loop: Loop) -> Any:
         if loop.first_values is not None:
-            loop.first_values.put_back(len(self.values))  # of what was written for the first time by a later step
+            loop.first_values.put_back(len(self.values))  # memory that a later step was the first to write
         self.values.put_back()
         for position in self.files:
             position.put_back()
@@ -71,10 +71,10 @@ class Stored:
 
 
 class Taped:
-    """A recorded step: its tape, and where its state lay before and after it.
+    """A recorded step: its tape, and the memory of its state before and after it.
 
-    ``owners`` has, by weak references, the arrays which own that memory as far as it was made in the loop, and ``more``
-    the bytes that are kept beside the tape's old values and what kernels keep.
+    ``owners`` has weak references to the arrays that own this memory, as far as it was created in the loop, and
+    ``more`` is the number of bytes that are kept besides the tape's old values and what kernels keep.
     """
 
     __slots__ = ("after", "before", "counted", "frozen", "more", "owners", "tape")
@@ -91,11 +91,11 @@ class Taped:
 
     @property
     def nbytes(self) -> int:
-        """What it keeps by now: later steps overwrite what it needs."""
+        """The bytes that it keeps now; they grow, since later steps overwrite what it needs."""
         return self.tape.saved_bytes + self.tape.kept_bytes + self.more
 
     def alive(self, outside: dict[Storage, Any]) -> dict[Storage, np.ndarray]:
-        """The memory of its states that is still there, and arrays which own that."""
+        """Return the memory of its states that still exists, and the arrays that own it."""
         found = {}
         for region in (*self.before.values(), *self.after.values()):
             reference = self.owners.get(region.storage) or outside.get(region.storage)
@@ -105,7 +105,7 @@ class Taped:
         return found
 
     def forget_needs(self, storages: Iterable[Storage]) -> None:
-        """Drop the needs of a step that has been swept."""
+        """Drop what a step needed that has been swept."""
         for storage in storages:
             storage.needs.pop(self.tape.reference, None)
 

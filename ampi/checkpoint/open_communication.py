@@ -19,7 +19,7 @@ def open_receives(tape: Tape) -> list[Received]:
     for log in communication.logs.values():
         for message in log.messages:
             if isinstance(message, Received) and not message.void and message.request is not None:
-                message.reverse = log.reverse  # for what it says of itself
+                message.reverse = log.reverse  # to describe it
                 if not message.completed():
                     found.append(message)
     return found
@@ -32,7 +32,7 @@ def _open_collectives(tape: Tape) -> list[Started]:
 
 
 def completed_of(receives: Iterable[Received]) -> list[Received]:
-    """Return those of the receives that have completed since."""
+    """Return the receives that have completed since."""
     return [receive for receive in receives if receive.request is None or receive.completed()]
 
 

@@ -1,8 +1,8 @@
 """Plain data as text that is read without running any code.
 
-JSON, in which a list begins with a letter that says what it stands for. Classes are named, and found again only among
-those that this process has defined already. What is no plain data (an object in an array of objects, say) is pickled,
-one by one, and the caller is asked before it is unpickled, for that can run anything.
+JSON, in which a list begins with a letter that says what it stands for. Classes are stored by name, and found only
+among those that this process has already defined. Other objects (for example in an array of objects) are pickled one by
+one. Unpickling can run any code, so the caller is asked before.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def unpacked(text: bytes, before_pickles: Callable[[], None]) -> Any:
     ----------
     text : bytes
     before_pickles : callable
-        Raises an error if what is pickled is not to be trusted.
+        Raises an error if pickled objects must not be trusted.
 
     Raises
     ------
     ValueError
-        It is no such text.
+        The text was not written by `packed`.
     """
     if not text.startswith(MARK):
         raise ValueError("this is not what this version of ampi writes")

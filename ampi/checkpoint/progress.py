@@ -23,17 +23,16 @@ class Figures:
     phase : str
         ``"forward"`` while the program runs the steps, ``"reverse"`` in a sweep, ``"end"`` when that is over.
     done, total : int
-        Of this phase: steps that have been run and swept, of so many (None: unknown).
+        Steps of this phase that have been executed or swept, and their number (None: unknown).
     steps : int
-        Of the loop, as far as it has come.
+        Steps of the loop so far.
     executed : int
-        Steps that have been run in all, each as often as it was; since the loop began, or since the last sweep but the
-        first.
+        Number of executions of steps, since the loop began, or since the end of the previous sweep.
     snapshots : int
         States that have been stored, in memory and on disk.
     memory_peak, disk_peak : int
-        The most bytes that states and recorded steps had at a time.  Arrays that a recorded step makes anew, and the
-        records themselves, are not counted.
+        The largest number of bytes of states and recorded steps.  Arrays that a recorded step creates, and the records
+        themselves, are not counted.
     """
 
     phase: str = FORWARD

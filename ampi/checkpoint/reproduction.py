@@ -1,8 +1,8 @@
 """Reproducibility: do the steps of a time loop give the same results when they are run again?
 
-A sweep records each step once, after the steps that follow it. What a step gives then is compared with what the next
-one began with when it was recorded, and what the last one gives with the state that the program has got. So the steps
-whose adjoints are computed are those of one run, from the first state to the last.
+A sweep records each step once, after the steps that follow it. Its result is compared with the state with which the
+next step began when it was recorded; the result of the last step is compared with the state that the program received.
+So adjoints are those of the steps of a single run, from the first state to the last.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Once:
 
 
 class Held:
-    """What a state held at some time.
+    """The contents of a state at some time, for comparison.
 
     Attributes
     ----------
@@ -67,25 +67,25 @@ class Held:
 
     @property
     def others(self) -> dict[tuple, tuple]:
-        """By the ways to them, shape and dtype, and fingerprint of all other arrays."""
+        """Shape, dtype and fingerprint of all other arrays, by their paths."""
         return dict(zip(self._ways, zip(self._kinds, self._prints)))
 
     @property
     def numbers(self) -> dict[tuple, Any]:
-        """By the ways to them, NumPy's numbers and arrays of one, as bytes, and those of Python."""
+        """NumPy's numbers and arrays of one element, as bytes, and Python's numbers, by their paths."""
         return dict(zip(self._ways_to_numbers, self._numbers))
 
     @property
     def nbytes(self) -> int:
-        """About so many bytes are its own."""
+        """Return its approximate size in bytes."""
         return _NUMBER * len(self._numbers) + _PRINT * (len(self._prints) + len(self.written))
 
     def is_same(self, other: Held) -> bool:
-        """Return whether the other one is seen to be the same, without a look at how they differ."""
+        """Return whether the other one is equal, without finding differences."""
         return self.lasting == other.lasting and self.__getstate__() == other.__getstate__()
 
     def __getstate__(self) -> tuple:
-        """For another process, in which memory lies elsewhere."""
+        """Return data for another process, which has other addresses."""
         return self._ways, self._kinds, self._prints, self.written, self._ways_to_numbers, self._numbers
 
     def __setstate__(self, told: tuple) -> None:
@@ -108,7 +108,7 @@ def _told(value: Any) -> Any:
 
 
 def compare(loop: Loop, step: int, found: Held, expected: Held, state: Any) -> None:
-    """Raise if a step has given another state than expected; where only Python numbers differ, warn."""
+    """Raise if a step has produced another state than expected; warn if only Python numbers differ."""
     if found.is_same(expected):
         return
     differing = [
@@ -148,7 +148,7 @@ def compare(loop: Loop, step: int, found: Held, expected: Held, state: Any) -> N
 
 
 def _name_of(view: np.ndarray, arrays: dict[tuple, np.ndarray]) -> str:
-    """Written memory in words: by the ways to it in the state, or what is known of it."""
+    """Describe written memory: by the paths to it in the state, or by its storage."""
     storage = storage_of(view)
     ways = [spelled(way) for way, array in arrays.items() if storage_of(array) is storage]
     return ", ".join(ways) or describe(storage, view)

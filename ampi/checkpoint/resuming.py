@@ -1,4 +1,4 @@
-"""What a time loop keeps in a folder, and how it resumes from there."""
+"""States and adjoints of a time loop in a folder, and resuming from there."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Disk:
     ----------
     folder : Folder
     first : list
-        The objects of the state with which the loop begins.
+        The objects in the initial state of the loop.
     sweeps : int
-        How many have begun: what is done in the first one is kept.
+        Number of sweeps begun: results of the first one are stored.
     goes_on : bool
-        True if another process may go on from there: then states stay until the adjoint of an earlier one is there.
+        True if another process may resume: states are then kept until the adjoint of an earlier one is stored.
     """
 
     goes_on = True
@@ -57,7 +57,7 @@ class Disk:
         self._seed = ""
 
     def open(self, step: Any, resume: bool, **about: Any) -> None:
-        """See `Folder.open`; ``about`` tells this run from others."""
+        """Open the folder (`Folder.open`); ``about`` distinguishes this run from others."""
         self.folder.open(
             {
                 "ampi": sys.modules[__package__.partition(".")[0]].__version__,
@@ -82,7 +82,7 @@ class Disk:
     # -------------------------------------------------------------------------------------------------------- states
 
     def save_state(self, name: str, state: Any) -> None:
-        """A state, and what the steps have written beside it."""
+        """Store a state, and other memory that the steps have written."""
         encoder = Encoder(self.outside, self.first)
         data = encoder.encode(state)
         written = [(self.outside.told(view), encoder.add(view)) for view in self._loop.written]
@@ -91,17 +91,17 @@ class Disk:
         self.folder.save(name, told, encoder.arrays)
 
     def load_state(self, name: str) -> tuple[Any, list[tuple[np.ndarray, np.ndarray]]]:
-        """The state, with files where they were, and views of other memory with what they are to hold; memory is left
-        as it is."""
+        """Return the state, with file pointers restored, and views of other memory with their values; memory is not
+        changed."""
         (data, written, files, outcomes, generators), arrays = self.folder.loaded(name)
         put_back_told(files)
         put_back_told_generators(generators)
-        self._loop.outcomes = {**outcomes, **self._loop.outcomes}  # of another process, and of this one
+        self._loop.outcomes = {**outcomes, **self._loop.outcomes}  # from another process, and from this one
         pairs = [(self.outside.view(told), arrays[number]) for told, number in written]
         return Decoder(self.outside, self.first, arrays).decode(data), pairs
 
     def go_on(self, name: str) -> tuple[Any, list[np.ndarray]]:
-        """In another process: the state, with memory as it was then, and views of what was written."""
+        """Return, in another process, the state with restored memory, and views of what was written."""
         state, written = self.load_state(name)
         for view, values in written:
             write(view, values)
@@ -110,7 +110,7 @@ class Disk:
     # ------------------------------------------------------------------------------------------------------ adjoints
 
     def begin_sweep(self, sweep: Sweep, final: dict[tuple, Region]) -> None:
-        """The sweep reaches the loop."""
+        """Note that the sweep reaches the loop."""
         self.sweeps += 1
         parts: list[Any] = []
         for way, region in final.items():
@@ -118,8 +118,8 @@ class Disk:
         self._seed = _digest(*parts)
 
     def save_adjoint(self, n: int, sweep: Sweep, later: dict[tuple, Region], begun: Held | None) -> None:
-        """The adjoint of the state before step n, and of all that the loop uses, and what step n began with; later
-        states go."""
+        """Store the adjoint of the state before step n, of everything that the loop uses, and the contents with which
+        step n began; remove later states."""
         if self.sweeps > 1:
             return
         storages = [s for s in self.outside.names if s in self._loop.active or s in self._loop.written.storages]
@@ -138,7 +138,7 @@ class Disk:
         self.folder.agree(f"adjoint-{n}", (self._seed, told, places, held), arrays, removes=[*removed, *known])
 
     def load_adjoint(self, n: int, sweep: Sweep) -> tuple[dict[tuple, Region], Held | None]:
-        """Put adjoints into a sweep; where that of the state is, and what step n began with."""
+        """Put adjoints into a sweep; return the place of the state's, and the contents with which step n began."""
         (seed, told, places, held), arrays = self.folder.loaded(f"adjoint-{n}")
         if seed != self._seed:
             raise TapeError(
@@ -158,7 +158,7 @@ class Disk:
 
 
 class OnDisk:
-    """A state in the folder, at the beginning of a step."""
+    """A state in the folder, from the beginning of a step."""
 
     nbytes = counted = 0
 
@@ -167,12 +167,12 @@ class OnDisk:
         self.n = n
 
     def remove(self) -> None:
-        """Nobody needs it any more."""
+        """Release the state: it is no longer needed."""
         if not self.disk.goes_on:
             self.disk.folder.remove(f"state-{self.n}")
 
     def restore(self, loop: Loop) -> Any:
-        """The state, with memory as it was."""
+        """Return the state, with memory restored."""
         state, written = self.disk.load_state(f"state-{self.n}")
         if loop.first_values is not None:
             loop.first_values.put_back()
@@ -185,7 +185,7 @@ _NUMBERS = bool, int, float, complex, str, np.generic
 
 
 def functions_of(step: Any) -> list[Any]:
-    """Return the functions of the program that a step consists of: itself, and those that it names, recursively."""
+    """Return the program's functions that a step consists of: itself, and those that it uses by name, recursively."""
     found: dict[int, Any] = {}
 
     def visit(x: Any) -> None:
@@ -225,7 +225,7 @@ def _codes(code: CodeType) -> list[CodeType]:
 
 
 def codes_of(step: Any) -> list[tuple]:
-    """Return instructions, names and constants of a step; not where it is written."""
+    """Return instructions, names and constants of a step, without its file and lines."""
     return [
         (code.co_code, code.co_names, [_in_order(c) for c in code.co_consts if not isinstance(c, CodeType)])
         for function in functions_of(step)
@@ -249,7 +249,7 @@ def numbers_of(step: Any) -> dict[str, str]:
 
 @functools.cache
 def _code_of_ampi() -> str:
-    """What tells this ampi from others of its version."""
+    """Return a fingerprint of this installation of ampi, beyond its version."""
     top = Path(__file__).parents[1]
     parts = [(str(path.relative_to(top)).encode(), path.read_bytes()) for path in sorted(top.rglob("*.py"))]
     return _digest(*itertools.chain.from_iterable(parts))

@@ -10,11 +10,11 @@ from ..kernel.runtime.files import check_parents, refused
 
 
 class Unread(Exception):
-    """The reason why a file is not read."""
+    """Raised if a file must not be read; the text is the reason."""
 
 
 def make(folder: Path) -> None:
-    """Make a folder, and those above it, that only its owner can modify, whatever the umask."""
+    """Make a folder, and those above it, that only its owner can modify, for any umask."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o755)
@@ -39,15 +39,14 @@ def check_own(folder: Path) -> None:
 
 
 def check_alone(folder: Path) -> None:
-    """Raise if another user could have put this folder where it is: for objects that are unpickled, which can run
-    anything."""
+    """Raise if another user could have created this folder, before objects are unpickled, which can run any code."""
     if hasattr(os, "geteuid"):
         check_own(folder)
         check_parents(folder)
 
 
 def refused_file(path: Path) -> str:
-    """Why a file is not read; nothing if it is, or is not there."""
+    """Return why a file must not be read; empty if it may be, or is absent."""
     try:
         why = refused(path.lstat())
         if not why:

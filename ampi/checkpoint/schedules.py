@@ -41,7 +41,7 @@ def offline(steps: int, checkpoints: int) -> Iterator[Any]:
 
 
 MOST_KNOWN = 1000
-"""Steps of a schedule that is kept for the next loop: the package takes 30 microseconds to say what comes next."""
+"""Number of steps up to which a schedule is cached: the package takes 30 microseconds for each action."""
 
 
 def _made(steps: int, units: int) -> Iterable[Any]:
@@ -61,19 +61,19 @@ def _known(steps: int, units: int) -> tuple[Any, ...]:
 class Online:
     """The actions for a number of steps that is not known before the last one: `finish` sets it.
 
-    States are kept at equal distances, which double whenever there is no room for another one; so at least half of the
-    units are in use.  Then each part between two states is reversed by the best schedule for what is free, the last one
-    first.
+    States are kept at equal distances, which double when there is no room for another one, so that at least half of the
+    units are in use.  Then each part between two states is reversed by the best schedule for the free units, the last
+    part first.
 
     At the end the distance d is the smallest power of two with which N steps have m = ⌈N/d⌉ ≤ K states: d < 2N/K. The
     k-th part from the front, of d steps at most, is reversed with K - k + 1 units, by a schedule that runs no more
     steps than Revolve's p(d, c) = r d - C(c + r, c + 1), with the least r for which C(c + r, c) ≥ d (A. Griewank and
-    A. Walther, Algorithm 799, ACM Transactions on Mathematical Software 26, 2000), and each step once more to record
-    it.  With the first run that is at most 2N + p(d, K - m + 1) + … + p(d, K) steps.
+    A. Walther, Algorithm 799, ACM Transactions on Mathematical Software 26, 2000), and each step runs one more
+    time to be recorded.  With the first run that is at most 2N + p(d, K - m + 1) + … + p(d, K) steps.
 
     M. Stumm and A. Walther, New algorithms for optimal online checkpointing, SIAM Journal on Scientific Computing 32
-    (2010), have one that runs the fewest steps.  This one is simpler: for 1000 steps with 5, 10 and 40 units it runs
-    9.0, 4.5 and 2.3 steps for each, where the best that knows the number runs 6.8, 3.9 and 2.1.
+    (2010), describe the optimal one.  This one is simpler: for 1000 steps with 5, 10 and 40 units each step runs 9.0,
+    4.5 and 2.3 times; with a known number of steps 6.8, 3.9 and 2.1 times are optimal.
     """
 
     def __init__(self, checkpoints: int) -> None:
@@ -81,7 +81,7 @@ class Online:
         self.steps: int | None = None
 
     def finish(self, steps: int) -> None:
-        """So many steps were to be run."""
+        """Set the number of steps."""
         self.steps = steps
 
     def __iter__(self) -> Iterator[Any]:
@@ -116,27 +116,27 @@ class Online:
 
 
 class Commit:
-    """The adjoint of the state before step ``n`` is known: an action of `TwoLevel`."""
+    """An action of `TwoLevel`: the adjoint of the state before step ``n`` is known."""
 
     def __init__(self, n: int) -> None:
         self.n = n
 
 
 class TwoLevel:
-    """The actions where states go to a disk at equal distances, and each part between two of them is reversed by the
-    best schedule for memory; the last part first (of the kind of G. Aupy, J. Herrmann, P. Hovland and Y. Robert,
+    """The actions with states on disk at equal distances: each part between two of them is reversed by the best
+    schedule in memory, the last part first (of the kind of G. Aupy, J. Herrmann, P. Hovland and Y. Robert,
     Optimal multistage algorithm for adjoint computation, SIAM Journal on Scientific Computing 38, 2016).
 
     Parameters
     ----------
     steps : int or None
-        Their number; None: `finish` tells it.
+        Their number; None: `finish` sets it.
     checkpoints : int
         Units in memory.
     begin : int
-        Where to go on; all before is done, with a state on the disk at each distance.
+        Where to resume; earlier steps have run, with a state on disk at each distance.
     end : int, optional
-        From which step on the adjoint is known already.
+        The step from which on adjoints are known.
     """
 
     def __init__(self, steps: int | None, checkpoints: int, begin: int = 0, end: int | None = None) -> None:
@@ -147,7 +147,7 @@ class TwoLevel:
         self.end = end
 
     def finish(self, steps: int) -> None:
-        """So many steps were to be run."""
+        """Set the number of steps."""
         self.steps = steps
 
     def __iter__(self) -> Iterator[Any]:
@@ -171,7 +171,7 @@ class TwoLevel:
 
 
 def distance(checkpoints: int) -> int:
-    """Of states on the disk: so many steps that those in memory run each of them about twice again."""
+    """Return the distance of states on disk: with those in memory, each step runs about two more times."""
     return max(1, checkpoints * (checkpoints + 1) // 2)
 
 

@@ -1,7 +1,7 @@
 """The arrays in a simulation's state, and the paths to them.
 
-A state is an array, a number, a list, tuple, dictionary, dataclass or another object whose attributes hold such; one
-object may be met in several places.
+A state is an array, a number, a list, tuple, dictionary, dataclass or another object with such attributes.  An object
+may occur in several places.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Ways:
         return self.known.setdefault(way, way)
 
     def begin(self) -> None:
-        """Another state is looked at."""
+        """Note that another state is viewed."""
         if len(self.known) > 4 * self.met + 1000:
-            self.known.clear()  # parts that are no more
+            self.known.clear()  # parts that no longer exist
         self.met = 0
 
 
 class View:
-    """What a state holds at some time.
+    """The contents of a state at some time.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class View:
     ----------
     state : object
     arrays : dict
-        All arrays, each once, by the way to them, in the order in which they are met.
+        All arrays, each once, by their paths, in the order in which they were found.
     has_numbers : bool
         True if there are floating-point or complex numbers of NumPy's.
     generators : list
@@ -85,7 +85,7 @@ class View:
         return [array for array in self.arrays.values() if isinstance(array, TrackedArray)]
 
     def numbers(self) -> dict[tuple, Any]:
-        """The numbers of Python and NumPy that it holds now, by the way to them."""
+        """Return its present numbers of Python and NumPy, by their paths."""
         found = dict(self._in_tuples)
         for part in self.inside:
             if part.to_numbers is None:
@@ -95,13 +95,13 @@ class View:
         return found
 
     def still_holds(self) -> bool:
-        """Return whether the state holds the same arrays at the same places as then."""
+        """Return whether the state still holds the same arrays at the same paths."""
         return not self.has_numbers and all(part.is_same(self.inside) for part in self.inside.copy())
 
     def _visit(
         self, parts: Iterable[tuple[Any, Any]], way: tuple, mark: str, met: set[int], within: type = tuple
     ) -> None:
-        """Enter the parts of something to which there is a way."""
+        """Enter the parts of the object at a path."""
         for key, part in parts:
             kind = kind_of(type(part))
             if kind in (LEAF, NUMBER):
@@ -130,18 +130,18 @@ class View:
 
 
 class Inside:
-    """The parts of a list, dictionary or object, to check whether it still has them.
+    """The parts of a list, dictionary or object, to check whether they have changed.
 
     Attributes
     ----------
     x : object
     kind : int
     way : tuple
-        The way to it, and how its parts are spelled (``mark``).
+        The path to it, and the form of the paths to its parts (``mark``).
     parts : list
-        What it held; of all but lists, their names come first.
+        What it held; except for lists, their names come first.
     to_numbers : list or None
-        Where in ``parts`` numbers are, and the ways to them; None: not looked for yet.
+        The indices of numbers in ``parts``, and the paths to them; None: not determined yet.
     """
 
     __slots__ = ("kind", "mark", "parts", "to_numbers", "way", "x")
@@ -155,7 +155,7 @@ class Inside:
         self.to_numbers: list[tuple[int, tuple]] | None = None
 
     def find_numbers(self, ways: Ways) -> None:
-        """Look where numbers are."""
+        """Find the numbers."""
         parts, count = self.parts, 0 if self.kind == SEQUENCE else len(self.parts) // 2
         self.to_numbers = [
             (k, ways((*self.way, (self.mark, parts[k - count] if count else k))))
@@ -193,7 +193,7 @@ class Inside:
         return True
 
     def put_back(self, parts: list[Any]) -> None:
-        """Have it hold what it held some time."""
+        """Restore earlier parts."""
         x = self.x
         if _are_same(told(x, self.kind), parts):
             return
@@ -219,7 +219,7 @@ def _is_flat(parts: list[Any]) -> bool:
 
 
 def _forget_flat(x: Any, known: list[Inside]) -> bool:
-    """Drop something from what is known if there were no more than leaves in it."""
+    """Forget an object that contained only leaves."""
     if type(x) is tuple:
         return _is_flat(list(x))
     for n, inside in enumerate(known):
@@ -251,7 +251,7 @@ GENERATORS = np.random.Generator, np.random.RandomState, random.Random
 
 @functools.cache
 def kind_of(cls: type) -> int:
-    """Return what objects of a class are in a state; those with attributes are a part of it if the class is the
+    """Return what kind of part of a state objects of a class are; attributes belong to the state if the class is the
     program's."""
     if cls in ATOMS:
         return LEAF
@@ -269,12 +269,12 @@ def is_number(cls: type) -> bool:
 
 
 _HOLDERS = types.SimpleNamespace, argparse.Namespace, collections.UserDict, collections.UserList, collections.ChainMap
-"""Classes of Python's whose objects hold in attributes what programs give them."""
+"""Classes of Python whose objects store in attributes what programs assign to them."""
 
 
 @functools.cache
 def may_hide(cls: type) -> bool:
-    """Return whether objects of a class may hold arrays that are not searched for: containers not among `_KINDS`."""
+    """Return whether objects of a class may hold arrays that are not found: containers that are not among `_KINDS`."""
     return not (
         cls in ATOMS
         or issubclass(cls, (type, types.ModuleType, np.generic, *_FUNCTIONS))
@@ -284,8 +284,8 @@ def may_hide(cls: type) -> bool:
 
 @functools.cache
 def is_container(cls: type) -> bool:
-    """Return whether objects of a class of the program hold data beside their attributes: it is derived from one of
-    Python's classes written in C."""
+    """Return whether objects of a class of the program hold data besides their attributes, since it is derived from a
+    class written in C."""
     return any(base is not object and base.__flags__ & (_HEAP_TYPE | _IMMUTABLE) != _HEAP_TYPE for base in cls.__mro__)
 
 
@@ -373,7 +373,7 @@ def attributes(x: Any) -> dict[str, Any]:
 
 
 def set_attributes(x: Any, held: dict[str, Any]) -> None:
-    """Give an object these attributes, and no others; the dictionary is used up."""
+    """Give an object these attributes and no others; the dictionary is consumed."""
     for name in attributes(x).keys() - held.keys():
         object.__delattr__(x, name)
     for name in slots_of(type(x)):

@@ -32,7 +32,7 @@ class _Part:
         self.address = address_of(view)
 
     def is_free(self) -> bool:
-        """Return whether nobody must hear of what is written there."""
+        """Return whether writes there need not be reported."""
         storage = self.storage
         return not (storage.needs or storage.guard or storage.swapped_by)
 
@@ -43,11 +43,11 @@ class Written:
     Attributes
     ----------
     storages : dict
-        The same memory, and a view of each that keeps it alive.
+        This memory, with a view of each block that keeps it alive.
     nbytes : int
         Of a copy.
     block_nbytes : int
-        What of it is in one block: the views without gaps.
+        Bytes of the views without gaps, which are copied into one block.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ def block_of(array: np.ndarray, copies: list[np.ndarray]) -> tuple[int, int]:
 
 
 class Values:
-    """The values of all memory that has been written so far.
+    """The values of all memory that steps have written so far.
 
     Attributes
     ----------

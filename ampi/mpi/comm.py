@@ -1,6 +1,6 @@
 """Communicators: subclasses of mpi4py's, each with a reverse communicator made when it is made.
 
-Whatever makes a communicator from one of ampi's returns one of ampi's.
+Each method that creates a communicator from one of ampi's returns one of ampi's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _constants: dict[int, Any] = {}  # our COMM_WORLD and COMM_SELF, by handle
 
 
 def make_constant(name: str, base: Any) -> Any:
-    """Our object for a communicator that exists from the start; collective over it."""
+    """Return our object for a communicator that exists from the start; collective over it."""
     ours = Intracomm.__new__(Intracomm, base)
     set_reverse(ours, register(base))
     ours._constant = name
@@ -44,9 +44,9 @@ def make_constant(name: str, base: Any) -> Any:
 
 
 def adopt(comm: Any) -> Any:
-    """One of our communicators for a new communicator of mpi4py's; collective over the new communicator.
+    """Return one of our communicators for a new communicator of mpi4py; collective over the new communicator.
 
-    Null communicators are returned as they are.
+    Null communicators are returned unchanged.
     """
     if not comm:
         return comm
@@ -57,20 +57,20 @@ def adopt(comm: Any) -> Any:
 
 
 def _ours(comm: Any) -> Any:
-    """One of our communicators for the handle of one that exists already; null communicators as they are."""
+    """Return one of our communicators for the handle of an existing one; null communicators unchanged."""
     if comm and comm.Is_inter():
         forget()
     return _OURS[type(comm)](comm) if comm else comm
 
 
 class Communicator(PointToPoint, Collectives, Objects):
-    """What all communicators have.
+    """The methods of all communicators.
 
-    While a tape records, what an active buffer or object holds is differentiated through the message that carries it.
-    The adjoint of a method is in the table (``python -m ampi.coverage``); it runs in the sweep, on a communicator of
-    its own, so every rank that has communicated must ask for the gradient.  Active values that are received into
-    memory which is not tracked, or combined by an operation without a rule, are an `ActivityError` where one rank can
-    tell, and a `CommunicationError` at the beginning of the sweep where it takes two.
+    While a tape records, active buffers and objects are differentiated through the messages that carry them.  The table
+    (``python -m ampi.coverage``) lists the adjoint of each method.  Adjoints run in the sweep, on a separate
+    communicator, so each rank that has communicated must ask for the gradient.  Active values that are received into
+    untracked memory, or combined by an operation without a rule, are an `ActivityError` if one rank can detect it, or a
+    `CommunicationError` at the beginning of the sweep if it takes two.
 
     ``_base`` is mpi4py's class, ``_reverse`` the reverse side, ``_constant`` the name of ``COMM_WORLD`` and
     ``COMM_SELF``.
@@ -176,7 +176,7 @@ def _registered(comm: Any) -> Any:
 
 
 class Intracommunicator(Communicator, IntracommCollectives, IntracommObjects):
-    """What intracommunicators have besides."""
+    """Further methods of intracommunicators."""
 
     def Create_group(self, group: Any, tag: int = 0) -> Any:
         """Create a communicator from a group; collective over the group."""
@@ -206,7 +206,7 @@ class Intracommunicator(Communicator, IntracommCollectives, IntracommObjects):
         info: Any = mpi.INFO_NULL,
         reorder: bool = False,
     ) -> Any:
-        """Create a communicator with a distributed graph topology, each rank saying its own edges; collective."""
+        """Create a communicator with a distributed graph topology, each rank giving its own edges; collective."""
         return adopt(
             _Intracomm.Create_dist_graph_adjacent(
                 self, sources, destinations, sourceweights, destweights, info, reorder
@@ -235,8 +235,8 @@ class Intracommunicator(Communicator, IntracommCollectives, IntracommObjects):
     def Spawn(self, *arguments: Any, **keywords: Any) -> Any:
         """Spawn instances of a program; collective.
 
-        Messages on the intercommunicator pass through, and active ones are an error; on its duplicate, made on both
-        sides by ``Dup()`` of ampi's, they are differentiated.
+        Messages on the intercommunicator are not differentiated, and active ones are an error.  On a duplicate, made on
+        both sides by ampi's ``Dup()``, they are differentiated.
         """
         return _ours(_Intracomm.Spawn(self, *arguments, **keywords))
 
@@ -254,7 +254,7 @@ class Intracommunicator(Communicator, IntracommCollectives, IntracommObjects):
 
 
 class Topocommunicator(TopocommObjects, Neighborhoods, Intracommunicator):
-    """What intracommunicators with a topology have besides."""
+    """Further methods of intracommunicators with a topology."""
 
 
 attend_all(Communicator, "Barrier barrier bcast gather scatter allgather alltoall reduce allreduce Dup Split Free")
@@ -283,7 +283,7 @@ class Comm(Communicator, mpi.Comm, metaclass=AcceptsBase):
 class Intracomm(Intracommunicator, mpi.Intracomm, metaclass=AcceptsBase):
     """Intracommunicator, whose messages are differentiated while a tape records.
 
-    Methods are mpi4py's, collective where they are there.  See `Communicator` for what the sweep asks for.
+    Methods are mpi4py's, and collective where mpi4py's are.  `Communicator` describes what a sweep requires.
 
     Examples
     --------
@@ -343,8 +343,9 @@ class Distgraphcomm(Topocommunicator, mpi.Distgraphcomm, metaclass=AcceptsBase):
 class Intercomm(Communicator, mpi.Intercomm, metaclass=AcceptsBase):
     """Intercommunicator, whose messages are differentiated while a tape records.
 
-    One to programs that were spawned or connected has no reverse side, for they may be any: messages on it pass
-    through, active ones are an error.  Its duplicate, made by ampi's ``Dup()`` on both sides, has one.
+    An intercommunicator to spawned or connected programs has no reverse side, since they may not use ampi: messages on
+    it are not differentiated, and active ones are an error.  A duplicate, made by ampi's ``Dup()`` on both
+    sides, has one.
     """
 
     _base = mpi.Intercomm

@@ -1,8 +1,8 @@
-"""Program termination on one of several ranks: the others do not wait for it for ever, or a warning is printed.
+"""Program termination on one of several ranks: it ends the others, or a warning says that they may wait forever.
 
-Without a runner, an exception that nobody catches, or ``sys.exit(3)``, ends one process while the others wait in MPI.
-``import ampi`` has it end all of them, as ``python -m ampi.run`` does, where there are several and nobody types
-commands; ``AMPI_ABORT=0`` leaves things as mpi4py has them.
+Without a runner, an uncaught exception or ``sys.exit(3)`` ends one process while the others wait in MPI.  ``import
+ampi`` makes it end all of them, as ``python -m ampi.run`` does, if there are several and the session is not
+interactive; ``AMPI_ABORT=0`` restores mpi4py's behaviour.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from .log.reverse import LEAVING_TAG
 from .waiting.notices import status_of, stranded
 
 TOGETHER = 1.0
-"""Seconds in which ranks that end with a status other than zero are believed to end together."""
+"""Seconds within which ranks that end with a nonzero status are assumed to end together."""
 
 SOON, LATE = 10.0, 60.0
 """Seconds after which a rank that has ended reports that another has not: after `sys.exit`, after its last line."""
 
 UNREACHABLE = 10.0
-"""Seconds after which a process ends by itself that its launcher should have ended."""
+"""Seconds after which a process ends itself if its launcher has not ended it."""
 
-_exits: dict[int, tuple[weakref.ref[Any], int]] = {}  # exceptions of `sys.exit` that are on their way, and their status
-_ended: list[int] = []  # the status with which the interpreter has ended the program, if it was by `sys.exit`
+_exits: dict[int, tuple[weakref.ref[Any], int]] = {}  # exceptions of `sys.exit` in flight, and their status
+_ended: list[int] = []  # the status with which `sys.exit` has ended the program
 
 
 def install(world: mpi.Comm, comm: mpi.Comm) -> None:
-    """Have the end of this rank's program end the others, or be seen by them.
+    """Make the end of this rank's program end the others, or report it to them.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def install(world: mpi.Comm, comm: mpi.Comm) -> None:
     Raises
     ------
     AmpiError
-        The value of AMPI_ABORT is none of those that there are.
+        AMPI_ABORT has an invalid value.
     """
     meaning = "0 (an error ends only its own rank), or 1 or not be set (it ends all ranks)"
     try:
@@ -72,7 +72,7 @@ def install(world: mpi.Comm, comm: mpi.Comm) -> None:
 
 
 def abort(world: mpi.Comm, status: int) -> None:
-    """End all ranks; this one even where the launcher cannot be reached, because a link between hosts is cut."""
+    """End all ranks; this one even if the launcher cannot be reached, because a link between hosts is cut."""
     timer = threading.Timer(UNREACHABLE, os._exit, (status or 1,))
     timer.daemon = True
     timer.start()
@@ -108,8 +108,8 @@ def _hook(previous: Callable[..., Any], world: mpi.Comm, process: int) -> Callab
 
 
 def _is_over(frame: FrameType | None) -> bool:
-    """Whether a hook has been called by the interpreter at the end of the program, and not by the program itself (a
-    console in it, say) or for a thread."""
+    """Return whether the interpreter has called a hook at the end of the program, rather than the program itself (a
+    console in it, for example), and not for a thread."""
     if threading.current_thread() is not threading.main_thread() or _is_interactive():
         return False
     while frame is not None:
@@ -120,7 +120,7 @@ def _is_over(frame: FrameType | None) -> bool:
 
 
 class _Exit(SystemExit):
-    """What `sys.exit` raises: unlike its base it can have weak references."""
+    """The exception that `sys.exit` raises: unlike its base class it supports weak references."""
 
     def __reduce__(self) -> Any:
         return SystemExit, self.args
@@ -152,7 +152,7 @@ def _make_exit(status: Any) -> SystemExit:
 
 
 def _end(comm: mpi.Comm, process: int) -> None:
-    """The program has ended on this rank."""
+    """Note that the program has ended on this rank."""
     if os.getpid() != process or mpi.Is_finalized():
         return
     sys.stdout.flush()
@@ -165,24 +165,24 @@ def _end(comm: mpi.Comm, process: int) -> None:
         rank, size = comm.rank, comm.size
         sys.stderr.write(
             f"ampi: rank {rank} of {size} has ended and rank {(rank - 1) % size} has not: if that one waits for rank "
-            f"{rank}, in a collective or a receive, it will for ever\n"
+            f"{rank}, in a collective or a receive, it will do so forever\n"
         )
         sys.stderr.flush()
 
 
 def _await_all(comm: mpi.Comm, seconds: float) -> int:
-    """Wait until all ranks have ended, but no longer than so many seconds.
+    """Wait until all ranks have ended, but no longer than a number of seconds.
 
     Returns
     -------
     int
-        0 if all have ended.  Otherwise how far below this rank those begin of which that is not known: 1 on at least
-        one rank that has ended, with one below it that has not.
+        0 if all have ended.  Otherwise the distance to the nearest lower rank that may not have ended; it is 1 on at
+        least one rank that has ended, above one that has not.
     """
     rank, size = comm.rank, comm.size
     start = time.monotonic()
     missing, distance = 0, 1
-    while distance < size:  # dissemination, in which a rank that gives up says so, and no other waits for it
+    while distance < size:  # dissemination: a rank that gives up says so, and no other rank waits for it
         stranded.append(comm.Isend([bytes([not missing]), mpi.BYTE], (rank + distance) % size, LEAVING_TAG))
         source = (rank - distance) % size
         while not missing and not comm.Iprobe(source, LEAVING_TAG):

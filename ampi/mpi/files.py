@@ -1,12 +1,12 @@
 """Files: what is read is a constant, what is written is an output that can carry a seed.
 
-A read overwrites memory, whose adjoint becomes zero as far as it was overwritten (a read may come short).  A write of
-an active array is noted in ``tape.outputs``; `Tape.gradient` takes such a note in the place of an array, so that what
-the program computes from the file afterwards can be differentiated through the write.
+A read overwrites memory, whose adjoint becomes zero as far as it was overwritten (a read may be short).  A write of an
+active array adds an entry to ``tape.outputs``.  `Tape.gradient` accepts such an entry instead of an array, so that what
+is computed from the file afterwards can be differentiated through the write.
 
-In a step of a time loop that runs once more, nothing is written, deleted or made another size; reads and pointers are
-as they were the first time (`positions`).  But for files that are gone when their step is over, because they are
-deleted when they are closed, or have been: those are made anew, with all that is done to them.
+When a step of a time loop runs again, nothing is written, deleted or resized; reads and pointers are as they were the
+first time (`positions`).  Files that no longer exist at the end of their step are an exception: they are created again,
+with all operations on them.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _File = mpi.File  # mpi4py's own: the name in its module is rebound later
 _open: weakref.WeakValueDictionary[int, File] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
 _made_again: set[str] = set()
-"""Files that steps of time loops have deleted, and have made anew when they ran once more."""
+"""Files that steps of time loops have deleted, and have created anew when they ran again."""
 
 
 class File(Handles, _File, metaclass=AcceptsBase):
     """File I/O context.
 
-    Every ``Write`` of an active array while a tape records appends an output to ``tape.outputs``.  Without a seed it
-    contributes nothing; ``tape.gradient(tape.outputs[0], x, seed=s)`` differentiates ⟨s, what was written⟩.
-    Every ``Read`` makes what it overwrites a constant.
+    Each ``Write`` of an active array while a tape records appends an output to ``tape.outputs``.  Without a seed it
+    contributes nothing; ``tape.gradient(tape.outputs[0], x, seed=s)`` differentiates ⟨s, written values⟩.  Memory that
+    a ``Read`` overwrites becomes constant.
 
     Examples
     --------
@@ -76,7 +76,7 @@ class File(Handles, _File, metaclass=AcceptsBase):
 
     @classmethod
     def _open_again(cls, comm: Any, filename: Any, amode: int, info: mpi.Info) -> File:
-        """In a step that runs once more: the file that the step has made, or another one where that is gone."""
+        """Open, in a step that runs again, the file that the step has created, or a new one if it no longer exists."""
         name = str(filename)
         passing = bool(amode & mpi.MODE_DELETE_ON_CLOSE) or name in _made_again
         if not passing:
@@ -105,7 +105,7 @@ class File(Handles, _File, metaclass=AcceptsBase):
             super().Set_size(size)
 
     def Preallocate(self, size: int) -> None:
-        """Have storage for the file; collective."""
+        """Preallocate storage for the file; collective."""
         if not _is_done(self):
             super().Preallocate(size)
 
@@ -121,23 +121,23 @@ class File(Handles, _File, metaclass=AcceptsBase):
             super().Seek(offset, whence)
 
     def Sync(self) -> None:
-        """Have what was written on the disk; collective."""
+        """Flush written data to the disk; collective."""
         if not _is_gone(self):
             super().Sync()
 
 
 def _is_done(file: File) -> bool:
-    """Return whether a step runs again whose operation on a file has been done."""
+    """Return whether a step runs again, so that its operation on a file has already been executed."""
     return is_again() and not file.__dict__.get("_passing", False)
 
 
 def _is_gone(file: File) -> bool:
-    """Return whether a step runs again that uses a file which the program has closed since then."""
+    """Return whether a step runs again and uses a file that the program has closed since then."""
     return not file and is_again()
 
 
 class Position:
-    """Where a file's own pointer is, and what view that counts in."""
+    """The position of a file's individual pointer, and the view in which it counts."""
 
     def __init__(self, file: File) -> None:
         self.file = file
@@ -146,7 +146,7 @@ class Position:
         self.offset = file.Get_position()
 
     def put_back(self) -> None:
-        """Have the file there again; collective where its view was set since then."""
+        """Restore pointer and view; collective if the view was set since then."""
         if not self.file:  # closed
             return
         if self.file._views != self.views:
@@ -156,7 +156,7 @@ class Position:
 
 
 def positions() -> list[Position]:
-    """Of all files that are open, in the order in which they were opened."""
+    """Positions of all open files, in the order in which they were opened."""
     return [Position(file) for file in list(_open.values()) if file and not file.Get_amode() & mpi.MODE_SEQUENTIAL]
 
 
@@ -166,7 +166,7 @@ def told_positions(found: list[Position]) -> list[tuple[str, int]]:
 
 
 def put_back_told(told: list[tuple[str, int]]) -> None:
-    """Have files of this process where those of another one were."""
+    """Set the files of this process to the positions of those of another one."""
     here: dict[str, list[Position]] = {}
     for position in positions():
         here.setdefault(position.file._filename, []).append(position)
@@ -176,14 +176,14 @@ def put_back_told(told: list[tuple[str, int]]) -> None:
 
 
 class Reading(BaseAdjoint):
-    """A read in a tape's log: its adjoint is zero where it came."""
+    """A read in a tape's log: the adjoint of what it overwrote is zero."""
 
     __slots__ = ("buffer", "push", "request")
 
     reads_memory = False
     batched = True
     active = False  # its completion starts no transfer
-    wild = True  # the status says how much came
+    wild = True  # the status has the length
     second_order = "joint"
 
     def __init__(self, buffer: Buffer) -> None:
@@ -192,7 +192,7 @@ class Reading(BaseAdjoint):
         self.request: Any = None
 
     def resolve(self, status: mpi.Status | None) -> None:
-        """The read has completed."""
+        """Note that the read has completed."""
         self.request = None
         if status is not None:
             self.buffer = self.buffer.within(status.Get_elements(mpi.BYTE))
@@ -201,12 +201,12 @@ class Reading(BaseAdjoint):
             self.push = None
 
     def __call__(self, sweep: Sweep) -> None:
-        """What was overwritten by a constant has no adjoint."""
+        """Clear the adjoint of memory that was overwritten by a constant."""
         for lane in lanes_of(sweep):
             self.buffer.zero(lane)
 
     def tangent(self, push: Push) -> None:
-        """Nor a tangent, as soon as it is known how much has come."""
+        """Clear its tangent as well, as soon as the length is known."""
         if push.walks:
             set_tangent(push, self.buffer, None)
         else:
@@ -219,13 +219,13 @@ def _read(operation: str, primal: Callable, position: int) -> Callable:
             return primal(self, *arguments, **keywords)
         if _is_gone(self):
             raise CommunicationError(
-                f"File.{operation} in a step of ampi.timeloop, which runs once more, from {self._filename}, which has "
+                f"File.{operation} in a step of ampi.timeloop, which runs again, from {self._filename}, which has "
                 "been closed since then; close it when the gradient is known"
             )
         if ("shared" in operation or "ordered" in operation) and _is_done(self):
             raise CommunicationError(
-                f"File.{operation} in a step of ampi.timeloop, which runs once more: nobody knows where the shared "
-                "pointer was; read at an offset (Read_at), or before the loop"
+                f"File.{operation} in a step of ampi.timeloop, which runs again: the position of the shared "
+                "pointer is unknown; read at an offset (Read_at), or before the loop"
             )
         buffer = parse(arguments[position] if len(arguments) > position else keywords["buf"])
         array = buffer.array
@@ -260,7 +260,7 @@ def _read_end(operation: str, primal: Callable, position: int) -> Callable:
 
 
 def _begin_reading(file: Any, operation: str, buffer: Buffer) -> Reading | None:
-    """Before a read: save what records need, and log it if it overwrites active memory."""
+    """Save what records need before a read, and log the read if it overwrites active memory."""
     tape = recording()
     if tape is None:
         refuse_others(buffer)

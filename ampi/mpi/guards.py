@@ -1,6 +1,6 @@
 """Methods that move data and have no rule yet: plain mpi4py, but an error when they touch an active buffer.
 
-They are found by mpi4py's own signatures, so that a method of a newer mpi4py is guarded as well.
+They are found by mpi4py's signatures, so that methods of a newer mpi4py are guarded as well.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _writes_origin(name: str) -> bool:
 
 
 def _operation(owner: str, name: str, method: Any) -> Operation | None:
-    """The table's entry for a method without a rule; None if it moves no data."""
+    """Return the table's entry for a method without a rule; None if it moves no data."""
     if f"{name}(" in (text := method.__doc__ or "") and "BufSpec" not in text:
         return None  # the docstring begins with the signature
     try:
@@ -84,7 +84,7 @@ def _check(operation: Operation, given: Any, written: bool) -> None:
 
 
 def _arrays(given: Any) -> Iterator[np.ndarray]:
-    """The tracked arrays in a buffer argument of any form."""
+    """Return the tracked arrays in a buffer argument of any form."""
     if isinstance(given, (list, tuple)):
         for item in given:
             yield from _arrays(item)
@@ -100,9 +100,9 @@ def guard(owner: str, cls: type) -> None:
     Parameters
     ----------
     owner : str
-        The class of mpi4py's whose methods are meant.
+        The name of mpi4py's class.
     cls : type
-        Where the guarded methods go.
+        The class that gets the guarded methods.
     """
     for name, member in vars(_CLASSES[owner]).items():
         if name[0] == "_" or not name[0].isupper() or f"{owner}.{name}" in TABLE or isinstance(member, property):

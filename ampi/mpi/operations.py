@@ -49,9 +49,9 @@ class Op(Constant, Handles, _Op, metaclass=AcceptsBase):
         Parameters
         ----------
         function : ampi.kernel or callable
-            A kernel ``combine(a, b)`` puts a ∘ b into b, as MPI has it; both are one-dimensional arrays of the
-            message's dtype, of any length.  The operation is differentiated by the kernel's adjoint.  Any other
-            function is one of mpi4py's, ``function(inbuf, inoutbuf, datatype)``; active arrays are refused there.
+            A kernel ``combine(a, b)`` stores a ∘ b in b, as in MPI; both are one-dimensional arrays of the message's
+            dtype, of any length.  The operation is differentiated by the kernel's adjoint.  Any other function has
+            mpi4py's form, ``function(inbuf, inoutbuf, datatype)``, and refuses active arrays.
         commute : bool
             a ∘ b = b ∘ a.
         """
@@ -112,7 +112,7 @@ class _Local(BaseAdjoint):
         self.b.add(sweep, b_bar)
 
     def tangent(self, push: Push) -> None:
-        """The tangents are combined as the values are."""
+        """Combine the tangents as the values were combined."""
         for lane in lanes_of(push):
             self._go_forward(lane)
 

@@ -1,10 +1,10 @@
-"""What MPI decides in the steps of a time loop: kept when a step runs first, and followed when it runs again.
+"""Nondeterministic outcomes in the steps of a time loop: recorded when a step runs first, repeated when it runs again.
 
-Which message a receive with wildcards gets, which of several requests ends first, and what tests and probes see, may be
-another thing each time.  So each step has a book, to which the methods here add what came out, in the order of the
-calls; a step that runs again posts its receives for the messages that it got, waits for the requests that had ended,
-and sees what it saw.  The methods are put into MPI's classes when a first loop begins.  Outside of steps they do
-nothing.
+A receive with wildcards may get another message each time, another one of several requests may complete first, and
+tests and probes may return something else.  So each step has a book to which the methods here add the outcomes, in the
+order of the calls.  A step that runs again posts its receives for the messages that it got, waits for the requests that
+had completed, and gets the same results of tests and probes.  The methods are put into MPI's classes when a first loop
+begins.  Outside of steps they do nothing.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _STARTS = re.compile(r"[Ii](?!s_)[a-z]\w*$|R(put|get|accumulate)|\w+_init$")
 _OURS = {BASE["Request"]: MPI.Request, BASE["Prequest"]: MPI.Prequest}
 
 pending: dict[int, list[list[Any]]] = {}
-"""By the handles of their requests: what will say which messages receives with wildcards have got."""
+"""By the handles of their requests: the entries for the messages that receives with wildcards will get."""
 
 
 @functools.cache
@@ -93,21 +93,21 @@ def _put(cls: type, name: str, make: Callable[[Callable, str], Callable]) -> Non
 
 
 def _followed(open_books: Sequence[Book], name: str) -> tuple[bool, Any]:
-    """Return whether a step that runs again must see what it saw in its first run, and what that was."""
+    """Return whether a step runs again and must repeat an outcome, and that outcome."""
     found = [book.next(name) for book in open_books if book.follows]
     return (True, found[0]) if found else (False, None)
 
 
 def _note(open_books: Sequence[Book], name: str, outcome: Any) -> list[list[Any]]:
-    """Enter what has come out; the entries."""
+    """Enter outcomes; return the entries."""
     return [book.enter(name, outcome) for book in open_books if not book.follows]
 
 
 def _receiving(function: Callable, name: str, parameters: tuple[str, ...]) -> Callable:
     """A method that receives or probes.
 
-    What it is told is the source: the messages of one sender come in the order in which they are sent, whatever their
-    tags.
+    When it runs again it gets the source: the messages of one sender arrive in the order in which they were sent,
+    whatever their tags.
     """
     source_at, status_at = parameters.index("source"), parameters.index("status") if "status" in parameters else -1
     asks = name.lower() in ("iprobe", "improbe")
@@ -207,7 +207,7 @@ def _asking(function: Callable, name: str) -> Callable:
 
 
 def _completing(function: Callable, name: str) -> Callable:
-    """A method that completes requests, or some, or perhaps."""
+    """A method that completes all or some requests, or tests them."""
     kind, objects = name.lower(), name[0].islower()
     several = kind.endswith(("all", "any", "some"))
     parameter = "statuses" if kind.endswith(("all", "some")) else "status"
@@ -248,7 +248,7 @@ def _completing(function: Callable, name: str) -> Callable:
 
 
 def _ended(kind: str, outcome: Any, count: int) -> Sequence[int]:
-    """Return which of these requests have ended."""
+    """Return which of these requests have completed."""
     if kind in ("wait", "waitall"):
         return range(count)
     if kind in ("test", "testall"):
@@ -260,7 +260,7 @@ def _ended(kind: str, outcome: Any, count: int) -> Sequence[int]:
 
 
 def _again(function: Callable, kind: str, objects: bool, first: Any, given: Any, known: Any) -> Any:
-    """Complete what had ended."""
+    """Complete the requests that had completed in the first run."""
     if kind == "test":
         message = _wait(first, objects, given) if known else None
         return (known, message) if objects else known

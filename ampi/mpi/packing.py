@@ -1,7 +1,7 @@
-"""Packing: elements go into memory of bytes and out of it again, and their adjoints with them.
+"""Packing: elements are copied into arrays of bytes and back, and so are their adjoints.
 
-`Datatype` is a subclass of mpi4py's; the predefined datatypes are made instances of it.  What the packed bytes are, and
-what their adjoints look like, is in `packed_adjoints`.
+`Datatype` is a subclass of mpi4py's; the predefined datatypes are made instances of it.  `packed_adjoints` describes
+packed bytes and their adjoints.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class _Moved(BaseAdjoint):
             self.source.add(sweep, self.target.take(sweep))
 
     def tangent(self, push: Push) -> None:
-        """The tangents are moved as the elements are."""
+        """Move the tangents as the elements were moved."""
         set_tangent(push, self.target, None if self.source is None else tangent_in(push, self.source))
 
 
@@ -151,12 +151,12 @@ def _activate(tape: Tape, name: str, source: Buffer, target: Buffer) -> None:
 
 
 def _carries(name: str, source: Buffer, target: Buffer, size: int) -> bool:
-    """Return whether active elements arrive as such.
+    """Return whether active elements keep their derivatives.
 
     Raises
     ------
     ActivityError
-        They would be lost, or their adjoints could not be told.
+        Derivatives would be lost, or adjoints could not be assigned to elements.
     """
     packed, elements = (target, source) if name == "Pack" else (source, target)
     if elements.dtype is not None and elements.dtype.kind not in "fc":
@@ -174,7 +174,7 @@ def _carries(name: str, source: Buffer, target: Buffer, size: int) -> bool:
     if elements.nbytes != size or elements.dtype is None:
         raise ActivityError(
             f"Datatype.{name}: active values are packed in a format whose elements have other sizes than in memory, or "
-            "with several floating-point dtypes; pack each dtype by itself, or ampi.value(...)"
+            "with several floating-point dtypes; pack each dtype separately, or ampi.value(...)"
         )
     if not packed.packed and (packed.dtype != elements.dtype or packed.count != elements.count):
         raise ActivityError(

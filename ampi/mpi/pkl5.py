@@ -92,7 +92,7 @@ def _logged(name: str, comm: Any, message: Any, status: mpi.Status) -> Any:
 
 
 def _loaded(request: Any) -> Any:
-    """What a completed request has received."""
+    """Return the object that a completed request has received."""
     message = _load(request)
     receive, tape = request.__dict__.pop("_received", (None, None))
     if receive is not None:

@@ -1,8 +1,8 @@
 """Communicators of mpi4py's own, ``MPI.COMM_WORLD`` beside ``import ampi``: active values that reach them are refused.
 
-Their methods are mpi4py's, which no tape sees, so an active value would arrive without its derivative.  While a tape is
-open, the methods ask here first (`trampolines`; without these, methods in their place do).  What ampi itself sends by
-them passes, and so does what is inactive.
+Their methods are mpi4py's, which tapes do not see, so an active value would arrive without its derivative.  While a
+tape is open, the methods call this module first (by `trampolines`; without these, by methods that replace them).
+Inactive values pass, and so does what ampi itself sends.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _CLASSES = (
     "Prequest",
 )
 PLAIN = tuple(BASE[name] for name in _CLASSES)
-"""Classes of mpi4py's of whose instances a tape knows nothing."""
+"""Classes of mpi4py whose instances tapes do not see."""
 
 _PASSES = {"Attach_buffer", "Detach_buffer", "Iagree", "recv", "irecv", "mrecv", "imrecv"}
 _WHAT = {"Message": "mpi4py's own message", "Prequest": "mpi4py's own request"}
@@ -80,7 +80,7 @@ _inside = _Inside()
 
 
 def _called(function: int, items: int, n: int, names: int) -> Any:
-    """A method of an instance of mpi4py's own is called while a tape is open."""
+    """Handle a call of a method of mpi4py's own instances while a tape is open."""
     if _inside.flag or current() is None or _is_called_by_ampi():
         return None
     method = object_at(function)
@@ -93,7 +93,7 @@ def _is_called_by_ampi() -> bool:
 
 
 def _looked(method: Callable, name: str, arguments: tuple, keywords: dict) -> Any:
-    """Refuse active values among the arguments; None if the method may go on, and else what it has given."""
+    """Refuse active values among the arguments; return None if the method may continue, or else its result."""
     self, *given = arguments
     if name == "Start":
         return _look_at_start(self)
@@ -122,12 +122,12 @@ def _arrays(given: Any) -> Iterator[np.ndarray]:
 
 
 def refused(name: str, x: np.ndarray, kind: str = "") -> ActivityError:
-    """The error for an active value that reaches an object of mpi4py's own."""
+    """Return the error for an active value that reaches an object of mpi4py's own."""
     own = _WHAT.get(kind, "mpi4py's own communicator")
     what = f"an array of shape {np.shape(x)}" if np.ndim(x) else "a number"
     return ActivityError(
         f"{where_called()}: {name} of {own} was given {what} that carries derivatives, and "
-        "which no tape would see: use ampi.COMM_WORLD in place of MPI.COMM_WORLD, or import "
+        "which no tape would see: use ampi.COMM_WORLD instead of MPI.COMM_WORLD, or import "
         "MPI by `from ampi import MPI` (ampi.value(x) sends a constant)"
     )
 
@@ -165,7 +165,7 @@ def _instead(name: str, method: Callable) -> Callable:
 
 
 def _begin(tape: Tape) -> None:
-    """The first tape of the process opens."""
+    """Prepare for the first tape of the process."""
     at_opening.remove(_begin)
     places: dict[tuple[int, str], list[int]] = {}
     for cls, name, method in _methods():

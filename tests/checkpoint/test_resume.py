@@ -247,7 +247,7 @@ def test_folders_of_other_runs_are_refused_by_name(what, shared, monkeypatch):
     as_new_process()
     ampi.grad(final)(u0)
     as_new_process()
-    options, message = {}, "of another run"
+    options, message = {}, "belongs to another run"
     if what == "input":
         u0, message = u0 * (1.0 + (COMM_WORLD.rank == 0)), "rank 0: .*what the loop begins with"
     elif what == "version":
@@ -285,7 +285,7 @@ def test_another_number_of_ranks_is_refused(shared):
     ampi.grad(lambda u: final(u, COMM_WORLD))(numpy.ones(2))
     as_new_process()
     if COMM_WORLD.rank == 0:
-        with pytest.raises(ampi.TapeError, match="more ranks than the 1"):
+        with pytest.raises(ampi.TapeError, match="more ranks than the present 1"):
             ampi.grad(lambda u: final(u, ampi.COMM_SELF))(numpy.ones(2))
 
 
