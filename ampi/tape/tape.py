@@ -267,7 +267,7 @@ class Tape(metaclass=PublicHelp):
         Raises
         ------
         ActivityError
-            ``x`` is of an integer, boolean or object dtype.
+            ``x`` is of an integer, boolean or object dtype, or an array on a device.
         TapeError
             The tape is not recording; ``x`` carries derivatives on an outer tape, which would lose them; or its memory
             was watched before, with respect to an earlier value that `gradient` could not tell from this one.
@@ -275,6 +275,11 @@ class Tape(metaclass=PublicHelp):
         if current() is not self:
             raise TapeError("tape.watch(x) must be called inside `with tape:`, on the innermost tape")
         self.is_active(x)  # raises if an outer tape would lose it
+        if hasattr(x, "__cuda_array_interface__"):
+            raise ActivityError(
+                f"cannot differentiate with respect to an array on a device ({type(x).__name__}): ampi records arrays "
+                "in the host's memory; copy it first, by copy_to_host() (Numba) or get() (CuPy)"
+            )
         array = x if isinstance(x, TrackedArray) else tracked_copy(x)
         if not carries_derivatives(array.dtype):
             raise ActivityError(

@@ -1,4 +1,4 @@
-"""Look-ups of cross sections as in Monte Carlo transport of neutrons, with a kernel written for CUDA, and their gradient.
+"""Look-ups of cross sections as in Monte Carlo transport of neutrons, in a kernel written for CUDA, with gradients.
 
 python examples/gpu/cross_sections.py --lookups 10000
 

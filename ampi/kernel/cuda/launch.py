@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -118,8 +118,9 @@ class CudaKernel:
                 )
             if hasattr(value, "__cuda_array_interface__") and not isinstance(value, np.ndarray):
                 raise KernelError(
-                    f"{self.__name__}(): argument '{name}' is an array on a device; CUDA kernels run on the "
-                    "processor here\n  pass NumPy arrays"
+                    f"{self.__name__}(): argument '{name}' is an array on a device, and ampi launches CUDA kernels on "
+                    "the processor\n  pass a NumPy array (copy_to_host() of Numba's arrays, get() of CuPy's); on the "
+                    'card launch what adjoint_source(..., target="cuda") gives'
                 )
         plain = self.make(self.py_func, {})
         types_ = plain.types_of(tuple(map(arguments.plain, args)))
@@ -217,16 +218,21 @@ class Launch:
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         kernel, given = self.prepared(args, kwargs)
         if is_full():
-            self.check(given[: -len(self.grid) - 1])
+            self.check(self.kernel.bind(args, kwargs))
         kernel(*given)
 
     def check(self, args: tuple[Any, ...]) -> None:
-        """Go through the launch thread by thread, with copies of arrays: races and the like are a KernelError."""
+        """Go through the launch thread by thread, with copies of arrays: races and the like are a KernelError.
+
+        Launches with structured arrays are not checked.
+        """
         from ampi.kernel import arguments
         from ampi.kernel.cuda.interpreter import interpret
 
         copies: dict[int, np.ndarray] = {}
         plain = [arguments.plain(a) for a in args]
+        if any(isinstance(a, np.ndarray) and a.dtype.names for a in plain):
+            return
         given = [
             copies.setdefault(original.__array_interface__["data"][0], original.copy())
             if isinstance(original, np.ndarray)
@@ -238,7 +244,14 @@ class Launch:
     def prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> tuple[Any, tuple[Any, ...]]:
         """The lowered kernel, and all that it is called with."""
         args = self.kernel.bind(args, kwargs or {})
-        return self.kernel.lowered(self, args), (*args, *self.grid, self.shared)
+        return self.kernel.lowered(self, args), (*leaves_of(args), *self.grid, self.shared)
+
+
+def leaves_of(args: tuple[Any, ...]) -> Sequence[Any]:
+    """The arguments of a lowered kernel, with the fields of structured arrays."""
+    from ampi.kernel import arguments
+
+    return arguments.leaves_of(args)
 
 
 def dimensions(name: str, what: str, given: Any) -> tuple[int, int, int]:
@@ -256,6 +269,8 @@ def dimensions(name: str, what: str, given: Any) -> tuple[int, int, int]:
 
 def kind(value: Any) -> Any:
     """What a kernel is lowered for, of an argument."""
+    if not isinstance(value, np.ndarray) and hasattr(value, "__cuda_array_interface__"):
+        return "device"
     if isinstance(value, np.ndarray) or hasattr(value, "dtype"):
         flags = getattr(value, "flags", None)
         order = (flags.c_contiguous, flags.f_contiguous, flags.writeable, flags.aligned) if flags is not None else ()

@@ -105,6 +105,8 @@ def stand_in(value: Any) -> Any:
         return MODULE if value.__name__ in ("numba.cuda", "ampi.cuda") else value
     if (getattr(value, "__module__", None) or "").startswith("numba.cuda."):
         name = (getattr(value, "__qualname__", None) or getattr(value, "__name__", "")).partition(".")
+        if value.__module__ == "numba.cuda.random" and name[0] not in NAMES:
+            return Intrinsic(f"random.{name[0]}")
         owner = NAMES.get(name[0])
         return owner if not name[2] or owner is None else getattr(owner, name[2], value)
     return value

@@ -40,6 +40,8 @@ def place(name: str) -> ir.Op:
 def call(builder: Any, function: Intrinsic, node: ast.Call, hint: str | None) -> Value:
     """The value of a call of a function of ``cuda``."""
     rule = RULES.get(function.name)
+    if function.name.startswith("random."):
+        builder.fail(node, f"cuda.{function.name} draws from states that live on a card", DRAWN)
     if rule is None:
         builder.fail(node, f"cuda.{function.name} is not known to the differentiator", ADVICE.get(function.name, ""))
     return rule(builder, node, function.name, hint)
@@ -378,4 +380,5 @@ ADVICE = {
     "cg.this_block": "write cuda.syncthreads()",
     "activemask": "name the lanes: 0xffffffff",
 }
+DRAWN = "draw the numbers before the launch, with NumPy, and pass them as an array"
 AUTHORED[Intrinsic] = call

@@ -1,0 +1,233 @@
+"""CUDA kernels on the processor: derivatives in several directions at once, custom rules of device functions, complex
+and structured arrays, and arrays on a device."""
+
+import math
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from numba import complex128, config, float64
+
+import ampi
+import ampi.cuda as cuda
+from ampi import ActivityError, KernelError
+
+in_python = pytest.mark.skipif(not config.DISABLE_JIT, reason="runs where nothing is compiled: see test_in_python")
+compiled = pytest.mark.skipif(config.DISABLE_JIT, reason="Numba compiles nothing")
+SIZE = 8
+RANDOM = np.random.default_rng(11)
+
+
+@compiled
+def test_in_python():
+    """Most tests here are run in a process of their own in which nothing is compiled, which would take far longer."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
+    run = subprocess.run(command, env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout
+
+
+def result(kernel, a, *more):
+    """What a kernel computes in blocks of four threads."""
+    b = ampi.numpy.zeros(SIZE, complex if a.dtype.kind == "c" else float)
+    kernel[SIZE // 4, 4](a, b, *more)
+    return b
+
+
+# --------------------------------------------------------------------------------------------- several directions
+
+
+@cuda.jit
+def mixed(a, b):
+    shared = cuda.shared.array(4, float64)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    shared[t] = math.sin(a[i])
+    cuda.syncthreads()
+    b[i] = shared[3 - t] * a[i] + a[(i + 3) % a.size] ** 2
+
+
+def by_numpy(a):
+    turned = np.sin(a).reshape(-1, 4)[:, ::-1].ravel()
+    return turned * a + np.roll(a, -3) ** 2
+
+
+@pytest.mark.parametrize("jacobian", [ampi.jacfwd, ampi.jacrev])
+@pytest.mark.parametrize(
+    "form", [pytest.param("python", marks=in_python), pytest.param("compiled", marks=[compiled, pytest.mark.slow])]
+)
+def test_jacobians(jacobian, form):
+    """Compiled, the directions are vectors."""
+    a = RANDOM.normal(size=SIZE)
+    expected = [by_numpy(a + 1e-30j * e).imag / 1e-30 for e in np.eye(SIZE)]
+    found = jacobian(lambda x: result(mixed, x), a)
+    np.testing.assert_allclose(np.asarray(found), np.transpose(expected), rtol=1e-12, atol=1e-13)
+
+
+@in_python
+def test_hessian():
+    a = RANDOM.normal(size=SIZE)
+    found = ampi.hessian(lambda x: ampi.numpy.sum(result(mixed, x) ** 2), a)
+    gradient = ampi.grad(lambda x: ampi.numpy.sum(result(mixed, x) ** 2))
+    expected = [(gradient(a + 1e-5 * e) - gradient(a - 1e-5 * e)) / 2e-5 for e in np.eye(SIZE)]
+    np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=1e-6, atol=1e-6)
+
+
+# --------------------------------------------------------------------------------------------- custom rules
+
+
+@ampi.custom_vjp
+@ampi.kernel
+def steep(x, scale):
+    return math.tanh(x) * scale
+
+
+def steep_forward(x, scale):
+    return math.tanh(x) * scale, scale
+
+
+def steep_backward(scale, g):
+    return 100.0 * g * scale, 7.0 * g
+
+
+steep.defvjp(steep_forward, steep_backward)
+
+
+@ampi.custom_jvp
+@ampi.kernel
+def bent(x):
+    return x * x
+
+
+@bent.defjvp
+def bent_jvp(primals, tangents):
+    return primals[0] * primals[0], 10.0 * primals[0] * tangents[0]
+
+
+@cuda.jit
+def with_rules(a, b):
+    shared = cuda.shared.array(4, float64)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    shared[t] = steep(a[i], 2.0) + bent(a[i])
+    cuda.syncthreads()
+    b[i] = shared[3 - t]
+
+
+@in_python
+def test_custom_rules():
+    """The rules are not the derivatives, so that it shows that they are used; in the source for a card as well."""
+    a = RANDOM.normal(size=SIZE)
+    gradient = ampi.grad(lambda x: ampi.numpy.sum(result(with_rules, x)))(a)
+    np.testing.assert_allclose(gradient, 200 + 10 * a, rtol=1e-13)
+    text = with_rules.adjoint_source(with_rules[2, 4], a, np.zeros(SIZE), target="cuda")
+    assert "200.0 *" in text or "100.0 *" in text
+
+
+@compiled
+def test_deterministic():
+    """With deterministic=True sums of many blocks are bitwise identical from run to run, on any number of threads."""
+    import numba
+
+    def pairs(a, b):
+        i = cuda.grid(1)
+        if i < a.size:
+            b[i] = a[i] * a[(7 * i) % a.size]
+
+    kernel = ampi.kernel(target="cuda", deterministic=True)(pairs)
+    a = RANDOM.normal(size=30_000)
+
+    def objective(x):
+        b = ampi.numpy.zeros(x.size)
+        kernel[250, 128](x, b)
+        return ampi.numpy.sum(b)
+
+    gradients = []
+    threads = numba.get_num_threads()
+    for count in (1, threads, threads):
+        numba.set_num_threads(count)
+        gradients.append(ampi.grad(objective)(a))
+    numba.set_num_threads(threads)
+    assert all(np.array_equal(gradients[0], g) for g in gradients)
+    expected = np.zeros(a.size)
+    other = (7 * np.arange(a.size)) % a.size
+    np.add.at(expected, np.arange(a.size), a[other])
+    np.add.at(expected, other, a)
+    np.testing.assert_allclose(gradients[0], expected, rtol=1e-13, atol=1e-13)
+
+
+# --------------------------------------------------------------------------------------------- kinds of arrays
+
+
+@cuda.jit
+def of_complex(a, b):
+    shared = cuda.shared.array(4, complex128)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    shared[t] = a[i] * a[i] * 1j
+    cuda.syncthreads()
+    b[i] = shared[3 - t]
+
+
+@in_python
+def test_complex_arrays():
+    a = RANDOM.normal(size=SIZE) + 1j * RANDOM.normal(size=SIZE)
+    gradient = ampi.grad(lambda x: ampi.numpy.sum(ampi.numpy.abs(result(of_complex, x)) ** 2))(a)
+    np.testing.assert_allclose(gradient, 4 * np.abs(a) ** 2 * a, rtol=1e-12)
+
+
+PARTICLE = np.dtype([("x", float), ("v", float)])
+
+
+@cuda.jit
+def moved(particles, b, step):
+    i = cuda.grid(1)
+    if i < particles.size:
+        particles[i].x += step * particles[i].v
+        b[i] = particles[i].x * particles[i].v
+
+
+@in_python
+def test_structured_arrays():
+    def loss(x, v, step):
+        particles, b = ampi.numpy.zeros(SIZE, PARTICLE), ampi.numpy.zeros(SIZE)
+        particles["x"], particles["v"] = x, v
+        moved[2, 4](particles, b, step)
+        return ampi.numpy.sum(b)
+
+    x, v = RANDOM.normal(size=(2, SIZE))
+    assert float(loss(x, v, 0.5)) == pytest.approx(np.sum((x + 0.5 * v) * v))
+    by_x, by_v, by_step = ampi.grad(loss, argnums=(0, 1, 2))(x, v, 0.5)
+    np.testing.assert_allclose(by_x, v)
+    np.testing.assert_allclose(by_v, x + v)
+    assert by_step == pytest.approx(np.sum(v * v))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_random_numbers_are_refused():
+    of_numba = pytest.importorskip("numba.cuda")
+    random = pytest.importorskip("numba.cuda.random")
+
+    @ampi.kernel(target="cuda")
+    def drawn(states, b):
+        i = of_numba.grid(1)
+        b[i] = random.xoroshiro128p_uniform_float64(states, i)
+
+    states = np.zeros(SIZE, np.dtype([("s0", np.uint64), ("s1", np.uint64)]))
+    with pytest.raises(KernelError, match=r"draws from states that live on a card\n(.*\n)*  draw the numbers before"):
+        drawn[2, 4](states, np.zeros(SIZE))
+
+
+# --------------------------------------------------------------------------------------------- arrays on a device
+
+
+class OnDevice:
+    """An array on a device that does not exist: nothing but an address that no one may use."""
+
+    shape, dtype, size = (SIZE,), np.dtype(float), SIZE
+    __cuda_array_interface__ = {"shape": shape, "typestr": "<f8", "data": (4096, False), "version": 3}
+
+
+def test_arrays_on_a_device_are_refused():
+    with pytest.raises(KernelError, match=r"argument 'a' is an array on a device.*\n.*copy_to_host"):
+        mixed[2, 4](OnDevice(), np.zeros(SIZE))
+    with pytest.raises(ActivityError, match=r"an array on a device \(OnDevice\).*copy it first"):
+        ampi.grad(ampi.numpy.sum)(OnDevice())
