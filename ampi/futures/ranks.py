@@ -30,7 +30,7 @@ from ..mpi.comm import Communicator, adopt
 from ..mpi.messages.object_messages import send_object
 from ..mpi.namespace import BASE
 from ..tape import Tape
-from ..tape.recording import is_passive, passive, recording, resumed
+from ..tape.recording import is_passive, opened, passive, recording, resumed
 
 _TASK, _RESULT = 1, 2  # tags
 _LONGEST = 1e-3  # seconds between two looks for messages
@@ -102,7 +102,7 @@ class Pool:
     Attributes
     ----------
     tape : Tape or None
-        What recorded on the root where the executor was entered.
+        What was open on the root where the executor was entered.
     size : int
         The number of workers.
     """
@@ -296,7 +296,7 @@ def _serve(comm: Any, root: int) -> None:
 def _enter(found: Hook, arguments: tuple, keywords: dict[str, Any]) -> Any:
     """``MPICommExecutor.__enter__``, collective: mpi4py's own pool where nothing is differentiated on any rank."""
     executor, comm, root = _bind(*arguments, **keywords)
-    tape = recording()
+    tape = opened()
     if _core().SharedPool is not None or not any(BASE["Comm"].allgather(comm, tape is not None)):
         return found.original(executor, comm, root)
     own = comm.Dup() if isinstance(comm, Communicator) else adopt(BASE["Comm"].Dup(comm))

@@ -28,7 +28,7 @@ def lost(array: np.ndarray, tape: Any) -> AmpiError:
         who, instead = f"thread '{tape.thread_name}'", f"let thread '{tape.thread_name}' do it"
         if tape.forward is not None or tape.tangents is not None or tape.budget is not None:
             instead = (
-                "(tasks of concurrent.futures are differentiated by ampi.grad, ampi.vjp and a plain ampi.Tape(), and "
+                "(tasks and threads are differentiated by ampi.grad, ampi.vjp and a plain ampi.Tape(), and "
                 "not yet in forward mode, in second order and by ampi.Tape(memory=...)); " + instead
             )
     return ActivityError(

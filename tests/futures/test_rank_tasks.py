@@ -8,7 +8,7 @@ from rank_programs import check
 
 import ampi
 import ampi.numpy as np
-from ampi.futures import MPICommExecutor, MPIPoolExecutor, as_completed, wait
+from ampi.futures import MPICommExecutor, MPIPoolExecutor, ThreadPoolExecutor, as_completed, wait
 
 comm = ampi.COMM_WORLD
 X = numpy.array([0.4, 0.7, 1.1])
@@ -225,6 +225,66 @@ def test_budgets_and_time_loops_inside_of_tasks():
 
 def looped(x):
     return ampi.timeloop(lambda u: np.sin(u) * 1.1, x * 1.0, steps=6, checkpoints=2)
+
+
+def row(u, k):
+    return np.sin(u[k] * 2.0) * u[0]
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("options", [{}, {"checkpoints": 2}])
+def test_time_loops_around_executors(options):
+    def step(u):
+        new = np.zeros(3)
+        with MPICommExecutor(comm, root=0) as executor:
+            if executor is not None:
+                for k, found in enumerate(executor.map(row, [u] * 3, range(3))):
+                    new[k] = found
+        return comm.bcast(new)
+
+    def run(step):
+        def f(x):
+            y = np.sum(ampi.timeloop(step, x * 1.0, steps=5, **options))
+            return y if comm.rank == 0 else None
+
+        return comm.allreduce(ampi.grad(f)(X))
+
+    numpy.testing.assert_allclose(run(step), run(lambda u: np.sin(u * 2.0) * u[0]), rtol=1e-12, atol=0)
+
+
+@pytest.mark.mpi
+def test_passive_executors_and_tapes_inside_of_tasks():
+    def f(x):
+        factor = np.zeros(1)
+        with ampi.passive():
+            with MPICommExecutor(comm, root=0) as executor:
+                if executor is not None:
+                    factor[0] = executor.submit(squares, x).result()
+        return np.sum(x) * factor[0] if comm.rank == 0 else None
+
+    numpy.testing.assert_allclose(ampi.grad(f)(X), numpy.full(3, (X**2).sum() * (comm.rank == 0)))
+
+
+def by_threads(u):
+    y = np.zeros(3)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda k: y.__setitem__(k, u[k] ** 2), range(3)))
+    return np.sum(y)
+
+
+@pytest.mark.mpi
+def test_threads_inside_of_tasks_and_executors_inside_of_threads():
+    same(lambda executor, x: sum(executor.map(by_threads, [x, x * x])), lambda x: np.sum(x**2 + x**4))
+
+    def f(x):
+        def go():
+            with MPICommExecutor(ampi.COMM_SELF) as executor:
+                return executor.submit(cube, x).result()
+
+        with ThreadPoolExecutor(1) as pool:
+            return np.sum(pool.submit(go).result())
+
+    numpy.testing.assert_allclose(ampi.grad(f)(X), 3 * X**2)
 
 
 @pytest.mark.mpi

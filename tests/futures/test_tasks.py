@@ -471,17 +471,40 @@ def test_what_only_looks_like_a_race():
     numpy.testing.assert_allclose(ampi.grad(f)(X), [2 * (2 * X[0] + X[1]), 2 * X[0], 0, 0])
 
 
-@pytest.mark.parametrize("how", ["forward mode", "second order", "a budget"])
-def test_what_tasks_do_not_do_yet_is_an_error(how):
-    def f(x):
-        with ThreadPoolExecutor(2) as pool:
-            return pool.submit(lambda: np.sum(x * x)).result()
+def by_a_task(x):
+    with ThreadPoolExecutor(2) as pool:
+        return pool.submit(lambda: np.sum(x * x)).result()
 
-    with pytest.raises(ampi.ActivityError, match=r"tasks of concurrent\.futures are differentiated by"):
+
+def by_a_thread(x):
+    found = []
+
+    def work():
+        try:
+            found.append(np.sum(x * x))
+        except ampi.ActivityError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    if isinstance(found[0], Exception):
+        raise found[0]
+    return found[0]
+
+
+@pytest.mark.parametrize("f", [by_a_task, by_a_thread])
+@pytest.mark.parametrize("how", ["forward mode", "vector mode", "second order", "hessian", "a budget"])
+def test_what_tasks_do_not_do_yet_is_an_error(how, f):
+    with pytest.raises(ampi.ActivityError, match="tasks and threads are differentiated by"):
         if how == "forward mode":
             ampi.jvp(f, (X,), (X,))
+        elif how == "vector mode":
+            ampi.jvp(f, (X,), (numpy.eye(4),), vectorised=True)
         elif how == "second order":
             ampi.hvp(f, X, X)
+        elif how == "hessian":
+            ampi.hessian(f, X)
         else:
             with ampi.Tape(memory="1GiB") as tape:
                 f(tape.watch(X))
