@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .derivatives.custom import custom_vjp
     from .derivatives.first_order import grad, jvp, linearize, value_and_grad, vjp
     from .derivatives.jacobians import hessian, jacfwd, jacrev
+    from .derivatives.jax_functions import from_jax
     from .derivatives.second_order import hvp
     from .programs.declared import dependent, independent
     from .programs.tracing import trace
@@ -91,6 +92,7 @@ __all__ = [
     "custom_vjp",
     "dependent",
     "errors",
+    "from_jax",
     "grad",
     "hessian",
     "hvp",
@@ -141,6 +143,7 @@ _HOMES = {
     "constant": "arrays.constants",
     "custom_vjp": "derivatives.custom",
     "dependent": "programs.declared",
+    "from_jax": "derivatives.jax_functions",
     "grad": "derivatives.first_order",
     "hessian": "derivatives.jacobians",
     "hvp": "derivatives.second_order",

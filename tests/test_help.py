@@ -1,6 +1,7 @@
 """``help()`` of every public name has an example, and it runs."""
 
 import doctest
+import importlib.util
 import inspect
 import pathlib
 import types
@@ -13,6 +14,8 @@ import ampi.numpy
 import ampi.scaling
 
 OTHERS = {"prange": "Numba's own", "COMM_SELF": "an Intracomm", "COMM_WORLD": "an Intracomm"}
+if importlib.util.find_spec("jax") is None:
+    OTHERS["from_jax"] = "its example needs JAX"
 """Names that have no help of their own."""
 MODULES = ("rules", "testing", "scaling")
 """Public modules, all of whose names are to have examples; ampi.numpy has NumPy's, errors are names of ampi's own."""

@@ -53,6 +53,7 @@ class Finding:
 
 _ADVICE = {
     "foreign": "its code is not seen, active arrays are an error there; wrap its calls with ampi.custom_vjp",
+    "jax": "its code is not seen, active arrays are an error there; wrap its functions with ampi.from_jax",
     "parallel": "what other threads and processes compute is not recorded (in another thread it is an error); make it "
     "one step with ampi.custom_vjp",
     "library": "it has NumPy itself, active arrays are an error there; --also {} if it is Python, or wrap its calls "
@@ -211,7 +212,7 @@ class _File(ast.NodeVisitor):
         if package in self.packages:
             return self._installed(name)
         if package in _FOREIGN:
-            self._say(node, f"import {name}", _ADVICE["foreign"])
+            self._say(node, f"import {name}", _ADVICE["jax" if package == "jax" else "foreign"])
         elif package in _PARALLEL:
             self._say(node, f"import {name}", _ADVICE["parallel"])
         elif not (
