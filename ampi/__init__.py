@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from .derivatives.jax_functions import from_jax
     from .derivatives.second_order import hvp
     from .programs.declared import dependent, independent
+    from .programs.outlining.compiled_loops import compiled_loops
     from .programs.tracing import trace
     from .reports import report, tracing
 
@@ -87,6 +88,7 @@ __all__ = [
     "Tape",
     "TapeError",
     "Win",
+    "compiled_loops",
     "constant",
     "custom_jvp",
     "custom_vjp",
@@ -140,6 +142,7 @@ _WITH_NUMBERS = ("foreign.plots", "foreign.standard_library")
 _HOMES = {
     "ArgumentParser": "base.arguments",
     "Storage": "checkpoint.folder",
+    "compiled_loops": "programs.outlining.compiled_loops",
     "constant": "arrays.constants",
     "custom_vjp": "derivatives.custom",
     "dependent": "programs.declared",

@@ -14,6 +14,7 @@ from ampi.base.arguments import ArgumentParser, add_files, add_version, refuse_u
 from ampi.errors import ProgramError
 from ampi.programs import command, lint, traffic
 from ampi.programs.gradients import Differentiation
+from ampi.programs.outlining import uncompiled
 
 
 def main(arguments=None, prog="python -m ampi.check"):
@@ -22,13 +23,16 @@ def main(arguments=None, prog="python -m ampi.check"):
     options = parse(sys.argv[1:] if arguments is None else arguments, prog)
     say = command.speak(comm)
     try:
-        found = lint.look(options.script, options.also)
+        loops = []
+        found = lint.look(options.script, options.also, loops)
     except (OSError, SyntaxError, ValueError) as error:
         with contextlib.redirect_stdout(sys.stderr):
             say(f"ampi.check: {lint.unreadable(options.script, error)}")
         return 2
     for finding in found:
         say(str(finding))
+    for loop in loops:
+        say(str(loop))
     say(f"{len(found)} place{'s' * (len(found) != 1)} in {options.script} and its modules")
     if options.run:
         status = run(options, comm, say)
@@ -82,6 +86,8 @@ def run(options, comm, say):
         runner.fail(board, error)
         return 1
     say(text)
+    for line in uncompiled.described(problem.modules.loops.running):
+        say(line)
     return 0
 
 

@@ -82,6 +82,10 @@ def hidden(name: str) -> str:
     return f"<{name}>"
 
 
+KEPT = frozenset(hidden(f"__ampi_{name}__") for name in "watch has is_fixed with is_computed in_place read end".split())
+"""Names of what is inserted where a variable is watched or read."""
+
+
 @dataclasses.dataclass
 class _Scope:
     node: ast.AST

@@ -26,6 +26,7 @@ from ..rules import functions, inplace
 from ..tape import Tape
 from .constants_seen import Seen, is_integer_dtype
 from .numbers import has_derivative
+from .outlining.uncompiled import refused_in
 from .stand_ins import is_replaced
 
 
@@ -84,7 +85,7 @@ _LEAVES = {
 }
 
 
-def look(script: Any, packages: Any = ()) -> list[Finding]:
+def look(script: Any, packages: Any = (), loops: list[Finding] | None = None) -> list[Finding]:
     """Examine a script and its own modules.
 
     Parameters
@@ -92,6 +93,8 @@ def look(script: Any, packages: Any = ()) -> list[Finding]:
     script : path
     packages : iterable of str
         Further packages that belong to the program.
+    loops : list, optional
+        Receives the loops over elements that stay in Python.
 
     Returns
     -------
@@ -117,6 +120,8 @@ def look(script: Any, packages: Any = ()) -> list[Finding]:
         file = _File(path, start.parent, frozenset(packages))
         try:
             found += file.findings()
+            if loops is not None:
+                loops += file.loops()
         except (OSError, SyntaxError, ValueError) as error:
             if path is start:
                 raise
@@ -124,6 +129,10 @@ def look(script: Any, packages: Any = ()) -> list[Finding]:
             found.append(Finding(os.path.relpath(path), line, "not Python", f"it is not examined: {error}"))
         waiting += file.imported
     return sorted(set(found))
+
+
+def _at(line: int, other: int) -> str:
+    return f" (line {other})" if other != line else ""
 
 
 def unreadable(path: Any, error: Exception) -> str:
@@ -165,6 +174,15 @@ class _File(ast.NodeVisitor):
             if not uses or any(use not in given for use in uses):
                 self._say(node, f"import {name}", _ADVICE["library"].format(name.partition(".")[0]))
         return self.found
+
+    def loops(self) -> list[Finding]:
+        """The loops over elements that are not compiled."""
+        name = os.path.relpath(self.path)
+        found = refused_in(ast.parse(self.path.read_bytes(), str(self.path)), name)
+        return [
+            Finding(name, line, "this loop over elements stays in Python", reason + _at(line, at))
+            for line, at, reason in found
+        ]
 
     def _say(self, node: Any, what: str, advice: str) -> None:
         self.found.append(Finding(os.path.relpath(self.path), node.lineno, what, advice))

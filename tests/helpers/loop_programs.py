@@ -9,11 +9,12 @@ import contextlib
 import linecache
 import math
 import random
-import types
 import warnings
 
 import numpy as np
 
+import ampi
+import ampi.numpy
 from ampi.programs.outlining import compiled_loops, running
 
 _count = iter(range(1 << 60))
@@ -37,6 +38,24 @@ class Thing:
         return float(self.looks)
 
 
+HELPERS = """
+def flux(a, b):
+    if a > b:
+        return a * scale - b
+    c = np.sin(a)
+    return c + b * b
+
+def total(z, i):
+    t = 0.0
+    for j in range(z.shape[1]):
+        t += flux(z[i, j], 0.5)
+    return t
+
+def put(z, i, value):
+    z[i] = value * scale
+""".strip().splitlines()
+
+
 class Drawn:
     """A drawn function.
 
@@ -56,7 +75,7 @@ class Drawn:
         self.floats = ["s", "t"]
         self.integers = ["k"]
         self.write()
-        self.text = "\n".join(["def f(x, y, v, w, q, n, m, a, b, c, o):", *self.lines]) + "\n"
+        self.text = "\n".join([*HELPERS, "def f(x, y, v, w, q, n, m, a, b, c, o):", *self.lines]) + "\n"
 
     def chance(self, p):
         return self.random.random() < p
@@ -172,9 +191,19 @@ class Drawn:
         elif kind < 0.95:
             self.emit(f"row = {self.pick('x', 'y')}[{self.index()}]")
             self.emit(f"{self.pick('row[0]', 's', 't')} = row[{self.index()}] * {self.number(1)}")
-        elif kind < 0.97 and not self.smooth:
+        elif kind < 0.96:
+            self.emit(f"put({self.pick('v', 'w', 'x[0]')}, {self.index()}, {self.number(0)})")
+        elif kind < 0.98 and not self.smooth:
             self.emit(
-                self.pick("o.rate += 0.5", "o.total = s", "w[0:2] = v[1:3]", "print(end='')", "q[0] = k", "q[k] += 1")
+                self.pick(
+                    "put(v, 1, t)",
+                    "o.rate += 0.5",
+                    "o.total = s",
+                    "w[0:2] = v[1:3]",
+                    "print(end='')",
+                    "q[0] = k",
+                    "q[k] += 1",
+                )
             )
         else:
             self.emit(f"s = {self.pick('1', '0.5', 'a', 'k', 'o.rate')}")
@@ -226,6 +255,8 @@ class Drawn:
             return f"({self.number(0)} if {self.test()} else {self.number(0)})"
         if kind < 0.95:
             return f"{self.element()} ** {self.pick('2', '3', '0.5', '-1', 'a')}"
+        if self.chance(0.6):
+            return self.pick(f"flux({self.number(0)}, {self.number(0)})", f"total(x, {self.index()})")
         if self.chance(0.2) and any("def inner" in line for line in self.lines):
             return f"inner({self.number(0)})"
         return f"({self.number(0)} {self.pick('//', '%')} {self.pick('2.0', '3', 'a')})"
@@ -285,7 +316,7 @@ def function_of(text, wants_numpy=np):
     """The function of a source, which tracebacks and `inspect` find."""
     filename = f"<loops {next(_count)}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
-    space = {"np": wants_numpy, "math": math}
+    space = {"np": wants_numpy, "math": math, "scale": 1.75}
     exec(compile(text, filename, "exec"), space)
     return space["f"]
 
@@ -383,4 +414,56 @@ def compared(seed, interpreted=True):
     return difference(plain, compiled), done, len(loops), drawn, forms
 
 
-__all__ = ["Drawn", "Outcome", "compared", "types"]
+def recorded(function, arguments):
+    """The value of a function of watched arrays, and its gradient with respect to these; or its error."""
+    with ampi.Tape() as tape, warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        seen = {}
+        watched = []
+        for a in arguments[:4]:
+            watched.append(seen.setdefault(id(a), a))
+        for a in seen.values():
+            tape.watch(a)
+        try:
+            result = function(*arguments)
+        except ampi.AmpiError as error:
+            return type(error), None
+        except Exception as error:
+            return (type(error), str(error)), None
+        found = result if isinstance(result, tuple) else (result,)
+        numbers = [v for v in found if isinstance(v, float) or (isinstance(v, np.ndarray) and v.dtype.kind == "f")]
+        total = sum((v.sum() if isinstance(v, np.ndarray) else v for v in numbers), 0.0) + sum(
+            (a.sum() for a in seen.values()), 0.0
+        )
+        if arguments[-1].field is not None:
+            total = total + ampi.numpy.asarray(arguments[-1].field).sum()
+    return float(ampi.value(total)), tape.gradient(total, list(seen.values()))
+
+
+def gradients_compared(seed):
+    """The gradients of a drawn function in both ways: what differs, and how many of its loops were compiled."""
+    drawn = Drawn(seed, smooth=True)
+    array = lambda a: ampi.numpy.array(a)
+    wants = drawn.arguments(array), drawn.arguments(array)
+    for arguments in wants:
+        arguments[-1].field = ampi.numpy.array(arguments[-1].field)
+    value, gradient = recorded(function_of(drawn.text, ampi.numpy), wants[0])
+    loops = []
+    with at_once(interpreted=False):
+        function = compiled_loops.with_compiled_loops(function_of(drawn.text, ampi.numpy), loops)
+        again, other = recorded(function, wants[1])
+    forms = [form for one in loops for form in one.forms.values()]
+    done = sum(form.kernel is not None for form in forms)
+    found = ""
+    if isinstance(value, float) and isinstance(again, float):
+        if not np.isclose(value, again, rtol=1e-9, atol=1e-11, equal_nan=True):
+            found = f"values: {value}, {again}"
+        for a, b in zip(gradient, other):
+            if np.isfinite(a).all() and not np.allclose(a, b, rtol=1e-7, atol=1e-9):
+                found = f"gradients: {a}, {b}"
+    elif value != again:
+        found = f"errors: {value}, {again}"
+    return found, done, len(loops), drawn, forms
+
+
+__all__ = ["Drawn", "Outcome", "compared", "gradients_compared"]

@@ -2,12 +2,15 @@
 
 import numpy as np
 import pytest
-from loop_programs import compared
+from loop_programs import compared, gradients_compared
 
 import ampi
 import ampi.numpy
-from ampi.programs.outlining import running
+from ampi.programs import lint
+from ampi.programs.gradients import Differentiation
+from ampi.programs.outlining import running, uncompiled
 from ampi.programs.outlining.compiled_loops import with_compiled_loops
+from ampi.programs.runs import Program
 
 INTERPRETED = 60
 """Drawn functions whose kernels Python runs, in each of the cases."""
@@ -29,6 +32,27 @@ def test_drawn_loops(first):
 def test_many_drawn_loops(first):
     for seed in range(first, first + 1000):
         found, _, _, drawn, _ = compared(seed)
+        assert not found, f"seed {seed}: {found}\n{drawn.text}"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_kernels_of_drawn_loops(seed):
+    found, _, _, drawn, _ = compared(seed, interpreted=False)
+    assert not found, f"{found}\n{drawn.text}"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_gradients_of_drawn_loops(seed):
+    found, _, _, drawn, _ = gradients_compared(seed)
+    assert not found, f"{found}\n{drawn.text}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("first", range(100, 500, 100))
+def test_gradients_of_many_drawn_loops(first):
+    for seed in range(first, first + 100):
+        found, _, _, drawn, _ = gradients_compared(seed)
         assert not found, f"seed {seed}: {found}\n{drawn.text}"
 
 
@@ -71,3 +95,59 @@ def test_gradient_of_a_loop(monkeypatch):
     expected = y + np.cos(x) / (2.0 + x**2) - 2 * x * np.sin(x) / (2.0 + x**2) ** 2
     np.testing.assert_allclose(found, expected, rtol=1e-13)
     assert [form.kernel is not None for one in loops for form in one.forms.values()] == [True]
+
+
+def sums(x):
+    s = 0.0
+    for i in range(len(x)):
+        s += x[i] * x[i]
+    return s
+
+
+def loops_of(function):
+    return vars(function)["__ampi_loops__"]
+
+
+def test_context(monkeypatch):
+    monkeypatch.setattr(running, "UNRECORDED", 10)
+    x = np.arange(50.0)
+    with ampi.compiled_loops():
+        first = sums(x)
+    (loop,) = loops_of(sums)
+    assert not loop.on
+    (form,) = loop.forms.values()
+    assert form.kernel is not None
+    assert first == sums(x) == np.dot(x, x)
+
+
+def test_decorator_of_a_closure(monkeypatch):
+    monkeypatch.setattr(running, "UNRECORDED", 10)
+    weight = 3.0
+
+    class Sum:
+        @ampi.compiled_loops
+        def of(self, x, power=1):
+            s = weight
+            for v in x:
+                s += weight * v**power
+            return s
+
+    assert Sum().of(np.arange(50.0)) == 3.0 * (1 + 49 * 25)
+    (form,) = loops_of(Sum.of)[0].forms.values()
+    assert form.kernel is not None
+
+
+def test_check_says_which_loops_stay_in_python(tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text(
+        "x, rows, k, s = [0.5] * 9, 3, 2.0, 0.0\n"
+        "for i in range(9):\n    s += x[i] * k\n"
+        "for i in range(9):\n    s += x[i] * k\n    if s > 1e9: print(s)\n"
+    )
+    loops = []
+    assert lint.look(script, (), loops) == []
+    assert [(loop.line, loop.advice) for loop in loops] == [(4, "a call of print() (line 6)")]
+    problem = Differentiation(Program("file", str(script), []), ["k"], ["s"], compares=False)
+    problem.gradients()
+    said = uncompiled.described(problem.modules.loops.running)
+    assert said == [f"{script}:2: this loop stays in Python: 'x' is a list (line 3)"]

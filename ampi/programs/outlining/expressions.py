@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import math
+import types
 from typing import Any
 
 import numpy as np
 
+from .inlining import is_library
 from .kinds import (
     BOOL,
     BOOL_,
@@ -62,6 +64,7 @@ class Expressions:
     """Lowers expressions; a part of `lowering.Lowering`."""
 
     loop: Any
+    assigned: set[str]
     conditional: int
     prologue: dict[str, int]
     line: int
@@ -118,7 +121,7 @@ class Expressions:
         raise Refused(node, f"the constant {value!r}")
 
     def name(self, node: Any, name: str, state: State) -> tuple[str, Any]:
-        if name in self.loop.assigned:
+        if name in self.assigned:
             found = state.env.get(name)
             if found is None or name in state.maybe:
                 raise Refused(node, f"'{name}' may be read before it is assigned")
@@ -131,9 +134,9 @@ class Expressions:
         while isinstance(inner, ast.Attribute):
             path.insert(0, inner.attr)
             inner = inner.value
-        if isinstance(inner, ast.Name) and inner.id not in self.loop.assigned:
+        if isinstance(inner, ast.Name) and inner.id not in self.assigned:
             whole = (inner.id, *path)
-            if whole in self.values:  # type: ignore[attr-defined]
+            if whole in self.values or whole in self.others:  # type: ignore[attr-defined]
                 return self.path(node, whole)  # type: ignore[attr-defined]
         if node.attr in DERIVED:
             _, found = self.anything(node.value, state)
@@ -211,7 +214,7 @@ class Expressions:
             self.emit(f"{name} = {text}")  # type: ignore[attr-defined]
             text = name
         self.require(f"{text} >= {length} or {text} < -{length}", "IndexError")  # type: ignore[attr-defined]
-        if text in self.loop.assigned:
+        if text in self.assigned:
             state.checked = state.checked | {(text, length)}
         return text
 
@@ -245,6 +248,7 @@ class Expressions:
         if found.form == INT and kind == FLOAT64:
             text = f"float({text})"
         self.emit(f"{self.element(view)} = {text}")  # type: ignore[attr-defined]
+        self.stores += 1  # type: ignore[attr-defined]
         self.done.writes.add(view.array.name)  # type: ignore[attr-defined]
 
     # ------------------------------------------------------------------------------------------------- arithmetic
@@ -471,6 +475,8 @@ class Expressions:
             return self._of_shape(view, 0)
         if function is None:
             raise Refused(node, f"a call of {name}()")
+        if isinstance(function, types.FunctionType) and not is_library(function):
+            return self.inlined(node, function, state)  # type: ignore[attr-defined]
         arguments = [self.expression(x, state) for x in node.args]
         if any(found.kinds & (LOGICAL | {INT32}) for _, found in arguments):
             raise Refused(node, f"{name}() of truth values or short integers")
@@ -540,8 +546,8 @@ class Expressions:
 
     # ------------------------------------------------------------------------------------------------------ ranges
 
-    def range_of(self, node: ast.Call, state: State) -> tuple[str, Number, str]:
-        """The range of a loop: its text, its numbers, and how many they are."""
+    def range_of(self, node: ast.Call, state: State) -> tuple[str, Number, str, str | None]:
+        """The range of a loop: its text, its numbers, how many they are, and the condition of its being empty."""
         if node.keywords or not 1 <= len(node.args) <= 3:
             raise Refused(node, "the arguments of range()")
         found = [self.expression(x, state) for x in node.args]
@@ -568,10 +574,13 @@ class Expressions:
                 low, high = f"({stop.low} + 1)", start.high
         magnitude = max(start.magnitude, stop.magnitude)
         trips = "10"
+        empty = None
+        if low is not None and start.low == start.high and stop.low == stop.high:
+            empty = f"{start.low} {'>=' if step > 0 else '<='} {stop.low}"
         if low is not None:
             middle = "" if abs(step) == 1 else f" // {abs(step)}"
             trips = f"max(({high} - {low} + 1){middle}, 0)"
-        return text, number(INT, magnitude=magnitude, low=low, high=high), trips
+        return text, number(INT, magnitude=magnitude, low=low, high=high), trips, empty
 
 
 def _constant(found: Number) -> int | None:

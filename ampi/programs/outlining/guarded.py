@@ -7,16 +7,10 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from ..edits import hidden, is_compiled
+from ..edits import KEPT, is_compiled
 from .loops import Loop
 from .rewriting import Guards, Objects, note_loops
 from .running import UNSET, Running
-
-_KEPT = {
-    hidden(f"__ampi_{name}__")
-    for name in "watch has is_fixed with is_computed in_place read end".split()
-}  # fmt: skip
-"""Names of what the edits insert where a variable is watched or read."""
 
 
 class Loops:
@@ -53,4 +47,4 @@ class Loops:
 
 def _is_watched(loop: Any) -> bool:
     """Return whether a variable is watched or read inside of a loop."""
-    return any(isinstance(n, ast.Name) and n.id in _KEPT for n in ast.walk(loop))
+    return any(isinstance(n, ast.Name) and n.id in KEPT for n in ast.walk(loop))

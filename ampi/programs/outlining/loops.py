@@ -45,7 +45,7 @@ class Loop:
         self.node = node
         self.filename = filename
         self.function = function
-        self.refusal = _refusal(node)
+        self.refusal = refusal_of(node)
         self.has_return = any(isinstance(n, ast.Return) for n in ast.walk(node))
         stored = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         self.assigned = frozenset(stored)
@@ -58,7 +58,7 @@ class Loop:
         return f"{self.filename}:{self.node.lineno}"
 
 
-def _refusal(node: Any) -> tuple[int, str] | None:
+def refusal_of(node: Any) -> tuple[int, str] | None:
     for inner in ast.walk(node):
         word = _NOT_IN_LOOPS.get(type(inner))
         if word is not None:

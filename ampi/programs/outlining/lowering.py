@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import types
 from collections.abc import Iterator
 from typing import Any
 
 from .expressions import Expressions
+from .inlining import Inlining, is_library
 from .kinds import (
     BOOL,
     BOOL_,
@@ -59,6 +61,8 @@ class Lowered:
         Whether the kernel may raise an exception after it has written something.
     compares : bool
         Whether it compares floating-point numbers.
+    others : dict
+        Global variables of functions that it calls, by paths: namespace, name and kind.
     outside : str
         An expression of the arguments: whether an index that is checked before the loop is out of bounds.
     work : str
@@ -73,6 +77,7 @@ class Lowered:
         self.writes: set[str] = set()
         self.may_fail = False
         self.compares = False
+        self.others: dict[tuple[str, ...], tuple[Any, str, Any]] = {}
         self.outside = "False"
         self.work = "0"
 
@@ -106,25 +111,30 @@ def lower(loop: Loop, values: dict[tuple[str, ...], Any], hopeful: bool) -> Lowe
     raise Refused(loop.node, "its numbers change their types too often")
 
 
-class Lowering(Expressions):
+class Lowering(Inlining, Expressions):
     """Lowers one loop; facts that are found on the way start it again."""
 
     def __init__(self, loop: Loop, values: dict[tuple[str, ...], Any], hopeful: bool) -> None:
         self.loop = loop
         self.hopeful = hopeful
         self.values = values
+        self.assigned = set(loop.assigned)  # with the variables of functions that it calls
+        self.inline: dict[Any, Any] = {}  # by calls: bodies of functions, with the names that they have here
+        self.others: dict[tuple[str, ...], tuple[Any, str, Any]] = {}  # global variables of such functions
         self.reals: set[str] = set()  # names of floating-point variables that may be given integers
         self.capped: set[str] = set()  # integers that are checked when assigned
         self.flagged: set[str] = set()  # names that may not be assigned
-        self.taken = {n.id for n in ast.walk(loop.node) if isinstance(n, ast.Name)}
+        self.names_of_loop = {n.id for n in ast.walk(loop.node) if isinstance(n, ast.Name)}
 
     # ---------------------------------------------------------------------------------------------------- whole
 
     def run(self) -> Lowered:
         self.done = Lowered()
+        self.taken = set(self.names_of_loop)
         self.lines: list[tuple[int, str]] = []
         self.prologue: dict[str, int] = {}
         self.depth = 1
+        self.stores = 0
         self.conditional = 0
         self.count = 0
         self.trips: list[str] = []
@@ -159,6 +169,8 @@ class Lowering(Expressions):
             found = end.env.get(name)
             if found is None or not reached:
                 continue
+            if isinstance(found, (Array, Constant)):
+                raise Refused(self.loop.node, f"'{name}', an array or an object, is used after the loop")
             is_view = isinstance(found, View)
             if not is_view and not found.assigned:
                 continue
@@ -207,6 +219,7 @@ class Lowering(Expressions):
             flags = [flag for *_, flag in results if flag]
             text.append((last, f"return ({', '.join(['0', *values, *names, *flags])},)"))
         done.text = text
+        done.others = self.others
         done.work = " + ".join(self.work) or "0"
 
     def flag(self, name: str) -> str:
@@ -220,6 +233,9 @@ class Lowering(Expressions):
 
     def path(self, node: Any, path: tuple[str, ...]) -> Any:
         """What a path means that the loop does not assign: a number, an array, or a constant."""
+        if path not in self.values and path in self.others:
+            space, name, _ = self.others[path]
+            self.values = {**self.values, path: space[name]}
         if path not in self.values:
             raise Refused(node, f"'{'.'.join(path)}' is no plain attribute")
         value = self.values[path]
@@ -295,6 +311,11 @@ class Lowering(Expressions):
                 return self.augmented(s, state)
             case ast.Pass() | ast.Expr(value=ast.Constant()):
                 return state
+            case ast.Expr(value=ast.Call() as call):
+                function = self.constant_of(call.func, state)
+                if not isinstance(function, types.FunctionType) or is_library(function):
+                    raise Refused(s, f"a call of {ast.unparse(call.func)}()")
+                return self.inlined_statement(call, function, state)
             case ast.Break():
                 breaks, _, flag = self.exits[-1]
                 breaks.append(state.copy())
@@ -420,7 +441,9 @@ class Lowering(Expressions):
                 value = Number(value.assigned, frozenset(), SAFE, None, None, True)
             state.env[name] = value
         else:
-            raise Refused(target, f"'{name}' is given an array, a function or an object")
+            if state.env.get(name, found) != found:
+                raise Refused(target, f"'{name}' is one array or object, or another")
+            state.env[name] = found
         if name in self.flagged:
             self.emit(f"{self.flag(name)} = 1")
         state.sure, state.maybe = state.sure | {name}, state.maybe - {name}
@@ -448,7 +471,10 @@ class Lowering(Expressions):
 
     def for_loop(self, s: ast.For, state: State) -> State | None:
         line = self.line
-        head, binders, trips = self.header(s, state)
+        head, binders, trips, empty = self.header(s, state)
+        runs = self.hopeful and empty is not None
+        if runs:
+            self.prologue.setdefault(str(empty), line)
         leaves = _leaves(s)
         flag = self.temporary("left") if s.orelse and _has_break(s) else ""
         if flag:
@@ -486,7 +512,7 @@ class Lowering(Expressions):
         else:
             raise Refused(s, "its numbers change their types too often")
         self.conditional -= leaves
-        return self.leave(s, before, breaks, flag)
+        return self.leave(s, back if runs else before, breaks, flag)
 
     def while_loop(self, s: ast.While, state: State) -> State | None:
         line = self.line
@@ -532,9 +558,9 @@ class Lowering(Expressions):
         self.conditional -= 1
         return self.leave(s, before, breaks, flag)
 
-    def leave(self, s: Any, normal: State, breaks: list[State], flag: str) -> State | None:
+    def leave(self, s: Any, normal: State | None, breaks: list[State], flag: str) -> State | None:
         """The state after a loop, and its ``else``."""
-        end: State | None = normal.copy()
+        end = None if normal is None else normal.copy()
         if s.orelse:
             if flag:
                 self.conditional += 1
@@ -547,16 +573,16 @@ class Lowering(Expressions):
             end = joined(end, one, self)
         return end
 
-    def header(self, s: ast.For, state: State) -> tuple[str, Any, str]:
-        """The head of a loop in the kernel, and what its targets are assigned."""
+    def header(self, s: ast.For, state: State) -> tuple[str, Any, str, str | None]:
+        """The head of a loop in the kernel, what its targets are assigned, how often it runs, and when it does not."""
         if isinstance(s.iter, ast.Call) and self.constant_of(s.iter.func, state) is range:
-            text, found, trips = self.range_of(s.iter, state)
+            text, found, trips, empty = self.range_of(s.iter, state)
             if not isinstance(s.target, ast.Name):
                 raise Refused(s, "a loop over a range with several targets")
             item = self.fresh(f"step_{s.target.id}")
             direct = s.target.id not in self.reals
             name = s.target.id if direct else item
-            return f"for {name} in {text}:", lambda before: [(s.target, name, found)], trips
+            return f"for {name} in {text}:", lambda before: [(s.target, name, found)], trips, empty
         sources, targets, counter = self.sequences(s.iter, s.target, state)
         index = self.temporary("index")
         lengths = [self.length_of(view) for view in sources]
@@ -576,7 +602,8 @@ class Lowering(Expressions):
                     found.append((target, self.element(part), number(view.array.element)))
             return found
 
-        return f"for {index} in range({text}):", binders, f"({lengths[0]})"
+        empty = " or ".join(f"{length} == 0" for length in lengths)
+        return f"for {index} in range({text}):", binders, f"({lengths[0]})", empty
 
     def sequences(self, iterated: Any, target: Any, state: State) -> tuple[list[View], list[Any], Any]:
         """The arrays over which a loop runs, their targets, and the target of a counter."""
@@ -602,7 +629,7 @@ class Lowering(Expressions):
             raise Refused(node, f"a loop over {ast.unparse(node)}, which is no array and no range")
         indices = []
         for index in found.indices:
-            if not index.isidentifier() or index in self.loop.assigned:
+            if not index.isidentifier() or index in self.assigned:
                 name = self.temporary("row")
                 self.emit(f"{name} = {index}")
                 index = name

@@ -55,6 +55,7 @@ class Running:
         self.on = loop.refusal is None
         self.forms: dict[Any, Form] = {}
         self.was_hot: bool | None = None
+        self.entries = 0
         self.bound = {path: loop.inputs.index(path[0]) for path in loop.paths}
         self.wide = any(len(path) > 1 for path in loop.paths)
 
@@ -64,6 +65,7 @@ class Running:
             return None
         key = tuple(map(kind_of, values.values()))
         form = self.forms.get(key)
+        self.entries += 1
         if form is None:
             form = self.forms[key] = Form(self, values)
             if len(self.forms) > 40:
@@ -138,6 +140,11 @@ class Form:
 
     def enter(self, values: dict[tuple[str, ...], Any]) -> Any:
         """Run the loop's kernel; None: it is to run in Python."""
+        for path, (space, name, kind) in self.lowered.others.items():
+            value = space.get(name, UNSET)
+            if kind_of(value) != kind:
+                return None
+            values[path] = value
         for path in self.checked:
             if not -SAFE <= values[path] <= SAFE:
                 return None

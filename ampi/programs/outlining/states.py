@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from .kinds import BOOL, Number, Refused, View, join
+from .kinds import BOOL, Number, Refused, join
 
 
 class Restart(Exception):
@@ -39,7 +39,7 @@ def joined(a: State | None, b: State | None, lowering: Any, loop: bool = False) 
             env[name] = a.env.get(name, b.env.get(name))
             continue
         one, other = a.env[name], b.env[name]
-        if isinstance(one, View) or isinstance(other, View):
+        if not (isinstance(one, Number) and isinstance(other, Number)):
             if one != other:
                 raise Refused(lowering.loop.node, f"'{name}' is one array or another")
             env[name] = one
