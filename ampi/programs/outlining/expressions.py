@@ -195,6 +195,8 @@ class Expressions:
             raise Refused(node, f"{ast.unparse(node)} has too many indices")
         indices = list(found.indices)
         for key in keys:
+            if isinstance(key, ast.Slice):
+                raise Refused(node, f"{ast.unparse(node)}, a slice outside of a sum or product that is assigned to one")
             text, known = self.expression(key, state)
             if known.form != INT:
                 raise Refused(node, f"{ast.unparse(key)} as an index is no integer")

@@ -14,7 +14,7 @@ _NOT_IN_LOOPS = {
     ast.Assert: "assert", ast.Match: "match", ast.NamedExpr: ":=", ast.ListComp: "a list comprehension",
     ast.SetComp: "a set comprehension", ast.DictComp: "a dict comprehension", ast.GeneratorExp: "a generator",
     ast.JoinedStr: "an f-string", ast.Dict: "a dictionary", ast.Set: "a set", ast.List: "a list",
-    ast.Slice: "a slice", ast.Starred: "*",
+    ast.Starred: "*",
 }  # fmt: skip
 LOOKS_AT_NAMES = {"locals", "eval", "exec", "vars", "dir"}
 """Functions that see a function's variables."""
@@ -33,6 +33,8 @@ class Loop:
         Names whose values it may need.
     assigned : frozenset of str
         Names that it assigns.
+    updated : frozenset of str
+        Those among them that it only updates (``z += ...``), which may be arrays.
     live : frozenset of str
         Those among them that may be used after it.
     paths : tuple of tuple of str
@@ -49,6 +51,13 @@ class Loop:
         self.has_return = any(isinstance(n, ast.Return) for n in ast.walk(node))
         stored = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         self.assigned = frozenset(stored)
+        updated = [n.target for n in ast.walk(node) if isinstance(n, ast.AugAssign)]
+        others = {
+            n.id
+            for n in ast.walk(node)
+            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) and n not in updated
+        }
+        self.updated = frozenset(stored - others)
         self.inputs = tuple(sorted(_exposed(node)))
         self.live = frozenset(stored & (set(self.inputs) | _used_outside(node, scope)))
         self.paths = tuple(sorted(_paths(node, set(self.inputs), stored)))

@@ -14,6 +14,8 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from .expressions import Expressions
 from .inlining import Inlining, is_library
 from .kinds import (
@@ -37,6 +39,7 @@ from .kinds import (
 from .loops import Loop
 from .plain_attributes import MISSING, plain_attribute
 from .states import Restart, State, joined
+from .vectors import Vectors, slices
 
 MOST_ROUNDS = 40
 
@@ -111,7 +114,7 @@ def lower(loop: Loop, values: dict[tuple[str, ...], Any], hopeful: bool) -> Lowe
     raise Refused(loop.node, "its numbers change their types too often")
 
 
-class Lowering(Inlining, Expressions):
+class Lowering(Inlining, Vectors, Expressions):
     """Lowers one loop; facts that are found on the way start it again."""
 
     def __init__(self, loop: Loop, values: dict[tuple[str, ...], Any], hopeful: bool) -> None:
@@ -119,6 +122,11 @@ class Lowering(Inlining, Expressions):
         self.hopeful = hopeful
         self.values = values
         self.assigned = set(loop.assigned)  # with the variables of functions that it calls
+        self.assigned -= {
+            name
+            for name in loop.updated
+            if isinstance(values.get((name,)), np.ndarray) and is_known_array(values[name,])
+        }
         self.inline: dict[Any, Any] = {}  # by calls: bodies of functions, with the names that they have here
         self.others: dict[tuple[str, ...], tuple[Any, str, Any]] = {}  # global variables of such functions
         self.reals: set[str] = set()  # names of floating-point variables that may be given integers
@@ -143,7 +151,7 @@ class Lowering(Inlining, Expressions):
         self.exits: list[tuple[list[State], list[State], str]] = []
         self.line = self.loop.node.lineno
         state = State({}, frozenset())
-        for name in self.loop.assigned & set(self.loop.inputs):
+        for name in sorted(self.assigned & set(self.loop.inputs)):
             state.env[name] = self.at_entry(name)
         end = self.block([self.loop.node], state)
         self.finish(state if end is None else end, end is not None)
@@ -364,6 +372,8 @@ class Lowering(Inlining, Expressions):
                 for part, (name, found) in zip(target.elts, kept):
                     state = self.store(part, name, found, state)
             return state
+        if len(targets) == 1 and slices(targets[0]):
+            return self.vector_assignment(s, targets[0], None, value, state)
         if isinstance(value, ast.Call) and len(targets) == 1 and isinstance(targets[0], ast.Name):
             chosen = self.extreme(s, targets[0].id, value, state)
             if chosen is not None:
@@ -400,9 +410,8 @@ class Lowering(Inlining, Expressions):
 
     def augmented(self, s: ast.AugAssign, state: State) -> State:
         load: Any = ast.copy_location(_as_load(s.target), s.target)
-        if isinstance(s.target, ast.Name) and not isinstance(state.env.get(s.target.id, None), Number):
-            text, found = self.anything(load, state)
-            raise Refused(s, f"'{s.target.id}' is an array that changes in place")
+        if slices(s.target) or self.is_vector(load, state):
+            return self.vector_assignment(s, s.target, s.op, s.value, state)
         whole = ast.copy_location(ast.BinOp(load, s.op, s.value), s)
         text, found = self.expression(whole, state)
         return self.store(s.target, text, found, state)

@@ -234,7 +234,9 @@ class Form:
 def as_kind(value: Any, kind: str) -> Any:
     """A kernel's number as the object that Python would have made."""
     if isinstance(value, TrackedArray):
-        return value
+        if kind in (FLOAT, FLOAT64):
+            return value
+        value = plain(value)[()]
     if kind == FLOAT64:
         return np.float64(value)
     if kind == INT64:
