@@ -265,6 +265,10 @@ class Drawn:
             return f"({self.number(0)} if {self.test()} else {self.number(0)})"
         if kind < 0.95:
             return f"{self.element()} ** {self.pick('2', '3', '0.5', '-1', 'a')}"
+        if self.chance(0.4):
+            test = self.pick("", "", " if v[j1] > 0.5")
+            inner = f"x[{self.index()}, j1] * w[j1] for j1 in range({self.pick('n', '3')}){test}"
+            return self.pick(f"sum({inner})", f"sum([{inner}])")
         if self.chance(0.6):
             return self.pick(f"flux({self.number(0)}, {self.number(0)})", f"total(x, {self.index()})")
         if self.chance(0.2) and any("def inner" in line for line in self.lines):
@@ -323,7 +327,7 @@ class Drawn:
 
 
 def function_of(text, active=False):
-    """The function of a source, which tracebacks and `inspect` find; `active`: with NumPy and `math` for active numbers."""
+    """The function of a source, which tracebacks and `inspect` find; with NumPy and `math` for active numbers."""
     filename = f"<loops {next(_count)}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
     space = {"np": ampi.numpy if active else np, "math": make_math() if active else math, "scale": 1.75}

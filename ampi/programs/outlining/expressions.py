@@ -31,6 +31,7 @@ from .kinds import (
     number,
     of_operation,
 )
+from .loops import comprehension_of
 from .states import State
 
 _OPERATORS: dict[type, str] = {
@@ -467,6 +468,8 @@ class Expressions:
     def call(self, node: ast.Call, state: State) -> tuple[str, Number]:
         function = self.constant_of(node.func, state)
         name = ast.unparse(node.func)
+        if function is sum and (found := comprehension_of(node)) is not None:
+            return self.summed(node, found, state)
         if node.keywords or any(isinstance(x, ast.Starred) for x in node.args):
             raise Refused(node, f"the arguments of {name}()")
         if function is len and len(node.args) == 1:
@@ -495,6 +498,30 @@ class Expressions:
             text, found = arguments[0]
             return text, number(INT, magnitude=found.magnitude, low=found.low, high=found.high)
         return self.of_library(node, name, function, arguments)
+
+    def summed(self, node: ast.Call, found: Any, state: State) -> tuple[str, Number]:
+        """``sum(x[i] for i in range(n))`` of NumPy's numbers; Python's floats it adds in another way."""
+        name = f"sum_at_{node.lineno}_{node.col_offset}"
+        self.assigned.add(name)
+        load, store = ast.Name(name, ast.Load()), ast.Name(name, ast.Store())
+        body: ast.stmt = ast.Assign([store], ast.BinOp(load, ast.Add(), found.elt))
+        for g in reversed(found.generators):
+            for test in reversed(g.ifs):
+                body = ast.If(test, [body], [])
+            body = ast.For(g.target, g.iter, [body], [])
+        for part in (start := ast.Assign([store], ast.Constant(0)), body):
+            for inner in ast.walk(part):
+                if isinstance(inner, (ast.expr, ast.stmt)) and not hasattr(inner, "lineno"):
+                    ast.copy_location(inner, node)
+        after = self.block([start, body], state.copy())  # type: ignore[attr-defined]
+        value = after.env[name]
+        if FLOAT in value.kinds:
+            raise Refused(node, "sum() of Python's floating-point numbers, or of none")
+        state.env.update(after.env)
+        state.maybe, state.checked = after.maybe, after.checked
+        result = self.temporary("sum")  # type: ignore[attr-defined]
+        self.emit(f"{result} = {name}")  # type: ignore[attr-defined]
+        return result, value.as_value()
 
     def of_library(self, node: Any, name: str, function: Any, arguments: Any) -> tuple[str, Number]:
         """A function of `math` or NumPy."""

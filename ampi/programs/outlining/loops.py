@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 from typing import Any
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -44,6 +45,7 @@ class Loop:
     """
 
     def __init__(self, node: Any, filename: str, function: str, scope: Any) -> None:
+        node, own = _with_own_names(node)
         self.node = node
         self.filename = filename
         self.function = function
@@ -58,8 +60,8 @@ class Loop:
             if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) and n not in updated
         }
         self.updated = frozenset(stored - others)
-        self.inputs = tuple(sorted(_exposed(node)))
-        self.live = frozenset(stored & (set(self.inputs) | _used_outside(node, scope)))
+        self.inputs = tuple(sorted(_exposed(node) - own))
+        self.live = frozenset(stored & (set(self.inputs) | _used_outside(node, scope)) - own)
         self.paths = tuple(sorted(_paths(node, set(self.inputs), stored)))
 
     @property
@@ -67,10 +69,41 @@ class Loop:
         return f"{self.filename}:{self.node.lineno}"
 
 
+def comprehension_of(node: Any) -> Any:
+    """The comprehension in ``sum(x[i] for i in range(n))``."""
+    match node:
+        case ast.Call(func=ast.Name(id="sum"), args=[ast.ListComp() | ast.GeneratorExp() as found], keywords=[]):
+            return found
+    return None
+
+
+def _with_own_names(node: Any) -> tuple[Any, set[str]]:
+    """A loop in which the variables of comprehensions have names that are not those of others, and these names."""
+    node = copy.deepcopy(node)
+    taken = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    own: set[str] = set()
+    for call in list(ast.walk(node)):
+        found = comprehension_of(call)
+        if found is None:
+            continue
+        new = {}
+        for name in sorted({name for g in found.generators for name in _targets(g.target)}):
+            new[name] = f"{name}_of_sum_{len(own) + 1}"
+            while new[name] in taken:
+                new[name] += "_"
+            own.add(new[name])
+        first = set(ast.walk(found.generators[0].iter))
+        for n in ast.walk(found):
+            if isinstance(n, ast.Name) and n.id in new and n not in first:
+                n.id = new[n.id]
+    return node, own
+
+
 def refusal_of(node: Any) -> tuple[int, str] | None:
+    sums = {comprehension_of(n) for n in ast.walk(node)}
     for inner in ast.walk(node):
         word = _NOT_IN_LOOPS.get(type(inner))
-        if word is not None:
+        if word is not None and inner not in sums:
             return getattr(inner, "lineno", node.lineno), f"{word} in the loop"
         if isinstance(inner, ast.Call):
             reason = _of_call(inner)

@@ -19,7 +19,7 @@ from .lowering import Lowered, lower
 from .plain_attributes import MISSING, plain_attribute
 from .remembered import note_hot, was_hot
 
-RECORDED, UNRECORDED = 50_000, 1_000_000
+RECORDED, UNRECORDED = 25_000, 1_000_000
 """Operations of a loop, as estimated, after which it is compiled: while a tape records, and without one."""
 REMEMBERED = 2_000
 """Operations after which one looks whether an earlier run has compiled the loop."""
