@@ -6,13 +6,14 @@ import math
 import operator
 from _thread import get_ident
 from collections.abc import Callable
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
 
-from ..memory.storages import is_scalar, storage_of, variable, writable
+from ..memory.storages import is_scalar, storage_of, writable
 from ..tape import Tape, current
-from ..tape.elements import ADD, BITS, LONGEST, SCALE, SUBTRACT, SUM
+from ..tape.elements import ADD, BITS, LONGEST, SCALE, SUBTRACT, SUM, UNUSED
 from ..tape.recording import scope_now
 from .activity import plain_of
 from .elements import NUMBERS, node_of
@@ -71,13 +72,14 @@ def {name}(self, other):
     else:
         {both}
     if type(z) is not float64:
-        return variable(z, (z, number, reference))
+        return pen.made(z, number)
     room = pen.room or pen.enlarge()
     pen.room = room = room - 1
+    made = pen.ring[room]
+    if getrefcount(made) > UNUSED:
+        return pen.missing(z, (z, number, reference))
     pen.pool[room] = z
-    made = pen.shown[room, ...]
     made._node = z, number, reference
-    made.__class__ = kind
     return made
 """
 
@@ -108,9 +110,10 @@ _NAMES = {
     "SUM": SUM,
     "float64": np.float64,
     "get_ident": get_ident,
+    "getrefcount": getrefcount,
     "node_of": node_of,
     "scope_now": scope_now,
-    "variable": variable,
+    "UNUSED": UNUSED,
 }
 
 
@@ -211,7 +214,7 @@ def _constant_power(tape: Tape, base: Any, exponent: Any) -> Any:
     pen.count = number + 1
     pen.integers += (node[1], SCALE)
     pen.reals.append(partial)
-    return variable(z, (z, number, tape.reference))
+    return pen.made(z, number)
 
 
 def operators() -> dict[str, Callable]:
@@ -302,4 +305,4 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple, of_numbers: Callable | None
     else:
         pen.integers += (a, b, SUM)
         pen.reals += (p, q)
-    return variable(z, (z, number, tape.reference))
+    return pen.made(z, number)

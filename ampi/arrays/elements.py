@@ -13,14 +13,15 @@ import sys
 import threading
 from _thread import get_ident
 from collections.abc import Callable, Iterator
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
 
 from ..base import checks
-from ..memory.storages import TrackedArray, at_first_structured, region_of, set_node, storage_of, variable
+from ..memory.storages import TrackedArray, at_first_structured, region_of, set_node, storage_of
 from ..tape import Tape, at_opening, living, open_tapes
-from ..tape.elements import BITS, CLEAR, LONGEST, READ, STORE, Elements, offset_of
+from ..tape.elements import BITS, CLEAR, LONGEST, READ, STORE, UNUSED, Elements, offset_of
 from ..tape.recording import scope_now
 from . import indexing
 
@@ -65,10 +66,11 @@ def getitem(self: Any, key: Any) -> Any:
     pen.count = number + 1
     room = pen.room or pen.enlarge()
     pen.room = room = room - 1
+    made = pen.ring[room]
+    if getrefcount(made) > UNUSED:
+        return pen.missing(found, (found, number, reference))
     pen.pool[room] = found
-    made = pen.shown[room, ...]
     made._node = found, number, reference
-    made.__class__ = _scalar
     return made
 
 
@@ -105,15 +107,7 @@ def _getitem(self: Any, key: Any) -> Any:
     integers += (offset, place | code)
     number = pen.count
     pen.count = number + 1
-    if code:
-        return variable(found, (found, number, reference))
-    room = pen.room or pen.enlarge()
-    pen.room = room = room - 1
-    pen.pool[room] = found
-    made = pen.shown[room, ...]
-    made._node = found, number, reference
-    made.__class__ = _scalar
-    return made
+    return pen.made(found, number)
 
 
 def _constant(self: Any, key: Any, found: Any) -> Any:
@@ -125,15 +119,7 @@ def _constant(self: Any, key: Any, found: Any) -> Any:
     tape = scope.tape
     if tape is None or (pen := tape.pen) is None or scope.thread != get_ident():
         return indexing.selected(self, key, found)
-    if type(found) is not np.float64:
-        return variable(found, (found, None, tape.reference))
-    room = pen.room or pen.enlarge()
-    pen.room = room = room - 1
-    pen.pool[room] = found
-    made = pen.shown[room, ...]
-    made._node = found, None, tape.reference
-    made.__class__ = _scalar
-    return made
+    return pen.made(found, None)
 
 
 def setitem(self: Any, key: Any, value: Any) -> None:
@@ -243,6 +229,8 @@ def _setitem(self: Any, key: Any, value: Any) -> None:
         storage.tape = tape.reference
     elif reference is not None:
         integers += (offset, code + CLEAR)
+        if storage.nbytes == self.itemsize:
+            storage.tape = None
 
 
 def _set_passively(self: Any, key: Any, value: Any) -> None:

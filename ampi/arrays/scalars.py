@@ -38,10 +38,16 @@ class scalar(ndarray):
 
     __slots__ = ()
     __module__ = "ampi"
+    __setattr__ = object.__setattr__  # the quicker one: nothing of a number can be set
 
     def __array_finalize__(self, template: Any) -> None:
         if is_scalar(template):
             as_array(self)
+
+    # Fixed, as those of NumPy's numbers are: objects serve for several numbers, one after the other (`tape.elements`).
+    shape = property(np.ndarray.shape.__get__)
+    dtype = property(np.ndarray.dtype.__get__)
+    strides = property(np.ndarray.strides.__get__)
 
     for _name in "add sub mul matmul truediv floordiv mod pow lshift rshift and xor or".split():
         vars()[f"__i{_name}__"] = _rebinding(f"__i{_name}__")

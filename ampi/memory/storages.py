@@ -117,6 +117,7 @@ class TrackedArray(np.ndarray):
 # These bypass `TrackedArray.__setattr__`, which would forget the values again.
 _set_storage = TrackedArray._storage.__set__  # type: ignore[attr-defined]
 _set_region = TrackedArray._region.__set__  # type: ignore[attr-defined]
+_item = np.ndarray.__getitem__
 _set_item = np.ndarray.__setitem__  # nor seen by a tape
 set_message = TrackedArray._message.__set__  # type: ignore[attr-defined]
 set_node = TrackedArray._node.__set__  # type: ignore[attr-defined]
@@ -192,6 +193,8 @@ def _storage_of_variable(scalar: TrackedArray) -> Storage:
             if tape is not None and variable is not None:
                 tape.elements.store(variable, storage, scalar.dtype)
                 storage.tape = reference
+            if tape is not None:
+                tape.elements.note_seen(scalar)
             _set_storage(scalar, storage)
             return storage
 
@@ -351,7 +354,7 @@ def region_of(array: np.ndarray) -> Region:
             return array._region
         except AttributeError:
             region = Region(storage_of(array), array)  # type: ignore[arg-type]
-            if region.shape:  # 0-d arrays are numbers, of which there are many
+            if type(array) is not _scalar_type:  # of which there are many
                 _set_region(array, region)
             return region
     storage = storage_of(array)
@@ -449,6 +452,17 @@ class Pool(Fresh):
     """Memory for the numbers of scalars.  (A class of its own, since views must not take it for a tracked array.)"""
 
     __slots__ = ()
+
+
+def variables_in(memory: np.ndarray, node: tuple) -> list[TrackedArray]:
+    """Return new scalars for variables of a tape, one for each element of an array."""
+    pool = memory.view(Pool)
+    _set_flags(pool, False)
+    made = [_item(pool, (k, ...)) for k in range(len(memory))]
+    for scalar in made:
+        scalar._node = node
+        _set_class(scalar, _scalar_type)
+    return made
 
 
 def as_scalar(array: TrackedArray) -> TrackedArray:

@@ -30,6 +30,7 @@ import warnings
 import weakref
 from array import array
 from bisect import bisect_right
+from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,7 +40,8 @@ from ..errors import PerformanceWarning
 from ..memory.extents import Extent, address_of, may_repeat
 from ..memory.needs import Needs
 from ..memory.regions import SLOT
-from ..memory.storages import Pool, Region, Storage, memory_at
+from ..memory.storages import Region, Storage, TrackedArray, memory_at, variables_in
+from ..memory.storages import variable as new_variable
 from .records import AdjointRecord, Record
 from .undo import Undo, needs_lock
 
@@ -59,11 +61,13 @@ BITS: dict[Any, int] = {np.float64: 0, np.float32: SINGLE}
 LONGEST = 1 << 14
 """Numbers in one record, after which there is another one."""
 ROOM = 128
-"""Scalars for which there is memory in one piece."""
+"""Scalars that are used again and again, with memory in one piece."""
+HELD = 8
+"""Of these, the number that the program may hold before others take their place."""
 LINE_IS_HOT = 50_000
 """Variables made by one line of the program, after which a warning says that a kernel would be faster."""
 SAMPLE = 4096  # variables after which one looks which line makes them
-FEW, MANY = 50_000, 200_000
+FEW, MANY = 500_000, 3_000_000
 """Numbers that Python itself sweeps before that is compiled: where Numba has been imported, and where it has not."""
 SHORT = 24
 """Numbers in a record that Python sweeps sooner than it has called compiled code."""
@@ -178,61 +182,83 @@ def set_compiled_sweep(function: Any) -> None:
 def sweep_in_python(
     integers: Any, reals: Any, storages: list[Storage], blocks: list, adjoints: np.ndarray, variable: int
 ) -> None:
-    """Apply the adjoints of statements, from the last one to the first."""
-    views: dict[int, np.ndarray] = {}
+    """Apply the adjoints of statements, from the last one to the first.
 
-    def elements(code: int) -> tuple[np.ndarray | None, int]:
-        """The adjoints of a storage's elements of one precision, and the bytes from one to the next."""
-        place = code // PLACE
-        storage, block = storages[place], blocks[place]
-        if block is None:
-            return None, 1
-        if storage.packed:
-            return block.view(np.float64), 1
-        kind = code & ~7
-        found = views.get(kind)
-        size = 4 if code & SINGLE else SLOT
-        if found is None:
-            found = views[kind] = np.ndarray((block.nbytes // size,), np.float32 if size == 4 else np.float64, block)
-        return found, size
-
-    k, r = len(integers), len(reals)
-    with np.errstate(all="ignore"):
-        while k:
-            code = integers[k - 1]
-            kind = code & 7
-            if kind in (STORE, CLEAR):
-                shadow, size = elements(code)
-                if shadow is not None:
-                    at = integers[k - 2] // size
-                    if kind == STORE:
-                        adjoints[integers[k - 3]] += shadow[at]
-                    shadow[at] = 0
-                k -= 3 if kind == STORE else 2
-                continue
-            variable -= 1
-            g = adjoints[variable]
-            adjoints[variable] = 0
-            if kind == READ:
-                if g != 0:
-                    shadow, size = elements(code)
-                    shadow[integers[k - 2] // size] += g  # type: ignore[index]
-                k -= 2
-            elif kind == SCALE:
-                r -= 1
-                if g != 0 and reals[r] != 0:
-                    adjoints[integers[k - 2]] += g * reals[r]
-                k -= 2
+    Numbers are Python's here, and memory is seen through memoryviews: NumPy would take five times as long.
+    """
+    views: dict[int, tuple[Any, int]] = {}
+    sums: Any = memoryview(adjoints)
+    integers, reals = integers[:], reals[:]
+    if type(integers) is not list:
+        integers, reals = integers.tolist(), reals.tolist()
+    pop, pop_real = integers.pop, reals.pop
+    while integers:
+        code = pop()
+        kind = code & 7
+        if kind == STORE or kind == CLEAR:
+            view = views.get(code & ~7)
+            if view is None:
+                view = views[code & ~7] = _elements_of(code, storages, blocks)
+            shadow, size = view
+            at = pop() // size
+            if kind == STORE:
+                if shadow is None:
+                    pop()
+                    continue
+                sums[pop()] += shadow[at]
+                shadow[at] = 0.0
+            elif shadow is not None:
+                shadow[at] = 0.0
+            continue
+        variable -= 1
+        g = sums[variable]
+        if g:
+            sums[variable] = 0.0
+        if kind == READ:
+            at = pop()
+            if g:
+                view = views.get(code & ~7)
+                if view is None:
+                    view = views[code & ~7] = _elements_of(code, storages, blocks)
+                shadow, size = view
+                shadow[at // size] += g
+        elif kind == SCALE:
+            p = pop_real()
+            if g and p:
+                sums[pop()] += g * p
             else:
-                p, q = 1.0, 1.0 if kind == ADD else -1.0
-                if kind == SUM:
-                    p, q = reals[r - 2], reals[r - 1]
-                    r -= 2
-                if g != 0 and p != 0:
-                    adjoints[integers[k - 3]] += g * p
-                if g != 0 and q != 0:
-                    adjoints[integers[k - 2]] += g * q
-                k -= 3
+                pop()
+        elif kind == SUM:
+            q = pop_real()
+            p = pop_real()
+            b = pop()
+            if g:
+                if p:
+                    sums[pop()] += g * p
+                else:
+                    pop()
+                if q:
+                    sums[b] += g * q
+            else:
+                pop()
+        elif g:
+            b = pop()
+            sums[pop()] += g
+            sums[b] += g if kind == ADD else -g
+        else:
+            del integers[-2:]
+
+
+def _elements_of(code: int, storages: list[Storage], blocks: list) -> tuple[Any, int]:
+    """The adjoints of a storage's elements of one precision, and the bytes from one to the next."""
+    storage, block = storages[code // PLACE], blocks[code // PLACE]
+    if block is None:
+        return None, 1
+    if storage.packed:
+        return memoryview(block).cast("B").cast("d"), 1
+    size = 4 if code & SINGLE else SLOT
+    whole = block.nbytes // size * size  # the last bytes may be of other numbers
+    return memoryview(block[:whole]).cast("f" if code & SINGLE else "d"), size
 
 
 def walk_in_python(
@@ -283,6 +309,18 @@ def _element(code: int, offset: int, storages: list[Storage], push: Push) -> tup
     return np.ndarray((block.nbytes // size,), np.float32 if size == 4 else np.float64, block), offset // size
 
 
+def _unused() -> int:
+    """Return how many references there are to an object that is in one list only, as seen by code that takes it from
+    there in just this way."""
+    ring = [object()]
+    made = ring[0]
+    return getrefcount(made)
+
+
+UNUSED = _unused() if getattr(sys, "_is_gil_enabled", lambda: True)() else 0
+"""References to a scalar that nothing but `Elements.ring` holds."""
+
+
 class Elements:
     """The statements on single elements that a tape records.
 
@@ -294,8 +332,17 @@ class Elements:
         The record that was written last; it can go on while it is the last one on the tape.
     integers, reals, places
         Of this record; places: the codes of storages.
-    pool, shown, room
-        Memory for the numbers of the next scalars, the same as they show it, and for how many there is some left.
+    ring : list of scalar
+        Scalars for the numbers to come.  Most numbers of a program are soon gone, and their objects serve again: an
+        object to which only this list refers (see `UNUSED`), and whose memory no other code has looked at.
+    pool : memoryview
+        Their memory.
+    room : int
+        How many of them have not been looked at in this round.
+    missed : int
+        How many of them the program held in this round.
+    seen : list of scalar
+        Numbers whose memory has been looked at.
     """
 
     __slots__ = (
@@ -305,14 +352,16 @@ class Elements:
         "first_of",
         "integers",
         "lines",
+        "missed",
         "places",
         "pool",
         "reals",
         "records",
         "reference",
+        "ring",
         "room",
         "sampled",
-        "shown",
+        "seen",
         "statements",
     )
 
@@ -329,7 +378,9 @@ class Elements:
         self.sampled = 0
         self.room = 0
         self.pool: Any = None
-        self.shown: Any = None
+        self.ring: list[TrackedArray] = []
+        self.missed = 0
+        self.seen: list[TrackedArray] = []
         self.lines: dict[str, int] = {}
 
     def open(self) -> list[int]:
@@ -346,14 +397,45 @@ class Elements:
         return self.integers
 
     def enlarge(self) -> int:
-        """Allocate memory for some more scalars; return their number."""
-        memory = np.empty(ROOM)
-        self.pool = memoryview(memory)
-        self.shown = memory.view(Pool)
-        self.shown.setflags(write=False)
+        """Begin a round of scalars, with new ones where the old ones are in use; return their number."""
         if len(self.integers) > LONGEST:
             self.open()
-        return ROOM
+        size = len(self.ring)
+        if size < ROOM or self.missed > HELD or self.seen:
+            size = min(ROOM, 4 * size or 8)
+            memory = np.empty(size)
+            self.pool = memoryview(memory)
+            self.ring = variables_in(memory, (0.0, None, self.reference))
+            self.seen.clear()
+        self.missed = 0
+        return size
+
+    def missing(self, number: Any, node: tuple) -> TrackedArray:
+        """Return a new scalar in place of one that the program still holds."""
+        self.missed += 1
+        if self.missed > HELD:
+            self.room = 0
+        return new_variable(number, node)
+
+    def made(self, number: np.floating, variable: int | None) -> TrackedArray:
+        """Return a scalar for a variable, or for a constant (None)."""
+        node = number, variable, self.reference
+        if type(number) is not np.float64:
+            return new_variable(number, node)
+        room = self.room or self.enlarge()
+        self.room = room = room - 1
+        made = self.ring[room]
+        if getrefcount(made) > UNUSED:
+            return self.missing(number, node)
+        self.pool[room] = number
+        made._node = node
+        return made
+
+    def note_seen(self, scalar: TrackedArray) -> None:
+        """Note that the memory of a number has been looked at: it is not used again."""
+        self.seen.append(scalar)
+        if len(self.seen) >= ROOM:
+            self.room = 0
 
     @staticmethod
     def can_read(storage: Storage) -> bool:
@@ -447,7 +529,7 @@ def steps_of(region: Region) -> tuple:
         dtype, size = region.dtype, region.dtype.itemsize
         aligned = not any(n % size for n in (region.offset, *region.strides)) if size else False
         usual = dtype.type in BITS and dtype.isnative and aligned and not region.storage.elsewhere
-        if usual and region.storage.nbytes > size and not may_repeat(region.shape, region.strides, size):
+        if usual and not may_repeat(region.shape, region.strides, size):
             region.steps = region.offset, region.strides, region.shape, BITS[dtype.type]
         else:
             region.steps = ()
