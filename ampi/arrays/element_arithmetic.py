@@ -29,6 +29,29 @@ def set_scalar_type(cls: type) -> None:
     _scalar = cls
 
 
+try:
+    from numpy._core.umath import _extobj_contextvar, _make_extobj
+
+    _quiet = _make_extobj(all="ignore")
+    _set_errors, _reset_errors = _extobj_contextvar.set, _extobj_contextvar.reset
+except (AttributeError, ImportError):  # of a later NumPy
+
+    def quietly(function: Callable, values: Any) -> Any:
+        """Call a function without NumPy's warnings."""
+        with np.errstate(all="ignore"):
+            return function(*values)
+
+else:
+
+    def quietly(function: Callable, values: Any) -> Any:
+        """Call a function without NumPy's warnings; `numpy.errstate` takes ten times as long."""
+        token = _set_errors(_quiet)
+        try:
+            return function(*values)
+        finally:
+            _reset_errors(token)
+
+
 _METHOD = """
 def {name}(self, other):
     scope = scope_now()
@@ -230,8 +253,17 @@ def operators() -> dict[str, Callable]:
             found[full] = _power(base, swapped) if name == "pow" else _written(name, prefix, base)
     for name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"):
         found[name] = _comparison(name)
-    found["__abs__"] = _as_of_numbers(np.ndarray.__abs__, abs)
+    for name, ufunc in (("__abs__", np.absolute), ("__neg__", np.negative), ("__pos__", np.positive)):
+        found[name] = _sign(ufunc, _as_of_numbers(getattr(np.ndarray, name), getattr(operator, name)))
     return found
+
+
+def _sign(ufunc: np.ufunc, base: Callable) -> Callable:
+    def method(self: Any) -> Any:
+        made = of_one(ufunc, self)
+        return base(self) if made is NotImplemented else made
+
+    return method
 
 
 _QUICK: dict[Any, tuple[Callable, Callable]] = {
@@ -240,6 +272,40 @@ _QUICK: dict[Any, tuple[Callable, Callable]] = {
     np.multiply: (_written("mul", "__", _refused), _written("mul", "__r", _refused)),
     np.divide: (_written("truediv", "__", _refused), _written("truediv", "__r", _refused)),
 }
+
+
+def of_one(ufunc: np.ufunc, x: Any) -> Any:
+    """A ufunc of one scalar; NotImplemented: there is no fast path."""
+    scope = scope_now()
+    tape = scope.tape
+    if tape is None or scope.thread != get_ident() or (pen := tape.pen) is None or (rule := RULES.get(ufunc)) is None:
+        return NotImplemented
+    try:
+        node = x._node
+        if node[2] is not tape.reference:
+            node = node_of(x, tape, pen)
+    except AttributeError:
+        node = node_of(x, tape, pen)
+    if node is None or node[1] is None or rule.unknown or rule.terms[0] is None:
+        return NotImplemented
+    value = node[0]
+    z = ufunc(value)
+    if type(z) not in BITS:
+        return NotImplemented
+    needs = rule.needs[0]
+    if ufunc is np.absolute:
+        partial = math.copysign(1.0, value + 0.0)
+    elif not rule.partials:
+        return NotImplemented
+    elif not needs:
+        partial = rule.partials[0]()
+    else:
+        partial = float(quietly(rule.partials[0], [value if n == 0 else z for n in needs]))
+    number = pen.count
+    pen.count = number + 1
+    pen.integers += (node[1], SCALE)
+    pen.reals.append(partial)
+    return pen.made(z, number)
 
 
 def of_two(ufunc: np.ufunc, x: Any, y: Any) -> Any:
@@ -287,12 +353,13 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple, of_numbers: Callable | None
         ]
     values.append(z)
     partials = rule.partials or ()
-    with np.errstate(all="ignore"):
-        if partials:
-            pairs = [(variables[k], float(partials[k](*[values[n] for n in rule.needs[k]]))) for k in active]
-        else:
-            one = type(z)(1.0)
-            pairs = [(variables[k], float(rule.terms[k](one, *[values[n] for n in rule.needs[k]]))) for k in active]
+    if partials:
+        pairs = [(variables[k], float(quietly(partials[k], [values[n] for n in rule.needs[k]]))) for k in active]
+    else:
+        one = type(z)(1.0)
+        pairs = [
+            (variables[k], float(quietly(rule.terms[k], [one, *[values[n] for n in rule.needs[k]]]))) for k in active
+        ]
     pairs.append((None, 0.0))
     if pen.records[-1] is not pen.current or len(pen.integers) > LONGEST:
         pen.open()

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from ..base import checks
-from ..memory.storages import TrackedArray, at_first_structured, region_of, set_node, storage_of
+from ..memory.storages import TrackedArray, at_first_structured, region_of, set_node, set_region, storage_of
 from ..tape import Tape, at_opening, living, open_tapes
-from ..tape.elements import BITS, CLEAR, LONGEST, READ, STORE, UNUSED, Elements, offset_of
+from ..tape.elements import BITS, CLEAR, LONGEST, READ, STORE, UNUSED, Elements, offset_of, row_of
 from ..tape.recording import scope_now
 from . import indexing
 
@@ -41,11 +41,15 @@ def getitem(self: Any, key: Any) -> Any:
     """``array[key]`` while a tape is open; fast for elements of arrays that have a table of variables."""
     try:
         region = self._region
+        if type(key) is int and (rows := region.rows) is not None:
+            found = _item(self, key)
+            set_region(found, rows[key])
+            return found
         found = region.numbers[key]
         offset = region.offsets[key]
         storage = region.storage
         reference = storage.tape
-    except (AttributeError, NotImplementedError, TypeError):
+    except (AttributeError, KeyError, NotImplementedError, TypeError):
         found = None  # the error below must not show this one as its context
     scope = scope_now()
     tape = scope.tape
@@ -76,7 +80,11 @@ def getitem(self: Any, key: Any) -> Any:
 
 def _getitem(self: Any, key: Any) -> Any:
     found = _item(self, key)
-    if type(found) not in BITS:
+    kind = type(found)
+    if kind not in BITS:
+        if kind is type(self) and type(key) is int and (row := row_of(region_of(self), key)) is not None:
+            set_region(found, row)
+            return found
         return indexing.selected(self, key, found)
     try:
         region = self._region

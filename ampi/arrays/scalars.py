@@ -63,8 +63,9 @@ class scalar(ndarray):
         return self.dtype.type
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> Any:
-        if len(inputs) == 2 and method == "__call__" and not keywords:
-            found = element_arithmetic.of_two(ufunc, *inputs)
+        if method == "__call__" and not keywords and len(inputs) <= 2:
+            of = element_arithmetic.of_one if len(inputs) == 1 else element_arithmetic.of_two
+            found = of(ufunc, *inputs)
             if found is not NotImplemented:
                 return found
         return ufuncs.apply(ufunc, method, inputs, keywords)

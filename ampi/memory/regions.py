@@ -21,10 +21,11 @@ SLOT = 8
 class Region:
     """The place of an array in its storage: offset, shape, strides and dtype.
 
-    `tape.elements` caches ``steps``, ``offsets`` and ``numbers`` here, by which it finds elements.
+    `tape.elements` caches ``steps``, ``offsets`` and ``numbers`` here, by which it finds elements, and in ``rows`` the
+    regions of the rows; None if the rows are elements.
     """
 
-    __slots__ = ("asked", "dtype", "numbers", "offset", "offsets", "shape", "steps", "storage", "strides")
+    __slots__ = ("asked", "dtype", "numbers", "offset", "offsets", "rows", "shape", "steps", "storage", "strides")
 
     def __init__(self, storage: Storage, array: np.ndarray) -> None:
         self.storage = storage
@@ -68,6 +69,16 @@ class Region:
             return np.empty(self.shape)
         strides = tuple(SLOT * stride for stride in self.strides)
         return np.ndarray(self.shape, np.float64, block, SLOT * self.offset, strides)
+
+    def row(self, index: int) -> Region:
+        """Return the region of ``array[index]``."""
+        region = Region.__new__(Region)
+        region.storage = self.storage
+        region.offset = self.offset + (index + self.shape[0] if index < 0 else index) * self.strides[0]
+        region.shape = self.shape[1:]
+        region.strides = self.strides[1:]
+        region.dtype = self.dtype
+        return region
 
     def field(self, name: str) -> Region:
         """Return the region of one field of structured elements."""

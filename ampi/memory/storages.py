@@ -116,7 +116,7 @@ class TrackedArray(np.ndarray):
 
 # These bypass `TrackedArray.__setattr__`, which would forget the values again.
 _set_storage = TrackedArray._storage.__set__  # type: ignore[attr-defined]
-_set_region = TrackedArray._region.__set__  # type: ignore[attr-defined]
+set_region = TrackedArray._region.__set__  # type: ignore[attr-defined]
 _item = np.ndarray.__getitem__
 _set_item = np.ndarray.__setitem__  # nor seen by a tape
 set_message = TrackedArray._message.__set__  # type: ignore[attr-defined]
@@ -355,7 +355,7 @@ def region_of(array: np.ndarray) -> Region:
         except AttributeError:
             region = Region(storage_of(array), array)  # type: ignore[arg-type]
             if type(array) is not _scalar_type:  # of which there are many
-                _set_region(array, region)
+                set_region(array, region)
             return region
     storage = storage_of(array)
     if storage is None:

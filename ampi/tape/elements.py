@@ -40,7 +40,7 @@ from ..errors import PerformanceWarning
 from ..memory.extents import Extent, address_of, may_repeat
 from ..memory.needs import Needs
 from ..memory.regions import SLOT
-from ..memory.storages import Region, Storage, TrackedArray, memory_at, variables_in
+from ..memory.storages import Region, Storage, TrackedArray, memory_at, set_node, variables_in
 from ..memory.storages import variable as new_variable
 from .records import AdjointRecord, Record
 from .undo import Undo, needs_lock
@@ -73,6 +73,8 @@ SHORT = 24
 """Numbers in a record that Python sweeps sooner than it has called compiled code."""
 FEWEST, LARGEST = 16, 1 << 20
 """Elements asked for before there is a table of offsets, and elements of the largest such table."""
+MOST_ROWS = 4096
+"""Rows of an array that are found again."""
 SAVED = 512
 """Bytes around an element that are saved at once, if an earlier record needs them."""
 
@@ -428,7 +430,7 @@ class Elements:
         if getrefcount(made) > UNUSED:
             return self.missing(number, node)
         self.pool[room] = number
-        made._node = node
+        set_node(made, node)
         return made
 
     def note_seen(self, scalar: TrackedArray) -> None:
@@ -540,8 +542,8 @@ def offset_of(region: Region, key: Any) -> int | None:
     """Return the offset in its storage of the element that a key of integers selects; None for any other key, and for
     elements whose statements must be recorded in another way.
 
-    An array of which an eighth of the elements have been asked for gets a table of their offsets: what is in there is
-    found in half the time.
+    An array of which an eighth of the elements have been asked for (a vector sooner) gets a table of their offsets:
+    what is in there is found in half the time.
     """
     steps = steps_of(region)
     if not steps:
@@ -565,8 +567,11 @@ def offset_of(region: Region, key: Any) -> int | None:
         region.asked += 1
     except AttributeError:
         region.asked = 1
-    if region.asked >= FEWEST and region.asked * 8 >= (size := math.prod(shape)) and size <= LARGEST:
+    fewest, part = (FEWEST, 8) if len(shape) > 1 else (2, 64)
+    if region.asked >= fewest and region.asked * part >= (size := math.prod(shape)) and size <= LARGEST:
         region.asked = -sys.maxsize  # never again
+        if len(shape) < 2:
+            region.rows = None
         region.offsets = _offsets(steps[0], strides, shape)
         if not code:
             storage = region.storage
@@ -577,7 +582,29 @@ def offset_of(region: Region, key: Any) -> int | None:
     return offset
 
 
+def row_of(region: Region, index: int) -> Region | None:
+    """Return the region of a row that the program has taken from an array of several axes; None for an element.
+
+    The rows of an array are found again, with the tables of their elements: a loop over ``a[i][j]`` makes thousands of
+    views of them.
+    """
+    try:
+        rows = region.rows
+    except AttributeError:
+        rows = region.rows = {} if len(region.shape) > 1 and region.dtype.names is None else None
+    if rows is None:
+        return None
+    found = rows.get(index)
+    if found is None:
+        if len(rows) >= MOST_ROWS:
+            rows.clear()
+        found = rows[index] = region.row(index)
+    return found
+
+
 def _offsets(first: int, strides: tuple[int, ...], shape: tuple[int, ...]) -> memoryview:
+    if len(shape) == 1:
+        return memoryview(first + strides[0] * np.arange(shape[0], dtype=np.int64))
     offsets = np.full(shape, first, np.int64)
     for axis, (stride, length) in enumerate(zip(strides, shape)):
         offsets += (stride * np.arange(length)).reshape(-1, *(1,) * (len(shape) - axis - 1))

@@ -60,6 +60,8 @@ class Sweep:
         It is of second order.
     left : collection of Storage
         Of which whoever sweeps takes care: what they hold after the sweep does not matter.
+    first : int
+        The number of records that it does not pass: no derivative comes from there.
     after : list of numpy.ndarray
         The values that the present adjoint's ``arrays_after`` had when its operation had run.
     """
@@ -88,6 +90,7 @@ class Sweep:
         self._claimed: list[Storage] = []  # of the undos that are swapped
         self._given_away: set[Storage] = set()
         self._ends: list[Callable[[BaseException | None], None]] = []
+        self.first = 0
         if around is not None:
             self._shadows, self._lent, self._views = around._shadows, around._lent, around._views
 
@@ -475,7 +478,7 @@ class Sweep:
             for callback in tape.sweep_starts.values():
                 callback(self)
             if tape.tasks is None or self.lanes is not None:
-                self.walk(tape.records, len(tape.records))
+                self.walk(tape.records, len(tape.records), self.first)
             else:
                 tape.tasks.sweep(self)
             for callback in reversed(self._ends):

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import budget
+import forms
 import local
 import loops
 import lulesh
@@ -61,6 +62,7 @@ def measure(sections: list[str], repeat: int):
         yield from local.measure([name], repeat)
     if "loops" in wanted:
         yield from loops.rows(repeat)
+        yield from forms.rows(max(3, repeat // 5))
     if "lulesh" in wanted:
         yield from lulesh.rows(repeat)
     if "threads" in wanted:

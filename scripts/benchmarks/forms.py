@@ -20,7 +20,6 @@ N = 60
 RECORDED, SWEPT, BYTES = 15.0, 10.0, 200.0
 
 FORMS = {
-    # of the form: for i: for j: <statement>
     "number += product": "s += x[i, j] * y[i, j]",
     "number -= quotient": "s -= x[i, j] / y[i, j]",
     "number *= element": "s *= 1 + x[i, j] / 1e4",
@@ -80,12 +79,9 @@ FORMS = {
     "enumerate and zip": "if j == 1:\n    for a, b in zip(x[i], y[i]):\n        s += a * b",
     "iteration over rows": "if i == 1 and j == 1:\n    for row in x:\n        for a in row:\n            s += a",
     "flat": "s += x.flat[i * n + j]",
-    "item": "s += x.item(i, j)",
-    "transposed": "s += x.T[j, i] * y[i, j]",
+        "transposed": "s += x.T[j, i] * y[i, j]",
     "three numbers": "a = x[i, j]\nb = y[i, j]\ns = s + a * b - a / (b + 2)",
 }  # fmt: skip
-OF_ROWS = {"enumerate and zip", "list comprehension", "sum of a list"}
-"""Forms that do the work of a row in one of its iterations."""
 
 
 def function_of(statement: str):
@@ -108,9 +104,9 @@ def loops(numpy, x, y, c, z, w, t, o, n):
     return names["loops"]
 
 
-def data(dtype=numpy.float64):
+def data():
     rng = numpy.random.default_rng(5)
-    return rng.uniform(0.5, 1.0, (N, N)).astype(dtype), rng.uniform(1.0, 1.5, (N, N)).astype(dtype)
+    return rng.uniform(0.5, 1.0, (N, N)), rng.uniform(1.0, 1.5, (N, N))
 
 
 def arguments(np, x, y):
@@ -177,12 +173,10 @@ def seconds(work) -> float:
     return taken
 
 
-def rows(repeat: int, named: str = "") -> list[dict]:
+def rows(repeat: int) -> list[dict]:
     """Two rows for each form, the worst last."""
     found = []
     for name, statement in FORMS.items():
-        if named and named not in name:
-            continue
         primal, recorded, swept, used = of(statement, repeat)
         for kind, taken, bar in (("recorded", recorded, RECORDED), ("swept", swept, SWEPT)):
             row = {
@@ -200,10 +194,3 @@ def rows(repeat: int, named: str = "") -> list[dict]:
                 row["note"] = f"{used:.0f} bytes an iteration  {row['note']}"
             found.append(row)
     return sorted(found, key=lambda row: row["value"] / row["bar"])
-
-
-if __name__ == "__main__":
-    import sys
-
-    for row in rows(3, *sys.argv[1:2]):
-        print(f"{row['value']:8.1f} {row['what']:50} {row['note'][:90]}", flush=True)

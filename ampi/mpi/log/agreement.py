@@ -21,6 +21,7 @@ from ..base.rules import TABLE
 from ..waiting.deadlocks import Whom
 from ..waiting.notices import stranded
 from ..waiting.waiting import Patience
+from .early import Early, meeting_place
 from .matching import match_received, match_sent, received_row, sent_row
 from .messages import Collective, Received, Sent
 from .reverse import AGREEMENT_TAG, COLLECTIVE_AGREEMENT_TAG, Reverse
@@ -30,13 +31,19 @@ if TYPE_CHECKING:
     from .log import Log
 
 
-def agree(logs: Iterable[Log], directions: int = 0) -> None:
+def agree(logs: Iterable[Log], directions: int, early: Early) -> bool | None:
     """Exchange the logs with all partners at once, in no particular order; then compare them.
 
     ``directions`` is the number of directions of a sweep in vector mode; 0 for other sweeps.
+
+    Returns
+    -------
+    bool or None
+        Whether sweeps leave out what was recorded before anything was watched; None if this was known.
     """
     problems: list[str] = []
     exchanges = []
+    anew = False
     numbers: dict[tuple[Any, int], int] = {}  # of the messages sent so far, by channel and partner
     for log in sorted(logs, key=lambda log: log.reverse.turn):
         sent_to, received_from = log.by_partner()
@@ -46,16 +53,64 @@ def agree(logs: Iterable[Log], directions: int = 0) -> None:
             first = numbers.get(place, 0)
             numbers[place] = first + len(sent)
             if log.agreed.get(partner) != (len(sent), len(got)):
-                exchanges.append(_agree_messages(log, partner, sent, got, first, directions, problems))
+                exchanges.append(_agree_messages(log, partner, sent, got, first, directions, early, problems))
+                anew = True
             elif directions:
-                exchanges.append(_agree_messages(log, partner, [], [], first, directions, problems))
+                exchanges.append(_agree_messages(log, partner, [], [], first, directions, early, problems))
         if log.agreed_collectives != (len(log.collectives), log.passive):
-            exchanges.append(_agree_collectives(log, log.collectives, directions, problems))
+            exchanges.append(_agree_collectives(log, log.collectives, directions, early, problems))
+            anew = True
         elif directions and (log.collectives or log.passive):
-            exchanges.append(_agree_collectives(log, [], directions, problems))
+            exchanges.append(_agree_collectives(log, [], directions, early, problems))
     _drive(exchanges, problems)
     if problems:
         raise CommunicationError("\n".join(problems))
+    return _leave_out(early) if anew else None
+
+
+def _leave_out(early: Early) -> bool:
+    """Agree whether nothing that was recorded before something was watched carries a derivative."""
+    size = mpi.COMM_WORLD.Get_size()
+    if size == 1:
+        return early.holds
+    log = meeting_place(early.met) if early.some else None
+    if log is None:
+        early.holds = early.holds and not early.met
+        if not early.edges:
+            return early.holds
+    found: list[bool] = []
+
+    def steps() -> Generator[None]:
+        found.append((yield from _met(log, early) if log is not None else _passed_on(early, size - 1)))
+
+    reverse = early.edges[0][0] if log is None else log.reverse
+    what = f"the agreement on {reverse.name} about what was recorded before anything was watched"
+    _drive([_Exchange(steps(), (reverse, None), lambda: what)], [])
+    return found[0]
+
+
+def _met(log: Log, early: Early) -> Generator[None, None, bool]:
+    """Ask all ranks of a communicator."""
+    mine = np.array([[log.reverse.identity, not early.holds, 0]], np.int64)
+    found = yield from _most(log.reverse, mine)
+    return not found[0, 1]
+
+
+def _passed_on(early: Early, rounds: int) -> Generator[None, None, bool]:
+    """Ask all ranks that messages connect with this one: partners ask partners."""
+    holds = early.holds
+    for _ in range(rounds):
+        going = []
+        for reverse, partner in early.edges:
+            mine = np.array([reverse.identity, not holds, 0], np.int64)
+            going.append((reverse.comm.Isend(mine, partner, AGREEMENT_TAG), mine))
+        for reverse, partner in early.edges:
+            theirs = yield from _told(reverse, reverse.comm, partner, AGREEMENT_TAG, 3)
+            holds = holds and not theirs[0, 1]
+        for request, _ in going:
+            while not request.Test():
+                yield
+    return holds
 
 
 _AFTER_A_PROBLEM = 1.0  # seconds
@@ -104,7 +159,14 @@ def _finished(exchange: _Exchange) -> bool:
 
 
 def _agree_messages(
-    log: Log, partner: int, sent: list[Sent], got: list[Received], first: int, directions: int, problems: list[str]
+    log: Log,
+    partner: int,
+    sent: list[Sent],
+    got: list[Received],
+    first: int,
+    directions: int,
+    early: Early,
+    problems: list[str],
 ) -> _Exchange:
     """Exchange with one partner the messages sent to it and received from it, or none if they are known.
 
@@ -114,7 +176,12 @@ def _agree_messages(
     def steps() -> Generator[None]:
         reverse = log.reverse
         header = reverse.identity, len(sent), reverse.sweep_with(partner)
-        rows = header, (directions, first, 0), *map(sent_row, sent), *map(received_row, got)
+        rows = (
+            header,
+            (directions, first, early.first > 0),
+            *[sent_row(m, early.is_early(m)) for m in sent],
+            *map(received_row, got),
+        )
         mine = np.array(rows, np.int64)
         request = reverse.comm.Isend(mine, partner, AGREEMENT_TAG)
         theirs = yield from _told(reverse, reverse.comm, partner, AGREEMENT_TAG, 3)
@@ -124,11 +191,16 @@ def _agree_messages(
         if theirs[1, 0] != directions:
             problems.append(_other_directions(reverse, directions, f"rank {partner}", int(theirs[1, 0])))
         match_sent(reverse, partner, sent, theirs[2 + n_sent :].tolist(), first, problems)
-        match_received(reverse, partner, got, theirs[2 : 2 + n_sent].tolist(), int(theirs[1, 1]), problems)
+        for message in sent:
+            if message.back is not None:
+                early.note_sent(message)
+        match_received(reverse, partner, got, theirs[2 : 2 + n_sent].tolist(), int(theirs[1, 1]), early, problems)
         while not request.Test():
             yield
         if sent or got:
             log.agreed[partner] = len(sent), len(got)
+            if early.first or theirs[1, 2]:
+                early.connect(log, partner)
 
     def describe() -> str:
         if not (sent or got):
@@ -164,14 +236,18 @@ def _other_directions(reverse: Reverse, directions: int, other: str, others: int
     )
 
 
-def _agree_collectives(log: Log, calls: list[Collective], directions: int, problems: list[str]) -> _Exchange:
+def _agree_collectives(
+    log: Log, calls: list[Collective], directions: int, early: Early, problems: list[str]
+) -> _Exchange:
     """Determine with all ranks of a communicator which of its collectives are reversed, if that is not known."""
 
     def steps() -> Generator[None]:
-        facts = yield from _most(log.reverse, _facts_of(log, calls, directions))
-        if _compare_collectives(log, calls, directions, facts, problems) and (calls or log.passive):
+        facts = yield from _most(log.reverse, _facts_of(log, calls, directions, early))
+        if _compare_collectives(log, calls, directions, facts, early, problems) and (calls or log.passive):
             yield from compare_pairs(log.reverse, calls, problems, partial(_told, log.reverse, log.reverse.comm))
             log.agreed_collectives = len(log.collectives), log.passive
+            if calls:
+                early.met.append(log)
 
     def describe() -> str:
         if not calls and (directions or log.passively is None):
@@ -182,14 +258,15 @@ def _agree_collectives(log: Log, calls: list[Collective], directions: int, probl
     return _Exchange(steps(), (log.reverse, None), describe)
 
 
-def _facts_of(log: Log, calls: list[Collective], directions: int) -> np.ndarray:
+def _facts_of(log: Log, calls: list[Collective], directions: int, early: Early) -> np.ndarray:
     """Return a row about this rank's calls on a communicator, and one about each.
 
     What must be equal is in it with both signs, because the ranks take the maximum.
     """
     n, sweeps, passive = len(calls), log.reverse.sweeps, log.passive
-    facts = np.zeros((1 + n, 11), np.int64)
-    facts[0, 9:] = _code_of_value(log.returned, log.reverse.rank)
+    facts = np.zeros((1 + n, 13), np.int64)
+    facts[0, 11] = early.first > 0
+    facts[0, 9:11] = _code_of_value(log.returned, log.reverse.rank)
     facts[0, :9] = log.reverse.identity, n, -n, sweeps, -sweeps, passive, -passive, directions, -directions
     for k, call in enumerate(calls, 1):
         code = _code(call.name)
@@ -197,15 +274,21 @@ def _facts_of(log: Log, calls: list[Collective], directions: int) -> np.ndarray:
         sizes = sizes_of(call)
         same, blocks = (0, 0) if sizes is None else (sizes.same, sizes.blocks)
         flags = active, call.writes_tracked, call.loses
-        facts[k] = code, -code, *flags, call.after, -call.after, same, -same, blocks, -blocks
+        facts[k] = code, -code, *flags, call.after, -call.after, same, -same, blocks, -blocks, *early.sides_of(call)
     return facts
 
 
 def _compare_collectives(
-    log: Log, calls: list[Collective], directions: int, facts: np.ndarray, problems: list[str]
+    log: Log,
+    calls: list[Collective],
+    directions: int,
+    facts: np.ndarray,
+    early: Early,
+    problems: list[str],
 ) -> bool:
     """Set which of the calls are reversed; return whether all ranks have made the same ones."""
     reverse, here = log.reverse, f"rank {log.reverse.rank}"
+    early.some = early.some or bool(facts[0, 11])
     log.alike = bool(log.returned is not None and facts[0, 9] == -facts[0, 10])
     signs = (1, 1, -1, 1, -1, 1, -1, 1, -1)
     row = (facts[0, :9] * signs).tolist()
@@ -224,7 +307,9 @@ def _compare_collectives(
             return False
         _, _, active, tracked, lost, *_ = row
         call.happening = bool(active and tracked)
-        unequal = unequal_lengths(call, *row[7:]) if call.happening else ""
+        unequal = unequal_lengths(call, *row[7:11]) if call.happening else ""
+        if call.happening:
+            early.note_call(call, *row[11:])
         if unequal:
             problems.append(f"{here}: {unequal}")
         if active > 1 and lost:

@@ -25,6 +25,7 @@ from ..memory.message_memory import AdjointMemory
 from ..waiting.notices import across, neighbours, notice_of, stranded, tell
 from ..waiting.waiting import outbox_of, running
 from .agreement import agree
+from .early import Early
 from .messages import (
     ALL,
     Collective,
@@ -202,9 +203,13 @@ class Communication:
         before each record would take time that grows with their number.
     unseen : dict
         Receives that had not been seen to complete when a sweep began.
+    early : Early or None
+        What this rank recorded before it watched anything.
+    first : int
+        The number of records that sweeps leave out: nothing had been watched, on any rank.
     """
 
-    __slots__ = ("logs", "pending", "tape", "unseen", "unwatched")
+    __slots__ = ("early", "first", "logs", "pending", "tape", "unseen", "unwatched")
 
     def __init__(self, tape: Tape) -> None:
         self.logs: dict[Reverse, Log] = {}
@@ -212,6 +217,8 @@ class Communication:
         self.unwatched: list[Received] = []
         self.unseen: dict[Received, None] = {}
         self.tape = weakref.ref(tape)
+        self.first = 0
+        self.early: Early | None = None
 
     def enter(self, receive: Received) -> None:
         """Add a receive that its request will complete."""
@@ -293,11 +300,16 @@ class Communication:
         self._check_unwatched()
         for log in self.logs.values():
             log.returned = sweep.tape.returned
-        agree(self.logs.values(), 0 if sweep.lanes is None else len(sweep.lanes))
+        if self.early is None or not sweep.tape.closed:
+            self.early = Early(sweep.tape, self.logs.values(), bool(self.unseen))
+        holds = agree(self.logs.values(), 0 if sweep.lanes is None else len(sweep.lanes), self.early)
+        if holds is not None:
+            self.first = self.early.settle(holds)
         if isinstance(sweep, Push):
             sweep.state["completed later"].update(self.unseen)
             sweep.at_last.extend(partial(receive.arrive, sweep) for receive in self.unseen)
             return
+        sweep.first = self.first
         for receive in self.unseen:  # nothing that was recorded uses what came
             receive.begin(sweep)
 

@@ -13,6 +13,7 @@ from ..memory.absolute_buffers import Composite
 from ..memory.buffers import Buffer
 from ..memory.message_memory import AdjointMemory
 from ..memory.packed_adjoints import PackedAdjoints
+from .early import Early
 from .messages import ALL, Received, Sent
 from .reverse import FIRST_TAG, Reverse
 
@@ -20,14 +21,16 @@ _ACTIVE = 1
 _DROPPED = 2  # received inside ampi.passive: the derivative is dropped on purpose
 _PACKED = 4  # a message of bytes: its adjoint has a number for each
 _UNCERTAIN = 8  # bytes that may or may not hold active values
+_EARLY = 16  # sent before the sender's tape had watched anything
 
 
-def sent_row(sent: Sent) -> tuple[int, int, int]:
+def sent_row(sent: Sent, is_early: bool) -> tuple[int, int, int]:
     """Return what the receiver is told of a message: its tag, its length, and the form of its adjoint."""
     if not sent.active:
         return sent.route.tag, sent.nbytes, 0
     uncertain = _UNCERTAIN if sent.buffer.packed and sent.buffer.uncertain() else 0
-    return sent.route.tag, sent.nbytes, _ACTIVE | uncertain | _form(sent.buffer)
+    early = _EARLY if is_early else 0
+    return sent.route.tag, sent.nbytes, _ACTIVE | uncertain | early | _form(sent.buffer)
 
 
 def received_row(got: Received) -> tuple[int, int, int]:
@@ -160,7 +163,13 @@ def _fewer(count: int, tag: int, reverse: Reverse) -> str:
 
 
 def match_received(
-    reverse: Reverse, partner: int, got: list[Received], theirs: list[list[int]], first: int, problems: list[str]
+    reverse: Reverse,
+    partner: int,
+    got: list[Received],
+    theirs: list[list[int]],
+    first: int,
+    early: Early,
+    problems: list[str],
 ) -> None:
     """Determine which of the messages received from a partner have an adjoint to be sent back, and its length."""
     here = f"rank {reverse.rank}"
@@ -182,6 +191,7 @@ def match_received(
             if not _same_form(receive, flags):
                 problems.append(f"{here}: {receive.describe()} as {receive.buffer.dtype} was sent as another dtype")
             receive.back = FIRST_TAG + (first + position) % reverse.tags
+            early.note_received(receive, bool(flags & _EARLY))
         if not receive.dropped and not flags & _UNCERTAIN and _loses(receive):
             problems.append(
                 f"{here}: {receive.describe()} brings a derivative, but into memory that is not tracked; make the "

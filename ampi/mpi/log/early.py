@@ -1,0 +1,154 @@
+"""What the ranks recorded before they watched anything: no derivative comes from there, and sweeps leave it out.
+
+A rank cannot know by itself that nothing it received depends on what another rank had watched before.  So the ranks
+find out together: each says which of its messages and collective calls are *early*, recorded before its first
+independent.  If no early receive on any rank got a message that was sent later, and each collective call was early on
+all of its ranks or on none, then nothing early carries a derivative anywhere.  They agree on this over a communicator
+of all ranks on which they made a collective call; where there is none, partners pass it on from one to the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from mpi4py import MPI as mpi
+
+from ...tape import Tape
+from ...tape.records import Watch
+from .messages import Collective, Completion, LoggedMessage, Received, Sent
+from .reverse import Reverse
+
+if TYPE_CHECKING:
+    from .log import Log
+
+_LOCAL = ("ampi.arrays.", "ampi.rules.", "ampi.kernel.", "ampi.tape.")
+"""Rooms whose adjoints compute on this rank alone, and call nothing of the program's."""
+
+
+class Early:
+    """What a rank recorded before its first independent.
+
+    Attributes
+    ----------
+    first : int
+        The number of records before the first independent.
+    holds : bool
+        Whether nothing among them carries a derivative, as far as this rank knows.
+    some : bool
+        Whether a rank of a communicator on which collective calls were made has such records.
+    met : list of Log
+        The communicators whose collective calls all of their ranks compare in this agreement.
+    edges : list of tuple
+        Communicators and partners that messages went to or came from, where one of the two has such records.
+    """
+
+    def __init__(self, tape: Tape, logs: Iterable[Log], is_incomplete: bool) -> None:
+        self.first = 0
+        self.holds = True
+        self.some = False
+        self.met: list[Log] = []
+        self.edges: list[tuple[Reverse, int]] = []
+        self._early: set[int] = set()  # messages and calls, by their ids
+        self._late: set[int] = set()
+        self._dead: list[LoggedMessage] = []
+        self._quiet: list[Collective] = []
+        records: Any = tape.records
+        if not (tape.closed and tape.watches) or tape.tasks is not None or tape.observer is not None:
+            return
+        if not records or isinstance(records[0].adjoint, Watch):
+            return
+        self.first = next((k for k, record in enumerate(records) if isinstance(record.adjoint, Watch)), 0)
+        self.some = self.first > 0
+        self.holds = not is_incomplete and "windows" not in tape.sweep_starts and all(map(_is_among_all, logs))
+        for record in records[: self.first]:
+            self._enter(record.adjoint)
+        for record in records[self.first :]:
+            adjoint = record.adjoint
+            if isinstance(adjoint, Completion):  # of what was begun earlier, perhaps
+                self._late.update(id(getattr(part, "performed", part)) for part in adjoint)
+            else:
+                self._late.add(id(_logged(adjoint)))
+
+    def _enter(self, adjoint: Any) -> None:
+        logged = _logged(adjoint)
+        if isinstance(logged, LoggedMessage):
+            self._early.add(id(logged))
+            self.holds = self.holds and not type(logged).__module__.endswith(".partitioned") and logged.request is None
+        elif isinstance(logged, Collective):
+            self._early.add(id(logged))
+        elif adjoint is not None and not isinstance(adjoint, Completion):
+            made_by = getattr(adjoint, "function", adjoint)
+            module = getattr(made_by, "__module__", None) or type(made_by).__module__
+            self.holds = self.holds and adjoint.is_local and module.startswith(_LOCAL)
+
+    def is_early(self, sent: Sent) -> bool:
+        """Return whether a message was sent before anything was watched."""
+        return id(sent) in self._early
+
+    def note_sent(self, sent: Sent) -> None:
+        """Note that a message has an adjoint, as far as the two ranks know."""
+        if id(sent) in self._early:
+            self._dead.append(sent)
+
+    def note_received(self, received: Received, was_early: bool) -> None:
+        """Note that a message which has an adjoint was early on its sender's side, or was not."""
+        if was_early:
+            self._dead.append(received)
+        elif id(received) in self._early and id(received) not in self._late:
+            self.holds = False
+
+    def connect(self, log: Log, partner: int) -> None:
+        """Note that messages were exchanged with a partner, one of the two with such records."""
+        if partner != log.reverse.rank and _is_among_all(log):
+            self.edges.append((log.reverse, partner))
+
+    def sides_of(self, call: Collective) -> tuple[bool, bool]:
+        """Return whether a call was early here, and whether it was not."""
+        early, late = id(call) in self._early, id(call) in self._late
+        if not (early or late):
+            late = bool(call.reads_active or call.writes_tracked)
+        return early, late
+
+    def note_call(self, call: Collective, early: int, late: int) -> None:
+        """Note whether a call that is reversed was early on some ranks, and whether it was not on some."""
+        if early and late:
+            self.holds = False
+        elif early:
+            self._quiet.append(call)
+
+    def settle(self, holds: bool) -> int:
+        """Take the ranks' decision; return the number of records that sweeps leave out."""
+        if not holds:
+            return 0
+        for message in self._dead:
+            message.back = None
+        for call in self._quiet:
+            call.happening = False
+        return self.first
+
+
+def _logged(adjoint: Any) -> Any:
+    """The entry of a log that a record's adjoint belongs to, or the adjoint."""
+    return getattr(adjoint, "performed", None) or getattr(adjoint, "token", None) or adjoint
+
+
+def _is_among_all(log: Log) -> bool:
+    """Return whether all ranks of a communicator are ranks of this program's world."""
+    comm = log.reverse.comm
+    if comm.Is_inter():
+        return False
+    world, group = mpi.COMM_WORLD.Get_group(), comm.Get_group()
+    both = mpi.Group.Union(world, group)
+    try:
+        return both.Get_size() == world.Get_size()
+    finally:
+        for made in (world, group, both):
+            made.Free()
+
+
+def meeting_place(logs: Iterable[Log]) -> Log | None:
+    """Return the log of a communicator of all ranks, the same one on all, which have made collective calls on it."""
+    size = mpi.COMM_WORLD.Get_size()
+    found = [log for log in logs if log.collectives and log.reverse.comm.Get_size() == size and _is_among_all(log)]
+    return min(found, key=lambda log: log.reverse.identity) if found else None
