@@ -274,6 +274,17 @@ _QUICK: dict[Any, tuple[Callable, Callable]] = {
 }
 
 
+def converted(x: Any, kind: type) -> Any:
+    """A variable as a number of another precision; None: there is no fast path."""
+    if kind not in BITS:
+        return None
+    tape = current()
+    node = None if tape is None or tape.pen is None else node_of(x, tape, tape.pen)
+    if node is None or node[1] is None:
+        return None
+    return x if type(node[0]) is kind else tape.pen.made(kind(node[0]), node[1])
+
+
 def of_one(ufunc: np.ufunc, x: Any) -> Any:
     """A ufunc of one scalar; NotImplemented: there is no fast path."""
     scope = scope_now()

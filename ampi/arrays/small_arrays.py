@@ -13,9 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from ..memory.storages import Fresh, Region, Storage, TrackedArray, address_of, as_viewed, region_of, storage_of
+from ..memory.storages import (
+    Fresh,
+    Region,
+    Storage,
+    TrackedArray,
+    address_of,
+    as_viewed,
+    is_scalar,
+    region_of,
+    storage_of,
+)
 from ..tape import AdjointRecord, Push, Sweep, Tape
-from .elements import NUMBERS
+from ..tape.elements import of_variables
+from .elements import NUMBERS, node_of
 from .elementwise import RULES, Rule
 
 MOST_ELEMENTS = 64
@@ -49,7 +60,7 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> Any:
     dtype: Any = None
     values: list[Any] = []
     active: tuple = ()
-    regions: tuple = ()
+    sources: tuple = ()
     numbers = False
     for x in inputs:
         kind = type(x)
@@ -82,7 +93,7 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> Any:
                     return None
                 if terms[len(values)] is not None:
                     active += (len(values),)
-                    regions += (region,)
+                    sources += (region,)
             values.append(as_viewed(x, np.ndarray))
         elif kind is np.ndarray:
             if shape is None:
@@ -97,9 +108,18 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> Any:
         elif kind in NUMBERS:
             values.append(x)
             numbers = True
+        elif is_scalar(x):
+            node = node_of(x, tape, tape.pen)
+            if node is None:
+                return None
+            if node[1] is not None and terms[len(values)] is not None:
+                active += (len(values),)
+                sources += (node[1],)
+            values.append(node[0])
+            numbers = True
         else:
             return None
-    if not active:
+    if not active or shape is None:
         return None
     if numbers:
         allowed = _CONSTANTS[dtype]
@@ -121,8 +141,62 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> Any:
         )  # not computed in its dtype
     if tape.before_append is not None:
         tape.before_append()
-    tape.append_record(_Small(rule, active, regions, region, kept))
+    tape.append_record(_Small(rule, active, sources, region, kept))
     return result
+
+
+def update(tape: Tape, ufunc: np.ufunc, target: Any, x: Any) -> Any:
+    """``target += x`` or ``-=`` for a small array; None: record it with `ufuncs`."""
+    if type(target) is not _array or target.size > MOST_ELEMENTS or tape.pen is None or tape.accesses is not None:
+        return None
+    region = region_of(target)
+    storage, dtype = region.storage, region.dtype
+    if (
+        not _is_ordinary(storage)
+        or storage.needs
+        or dtype not in _CONSTANTS
+        or not target.flags.c_contiguous
+        or not target.flags.writeable
+        or (storage.tape is not None and storage.tape is not tape.reference)
+    ):
+        return None
+    if is_scalar(x):
+        node = node_of(x, tape, tape.pen)
+        if node is None or node[1] is None or type(node[0]) is not dtype.type:
+            return None
+        value, source = node[:2]
+    elif type(x) is _array:
+        source = region_of(x)
+        if (
+            source.shape != region.shape
+            or source.dtype is not dtype
+            or source.storage is storage
+            or source.storage.tape is not tape.reference
+            or not _is_ordinary(source.storage)
+            or not x.flags.c_contiguous
+        ):
+            return None
+        value = as_viewed(x, np.ndarray)
+    else:
+        return None
+    if tape.before_append is not None:
+        tape.before_append()
+    view = as_viewed(target, np.ndarray)
+    ufunc(view, value, view)
+    storage.tape = tape.reference
+    tape.append_record(_Update(region, source, ufunc is np.subtract))
+    return target
+
+
+def _is_ordinary(storage: Storage) -> bool:
+    return not (
+        storage.guard
+        or storage.swapped_by
+        or storage.arriving
+        or storage.volatile
+        or storage.packed
+        or storage.elsewhere
+    )
 
 
 def _with_result_last(ufunc: np.ufunc) -> Callable:
@@ -144,15 +218,15 @@ def _dtypes_kept(ufunc: np.ufunc, rule: Rule) -> tuple:
 
 
 class _Small(AdjointRecord):
-    """Record and adjoint of a call with small arrays; ``values`` are copies."""
+    """Record and adjoint of a call with small arrays; ``values`` are copies, ``sources`` regions, or variables."""
 
-    __slots__ = ("active", "created", "regions", "result", "rule", "values")
+    __slots__ = ("active", "created", "result", "rule", "sources", "values")
     reads_memory = False
 
-    def __init__(self, rule: Rule, active: tuple, regions: tuple, result: Region, values: list) -> None:
+    def __init__(self, rule: Rule, active: tuple, sources: tuple, result: Region, values: list) -> None:
         self.rule = rule
         self.active = active
-        self.regions = regions
+        self.sources = sources
         self.result = result
         self.values = values
         self.created = (result.storage,)
@@ -163,13 +237,54 @@ class _Small(AdjointRecord):
             return
         g = sweep.reading(result)
         values, terms, needs = self.values, self.rule.terms, self.rule.needs
-        for k, region in zip(self.active, self.regions):
-            sweep.add_once(region, terms[k](g, *[values[n] for n in needs[k]]), g)
+        for k, source in zip(self.active, self.sources):
+            contribution = terms[k](g, *[values[n] for n in needs[k]])
+            if type(source) is int:
+                of_variables(sweep, sweep.tape.elements.count)[source] += contribution.sum()
+            else:
+                sweep.add_once(source, contribution, g)
 
     def tangent(self, push: Push) -> None:
         """ż = Σ ∂z/∂x ẋ."""
         rule, values = self.rule, self.values
         total: Any = 0.0
-        for k, region in zip(self.active, self.regions):
-            total = total + rule.tangent(k, push.get(region), [values[n] for n in rule.needs[k]])
+        for k, source in zip(self.active, self.sources):
+            x_dot = _tangent_of(source, push, self.result)
+            total = total + rule.tangent(k, x_dot, [values[n] for n in rule.needs[k]])
         push.put(self.result, total)
+
+
+def _tangent_of(source: Any, push: Push, result: Region) -> np.ndarray:
+    """The tangent of a region, or of a variable for all elements of the result."""
+    if type(source) is not int:
+        return push.get(source)
+    x_dot = of_variables(push, push.tape.elements.count)[source]
+    return np.full(result.shape, x_dot, result.dtype)
+
+
+class _Update(AdjointRecord):
+    """Record and adjoint of adding to a small array, or subtracting from it."""
+
+    __slots__ = ("negative", "source", "target")
+    reads_memory = False
+
+    def __init__(self, target: Region, source: Any, negative: bool) -> None:
+        self.target = target
+        self.source = source
+        self.negative = negative
+
+    def __call__(self, sweep: Sweep) -> None:
+        if not sweep.has_block(self.target.storage):
+            return
+        g = sweep.reading(self.target)
+        source = self.source
+        if type(source) is int:
+            total = g.sum()
+            of_variables(sweep, sweep.tape.elements.count)[source] += -total if self.negative else total
+        else:
+            sweep.add(source, -g if self.negative else g)
+
+    def tangent(self, push: Push) -> None:
+        """ż = ż ± ẋ."""
+        x_dot = _tangent_of(self.source, push, self.target)
+        push.put(self.target, push.get(self.target) + (-x_dot if self.negative else x_dot))

@@ -32,6 +32,7 @@ from .nested import from_nested
 from .reductions import taken
 from .writing import assign, must_announce, write, write_constants
 
+_UPDATES = frozenset((np.add, np.subtract))
 _COMPARISONS = {np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal}
 
 
@@ -76,6 +77,10 @@ def apply(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
         if not isinstance(outs, tuple):  # Numba's ufuncs pass it on as it was given
             outs = (outs,)
             keywords = {**keywords, "out": outs}
+        if ufunc in _UPDATES and method == "__call__" and len(keywords) == len(outs) == 1 and outs[0] is inputs[0]:
+            tape = current()
+            if tape is not None and small_arrays.update(tape, ufunc, *inputs) is not None:
+                return inputs[0]
         if any(map(_overrides, (*inputs, *outs, keywords.get("where")))):
             return NotImplemented
         if any(map(is_scalar, outs)):

@@ -7,16 +7,18 @@ from typing import Any
 import numpy as np
 
 from .. import numpy as ours
+from ..arrays import element_arithmetic
+from ..arrays.activity import plain_of
 from ..arrays.array import ndarray
 from ..arrays.callers import is_called_by_ampi
 from ..arrays.losses import warn_lost, would_be_lost
-from ..base.structures import leaves
+from ..base.structures import leaves, mapped
 from ..errors import ActivityError
 from ..interception import entry_points
 from ..interception.entry_points import object_at
 from ..interception.redirection import arguments_at
 from ..interception.trampolines import Place
-from ..memory.storages import carries_derivatives
+from ..memory.storages import carries_derivatives, is_scalar
 from ..tape import current
 
 NUMBERS = tuple(
@@ -47,6 +49,8 @@ def _construct(kind: int, items: int, named: int) -> Any:
     if len(arguments) != 1 or keywords:
         return None
     (x,) = arguments
+    if is_scalar(x) and (made := element_arithmetic.converted(x, object_at(kind))) is not None:
+        return made
     active = next((leaf for leaf in leaves(x) if isinstance(leaf, ndarray) and would_be_lost(leaf)), None)
     return None if active is None else _converted(object_at(kind), x, active)
 
@@ -61,6 +65,9 @@ def _converted(kind: type, x: Any, active: ndarray) -> Any:
             "with an active array; use the array itself, or pass ampi.value(x) if a constant is meant"
         )
     if kind is np.float64 and active.dtype.kind == "c":
-        return None  # NumPy raises its error
+        try:
+            kind(mapped(plain_of, x))  # warns, or raises NumPy's error
+        except TypeError:
+            return None
     found = ours.asarray(x).astype(kind)
     return found if found.ndim else found[()]

@@ -134,9 +134,7 @@ class Statements(AdjointRecord):
             self.reals = array("d", self.reals)
 
     def __call__(self, sweep: Sweep) -> None:
-        adjoints = sweep.state.get(Elements)
-        if adjoints is None:
-            adjoints = sweep.state[Elements] = np.zeros(self.count)
+        adjoints = of_variables(sweep, self.count)
         integers, last = self.integers, self.last
         if last is None:
             last = self.count
@@ -152,9 +150,7 @@ class Statements(AdjointRecord):
 
     def tangent(self, push: Push) -> None:
         """Push tangents from the first statement to the last."""
-        tangents = push.state.get(Elements)
-        if tangents is None:
-            tangents = push.state[Elements] = np.zeros(self.count)
+        tangents = of_variables(push, self.count)
         walk_in_python([*self.integers, *self.late], self.reals, self.storages, push, tangents, self.first)
 
     def _block(self, sweep: Sweep, storage: Storage) -> np.ndarray | None:
@@ -162,6 +158,14 @@ class Statements(AdjointRecord):
         if storage in self.created and storage not in self.read and not sweep.has_block(storage):
             return None
         return sweep.block(storage)
+
+
+def of_variables(walk: Sweep | Push, count: int) -> np.ndarray:
+    """Return the adjoints, or tangents, of the variables of a tape."""
+    found = walk.state.get(Elements)
+    if found is None:
+        found = walk.state[Elements] = np.zeros(count)
+    return found
 
 
 _compiled: list[Any] = [None, 0]  # the function, and the numbers that were swept without it

@@ -49,10 +49,17 @@ def twice(s):
     return s * 2.0
 
 
+class Box:
+    """An object with numbers and arrays."""
+
+    def __init__(self, **parts):
+        vars(self).update(parts)
+
+
 def helpers():
     names = {}
     exec(HELPERS, names)
-    return {n: names[n] for n in ("swap", "total", "moved")}
+    return {"Box": Box, **{n: names[n] for n in ("swap", "total", "moved")}}
 
 
 class ElementProgram(Program):
@@ -228,11 +235,12 @@ class ElementProgram(Program):
             self.keeping,
             self.swapping,
             self.whole,
+            self.holding,
             self.helping,
             self.failing,
             self.leaving,
         ]
-        weights = [20, 7, 8, 2, 4, 2, 1, 1]
+        weights = [20, 7, 8, 2, 4, 5, 2, 1, 1]
         if depth < 3:
             kinds += [lambda: self.loop(depth), lambda: self.branching(depth)]
             weights += [5, 4]
@@ -285,6 +293,29 @@ class ElementProgram(Program):
             f"{target} = total({self.row()})",
             f"{target} = total([{self.at()} * 0.5 for _ in range(3)], {self.leaf()})",
         )
+
+    def holding(self):
+        """Numbers in objects, lists, dictionaries and arrays of one element; slices of few; rows side by side."""
+        s = self.pick(*self.numbers) if self.numbers else self.at()
+        a, b, n = self.leaf(), self.value(1), self.pick("0", "-1")
+        update = lambda: self.pick("+=", "-=", "*=", "+=")
+        one = self.pick("np.zeros(1)", f"np.ones_like({self.row()}[:1])", "np.ones((1, 1))[0]")
+        none = self.pick("np.zeros(())", "np.ones((), F4)", f"np.array({a})")
+        few = self.pick("[:2]", "[1:3]", "[:1]", "[::-1]")
+        return self.pick(
+            [f"o = Box(a={a}, v={self.row()})", f"o.a {update()} {b}", f"o.v[{n}] {update()} {self.leaf()}", f"{self.at()} = o.a * 0.5 + o.v[{n}]", "del o"],
+            [f"d = {{'a': {a}, 'b': [{self.leaf()}, 1.5]}}", f"d['a'] {update()} {b}", f"d['b'][{n}] {update()} {self.leaf()}", f"{s} = d['a'] - d['b'][0] * 0.5", "del d"],
+            [f"one = {one}", f"one[{n}] {update()} {b}", f"one[0] {update()} {a}", f"{self.at()} = one[{n}] * 0.5", self.pick("one[0] = 0.5", f"one[0] = {self.leaf()}"), f"{self.at()} = one[0] * {a}", "del one"],
+            [f"none = {none}", f"none[()] {update()} {b}", f"none {update()} {a}", f"{self.at()} = none[()] * 0.5", f"none[...] = {self.leaf()}", f"{s} = none * {a}", "del none"],
+            [f"for p, q in zip({self.row()}, {self.row()}):", f"    {s} {update()} p * q", "p = q = 0", "del p, q"],
+            [f"held = [{self.at()} * 0.5 + m for m in range(150)]", f"more = [h * {a} for h in held[::3]]", f"{self.at()} = held[3] + held[140] * more[2]", f"{s} = more[-1] - held[0]", "del held, more"],
+            [f"few = {self.row()}{few} * {a}", f"few {update()} {self.row()}{few}", f"{self.at()} = few[{n}]", f"{self.row()}{few} = few", "del few"],
+            [f"few = {self.row()}{few} {self.pick('*', '+', '-')} {self.row()}{few}", f"few {update()} {self.leaf()}", f"few[{n}] = {a}", f"{self.row()}{few} {update()} few * {self.leaf()}", "del few"],
+            [f"{s} = np.float64({a}) * {self.at()}"],
+            [f"{s} = F4({a}) - {self.at()}"],
+            [f"{s} = max({a}, {self.leaf()}) + min({b}, {self.leaf()})"],
+            [f"{s} = sum([m * {a} for m in {self.row()}])"],
+        )  # fmt: skip
 
     def failing(self):
         """What NumPy refuses, and nothing comes of."""
