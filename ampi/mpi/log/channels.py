@@ -45,25 +45,25 @@ class Channel:
     group : Channel or None
         Of an intercommunicator: for messages inside this group, which reductions of objects send.
     comms : list of mpi4py.MPI.Comm
-        ``comm``, and ``local`` where there is one.
+        ``comm``, and ``local`` if there is one.
     pending : list of mpi4py.MPI.Request
-        That create them.
+        The requests that create them.
     identity : int
-        The same on all ranks, and another for each channel.
+        The same on all ranks, different for each channel.
     is_taken : bool
-        One that the user has not freed has it.
+        True if a communicator or window that the user has not freed uses it.
     kind : hashable or None
-        What those have in common that can have it; None: it has one only.
+        The key of those that can use it; None: it has a single user.
     turns : int
-        How many have had it.
+        The number of communicators and windows that have used it.
     tenants : mapping
-        Those of them that something refers to, by their identities.
+        Those of them that are still referred to, by their identities.
     broken : str
-        Why no further sweep can use it: an earlier one stopped half-way, and messages of it may still be under way.
+        The reason why no further sweep can use it: an earlier one stopped, and messages of it may still be in transit.
     by_thread : int or None
-        Whose sweep is using it.
+        The thread whose sweep is using it.
     threads : set of int
-        Those that have recorded on it.
+        The threads that have recorded on it.
     in_forward_mode : list of weakref.ref
         Logs of messages with tangents on it.
     """
@@ -92,7 +92,7 @@ class Channel:
         weakref.finalize(self, _unused.append, (self.comms, self.pending)).atexit = False
 
     def enter(self, tenant: Any) -> int:
-        """Give the channel to the next one; return how many have had it."""
+        """Give the channel to the next user; return the number of users so far."""
         self.is_taken = True
         self.tenants[tenant.identity] = tenant
         self.turns += 1
@@ -102,13 +102,13 @@ class Channel:
         return self.turns
 
     def leave(self) -> None:
-        """Release the channel: the next one may have it."""
+        """Release the channel: another communicator or window may use it."""
         self.is_taken = False
         if self.kind is not None:
             _left_by_kind.setdefault(self.kind, []).insert(0, weakref.ref(self))
 
     def is_free(self) -> bool:
-        """Return whether another one can take over the channel, as far as this rank knows."""
+        """Return whether another communicator or window can take over the channel, as far as this rank knows."""
         if self.is_taken or self.pending or not self.threads <= {threading.get_ident()}:
             return False
         parts = (self,) if self.group is None else (self, self.group)
@@ -161,8 +161,8 @@ _MOST_OFFERED = 8
 def channel_for(comm: Any, of_window: bool = False) -> tuple[Channel, int]:
     """Return a channel for a new communicator, or a window on it, and a new identity; collective.
 
-    Nothing else is under way on a new communicator, so that the ranks can agree on it itself; on that of a window it is
-    one collective after others.
+    The ranks agree by a message on the new communicator itself, on which nothing else is in transit; for a window, by a
+    collective on its communicator.
     """
     group = _Comm.Get_group(comm)
     merged = _Intercomm.Merge(comm) if _Comm.Is_inter(comm) else None
@@ -187,7 +187,7 @@ def channel_for(comm: Any, of_window: bool = False) -> tuple[Channel, int]:
 
 
 def _kind_of(comm: Any, group: mpi.Group, of_window: bool) -> Any:
-    """Return a key that communicators share which can have one channel; None if there are ranks of other worlds."""
+    """Return a key shared by communicators that can use one channel; None if there are ranks of other worlds."""
     between = _Comm.Is_inter(comm)
     ranks = [in_world(group, keep=True)]
     if between:
@@ -232,7 +232,7 @@ class Election:
     Parameters
     ----------
     comms : list of mpi4py.MPI.Comm
-        On which all ranks vote: of an intercommunicator in this group, and between both.
+        The communicators on which all ranks vote: of an intercommunicator, inside this group and between both.
     elder : list of Channel or None
         The same on all ranks.
     """
@@ -244,7 +244,7 @@ class Election:
         mine = _ballot(self._free)
         for channel in self._free:
             if channel is not None:
-                channel.is_taken = True  # until it is known which one is
+                channel.is_taken = True  # until the choice is known
         self._ballots = [np.zeros_like(mine) for _ in comms]
         self._requests = [comm.Iallreduce(mine, ballot) for comm, ballot in zip(comms, self._ballots)]
         self._size = sum(comm.Get_remote_size() if comm.Is_inter() else comm.Get_size() for comm in comms)
@@ -269,25 +269,25 @@ def in_world(group: mpi.Group, ranks: list[int] | None = None, keep: bool = Fals
 
 # ---------------------------------------------------------------------------------------------------- giving it back
 
-_unused: list[tuple[list[mpi.Comm], list[mpi.Request]]] = []  # that this rank has left
-_left: list[tuple[list[mpi.Comm], Iterator[None]]] = []  # of which other ranks are being told, and asked
-_kept: set[int] = set()  # handles of those on which messages may be under way for ever
+_unused: list[tuple[list[mpi.Comm], list[mpi.Request]]] = []  # channels that this rank has left
+_left: list[tuple[list[mpi.Comm], Iterator[None]]] = []  # channels of which other ranks are being informed
+_kept: set[int] = set()  # handles of channels with messages that may never be received
 
 _leaving = threading.Lock()
 
 MOST_LEFT = 256
 """The number of channels that may wait until all ranks have left them; others are never returned to MPI."""
 
-# Release 2021.18 crashes in a later Rget where they wait.
+# Release 2021.18 crashes in a later Rget if they wait.
 _FREED_AT_ONCE = mpi.get_vendor()[0] == "Intel MPI"
 
 
 def free_unused() -> None:
     """Return channels to MPI that all ranks have left.
 
-    Earlier, a new communicator in its place would receive messages that another rank still sends on it.  Nothing waits
-    here, because garbage is collected at a different time on each rank.  (It is not done in finalizers, which may run
-    at any moment.)
+    If a channel were returned earlier, a new communicator with its context could receive messages that another rank
+    still sends.  This function does not wait, because garbage is collected at a different time on each rank.  (It is
+    not called by finalizers, which may run at any moment.)
     """
     if not _leaving.acquire(blocking=False):
         return  # another thread does so
@@ -312,7 +312,7 @@ def _free_what_all_have_left() -> None:
         if any(True for _ in steps):
             continue
         _left.remove(left)
-        if any(comm.Iprobe(mpi.ANY_SOURCE, mpi.ANY_TAG) for comm in comms):  # of a sweep that never took place here
+        if any(comm.Iprobe(mpi.ANY_SOURCE, mpi.ANY_TAG) for comm in comms):  # from a sweep that this rank never ran
             _kept.update(comm.handle for comm in comms)
             continue
         for comm in comms:
@@ -323,7 +323,7 @@ def _free_what_all_have_left() -> None:
 def _leave(pending: list[mpi.Request], comm: mpi.Comm, local: mpi.Intracomm | None = None) -> Generator[None]:
     """Tell all other ranks that this one has left a channel, and wait until they have left it, too.
 
-    Messages are used, which no collective of a sweep that other ranks still run can receive.
+    It uses messages, which cannot be mistaken for a collective of a sweep that other ranks still run.
     """
     for request in pending:
         while not request.Test():

@@ -52,13 +52,14 @@ class Reverse:
     turn : int
         How many communicators had the channel before, with this one.
     identity : int
-        The same on all ranks, and another for each communicator: what is agreed upon, and notices, bear it, for there
-        may be others of other communicators of the channel, which are put aside, or of a sweep that never took place
-        here, which are thrown away. 0 for duplicates by Idup of a communicator that has no reverse side.
+        The same on all ranks, different for each communicator. Agreements and notices carry it, since messages about
+        other communicators of the channel may arrive, which are put aside, or about a sweep that never ran here, which
+        are dropped. 0 for duplicates by Idup of a communicator that has no reverse side.
     aside : dict
-        What has come of an agreement about this one while another one was looked for, by communicator, rank and tag.
+        Messages of an agreement about this one that arrived while another one was expected, by communicator, rank and
+        tag.
     place : object
-        Stands for it where it must not be kept alive.
+        Represents it where it must not be kept alive.
     duplicates : int
         Number of duplicates by Idup.
     rank : int
@@ -67,28 +68,28 @@ class Reverse:
     group : Reverse or None
         Of an intercommunicator: for messages inside this group, which reductions of objects send.
     slots, slots_started : list of int or None
-        Of a topology: from which of its neighbors' slots the edges come that arrive here, in blocking collectives and
-        in those with a request. Implementations disagree where two edges join two ranks, some even with themselves.
+        Of a topology: the slots of neighbors from which the edges that end here come, in blocking collectives and in
+        those with a request. If two edges join the same ranks, implementations differ, some even between these two.
     tags : int
         Number of tags for adjoints.
     sweeps : int
         Number of sweeps begun, or refused, that concern all ranks.
     sweeps_with : dict
-        Number of those besides that concern one other rank, by rank.
+        Number of further sweeps that concern one other rank, by rank.
     notices : list of tuple
-        From ranks that stopped a sweep: the rank, the sweep's number, and why; those that are still to be heeded.
+        Unprocessed notices of ranks that stopped a sweep: the rank, the sweep's number, and the reason.
     partitioned : dict
         Number of partitioned requests made so far, by method, partner and tag.
     calls : dict
-        What collective calls with the same arguments have in common.
+        Data shared by collective calls with the same arguments.
     tapes : list of weakref.ref
-        That have logged messages on it, and may be open.
+        Tapes that have logged messages on it, and may be open.
     election : Election or None
-        Of a duplicate by Idup: of the channel that it takes over.
+        Of a duplicate by Idup: the choice of the channel that it takes over.
     elder : list of weakref.ref
-        The channels of duplicates by Idup that were made before.
+        The channels of earlier duplicates by Idup.
     world : dict
-        What partners are called in the world, of those that have been asked for one by one.
+        Ranks in the world of partners that were looked up individually.
     """
 
     __slots__ = (
@@ -154,7 +155,7 @@ class Reverse:
 
     @property
     def broken(self) -> str:
-        """Why no further sweep can use it: an earlier one stopped half-way, and its messages may be under way."""
+        """The reason why no further sweep can use it: an earlier one stopped, and its messages may be in transit."""
         return self.channel.broken
 
     @broken.setter
@@ -248,7 +249,7 @@ def register_duplicate(parent: Any, comm: Any) -> None:
     if _Comm.Is_inter(parent):
         _register_duplicate_between(known, comm)
         return
-    # Two at once of one communicator are not to be had in every implementation.
+    # Not every implementation can make two duplicates of one communicator at the same time.
     origin = _Intracomm(parent) if known is None or known.pending else known.comm
     identity, election = _identity_of_duplicate(known), _election(known)
     channel = Channel(*_idup(origin, identity))
@@ -301,7 +302,7 @@ def _has_begun(reverse: Reverse, known: Reverse | None, election: Election | Non
 
 
 def _enter_duplicates() -> None:
-    """Register duplicates by Idup that are complete by now under their handles, which other objects have as well."""
+    """Register duplicates by Idup that are complete under their handles, which other objects share."""
     for comm in _duplicates:
         if comm:
             _reverses.setdefault(comm.handle, comm._reverse)
@@ -316,7 +317,7 @@ def _identity_of_duplicate(known: Reverse | None) -> int:
 
 
 def slots_of(comm: Any) -> tuple[list[int] | None, list[int] | None]:
-    """Return from which of its neighbors' slots each edge of a topology comes that arrives at this rank; collective.
+    """Return the neighbors' slots from which the edges of a topology that end at this rank come; collective.
 
     For blocking collectives, and for those with a request. None without a topology, and for graphs on which MPI has no
     neighborhood collectives.

@@ -1,7 +1,7 @@
 """Lengths of the messages of a collective call that MPI requires to be equal on two ranks, or on all of them.
 
-MPI libraries accept some calls whose counts do not fit; their adjoints would move other elements, or fail in the middle
-of a sweep.
+MPI libraries accept some calls with inconsistent counts, whose adjoints would move other elements, or fail in the
+middle of a sweep.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class Sizes:
     Attributes
     ----------
     same : int
-        What must be equal on all ranks: the length of the contribution, or of the whole.
+        The length that must be equal on all ranks: of the contribution, or of the whole.
     blocks : int
-        A checksum of the lengths of all ranks' blocks, where they must be equal on all ranks.
+        A checksum of the lengths of all ranks' blocks, if these must be the same on all ranks.
     going, coming : dict
-        Lengths of messages to and from other ranks, where these must agree with what they say.
+        Lengths of messages to and from other ranks, if these ranks must state the same.
     own : tuple of int or None
-        What this rank gives itself, and what it takes of it.
+        Lengths of what this rank sends to itself and receives from itself.
     itemsize : int
         Of the elements.
     """
@@ -53,7 +53,7 @@ class Sizes:
         self.itemsize = buffer.nbytes // buffer.count if buffer.count else empty
 
     def problem(self) -> str:
-        """Describe a mismatch that this rank alone can see; '' if there is none."""
+        """Describe a mismatch that this rank can detect alone; '' if there is none."""
         if self.own is None or self.own[0] == self.own[1]:
             return ""
         gives, takes = map(self.amount, self.own)

@@ -16,7 +16,7 @@ from mpi4py import MPI as mpi
 _Status, _Get_status, _Testsome = mpi.Status, mpi.Request.Get_status, mpi.Request.Testsome
 _Prequest = mpi.Prequest  # mpi4py's own: the name in its module is rebound later
 _SIZE = mpi._sizeof(mpi.Status)
-_kept: set[int] = set()  # handles of requests that have such a status: mostly none, and then none is looked for
+_kept: set[int] = set()  # handles of requests with such a status; usually empty, and then the lookup is skipped
 
 
 def has_arrived(request: Any) -> mpi.Status | None:
@@ -34,7 +34,7 @@ def has_arrived(request: Any) -> mpi.Status | None:
 
 
 def has_ended(request: Any) -> bool:
-    """True if a request, which may be None, has been completed, be it by a method that ampi does not see."""
+    """True if a request, which may be None, has been completed, perhaps by a method that ampi does not see."""
     return not request or (isinstance(request, _Prequest) and has_arrived(request) is not None)
 
 

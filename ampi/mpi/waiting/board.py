@@ -1,4 +1,4 @@
-"""Status board: what the ranks of a node know of each other without messages, in a memory-mapped file.
+"""Status board: a memory-mapped file by which the ranks of a node know each other's state without messages.
 
 A rank that waits in a sweep cannot ask one that computes, or is inside an MPI call, for minutes.  So each rank
 publishes whether it waits, and for which ranks.  Each cell has one writer.  Only the moment at which an endless wait
@@ -44,16 +44,17 @@ class Board:
     rank : int
         This rank's, in the world.
     places : dict
-        The ranks of this node, by rank in the world, and where they stand in the file.
+        The ranks of this node, by rank in the world, and their rows in the file.
     rows : numpy.ndarray
-        One row for each rank of the node: what it does, the number of its wait, how often it has looked in vain, bytes
-        of its process, the process, whether it waits for ranks elsewhere, how many tapes it has opened, how many of
-        these there are still, and record, how many of its threads compile kernels, the number of the collective
-        operation of all ranks of the world that it is in (0: in none), and for which ranks of this node it waits.
+        One row for each rank of the node: its state, the number of its wait, how often it has checked without success,
+        the memory and the number of its process, whether it waits for ranks of other nodes, the numbers of tapes that
+        it has opened, that still exist, and that record, the number of its threads that compile kernels, the number of
+        the collective operation of all ranks of the world that it is in (0: none), and the ranks of this node that it
+        waits for.
     meeting : memoryview
         The cell of that number.
     met : list of int
-        How many of these operations this rank has reached.
+        The number of these operations that this rank has reached.
     counts : bool
         That number is known.
     """

@@ -1,10 +1,9 @@
 """Deadlock detection: whether what a rank waits for in a sweep can still come, as far as the `board` shows.
 
-It cannot if a rank that has to send it has ended, or is in a collective operation of the program, for which this rank
-would have to come; or if those that this rank waits for, those that these wait for, and
-so on, all only wait.  The last messages may still be under way: so this state must persist for some time (longer where
-large messages may be under way), in which each of these ranks checks again and again.  If one of them computes, or
-nothing is known of it, the wait goes on; a line on stderr says so.
+It cannot if a rank that has to send it has ended, or is in a collective operation of the program that needs this
+rank; or if all ranks that this rank waits for, directly or not, only wait. The last messages may still be in transit,
+so this state must persist for some time (longer if large messages may be in transit), in which each of these ranks
+checks repeatedly. If one of them computes, or its state is unknown, the wait continues; a line on stderr says so.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ from . import board as boards
 from .sides import Side
 
 Whom = tuple["Side | None", "int | None"]
-"""Who has to do something: a rank on a communicator, some rank on it, or some rank of the world."""
+"""A rank that has to act: on a communicator, any rank of it, or any rank of the world."""
 
 NOTICE = 60.0
 """Seconds after which a rank reports that it waits; then after twice that time, and so on."""
 
 SUSPICIOUS = 5.0
-"""Seconds after which it first reports that, if it waits for a rank that records on no tape."""
+"""Seconds after which it first reports this if it waits for a rank that records on no tape."""
 
 QUIET = 3.0
 """Seconds without a change after which a deadlock is reported."""
 
 SPEED = 1e8
-"""Bytes per second of messages that may be under way meanwhile."""
+"""Assumed bytes per second of messages in transit."""
 
 LOOKS = 50
-"""How often each rank must have checked in that time."""
+"""Number of checks of each rank in that time."""
 
 EVERY = 0.25
 """Seconds between two checks."""

@@ -1,7 +1,7 @@
-"""Collective operations for which all ranks of the world must come: a rank that is in one says so on the `board`.
+"""Collective operations that need all ranks of the world: a rank that is in one publishes this on the `board`.
 
-Another rank that waits for it in a sweep, and has not reached this operation, learns from the board that it waits in
-vain.  The ranks count these operations: one that has counted as many has reached it, and its partner waits there for
+Another rank that waits for it in a sweep, and has not reached this operation, thus learns that it waits in vain.  The
+ranks count these operations.  A rank with the same count has reached the operation, so its partner waits there for
 another rank.
 """
 
@@ -28,7 +28,7 @@ def is_of_all(comm: Any) -> bool:
 
 
 def begin(shown: bool = True) -> None:
-    """Count an operation, and show it to others unless it may take long or other threads go on meanwhile."""
+    """Count an operation, and publish it unless it may take long or other threads continue meanwhile."""
     met[0] += 1
     meeting[0] = met[0] if shown and len(_threads) == 1 else 0
 
