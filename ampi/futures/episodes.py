@@ -42,7 +42,7 @@ class TaskTape(Tape):
         self.root = root
         self.strand = self.accesses = strand
         self.pen = None
-        self.walks, self.notes, self.outputs = root.walks, root.notes, root.outputs
+        self.walks, self.notes, self.outputs, self.budget = root.walks, root.notes, root.outputs, root.budget
         if self.append_record == self.records.append:
             self.records = strand.records
             self.append_record = self.records.append

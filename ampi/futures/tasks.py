@@ -10,6 +10,7 @@ from typing import Any
 
 from ..errors import TapeError
 from ..tape import Tape
+from ..tape.budget import Spool
 from ..tape.recording import around, end_resumed, is_passive, passive, recording, resumed
 from .episodes import Episode, Episodes, TaskTape
 from .strands import Strand
@@ -94,7 +95,7 @@ def root_of(tape: Tape) -> Tape:
 def takes_tasks(tape: Tape) -> bool:
     """Whether tasks can record on a tape."""
     root = root_of(tape)
-    plain = root.forward is None and root.tangents is None and root.budget is None
+    plain = root.forward is None and root.tangents is None and not isinstance(root.budget, Spool)
     return plain and root.observer is None and type(root.records) is list
 
 

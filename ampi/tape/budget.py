@@ -93,6 +93,7 @@ class Limit(_Budget):
     def __init__(self, most: int) -> None:
         super().__init__(most)
         self._lines: Counter[str] = Counter()
+        self._lock = threading.Lock()  # tasks of a tape share its budget
 
     def note_undo(self, undo: Undo) -> None:
         """Count old values that have been saved."""
@@ -108,8 +109,9 @@ class Limit(_Budget):
 
     def _note(self, nbytes: int) -> None:
         where = where_called()
-        self._lines[where] += nbytes
-        self.held += nbytes
+        with self._lock:
+            self._lines[where] += nbytes
+            self.held += nbytes
         if self.held <= self.most:
             return
         lines = "".join(f"\n    {in_words(n):>12}  {line}" for line, n in self._lines.most_common(5))

@@ -29,7 +29,7 @@ def lost(array: np.ndarray, tape: Any) -> AmpiError:
         if tape.forward is not None or tape.tangents is not None or tape.budget is not None:
             instead = (
                 "(tasks and threads are differentiated by ampi.grad, ampi.vjp and a plain ampi.Tape(), and "
-                "not yet in forward mode, in second order and by ampi.Tape(memory=...)); " + instead
+                "not yet in forward mode, in second order and by ampi.Tape(memory=..., spill=...)); " + instead
             )
     return ActivityError(
         f"{where_called()}: {what} carries derivatives on a tape of {who}, and is used by thread '{here}', where they "

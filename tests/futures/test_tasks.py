@@ -506,8 +506,37 @@ def test_what_tasks_do_not_do_yet_is_an_error(how, f):
         elif how == "hessian":
             ampi.hessian(f, X)
         else:
-            with ampi.Tape(memory="1GiB") as tape:
+            with ampi.Tape(memory="1GiB", spill=True) as tape:
                 f(tape.watch(X))
+
+
+@pytest.mark.parametrize("by", ["NumPy", "a kernel"])
+def test_budgets_count_what_tasks_keep(by):
+    def f(x, pool):
+        def work(k):
+            y = x * (k + 1.0)
+            for _ in range(50):
+                if by == "NumPy":
+                    y *= y * 0.9
+                else:
+                    squares(x, y)
+                    y *= y * 0.1
+            return np.sum(y)
+
+        return sum(pool.map(work, range(4)))
+
+    x0 = numpy.linspace(0.1, 0.2, 2000)
+    with ThreadPoolExecutor(2) as pool:
+        with ampi.Tape(memory="1GiB") as tape:
+            x = tape.watch(x0)
+            y = f(x, pool)
+        numpy.testing.assert_allclose(tape.gradient(y, x), ampi.grad(f)(x0, pool), rtol=1e-13)
+        held = tape.budget.held
+        assert held >= tape.saved_bytes > 1e6
+        with pytest.raises(ampi.TapeError, match="exceed its budget"), ampi.Tape(memory=held // 2) as tape:
+            f(tape.watch(x0), pool)
+        with ampi.Tape(memory=held + 1) as tape:
+            f(tape.watch(x0), pool)
 
 
 def test_a_sweep_before_tasks_have_ended_is_an_error():
