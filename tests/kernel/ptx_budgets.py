@@ -50,6 +50,17 @@ def corpus():
 
     state, flags = lbm.at_rest((8, 8, 8)), lbm.flags_of((8, 8, 8))
     found["lbm"] = lbm.step[(2, 2, 2), lbm.BLOCK], (state, state.copy(), flags, 1.95)
+    import cross_sections
+    import docking
+
+    molecules = docking.made_up(20, 30, 5)
+    *given, protein_type, ligand_type = molecules
+    arguments = given[0], protein_type, given[1], ligand_type, *given[2:], np.zeros(20)
+    found["docking"] = docking.pose_energies[1, docking.THREADS], arguments
+    grid, tables, *rest = cross_sections.data(points=50)
+    energies, materials = cross_sections.events(100)
+    arguments = energies, materials, grid, tables, *rest, np.zeros(5), np.zeros(100, np.int64)
+    found["cross_sections"] = cross_sections.look_up[1, 128], arguments
     return found
 
 

@@ -16,6 +16,7 @@ from numba import config, float64
 
 import ampi.cuda as cuda
 from ampi import KernelError
+from ampi.kernel.cuda import device_source, spaces, together
 
 RANDOM = np.random.default_rng(8)
 SIZE = 24
@@ -148,6 +149,29 @@ def test_simulator():
     pytest.importorskip("numba.cuda")
     text = in_a_process(HERE / "emitted_cuda.py", 6, 2, NUMBA_ENABLE_CUDASIM="1", NUMBA_DISABLE_JIT="1")
     assert text.startswith("2 compared")
+
+
+BREAK = {
+    "no barriers": (together.Used, "needs_barrier", lambda used, after: False),
+    "plain additions": (device_source.Writer, "is_plain", lambda writer, name, phase: True),
+    "elements of all owners": (spaces.Spaces, "owning_axes", lambda known, accesses, everywhere: (0,)),
+    "registers for shared arrays": (
+        spaces.Spaces,
+        "_is_register",
+        lambda known, s, accesses: known.constant(s.shape[0]) == known.geometry.threads,
+    ),
+}
+
+
+@in_python
+@pytest.mark.slow
+@pytest.mark.parametrize("what", BREAK)
+def test_what_is_broken_is_noticed(what, monkeypatch):
+    """Random kernels would find mistakes in what decides on barriers, atomic additions and places of arrays."""
+    monkeypatch.setattr(*BREAK[what])
+    with pytest.raises((AssertionError, KernelError)):
+        for seed in range(10):
+            emitted_cuda.examine(seed)
 
 
 def test_text():
