@@ -79,7 +79,7 @@ def test_workflows_call_scripts_that_exist(path):
         assert mpi.split(", ") == ["mpich", "openmpi", "impi"]
     for option in re.findall(r"scripts/test ([^\n]*)", text):
         assert set(re.findall(r"--[\w-]+", option)) <= set(
-            "--mpi --python --oldest-releases --few-cases --within".split()
+            "--mpi --python --extra --oldest-releases --few-cases --within".split()
         )
 
 
