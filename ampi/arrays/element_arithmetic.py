@@ -13,7 +13,8 @@ import numpy as np
 
 from ..memory.storages import is_scalar, storage_of, writable
 from ..tape import Tape, current
-from ..tape.elements import ADD, BITS, LONGEST, SCALE, SUBTRACT, SUM, UNUSED
+from ..tape.element_places import BITS
+from ..tape.elements import ADD, LONGEST, SCALE, SUBTRACT, SUM, UNUSED
 from ..tape.recording import scope_now
 from .activity import plain_of
 from .elements import NUMBERS, node_of

@@ -21,7 +21,8 @@ import numpy as np
 from ..base import checks
 from ..memory.storages import TrackedArray, at_first_structured, region_of, set_node, set_region, storage_of
 from ..tape import Tape, at_opening, living, open_tapes
-from ..tape.elements import BITS, CLEAR, LONGEST, READ, STORE, UNUSED, Elements, offset_of, row_of
+from ..tape.element_places import BITS, offset_of, row_of
+from ..tape.elements import CLEAR, LONGEST, READ, STORE, UNUSED, Elements
 from ..tape.recording import scope_now
 from . import indexing
 

@@ -23,7 +23,6 @@ overwriting.  They are in one record for as long as no other one is appended to 
 
 from __future__ import annotations
 
-import math
 import sys
 import threading
 import warnings
@@ -37,11 +36,12 @@ import numpy as np
 
 from ..base.program_lines import warning_level, where_called
 from ..errors import PerformanceWarning
-from ..memory.extents import Extent, address_of, may_repeat
+from ..memory.extents import Extent, address_of
 from ..memory.needs import Needs
 from ..memory.regions import SLOT
-from ..memory.storages import Region, Storage, TrackedArray, memory_at, set_node, variables_in
+from ..memory.storages import Region, Storage, TrackedArray, set_node, variables_in
 from ..memory.storages import variable as new_variable
+from .element_places import BITS, SINGLE
 from .records import AdjointRecord, Record
 from .undo import Undo, needs_lock
 
@@ -50,13 +50,8 @@ if TYPE_CHECKING:
     from .sweep import Sweep
 
 READ, STORE, CLEAR, SCALE, SUM, ADD, SUBTRACT = range(7)
-SINGLE = 8
-"""Added to the codes of memory of single precision."""
 PLACE = 16
 """Times a storage's place, in the codes of memory."""
-
-BITS: dict[Any, int] = {np.float64: 0, np.float32: SINGLE}
-"""By types of numbers that can be variables: what is added to their codes."""
 
 LONGEST = 1 << 14
 """Numbers in one record, after which there is another one."""
@@ -71,10 +66,6 @@ FEW, MANY = 500_000, 3_000_000
 """Numbers that Python itself sweeps before that is compiled: where Numba has been imported, and where it has not."""
 SHORT = 24
 """Numbers in a record that Python sweeps sooner than it has called compiled code."""
-FEWEST, LARGEST = 16, 1 << 20
-"""Elements asked for before there is a table of offsets, and elements of the largest such table."""
-MOST_ROWS = 4096
-"""Rows of an array that are found again."""
 SAVED = 512
 """Bytes around an element that are saved at once, if an earlier record needs them."""
 
@@ -522,94 +513,3 @@ class _Bytes:
 
 def _bytes_of(array: np.ndarray, begin: int, end: int) -> np.ndarray:
     return np.asarray(_Bytes(array, begin, end))
-
-
-def steps_of(region: Region) -> tuple:
-    """Return what finds elements of an array: the offset of the first one, strides, shape, and what is added to codes.
-
-    An empty tuple if statements on its elements have to be recorded in another way.
-    """
-    try:
-        return region.steps
-    except AttributeError:
-        dtype, size = region.dtype, region.dtype.itemsize
-        aligned = not any(n % size for n in (region.offset, *region.strides)) if size else False
-        usual = dtype.type in BITS and dtype.isnative and aligned and not region.storage.elsewhere
-        if usual and not may_repeat(region.shape, region.strides, size):
-            region.steps = region.offset, region.strides, region.shape, BITS[dtype.type]
-        else:
-            region.steps = ()
-        return region.steps
-
-
-def offset_of(region: Region, key: Any) -> int | None:
-    """Return the offset in its storage of the element that a key of integers selects; None for any other key, and for
-    elements whose statements must be recorded in another way.
-
-    An array of which an eighth of the elements have been asked for (a vector sooner) gets a table of their offsets:
-    what is in there is found in half the time.
-    """
-    steps = steps_of(region)
-    if not steps:
-        return None
-    offset, strides, shape, code = steps
-    if type(key) is not tuple:
-        key = (key,)
-    if len(key) != len(shape):
-        return None
-    for k, stride, length in zip(key, strides, shape):
-        if type(k) is not int:
-            if not isinstance(k, np.integer):
-                return None
-            k = int(k)  # NumPy's integers may be too short for offsets
-        if k < 0:
-            k += length
-        if not 0 <= k < length:
-            return None  # an error of NumPy's
-        offset += k * stride
-    try:
-        region.asked += 1
-    except AttributeError:
-        region.asked = 1
-    fewest, part = (FEWEST, 8) if len(shape) > 1 else (2, 64)
-    if region.asked >= fewest and region.asked * part >= (size := math.prod(shape)) and size <= LARGEST:
-        region.asked = -sys.maxsize  # never again
-        if len(shape) < 2:
-            region.rows = None
-        region.offsets = _offsets(steps[0], strides, shape)
-        if not code:
-            storage = region.storage
-            # Of the array's own memory, but no view of it: the array, which holds its region, could not be freed.
-            region.numbers = np.ndarray(
-                shape, np.float64, memory_at(storage.address, storage.nbytes), steps[0], strides
-            )
-    return offset
-
-
-def row_of(region: Region, index: int) -> Region | None:
-    """Return the region of a row that the program has taken from an array of several axes; None for an element.
-
-    The rows of an array are found again, with the tables of their elements: a loop over ``a[i][j]`` makes thousands of
-    views of them.
-    """
-    try:
-        rows = region.rows
-    except AttributeError:
-        rows = region.rows = {} if len(region.shape) > 1 and region.dtype.names is None else None
-    if rows is None:
-        return None
-    found = rows.get(index)
-    if found is None:
-        if len(rows) >= MOST_ROWS:
-            rows.clear()
-        found = rows[index] = region.row(index)
-    return found
-
-
-def _offsets(first: int, strides: tuple[int, ...], shape: tuple[int, ...]) -> memoryview:
-    if len(shape) == 1:
-        return memoryview(first + strides[0] * np.arange(shape[0], dtype=np.int64))
-    offsets = np.full(shape, first, np.int64)
-    for axis, (stride, length) in enumerate(zip(strides, shape)):
-        offsets += (stride * np.arange(length)).reshape(-1, *(1,) * (len(shape) - axis - 1))
-    return memoryview(offsets)

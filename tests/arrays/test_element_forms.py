@@ -9,7 +9,7 @@ from test_elements import by_complex_step, flat_only
 
 import ampi
 import ampi.numpy as anp
-from ampi.tape import elements
+from ampi.tape import element_places, elements
 
 N = 5
 
@@ -43,7 +43,7 @@ def flat(np, x):
 
 
 def test_gradients(monkeypatch):
-    monkeypatch.setattr(elements, "FEWEST", 1)
+    monkeypatch.setattr(element_places, "FEWEST", 1)
     x0, seed = np.linspace(0.5, 1.5, N), np.linspace(1.0, 2.0, N)
     with ampi.Tape() as tape:
         x = tape.watch(x0)

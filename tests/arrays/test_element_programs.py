@@ -12,7 +12,7 @@ from numpy_check import Alone, Refused, examine, record
 from numpy_programs import NARROW, WIDE, starts
 
 import ampi
-from ampi.tape import elements
+from ampi.tape import element_places, elements
 
 WORLD = ampi.COMM_WORLD
 MPI = sys.modules["ampi.mpi.original"]  # mpi4py's own
@@ -114,7 +114,7 @@ def swept(request, monkeypatch):
 def found(monkeypatch, first):
     """Most with elements found by tables of their offsets, which arrays as small as these have not earned otherwise."""
     if first:
-        monkeypatch.setattr(elements, "FEWEST", 1)
+        monkeypatch.setattr(element_places, "FEWEST", 1)
 
 
 @pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (8, 16))])
