@@ -1,5 +1,8 @@
 """Loops of unmodified programs are compiled, with the results that Python has."""
 
+import pathlib
+import re
+
 import numpy as np
 import pytest
 from loop_programs import compared, gradients_compared
@@ -151,3 +154,19 @@ def test_check_says_which_loops_stay_in_python(tmp_path):
     problem.gradients()
     said = uncompiled.described(problem.modules.loops.running)
     assert said == [f"{script}:2: this loop stays in Python: 'x' is a list (line 3)"]
+
+
+SOLVER = pathlib.Path(__file__).parents[1] / "helpers" / "reaction_diffusion.py"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_solver_with_loops_on_two_ranks(mpiexec):
+    """All loops of an implicit solver are compiled: no warning about its speed is left, and the gradient is right."""
+    plain = mpiexec(2, SOLVER, "32", "2")
+    arguments = ("--objective", "replicated", "--replicated", "k", "--check", SOLVER, "32", "2")
+    found = mpiexec(2, "-m", "ampi.run", "--wrt", "k", "--of", "energy", *arguments, timeout=300)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "PerformanceWarning" not in found.stderr
+    (value,) = re.findall(r"^energy = (\S+)", found.stdout, re.MULTILINE)
+    assert float(value) == pytest.approx(float(plain.stdout.split()[1]), rel=1e-12)

@@ -71,7 +71,8 @@ def _guard(function: types.FunctionType, loops: list[Running]) -> None:
     if found is None:
         loops.clear()
         return
-    function.__code__ = found.replace(co_qualname=function.__qualname__) if sys.version_info >= (3, 11) else found
+    named: dict[str, Any] = {"co_qualname": function.__qualname__} if sys.version_info >= (3, 11) else {}
+    function.__code__ = found.replace(**named)
 
 
 def _is_mangled(node: ast.AST) -> bool:

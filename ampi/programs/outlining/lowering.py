@@ -336,7 +336,8 @@ class Lowering(Inlining, Vectors, Expressions):
                 self.emit("continue")
                 return None
             case ast.Return():
-                return self.returned(s, state)
+                self.returned(s, state)
+                return None
         raise Refused(s, f"a statement that is not compiled ({type(s).__name__.lower()})")
 
     def work_here(self, s: Any) -> None:
