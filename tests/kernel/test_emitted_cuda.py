@@ -179,6 +179,8 @@ def test_text():
     given = np.ones(SIZE), np.zeros(SIZE), 0.5, 2.0
     text = shared_number.adjoint_source(shared_number[3, 8], *given, target="cuda")
     assert "shared_number_adjoint(griddim, a, b, scale, power, a_bar, b_bar)" in text
+    explained = shared_number.explain(shared_number[3, 8], *given, target="cuda")
+    assert explained in text and "bytes of shared memory" in explained
     assert "a_bar: atomic additions (line" in text and "b_bar: plain stores (line" in text
     assert "x_of_threads = " in text, "a register that lives across a barrier is no array"
     assert text.count("cuda.shared.array(8, np.float64)") == 2

@@ -139,8 +139,16 @@ class CudaKernel:
 
     # ------------------------------------------------------------------------------------------- as other kernels
 
-    def explain(self, launch: Launch, *args: Any, **kwargs: Any) -> str:
-        """`Kernel.explain` of the lowered kernel of a launch: ``kernel.explain(kernel[grid, block], *arguments)``."""
+    def explain(self, launch: Launch, *args: Any, target: str = "cpu", **kwargs: Any) -> str:
+        """`Kernel.explain` of the lowered kernel of a launch: ``kernel.explain(kernel[grid, block], *arguments)``.
+
+        With ``target="cuda"``: of the adjoint's source for a card, which stores into adjoints of arguments are plain
+        and which atomic, and why, and what its kernels use of shared memory, barriers and buffers.
+        """
+        if self.is_for_card(target):
+            from ampi.kernel.cuda.emission import emitted, report
+
+            return "\n".join(report(emitted(launch, self.bind(args, {}), "adjoint")))
         kernel, given = launch.prepared(args)
         return kernel.explain(*given, **kwargs)
 
