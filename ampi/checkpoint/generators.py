@@ -9,7 +9,7 @@ from typing import Any
 def generators_of_kernels() -> Any:
     """Return the state of the kernels' random number generator, to be restored; None if there are no kernels."""
     kernels = sys.modules.get("ampi.kernel.dispatcher")
-    if "numba" not in sys.modules and not (kernels is not None and kernels.Kernel.are_there):
+    if "numba" not in sys.modules and not (kernels is not None and kernels.Kernel.exist):
         return None
     from ..kernel.runtime.random_state import Generators
 

@@ -19,10 +19,10 @@ from ampi.kernel.pipeline import listing
 from ampi.kernel.programs import adjoint_source, tangent_source
 
 DESCRIPTION = """\
-Print the adjoint program of a kernel as Python source; every line has the number of the script's line it comes from.
+Print the adjoint program of a kernel as Python source; each line names the line of the script that it comes from.
 
---types has the types of the arguments. Without it the script is run, and the programs are printed for the types with
-which it has called the kernel."""
+--types gives the types of the arguments. Without it the script is run, and a program is printed for each combination of
+types with which it called the kernel."""
 
 PASSES = """\
 The passes of a kernel, by stages. AMPI_WITHOUT=gather,strips switches off passes with a star,
@@ -34,9 +34,9 @@ def fill(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-h", "--help", action="help", help="show this help message and exit")
     parser.add_argument("kernel", metavar="script.py:function", help="or package.module:function")
     parser.add_argument("--types", metavar="TYPES", help='Numba\'s names, such as "float64[::1], float64"')
-    parser.add_argument("--tangent", action="store_true", help="the tangent program instead")
+    parser.add_argument("--tangent", action="store_true", help="print the tangent program instead")
     parser.add_argument("--active", metavar="NAMES", help="the arguments to differentiate: x,y (default: all that can)")
-    rest = parser.add_argument("arguments", nargs="*", metavar="argument", help="of the script, where it is run")
+    rest = parser.add_argument("arguments", nargs="*", metavar="argument", help="passed to the script if it is run")
     rest.required = False  # otherwise it is listed as missing together with the kernel
     add_version(parser)
 
@@ -99,14 +99,14 @@ def find(script: str, name: str, arguments: list[str], run: bool) -> Kernel:
     value = names[first]
     for part in rest:
         value = getattr(value, part)
-    value = getattr(value, "f", value)  # a rule's own function
+    value = getattr(value, "f", value)  # the kernel of a custom rule
     if not isinstance(value, Kernel):
-        raise ValueError(f"'{name}' of {script} is no @ampi.kernel but {value!r}")
+        raise ValueError(f"'{name}' of {script} is not an @ampi.kernel but {value!r}")
     return value
 
 
 def parsed(text: str) -> tuple[types.Type, ...]:
-    """The types that a text names."""
+    """The Numba types that a text lists."""
     try:
         signature, _ = sigutils.normalize_signature(f"({text},)" if text.strip() else "()")
     except Exception as problem:
@@ -115,7 +115,7 @@ def parsed(text: str) -> tuple[types.Type, ...]:
 
 
 def called(kernel: Kernel) -> list[tuple[types.Type, ...]]:
-    """The types of the arguments with which a kernel has been called."""
+    """The argument types with which a kernel has been called."""
     by_tapes = (primal.types for primal in kernel.primals.values())
     return list(dict.fromkeys(map(tuple, (*kernel.dispatcher.signatures, *by_tapes))))
 

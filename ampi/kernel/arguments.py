@@ -95,8 +95,7 @@ def plain(value: Any) -> Any:
 
 
 def opaque(function: Any) -> Any:
-    """Compiled code; a Python function instead of it (NUMBA_DISABLE_JIT) also gets plain arrays, and is not
-    recorded."""
+    """Compiled code, unchanged; a Python function (NUMBA_DISABLE_JIT) is wrapped to get plain arrays, unrecorded."""
     if not isinstance(function, FunctionType):
         return function
 
@@ -108,7 +107,7 @@ def opaque(function: Any) -> Any:
 
 
 def like(result: Any, args: Any) -> Any:
-    """A result with its arrays as ``ampi.ndarray`` if an argument is one (as a NumPy function would)."""
+    """A result with its arrays as ``ampi.ndarray`` if an argument is one, as NumPy functions return subclasses."""
     if isinstance(result, (np.ndarray, tuple, list)):
         leaves = list(flatten(args))
         if any(isinstance(a, memory.TrackedArray) for a in leaves):
@@ -118,12 +117,12 @@ def like(result: Any, args: Any) -> Any:
 
 def _tracked(value: Any, leaves: Any) -> Any:
     if isinstance(value, np.ndarray):
-        return memory.tracked(seated(value, leaves))
+        return memory.tracked(with_base(value, leaves))
     return rebuilt(value, (_tracked(v, leaves) for v in value)) if isinstance(value, (tuple, list)) else value
 
 
-def seated(result: np.ndarray, leaves: Any) -> np.ndarray:
-    """An array that Numba returns; a part of an argument becomes a view of it, since Numba does not say so."""
+def with_base(result: np.ndarray, leaves: Any) -> np.ndarray:
+    """An array that Numba returns, as a view of the argument whose memory it shares, since Numba sets no base."""
     if isinstance(result, memory.TrackedArray) or isinstance(result.base, np.ndarray) or not result.nbytes:
         return result
     low = result.__array_interface__["data"][0]
@@ -168,7 +167,7 @@ def kind(value: Any) -> Any:
         return type(value.items), kind(plain(value.items[0])) if len(value.items) else None
     if type(value) is int and is_large(value):
         return int, "unsigned"
-    return _in_code(value)
+    return _code_key(value)
 
 
 def is_large(number: int) -> bool:
@@ -176,17 +175,16 @@ def is_large(number: int) -> bool:
     return not -_BEYOND_INT64 <= number < _BEYOND_INT64
 
 
-def _in_code(value: Any) -> Any:
-    """The key of the code for an argument that is neither an array nor a tuple: its type, or the value itself."""
+def _code_key(value: Any) -> Any:
+    """A key for an argument that is no array or tuple: its type, or its value if compiled code depends on that."""
     return value if value is None or isinstance(value, str) or callable(value) else type(value)
 
 
 def identity(bound: tuple[Any, ...], tape: Any) -> Any:
-    """A key that is equal for calls with arrays in the same places and numbers of the same types; None if there is
-    none.
+    """A key that is equal for calls with arrays at the same addresses and numbers of the same types, or None.
 
-    Arrays without dimensions must also be equally active on ``tape`` (a reference, or None).  Arrays with a region are
-    identified by it, so the owner of the key must keep the regions alive.
+    None if an argument has no such identity.  Arrays without dimensions must also be equally active on ``tape`` (a
+    reference, or None).  Arrays with a region are identified by it: the owner of the key must keep the regions alive.
     """
     parts: list[Any] = []
     for value in bound:
@@ -208,7 +206,7 @@ def identity(bound: tuple[Any, ...], tape: Any) -> Any:
                 return None
             parts.append(int)
         else:
-            parts.append(_in_code(value))
+            parts.append(_code_key(value))
         if parts[-1] is None and value is not None:
             return None
     return tuple(parts)

@@ -30,17 +30,11 @@ def find_contract(
     plain: bool,
     after: bool,
 ) -> Contract:
-    """The contract of a call, made at the first call of its kind; ``plain``: all memory is ordinary, written by no
-    other code."""
-    places: list[Any] = []
-    same: tuple[tuple[int, int], ...] = ()
-    merged: set[int] = set()
-    separate = plain and have_own_storages(leaves, storages)
-    if not separate:
-        places = list(map(arguments.place, leaves))
-        same = arguments.same_places(places)
-        merged = {k for k, _ in same}
-        separate = are_separate([None if k in merged else p and p[:2] for k, p in enumerate(places)], leaves)
+    """The contract of a call, made at the first call of its kind.
+
+    ``plain`` tells that all memory is ordinary: no other code writes it.
+    """
+    places, same, separate = find_aliases(leaves, plain and have_own_storages(leaves, storages))
     choices = active, same, separate, threaded, after
 
     def contract_for(single: frozenset[tuple[int, int]]) -> Contract:
@@ -57,11 +51,30 @@ def find_contract(
 
     contract = contract_for(frozenset())
     if active and contract.disagreement is not None and contract.disagreement(*leaves):
-        arrays = [(k, leaf) for k, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray)]
-        contract = contract_for(frozenset((k, axis) for k, a in arrays for axis, n in enumerate(a.shape) if n == 1))
+        contract = contract_for(axes_of_size_one(leaves))
     if active and not separate:
-        refuse_overlap(kernel, contract, places, merged, leaves)
+        refuse_overlap(kernel, contract, places, same, leaves)
     return contract
+
+
+def find_aliases(leaves: Sequence[Any], separate: bool) -> tuple[list[Any], tuple[tuple[int, int], ...], bool]:
+    """The places of leaves, the pairs that are the same array, and whether no others overlap.
+
+    Nothing is compared if the leaves are already known to be ``separate``.
+    """
+    if separate:
+        return [], (), True
+    places = list(map(arguments.place, leaves))
+    same = arguments.same_places(places)
+    merged = {k for k, _ in same}
+    separate = are_separate([None if k in merged else p and p[:2] for k, p in enumerate(places)], leaves)
+    return places, same, separate
+
+
+def axes_of_size_one(leaves: Sequence[Any]) -> frozenset[tuple[int, int]]:
+    """The axes (leaf, axis) of size one of arrays, which are broadcast."""
+    arrays = [(k, leaf) for k, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray)]
+    return frozenset((k, axis) for k, a in arrays for axis, n in enumerate(a.shape) if n == 1)
 
 
 def drawing_of(kernel: Any, case: Case) -> Any:
@@ -74,21 +87,12 @@ def drawing_of(kernel: Any, case: Case) -> Any:
 def find_tangent_contract(
     kernel: Any, bound: tuple[Any, ...], leaves: Sequence[Any], storages: Sequence[Any], active: frozenset[int]
 ) -> forward.TangentContract:
-    """`find_contract`, in forward mode."""
+    """The contract of a call in forward mode (compare `find_contract`)."""
     threaded = kernel.is_threaded()
-    places: list[Any] = []
-    same: tuple[tuple[int, int], ...] = ()
-    merged: set[int] = set()
-    separate = have_own_storages(leaves, storages)
-    if not separate:
-        places = list(map(arguments.place, leaves))
-        same = arguments.same_places(places)
-        merged = {k for k, _ in same}
-        others = [None if k in merged else p and p[:2] for k, p in enumerate(places)]
-        separate = are_separate(others, leaves)
+    places, same, separate = find_aliases(leaves, have_own_storages(leaves, storages))
     kinds = tuple(map(arguments.kind, bound))
 
-    def found(single: frozenset[tuple[int, int]]) -> forward.TangentContract:
+    def contract_for(single: frozenset[tuple[int, int]]) -> forward.TangentContract:
         key = "tangent", kinds, active, same, separate, threaded, single
         contract = kernel.contracts.get(key)
         if contract is None:
@@ -99,14 +103,13 @@ def find_tangent_contract(
             kernel.contracts[key] = contract
         return contract
 
-    contract = found(frozenset())
+    contract = contract_for(frozenset())
     if contract.disagreement is not None and contract.disagreement(*leaves):
-        arrays = [(k, leaf) for k, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray)]
-        contract = found(frozenset((k, axis) for k, a in arrays for axis, n in enumerate(a.shape) if n == 1))
+        contract = contract_for(axes_of_size_one(leaves))
         if contract.disagreement is not None:
             refuse_stretching(kernel, contract.disagreement(*leaves))
     if not separate:
-        refuse_overlap(kernel, contract, places, merged, leaves)  # type: ignore[arg-type]
+        refuse_overlap(kernel, contract, places, same, leaves)
     refuse_overlap_of_lists(kernel, contract.names, contract.writes, bound, leaves)
     return contract
 
@@ -134,9 +137,14 @@ def refuse_stretching(kernel: Any, line: int) -> None:
 
 
 def refuse_overlap(
-    kernel: Any, contract: Contract, places: Sequence[Any], merged: set[int], leaves: Sequence[Any]
+    kernel: Any,
+    contract: Contract | forward.TangentContract,
+    places: Sequence[Any],
+    same: tuple[tuple[int, int], ...],
+    leaves: Sequence[Any],
 ) -> None:
     """Raise an error for arguments that overlap without being the same array."""
+    merged = {k for k, _ in same}
     for w in contract.writes:
         for k, other in enumerate(places):
             if k == w or other is None or k in merged or places[w][0] >= other[1] or other[0] >= places[w][1]:

@@ -33,7 +33,7 @@ def wrap(
         return arguments.rebuilt(value, parts)
     has_derivatives, dtype = next(facts)
     if isinstance(value, np.ndarray):
-        value = arguments.seated(value, leaves)
+        value = arguments.with_base(value, leaves)
     if not has_derivatives:
         return memory.tracked(value) if isinstance(value, np.ndarray) else value
     if not isinstance(value, np.ndarray):
@@ -53,7 +53,7 @@ def wrap(
 
 
 def put_tangents(push: tape.Push, seeds: Sequence[Any], dots: Iterable[Any]) -> None:
-    """Set the tangents of results that `wrap` has made; those of arguments are set already."""
+    """Set the tangents of the results that `wrap` made; those of arguments are already set."""
     for seed, dot in zip(seeds, dots):
         if isinstance(seed, memory.Region):
             push.put(seed, dot)
@@ -75,13 +75,13 @@ def _with_seeds(
 
 
 class WithoutAxes(memory.Region):
-    """The region of a result that is an array without axes, not a number; its seed is one too."""
+    """The region of a result that is a 0-d array rather than a number; so is its seed."""
 
     __slots__ = ()
 
 
 class StandIn:
-    """A placeholder for an array whose values are not read, which does not keep its memory alive."""
+    """A placeholder for an array whose values are not read; it does not keep the array's memory alive."""
 
     __slots__ = ("dtype", "shape", "strides", "writeable", "zeros")
 
@@ -104,14 +104,14 @@ class StandIn:
 
 
 class CallRecord(tape.AdjointRecord):
-    """The record of a call, and its adjoint."""
+    """The record of a kernel's call; calling it runs the adjoint."""
 
     __slots__ = (
         "arrays_after",
         "contract",
         "created",
-        "kept",
         "outputs",
+        "saved",
         "scalars",
         "seeds",
         "shadows",
@@ -140,7 +140,7 @@ class CallRecord(tape.AdjointRecord):
         self.arrays_after: Sequence[np.ndarray] = ()
         self.scalars: Sequence[memory.Region] = ()
         self.seeds: Sequence[Any] = ()
-        self.kept: Sequence[Any] = ()
+        self.saved: Sequence[Any] = ()
 
     def __call__(self, sweep: tape.Sweep) -> None:
         if sweep.lanes is not None:
@@ -158,7 +158,7 @@ class CallRecord(tape.AdjointRecord):
         seeds = [self.last_seed_in(sweep, s) for s in self.seeds]
         assert contract.adjoint is not None
         after = sweep.after if self.arrays_after else ()
-        given = *values, *shadows, *seeds, *after, *self.kept, *flags
+        given = *values, *shadows, *seeds, *after, *self.saved, *flags
         for region, value in zip(self.scalars, contract.adjoint(*given)):
             sweep.add(region, value)
         if contract.ends:
@@ -168,8 +168,8 @@ class CallRecord(tape.AdjointRecord):
 
     @property
     def tangent(self) -> Callable[[tape.Push], None]:
-        """In a walk, run the tangent program on copies of the call's arguments, if they were kept."""
-        if self.contract.tangent is None or self.contract.after or self.kept:
+        """A function that pushes tangents through the call in a forward walk, on copies of the saved arguments."""
+        if self.contract.tangent is None or self.contract.after or self.saved:
             raise tape.not_kept("a kernel")
         return self._tangent
 
@@ -196,20 +196,20 @@ class CallRecord(tape.AdjointRecord):
                     lane.put(s, dot)
 
     def special_shadows(self, sweep: tape.Sweep, flags: list[bool]) -> list[np.ndarray]:
-        """The shadows of an adjoint that sets some of them, or only reads some; ``flags`` gets which ones it sets."""
+        """The shadows of an adjoint that assigns or only reads some; adds to ``flags`` which new ones it assigns."""
         contract = self.contract
         found = []
         for k, region in zip(contract.shadows, self.shadows):
             if k in contract.new:
-                anew = sweep.begin_anew(region, self.shadows)
-                flags.append(anew is not None)
-                found.append(sweep.shadow_again(region) if anew is None else anew)
+                new = sweep.begin_anew(region, self.shadows)
+                flags.append(new is not None)
+                found.append(sweep.shadow_again(region) if new is None else new)
             else:
                 found.append(sweep.reading(region) if k in contract.ends else sweep.shadow_again(region))
         return found
 
     def is_distinct(self, sweep: tape.Sweep, k: int, array: np.ndarray) -> bool:
-        """Return whether an array of indices names no element twice."""
+        """Return whether all entries of an array of indices differ."""
         v = self.values[k]
         if memory.storage_of(v) is not None:
             return threads.distinct(array)
@@ -224,7 +224,7 @@ class CallRecord(tape.AdjointRecord):
         return s.make() if isinstance(s, StandIn) else seed(sweep, s)
 
     def last_seed_in(self, sweep: tape.Sweep, s: Any) -> Any:
-        """The same, for reading only; an array that the call has made does not need its shadow any more."""
+        """`seed_in` for reading only: an array that the call created needs its shadow no more."""
         found = sweep.last(s, self.created) if isinstance(s, memory.Region) and s.shape else None
         return self.seed_in(sweep, s) if found is None else found
 

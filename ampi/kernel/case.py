@@ -28,8 +28,8 @@ class Case:
     single : frozenset of (int, int)
         Axes (leaf, axis) of size one that are broadcast.
     plain : bool
-        Whether the caller tells the adjoint which shadows are new (with undefined elements), and ignores what it leaves
-        in those of arrays that are passive before the call.
+        Whether the caller flags the shadows that are new (with undefined elements), and ignores the final values of the
+        shadows of arrays that are passive before the call.
     """
 
     types: tuple[types.Type, ...]

@@ -43,43 +43,43 @@ class Contract:
     result_dtypes : tuple of str
         For each leaf of the result, its dtype (or that of its elements) in the kernel.
     distinct : tuple of int
-        Arrays of indices; the adjoint is told whether the entries of each differ.
+        Arrays of indices; a flag tells the adjoint whether the entries of each all differ.
     after : tuple of int
-        Arrays whose values after the call the adjoint reads (only if it was made for that).
+        Arrays whose values after the call the adjoint reads; empty unless ``case.after``.
     ends : tuple of int
         Arrays, passive before the call, whose shadow the adjoint only reads.
     new : tuple of int
-        Arrays whose shadow may be new: the adjoint is told, and then assigns its elements.
+        Arrays whose shadow may be new: a flag tells the adjoint, which then assigns its elements.
     forms : int, tuple or None
-        Where the result is something else while it is recorded.  In the place of each list, its width: it has as many
-        leaves as its tuples have items (it is of numbers, with one leaf, if the width is 0).  In the place of a number
-        or None -1: there are two leaves, whether there is a number, and which.  In that of a structured array -2: each
-        field of numbers is a leaf.
+        The structure of a result that has another form while it is recorded (see `result_forms`).  A list is
+        represented by its width: the number of items, and so of leaves, of its tuples; 0 for a list of numbers, which
+        has one leaf.  A number or None is represented by -1, and has two leaves: whether there is a number, and the
+        number.  A structured array is represented by -2; each field of numbers is a leaf.
     drawn : tuple of str
         The dtypes of the arrays of random numbers, which are the last leaves.
     adjoint : callable or None
-        ``adjoint(*leaves, *shadows, *seeds, *after, *kept, *flags)``, with one seed per active leaf of the result, the
-        arrays in ``after`` as they were after the call, what ``forward`` kept, and one flag per array in ``distinct``
+        ``adjoint(*leaves, *shadows, *seeds, *after, *saved, *flags)``, with one seed per active leaf of the result, the
+        arrays in ``after`` as they were after the call, what ``forward`` saved, and one flag per array in ``distinct``
         and in ``new``.  Shadows are updated in place, from the adjoint of the values after the call to that of the
         values before.  None if nothing is active.
     forward : callable or None
         ``forward(*leaves)`` does what the kernel does.  It returns a tuple: the leaves of the kernel's result, and what
-        the adjoint takes as ``kept``.  None if the kernel itself is to be run.
+        the adjoint takes as ``saved``.  None if the kernel itself is to be run.
     several : bool
         Whether the kernel's result is a tuple; only with ``forward``.
     split : Contract or None
-        Another one for the same case, with ``forward``.
+        The contract for the same case whose adjoint is split, with ``forward``.
     tangent : callable or None
-        ``tangent()`` is the `forward.TangentContract` for the same case (where a tape is to know it).
+        ``tangent()`` is the `forward.TangentContract` for the same case; None where no tape needs it.
     second : callable or None
-        ``second()`` is the `second.SecondContract` for the same case (where a tape is to know it).
+        ``second()`` is the `second.SecondContract` for the same case; None where no tape needs it.
     drawing : callable or None
-        ``drawing()`` is the `drawing.Drawing` for the same case (where a tape is to know it).
+        ``drawing()`` is the `drawing.Drawing` for the same case; None where no tape needs it.
     lanes : callable or None
-        ``lanes()`` is the `lanes.LanesContract` that goes with this one, or None (where a tape is to know it).
+        ``lanes()`` is the `lanes.LanesContract` that goes with this one, or None; itself None where no tape needs it.
     disagreement : callable or None
-        ``disagreement(*leaves)`` is the line of an operation on arrays whose sizes differ although the adjoint relies
-        on their being the same, or zero.  None if there is nothing to check.
+        ``disagreement(*leaves)`` is the line of an operation on arrays whose sizes differ, although the adjoint assumes
+        that they agree; 0 if all agree.  None if there is nothing to check.
     """
 
     names: tuple[str, ...]
@@ -108,7 +108,7 @@ class Contract:
     disagreement: Callable[..., int] | None = None
 
 
-# --------------------------------------------------------------------------------------------------- making it
+# --------------------------------------------------------------------------------------------------- construction
 
 
 @counted()  # waits for other processes, and imports
@@ -181,9 +181,9 @@ def derivative_options(kernel: Any, case: Case, parallel: bool) -> dict[str, Any
     Division by zero in a derivative follows IEEE arithmetic, whatever the primal does: where the primal raises, it has
     already done so.
     """
-    kept = {k: v for k, v in kernel.options.items() if k not in ("inline", "forceinline", "no_cpython_wrapper")}
-    on_threads = {**threads.ONLY_PRANGE} if parallel and kept.get("parallel") else False
-    options = {**kept, "error_model": "numpy", "parallel": on_threads}
+    inherited = {k: v for k, v in kernel.options.items() if k not in ("inline", "forceinline", "no_cpython_wrapper")}
+    on_threads = {**threads.ONLY_PRANGE} if parallel and inherited.get("parallel") else False
+    options = {**inherited, "error_model": "numpy", "parallel": on_threads}
     if kernel.checked:
         return {**checking(options), "pipeline_class": CheckedInRange}
     return {**options, "pipeline_class": SeparateArrays if case.separate else InRange}

@@ -21,7 +21,7 @@ from ampi.errors import KernelError
 from ampi.kernel import arguments
 from ampi.kernel.frontend.base.declared import declared, is_signature, names_code, number, present, with_types
 from ampi.kernel.frontend.language.custom import custom_jvp
-from ampi.kernel.function_copies import numpys_own, with_names, with_prange, with_rest_as_tuple
+from ampi.kernel.function_copies import original, with_names, with_prange, with_rest_as_tuple
 from ampi.kernel.runtime.progress import counted
 from ampi.memory import storages as memory
 from ampi.tape.recording import at_first_task
@@ -55,13 +55,13 @@ def kernel(
     function : callable
         Python in Numba's subset: scalars, arrays, (named) tuples of these, loops, conditions, calls of other kernels.
         Alternatively a Numba signature, or a list of signatures: numbers among the arguments, and the result, are
-        converted to these types; arguments that do not fit are a TypeError.  A function that ``numba.njit`` has
-        compiled keeps its declared options, signatures and types of variables.
+        converted to these types; arguments that do not fit raise a TypeError.  A function compiled by ``numba.njit``
+        keeps its declared options, signatures and types of variables.
     target : str, optional
-        ``"cuda"`` for a function that is written for ``numba.cuda.jit``: ``kernel[grid, block](...)`` launches it (see
-        `ampi.cuda`).  With NumPy arrays it runs on the processor, as loops over blocks and threads.
+        ``"cuda"`` for a function written for ``numba.cuda.jit``: ``kernel[grid, block](...)`` launches it (see
+        `ampi.cuda`).  With NumPy arrays it runs on the CPU, as loops over blocks and threads.
     without : str or iterable of str, optional
-        Analyses to switch off, to find out which one is at fault or too expensive; none changes a result.  Names from
+        Analyses to switch off, to find out whether one is at fault or too expensive; none changes a result.  Names from
         `ampi.kernel.ANALYSES`, separated by commas.  By default ``$AMPI_WITHOUT``.
     locals : dict, optional
         Numba types for variables, by their names; values assigned to them are converted.
@@ -70,15 +70,15 @@ def kernel(
         zero results in infinity or nan, as in IEEE arithmetic.  With ``"python"`` it raises an exception in the kernel,
         but never in its derivatives.
 
-        With ``boundscheck=True`` (or ``NUMBA_BOUNDSCHECK=1``, or ``AMPI_CHECK=full``) an index beyond the end of an
-        array is an IndexError that names both, in the kernel and in its derivatives, which then run on one thread.
-        Otherwise the kernel reads beyond the end, as with Numba, and its adjoint writes there: it may overwrite other
-        memory.
+        With ``boundscheck=True`` (or ``NUMBA_BOUNDSCHECK=1``, or ``AMPI_CHECK=full``) an index out of bounds raises an
+        IndexError that names the array and the index, in the kernel and in its derivatives, which then run on one
+        thread.  Otherwise the kernel reads out of bounds, as with Numba, and its adjoint writes there: it may overwrite
+        other memory.
 
         With ``parallel=True``, kernel and adjoint run on ``numba.get_num_threads()`` threads; on one thread both are
         compiled without threads.  Results on the same number of threads are bitwise identical, except where an adjoint
-        adds atomically (see `Kernel.explain`).  With ``deterministic=True`` they are on any number of threads: sums and
-        products over a parallel loop of the kernel itself then run on one thread.
+        adds atomically (see `Kernel.explain`).  With ``deterministic=True`` they are bitwise identical on any number of
+        threads: sums and products over a parallel loop of the kernel itself then run on one thread.
 
     Returns
     -------
@@ -87,17 +87,18 @@ def kernel(
         result that depends on them is an `ampi.ndarray` (0-d for a number) of the dtype that it has in the kernel.
         Other results are Numba's (a Python float for a ``float32``).
 
-    Notes
-    -----
-    At a kink the derivative is one-sided.  ``abs`` and ``hypot`` take the derivative from the right; of equal
-    arguments ``min`` and ``max`` take the first; a condition takes the side on which the kernel ran; steps
-    (``floor``, ``sign``, comparisons, conversion to integers) have derivative zero.  An infinite derivative
-    (``sqrt`` at zero) is infinite, but values that do not depend on it do not become nan: zero times it is zero.
 
     Raises
     ------
     KernelError
         At the first call with arguments of new types: the function uses a feature that cannot be differentiated.
+
+    Notes
+    -----
+    At a kink the derivative is one-sided.  ``abs`` and ``hypot`` take the derivative from the right; of equal arguments
+    ``min`` and ``max`` take the first; a condition takes the branch that the kernel took; steps (``floor``, ``sign``,
+    comparisons, conversion to integers) have derivative zero.  An infinite derivative (``sqrt`` at zero) is infinite,
+    but values that do not depend on it do not become nan: zero times it is zero.
 
     Examples
     --------
@@ -117,20 +118,19 @@ def kernel(
 
 
 def _make_for(target: str, function: Any, signature: Any, without: Any, locals: Any, given: dict[str, Any]) -> Any:
-    """A kernel for another target than the processor."""
+    """A kernel for a target other than the CPU."""
     if target != "cuda":
-        raise KernelError(f"@ampi.kernel: target {target!r}; it can be 'cpu' or 'cuda'")
+        raise KernelError(f"@ampi.kernel: unknown target {target!r}; write 'cpu' or 'cuda'")
     from ampi.kernel.cuda.launch import CudaKernel
 
     function = getattr(function, "py_func", function)
     make = lambda f, options: _make(f, None, without, locals, options)
-    make(function, given)  # which says what it does not take
+    make(function, given)  # raises an error for what kernels do not support
     return CudaKernel(function, given, make)
 
 
-def _make(function: Any, signature: Any, without: Any, locals: Any, given: dict[str, Any]) -> Kernel:
-    options = dict(given)
-    if hasattr(function, "targetoptions"):  # compiled by Numba, keeps its options
+def _make(function: Any, signature: Any, without: Any, locals: Any, options: dict[str, Any]) -> Kernel:
+    if hasattr(function, "targetoptions"):  # a function compiled by Numba keeps its options
         of_numba = {n: v for n, v in function.targetoptions.items() if n in _OPTIONS and v is not None}
         options = {"error_model": "python", **of_numba, **options}
         locals = {**function.locals, **(locals or {})}
@@ -144,8 +144,7 @@ def _make(function: Any, signature: Any, without: Any, locals: Any, given: dict[
     unknown = sorted(set(options) - _OPTIONS - {"deterministic"})
     if unknown:
         raise KernelError(f"@ampi.kernel of '{function.__name__}': unknown option {', '.join(unknown)}; see numba.njit")
-    options.pop("cache", None)
-    options.pop("nopython", None)
+    options = {name: value for name, value in options.items() if name not in ("cache", "nopython")}
     function = with_types(function, signature, locals)
     return Kernel(function, {"error_model": "numpy", **options}, switched_off(without))
 
@@ -175,7 +174,7 @@ def analyses() -> tuple[str, ...]:
 
 
 def switched_off(without: Any) -> frozenset[str]:
-    """The names of the analyses to leave out."""
+    """The names of the analyses that are switched off."""
     given = os.environ.get("AMPI_WITHOUT", "") if without is None else without
     if not given:
         return frozenset()
@@ -199,11 +198,11 @@ class Kernel:
         Whether results are bitwise identical on any number of threads.
     """
 
-    are_there = False  # whether any kernel exists
+    exist = False  # whether any kernel has been made
     living: WeakSet[Kernel] = WeakSet()
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any], without: frozenset[str] = frozenset()):
-        Kernel.are_there = True
+        Kernel.exist = True
         Kernel.living.add(self)
         functools.update_wrapper(self, function)
         self.py_func = function
@@ -220,8 +219,8 @@ class Kernel:
         self._to_bind = self.has_rest or inspect.Parameter.KEYWORD_ONLY in kinds or self._declared is not None
         self.primals: dict[Any, Any] = {}  # by argument types
         self.contracts: dict[Any, Any] = {}  # by types and activity
-        self.untaped: dict[Any, Any] = {}  # code and written arrays of calls without a tape
-        self.untaped_again: dict[Any, Any] = {}  # the same by arrays
+        self.untaped: dict[Any, Any] = {}  # code and written arrays of calls without a tape, by types
+        self.untaped_repeated: dict[Any, Any] = {}  # the same, by arrays
         self.prepared: dict[Any, Any] = {}  # recorded calls, by arrays
 
     def __repr__(self) -> str:
@@ -279,7 +278,7 @@ class Kernel:
         return self.dispatcher(*args)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> tuple[Any, ...]:
-        """All arguments by position, with defaults, and with numbers converted to the types of a signature."""
+        """All arguments by position, with defaults, and with numbers converted to the declared types."""
         if not kwargs and len(args) == self._count and not self.has_rest:
             return args if self._declared is None else self._converted(args)
         try:
@@ -301,7 +300,7 @@ class Kernel:
 
     @property
     def dispatcher(self) -> Any:
-        """Numba's dispatcher of the primal; on one thread that of a serial program."""
+        """Numba's dispatcher of the primal: of a serial program if it runs on one thread."""
         return self.dispatcher_for(self.is_threaded())
 
     def dispatcher_for(self, threaded: bool) -> Any:
@@ -353,7 +352,7 @@ class Kernel:
         if self.checked:
             options = checking(options)
         name = f"{self.__name__}_{cache.key(self.identity, cache.of_options(options))}"
-        function = with_names(self.frozen_func, numpys_own)
+        function = with_names(self.frozen_func, original)
         if self.has_rest and not spread:
             function, name = with_rest_as_tuple(function), f"{name}_of_tuple"
         if self._declared is None:
@@ -366,32 +365,32 @@ class Kernel:
 
     @functools.cached_property
     def frozen_func(self) -> Any:
-        """The Python function with the globals of its first compilation, which is compiled and differentiated."""
+        """The Python function with the globals of its first compilation: it is compiled and differentiated."""
         from ampi.kernel.runtime.frozen import frozen
 
         return frozen(self.py_func)
 
     def release_gil(self) -> None:
-        """The program has tasks in other threads: code that is called from now on releases the GIL."""
-        for known in (self.primals, self.contracts, self.untaped, self.untaped_again, self.prepared):
+        """Forget compiled code: newly compiled code releases the GIL, since the program now runs tasks in threads."""
+        for known in (self.primals, self.contracts, self.untaped, self.untaped_repeated, self.prepared):
             known.clear()
         for name in ("serial", "_on_threads", "_spread"):
             vars(self).pop(name, None)
 
     def _thaw(self) -> None:
-        """Read globals again, after a first compilation has failed."""
+        """Forget the values of globals after a failed first compilation: the next one reads them again."""
         if not self._is_compiled:
             for name in ("frozen_func", "identity", "placed_identity", "serial", "_on_threads", "_spread"):
                 vars(self).pop(name, None)
 
     @functools.cached_property
     def identity(self) -> Any:
-        """A key of everything on which this kernel's code depends."""
+        """A key of everything on which this kernel's compiled code depends."""
         return self._identity(True if self.checked else None)
 
     @functools.cached_property
     def placed_identity(self) -> Any:
-        """The same with file and line, for generated texts that contain them."""
+        """The same key with file and line, for generated sources that contain them."""
         return self._identity(True)
 
     def _identity(self, placed: bool | None) -> Any:
@@ -402,8 +401,8 @@ class Kernel:
 
     @contextlib.contextmanager
     def _checked(self, dispatcher: Any, sig: Any) -> Iterator[None]:
-        """A context to compile the primal for one signature; raises an error if it could not be differentiated."""
-        from ampi.kernel.pipeline import adds_up
+        """A context for compiling the primal for one signature; raises an error if it cannot be differentiated."""
+        from ampi.kernel.pipeline import has_parallel_sum
 
         given = present(tuple(sig.args if hasattr(sig, "args") else sig))
         if any(map(names_code, given)):
@@ -416,16 +415,16 @@ class Kernel:
             self._thaw()
             raise problem.with_traceback(None) from None
         parallel = dispatcher.targetoptions.get("parallel")
-        if self.deterministic and adds_up(code):
+        if self.deterministic and has_parallel_sum(code):
             dispatcher.targetoptions["parallel"] = False
         try:
             yield
             self._is_compiled = True
-        except AssertionError as problem:  # of Numba's: it says neither where nor why
+        except AssertionError as problem:  # Numba's own, which gives neither place nor reason
             raise KernelError(
                 f"{code.filename}:{code.first_line}: in kernel '{code.name}': Numba itself fails to compile this "
-                f"(AssertionError: {', '.join(map(str, problem.args)) or 'it says no more'})\n"
-                "  give stencils their arguments one by one, without *; or leave parallel=True out"
+                f"(AssertionError: {', '.join(map(str, problem.args)) or 'without a message'})\n"
+                "  pass arguments to stencils one by one, without *; or leave out parallel=True"
             ) from None
         finally:
             dispatcher.targetoptions["parallel"] = parallel
@@ -446,7 +445,7 @@ class Kernel:
         return bool(self.options.get("parallel")) and not self.checked
 
     def types_of(self, args: tuple[Any, ...]) -> tuple[types.Type, ...]:
-        """The Numba types of the arguments of a call (all of them)."""
+        """The Numba types of all arguments of a call."""
         return tuple(self._type_of(name, a) for name, a in zip(self._signature.parameters, args, strict=True))
 
     def _type_of(self, name: str, value: Any) -> types.Type:
@@ -479,7 +478,7 @@ class Kernel:
             raise KernelError(
                 f"{code.filename}:{code.first_line}: in kernel '{code.name}': random numbers in a kernel with "
                 "parallel=True, where each thread has its own generator\n"
-                "  draw them in a kernel without it, and pass them as an array"
+                "  draw them in a kernel without parallel=True, and pass them as an array"
             )
         return code
 
@@ -507,9 +506,9 @@ class Kernel:
     def explain(self, *args: Any, active: Any = None, passes: bool = False, **kwargs: Any) -> str:
         """Print and return a description of the adjoint for these arguments.
 
-        For each argument, whether it is differentiated and whether the adjoint needs its values; for each loop, whether
-        it runs on threads and in which form (see `ampi.kernel.optimise.parallel`), with the estimates that decide, and
-        how it is vectorised; and the values that are saved instead of recomputed.
+        It says for each argument whether it is differentiated, and whether the adjoint needs its values; for each loop
+        whether it runs on threads and in which form (see `ampi.kernel.optimise.parallel`), with the cost estimates that
+        decide, and how it is vectorised; and which values are saved instead of recomputed.
 
         Parameters
         ----------
@@ -562,7 +561,7 @@ class Kernel:
 
 
 def without_kernels(value: Any) -> Any:
-    """A kernel as a Python function that calls Python functions (for NUMBA_DISABLE_JIT: to step through it)."""
+    """A kernel as a Python function that calls Python functions, to step through it (NUMBA_DISABLE_JIT)."""
     return with_names(value.frozen_func, without_kernels) if isinstance(value, Kernel) else value
 
 

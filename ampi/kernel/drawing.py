@@ -1,8 +1,8 @@
-"""Kernels that draw random numbers: a call's numbers are drawn once, before it runs, and kept for its derivatives.
+"""Kernels that draw random numbers: a call's numbers are drawn once, before it runs, and saved for its derivatives.
 
 The drawing program is the part of the kernel on which its random numbers depend.  It draws them into arrays, which
 derivative programs take as further arguments.  The generators are then restored, and the kernel itself draws the same
-numbers; if not, an error is raised.
+numbers; an error is raised if it does not.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from ampi.kernel.contract import derivative_options, load, separated
 from ampi.kernel.runtime import cache
 from ampi.kernel.runtime.random_state import Generators
 
-FIRST = 256  # capacity of the arrays in the first call
+FIRST_CAPACITY = 256  # of the arrays in the first call
 
 
 class Drawing:
-    """Draws the random numbers of calls of a kernel.
+    """A program that draws the random numbers of a kernel's calls.
 
     Attributes
     ----------
     program : callable
-        ``program(*leaves, *arrays, *generators)`` draws into the arrays as far as there is room, and returns the number
-        of draws for each.
+        ``program(*leaves, *arrays, *generators)`` draws into the arrays as far as they have room, and returns the
+        number of draws for each.
     dtypes : tuple of str
-        Of the arrays.
+        The dtypes of the arrays.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Drawing:
         self.program = program
         self.dtypes = dtypes
         self.takes_generators = takes_generators
-        self._sizes = [FIRST] * len(dtypes)
+        self._sizes = [FIRST_CAPACITY] * len(dtypes)
 
     def __call__(self, args: Sequence[Any], leaves: Sequence[Any]) -> Numbers:
         """Draw the numbers of a call with these arguments."""
@@ -92,10 +92,11 @@ class Numbers:
         """Run the kernel itself, which draws the same numbers again."""
         self._before.put_back()
         result = kernel()
-        if self._after is None or not self._after.are_here():
+        if self._after is None or not self._after.are_current():
             raise KernelError(
-                f"{self._drawing.name}(): run again, the kernel draws other random numbers, so that its derivatives "
-                "would be those of another run; draw the numbers outside of the kernel, and pass them as an array"
+                f"{self._drawing.name}(): the kernel draws different random numbers when it runs again, so its "
+                "derivatives would be those of another run; draw the numbers outside of the kernel, and pass them as "
+                "an array"
             )
         return result
 

@@ -107,31 +107,31 @@ def _kept(derivative: Any, split: Any) -> Iterator[str]:
     found = [str(remark) for remark in remarks if remark.kind in (Kind.SAVED, Kind.COPIED)]
     yield from found or ["nothing: the adjoint recomputes what it needs"]
     if split is not None:
-        yield "saved while the kernel runs, as long as the tape has room; after that the adjoint runs forward once more"
+        yield "saved while the kernel runs, as long as the tape has room; otherwise the adjoint runs forward once more"
 
 
 def _costs(primal: ir.Function, derivative: Any, split: Any, leaves: dict[str, Any]) -> Iterator[str]:
     """Notes on why an adjoint is expensive: large arrays with little arithmetic, or operations of BLAS and LAPACK."""
     nbytes = sum(leaves[name].nbytes for name in derivative.shadows)
-    yield f"adjoints of arrays: {nbytes / 2**20:.3g} MiB to write, where the kernel may read as much once"
+    yield f"adjoints of arrays: {nbytes / 2**20:.3g} MiB to write, where the kernel may only read that much once"
     backward = (derivative if split is None else split.derivative).function
     own, others = (sum(isinstance(s, ir.Fill) for s in ir.walk(f.body)) for f in (primal, backward))
     if own:
-        yield f"operations on whole matrices: {own} of the kernel's, {others} of the adjoint's"
+        yield f"operations on whole matrices: {own} in the kernel, {others} in the adjoint"
 
 
 def _chosen(s: ir.Launch, derivative: Any, leaves: dict[str, Any]) -> Iterator[str]:
-    """The choice of `threads.choose` for these arguments, with the costs that it compares."""
+    """The form that `threads.choose` picks for these arguments, with the costs that it compares."""
     shadows = {a.name: a.role[1] for a in derivative.function.arguments if a.is_a("shadow")}
     start, stop = (_value(e, derivative.function, leaves) for e in (s.start, s.stop))
     sizes = [np.size(leaves[shadows[a.name]]) if a.name in shadows else None for a in s.shared]
     if start is None or stop is None or None in sizes:
-        yield "the form is chosen in the call: it depends on values computed there"
+        yield "the form is chosen when it runs: it depends on values computed there"
         return
     trips, count = max(stop - start, 0), s.count or numba.get_num_threads()
     costs = threads.TYPICAL if s.count else threads.costs()
-    told = {a.name: a.role[1] for a in derivative.function.arguments if a.is_a("distinct")}
-    flags = [told[flag.name] for flag in s.distinct if isinstance(flag, Var)]
+    index_of = {a.name: a.role[1] for a in derivative.function.arguments if a.is_a("distinct")}
+    flags = [index_of[flag.name] for flag in s.distinct if isinstance(flag, Var)]
     apart = not s.shared
     if s.distance:
         apart = trips >= 2 * s.distance * count
@@ -157,7 +157,7 @@ def _are_apart(r: ir.Reach, start: int, stop: int, blocks: int, leaves: dict[str
 
 
 def _value(e: Expr, function: ir.Function, leaves: dict[str, Any], depth: int = 0) -> int | None:
-    """The value of an integer expression that follows from the arguments; None if it does not."""
+    """The value of an integer expression that the arguments determine, or None."""
     match e:
         case Const(value=value):
             return int(value)

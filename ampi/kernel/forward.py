@@ -18,7 +18,7 @@ from ampi.kernel.call_record import put_tangents, wrap
 from ampi.kernel.case import Case
 from ampi.kernel.contract import derivative_options, load, separated
 from ampi.kernel.lanes import make_tangent_lanes
-from ampi.kernel.result_forms import as_arrays, as_given
+from ampi.kernel.result_forms import as_arrays, as_returned
 from ampi.kernel.runtime import cache
 from ampi.memory import storages as memory
 from ampi.tape.interleaved import FEWEST, WIDTH, padded
@@ -26,19 +26,19 @@ from ampi.tape.interleaved import FEWEST, WIDTH, padded
 
 @dataclass(frozen=True)
 class TangentContract:
-    """The facts about a kernel for forward mode, for one `Case`; by position of the argument leaves, as in `Contract`.
+    """The facts about a kernel in forward mode, for one `Case`; leaves are given by position, as in `Contract`.
 
     Attributes
     ----------
     tangent : callable
-        ``tangent(*leaves, *shadows, *dots)``, with the tangents of the arrays in ``shadows``, which it carries along,
-        and of the numbers in ``scalars``.  It returns a tuple of the leaves of the kernel's result and the tangents of
-        those that are active.
+        ``tangent(*leaves, *shadows, *dots)``, with the tangents of the arrays in ``shadows``, which it updates, and of
+        the numbers in ``scalars``.  It returns a tuple: the leaves of the kernel's result, and the tangents of those
+        that are active.
     structure : str, tuple or None
         The structure of the kernel's result: None, ``"leaf"``, or a tuple of these.
     twice : bool
-        The kernel itself also runs, and the tangent program on copies: the kernel raises errors, draws random numbers,
-        or its result has classes that only it can make.
+        Whether the kernel itself also runs, and the tangent program on copies, because the kernel raises errors, draws
+        random numbers, or returns instances of classes.
     forms : int, tuple or None
         The form of the result while it is recorded: see `Contract`.
     drawn : tuple of str
@@ -90,7 +90,7 @@ def _generate(kernel: Any, case: Case) -> str:
 
 
 NOTHING_ACTIVE = object()
-"""The result of `call` if there is no tangent to push; nothing has been done then."""
+"""The result of `call` if no argument is active; the kernel has not run then."""
 
 
 def call(
@@ -131,7 +131,9 @@ def call(
         result = as_arrays(given, contract.forms, iter(contract.result_dtypes), leaves)
     result = wrap(recording, result, leaves, facts, regions, [])
     put_tangents(push, regions, dots)
-    return result if contract.forms is None else as_given(result, contract.forms, given, iter(contract.result_active))
+    return (
+        result if contract.forms is None else as_returned(result, contract.forms, given, iter(contract.result_active))
+    )
 
 
 def run(
@@ -175,7 +177,7 @@ def _run_lanes(
     leaves: Sequence[Any],
     numbers: Any,
 ) -> tuple[Any, Iterator[Any]]:
-    """The same in all directions; on copies of the arrays that the kernel writes, except the last time."""
+    """`run` in vector mode: on copies of the arrays that the kernel writes, except for the last direction."""
     dots: list[Any] = []
     values: list[Any] = [memory.plain(a) if isinstance(a, np.ndarray) else a for a in leaves]
     values = [a[()] if arguments.is_scalar(leaf) else a for a, leaf in zip(values, leaves)]
@@ -183,9 +185,9 @@ def _run_lanes(
     regions = [memory.region_of(leaves[k]) for k in contract.shadows]
     scalars = [memory.region_of(leaves[k]) for k in contract.scalars]
     count = len(contract.result_dtypes)
-    together = _shadows_together(contract, push, regions)
-    if together is not None:
-        return _run_together(kernel, contract, push, args, values, together, scalars, numbers)
+    interleaved = _interleaved_shadows(contract, push, regions)
+    if interleaved is not None:
+        return _run_together(kernel, contract, push, args, values, interleaved, scalars, numbers)
     for lane in push.lanes[:-1]:
         given = [np.array(a, order="K") if k in contract.writes else a for k, a in enumerate(values)]
         shadows = map(lane.shadow, regions)
@@ -200,8 +202,8 @@ def _run_lanes(
     return result, iter([np.stack(some) for some in zip(*dots, last)])
 
 
-def _shadows_together(contract: TangentContract, push: Any, regions: list[memory.Region]) -> list[np.ndarray] | None:
-    """The tangents of all directions interleaved, if there is a program that takes them so."""
+def _interleaved_shadows(contract: TangentContract, push: Any, regions: list[memory.Region]) -> list[np.ndarray] | None:
+    """The tangents of all directions, interleaved; None if no program takes them in this form."""
     if len(push.lanes) < FEWEST or contract.lanes is None or contract.lanes() is None:
         return None
     found = [push.side_by_side(region) for region in regions]

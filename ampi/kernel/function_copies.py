@@ -30,8 +30,8 @@ def with_names(function: Any, change: Callable[[Any], Any]) -> Any:
     return copy
 
 
-def numpys_own(value: Any) -> Any:
-    """NumPy's module or function for that of ``ampi.numpy`` (and for other stand-ins), which Numba does not know."""
+def original(value: Any) -> Any:
+    """The NumPy module or function behind one of ``ampi.numpy`` or another stand-in, which Numba does not know."""
     if isinstance(value, ModuleType) and value.__name__ == "ampi":
         module = ModuleType("ampi")
         vars(module).update(with_prange(value), numpy=np)

@@ -38,8 +38,11 @@ class LanesContract:
 
 
 def make_lanes_contracts(kernel: Any, case: Case) -> dict[str, tuple[dict[str, Any], LanesContract]]:
-    """The vector contracts of a kernel for its whole adjoint, and for the second part of its split adjoint, with the
-    values that they need; empty if the adjoint runs once for each direction."""
+    """The vector contracts of a kernel, each with the facts on which it depends, by the form of the adjoint.
+
+    The forms are the whole adjoint, and the second part of a split one.  Empty if the adjoint runs once for each
+    direction.
+    """
     case = separated(kernel, case)
     if config.DISABLE_JIT:
         return {}
@@ -98,7 +101,7 @@ def _chosen(
     needs: tuple[int, ...],
     after: tuple[int, ...],
 ) -> LanesContract | None:
-    """The vector contract whose needed values the call has kept."""
+    """The vector contract, or None if calls do not save all values that it needs."""
     facts, found = made().get(form, (None, None))
     if facts is None or not set(facts["needs"]) <= set(needs) or facts["after"] != after:
         return None
@@ -119,7 +122,7 @@ def sweep_together(call: Any, sweep: tape.VectorSweep) -> bool:
     values = [call.value(sweep, v) for v in call.values]
     flags = [call.is_distinct(sweep, k, values[k]) for k in lanes.distinct] + new
     seeds = [_seeds(call, sweep, s) for s in call.seeds]
-    rest = *(sweep.after if call.arrays_after else ()), *call.kept, *flags
+    rest = *(sweep.after if call.arrays_after else ()), *call.saved, *flags
     for begin in range(0, count, WIDTH):
         arrays = (*shadows, *seeds)
         if count > WIDTH:

@@ -19,7 +19,7 @@ from ampi.memory.extents import Extent
 
 
 def with_lists(kernel: Any, args: tuple[Any, ...], recording: Any) -> tuple[Any, ...]:
-    """The arguments of a call with a `ListArgument` in the place of each list."""
+    """The arguments of a call with a `ListArgument` instead of each list."""
     return tuple(_with_lists(kernel, a, recording) for a in args)
 
 
@@ -38,7 +38,7 @@ def _listed(kernel: Any, given: Any, recording: Any) -> ListArgument:
         return ListArgument(given, ())  # not accepted: the parser raises the error
     dtypes = list(dict.fromkeys(str(v.dtype if isinstance(v, np.ndarray) else np.asarray(v).dtype) for v in items))
     if len(dtypes) > 1:
-        raise KernelError(f"{kernel.__name__}(): a list of {', '.join(dtypes)}; give its items one type")
+        raise KernelError(f"{kernel.__name__}(): a list of {', '.join(dtypes)}; give all items the same type")
     functions: Any = ours if active else np
     arrays = [v for v in items if isinstance(v, np.ndarray) and not arguments.is_scalar(v)]
     if not arrays:
@@ -64,12 +64,12 @@ def _read_only(array: np.ndarray) -> np.ndarray:
 
 
 def refuse_overlap(kernel: Any, names: tuple[str, ...], writes: Any, bound: tuple[Any, ...], leaves: Any) -> None:
-    """Raise an error if the kernel writes an array that is also in a list, of which derivatives see a copy."""
+    """Raise an error if the kernel writes an array that is also in a list, whose derivatives are taken of a copy."""
     for given in (a for a in bound if isinstance(a, ListArgument)):
         for item in (v for v in given.items if isinstance(v, np.ndarray) and v.ndim):
             for k in writes:
                 if Extent(leaves[k]).overlaps(Extent(item)):
                     raise ActivityError(
-                        f"{kernel.__name__}(): an array of a list and argument '{names[k]}' overlap in memory, and the "
-                        "kernel writes that; pass the arrays in a tuple, or a copy"
+                        f"{kernel.__name__}(): an array in a list overlaps argument '{names[k]}' in memory, which the "
+                        "kernel writes; pass the arrays in a tuple, or a copy"
                     )

@@ -9,12 +9,15 @@ from ampi.errors import KernelError
 
 
 def names_among(given: str | Iterable[str], known: Collection[str], where: str, kind: str) -> frozenset[str]:
-    """The names in a list, or in a text with commas; a `KernelError` that says ``where`` for unknown names."""
+    """The names in a list, or in a text separated by commas.
+
+    An unknown one raises a `KernelError`, which says ``where`` it was given and of what ``kind`` it should be.
+    """
     names = frozenset(name.strip() for name in (given.split(",") if isinstance(given, str) else given) if name.strip())
     unknown = sorted(names - set(known))
     if unknown:
-        there = ", ".join(dict.fromkeys(known))
-        raise KernelError(f"{where}: no {kind} is called {', '.join(unknown)}; there are {there}")
+        choices = ", ".join(dict.fromkeys(known))
+        raise KernelError(f"{where}: unknown {kind} {', '.join(unknown)}; write some of {choices}")
     return names
 
 
@@ -39,12 +42,12 @@ class Options:
     after : bool
         Its caller can pass the values of arrays after the call.
     plain : bool
-        Its caller tells which shadows are new (with undefined elements), and ignores the shadows of arrays that are
+        Its caller flags the shadows that are new (with undefined elements), and ignores the shadows of arrays that are
         passive before the call: they need not become zero where these are written.
     raising : bool
-        The kernel raises where it divides by zero.
+        The kernel raises an exception where it divides by zero.
     lanes : int
-        The number of directions, as vectors of so many numbers; 0: a single direction, as numbers.
+        The number of directions in vector mode, in which derivatives are vectors of this length; 0: one direction.
     """
 
     without: frozenset[str] = frozenset()

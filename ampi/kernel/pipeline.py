@@ -124,16 +124,16 @@ class Pass:
     stage : str
         One of `STAGES`.
     run : callable or None
-        ``run(program, way)`` is the program after it.  None: it changes how another step works.
+        ``run(program, state)`` is the program after it.  None if it only changes how another step works.
     default : str
-        `ALWAYS` (it cannot be switched off), `ON`, or the option (see `Options`) under which it is on.
+        `ALWAYS` (it cannot be switched off), `ON`, or the option (see `Options`) that switches it on.
     doc : str
         A short description.
     """
 
     name: str
     stage: str
-    run: Callable[[Any, Way], Any] | None
+    run: Callable[[Any, State], Any] | None
     default: str
     doc: str
 
@@ -143,7 +143,7 @@ ALWAYS, ON = "always", "on"
 
 @dataclass(frozen=True)
 class Observation:
-    """A pass that has run: its time, and the number of statements after it."""
+    """A run of a pass: its time, and the number of statements after it."""
 
     name: str
     stage: str
@@ -156,7 +156,7 @@ _watching: ContextVar[list[Observation] | None] = ContextVar("watching", default
 
 @contextlib.contextmanager
 def watched() -> Iterator[list[Observation]]:
-    """A list of the passes that run in the ``with`` block."""
+    """Collect the passes that run in the ``with`` block in a list."""
     found: list[Observation] = []
     token = _watching.set(found)
     try:
@@ -166,21 +166,21 @@ def watched() -> Iterator[list[Observation]]:
 
 
 @dataclass
-class Way:
+class State:
     """The state of one run of the pipeline: options, and facts that passes need besides the program.
 
     Attributes
     ----------
     options : Options
         Options of the program, with the passes that are switched off.
-    argument_types, single, same
-        Of the arguments: types, axes of size one that are broadcast, and equal arrays (see `primal`).
+    argument_types, single, same : tuple, frozenset, tuple
+        The arguments' types, axes of size one that are broadcast, and equal arrays (see `primal`).
     active : frozenset of str
         The arguments with respect to which the kernel is differentiated.
     in_place : bool
         Whether the forward part of an adjoint replaces the kernel's own run.
     names : Names
-        The source of names for derivative programs.
+        A generator of new names for derivative programs.
     shadows : dict
         The shadows of the arguments, by the names of these.
     shadow_names : set of str
@@ -188,17 +188,17 @@ class Way:
     writable : set of str or None
         The arguments that the program may write; None: those whose types allow it.
     given : set of str
-        Names that become arguments if they are used: arrays as after the call, and values saved by the forward part.
+        Names that become arguments if they are used: arrays after the call, and values saved by the forward part.
     partial : bool
         Whether the program may return values that only some branches define.
     values : int
         The number of results of the kernel, which come first among the results of the program.
     in_order : bool
-        Whether sums must keep their order, since values are those of the kernel.
+        Whether sums must keep their order, since they compute values of the kernel.
     remarks : list of Remark
-        Remarks of the passes.
+        What passes report to the user.
     verified : tuple or None
-        The last program that was verified.
+        The last program that was verified, to skip it if no pass changes it.
     """
 
     options: Options = ALL_ON
@@ -226,7 +226,7 @@ class Way:
         return bool(wanted) and self.options.has(step.name)
 
     def run(self, stage: str, program: Any, only: Collection[str] | None = None) -> Any:
-        """A program after a stage, or after some of its passes."""
+        """The program after a stage, or after some of its passes."""
         for step in PASSES:
             if step.stage == stage and step.run is not None and (only is None or step.name in only):
                 if self.is_on(step):
@@ -234,7 +234,7 @@ class Way:
         return program
 
     def observe(self, step: Pass, program: Any) -> Any:
-        """A program after a pass; verified, printed and timed on request."""
+        """The program after a pass, which is verified, printed and timed on request."""
         assert step.run is not None
         watching = _watching.get()
         begin = time.perf_counter()
@@ -260,23 +260,23 @@ class Way:
             self.verified = whole
 
     def remarking(self, changed: tuple[ir.Function, list[Remark]]) -> ir.Function:
-        """Note the remarks of a pass; its program."""
+        """Add the remarks of a pass to those of this run, and return its program."""
         self.remarks += changed[1]
         return changed[0]
 
     def activity_in(self, function: ir.Function) -> Activity:
-        """What depends on the active arguments."""
+        """The activity of a function's variables: which of them depend on the active arguments."""
         return activity.analyse(function, self.active, self.options.has("activity"))
 
     def part(self, function: ir.Function) -> ir.Function:
         """The function made from the body of a loop on threads, in its final form."""
-        around, self.writable = self.writable, None
+        saved, self.writable = self.writable, None
         found = self.run("part", self.run("vectorise", function))
-        self.writable = around
+        self.writable = saved
         return found
 
     def transposed(self, rule: Tangent) -> Rule:
-        """The adjoint that follows from a tangent that its author has written."""
+        """The adjoint that is the transpose of a custom tangent."""
         return transpose.transpose(rule, lambda function, active: build_adjoint(function, active, SERIAL))
 
 
@@ -316,21 +316,21 @@ def _length(function: ir.Function) -> int:
     return sum(isinstance(n, ir.Stmt) for n in ir.walk(function.body))
 
 
-def _each(change: Callable[[Any], Any]) -> Callable[[Any, Way], Any]:
+def _each(change: Callable[[Any], Any]) -> Callable[[Any, State], Any]:
     """A pass that needs only the program."""
-    return lambda program, way: change(program)
+    return lambda program, state: change(program)
 
 
-def _blocks(change: Callable[[Any, Names], Any]) -> Callable[[Any, Way], Any]:
+def _blocks(change: Callable[[Any, Names], Any]) -> Callable[[Any, State], Any]:
     """A pass on the statements of a function."""
-    return lambda program, way: replace(program, body=change(program.body, way.names))
+    return lambda program, state: replace(program, body=change(program.body, state.names))
 
 
 PASSES = (
-    Pass("parse", "read", lambda f, w: parse(f, w.argument_types, w.single), ALWAYS,
+    Pass("parse", "read", lambda f, s: parse(f, s.argument_types, s.single), ALWAYS,
          "Python source becomes typed IR; calls of other kernels are inlined"),
     Pass("lower", "read", _each(lower), ALWAYS, "break, continue and early returns become conditions"),
-    Pass("merge", "normalise", lambda f, w: merge(f, w.same), ALWAYS, "arguments that are one array have one name"),
+    Pass("merge", "normalise", lambda f, s: merge(f, s.same), ALWAYS, "arguments that are one array have one name"),
     Pass("carry", "normalise", _each(as_numbers), ALWAYS, "names for parts of an array from one iteration to the next"),
     Pass("keep", "normalise", _each(keep), ALWAYS, "arrays that live from one iteration to the next"),
     Pass("views", "normalise", _each(resolve_views), ALWAYS, "indices of views become those of the arrays"),
@@ -343,10 +343,10 @@ PASSES = (
     Pass("unroll", "simplify", _each(unroll), ON, "short loops of constant length are written out"),
     Pass("simplify", "simplify", _each(simplify), ON, "fold constant indices"),
     Pass("scalarise", "simplify", _each(scalarise), ON, "small local arrays with constant indices become scalars"),
-    Pass("ssa", "construct", lambda f, w: construct(f, w.options.raising), ALWAYS, "static single assignment form"),
+    Pass("ssa", "construct", lambda f, s: construct(f, s.options.raising), ALWAYS, "static single assignment form"),
     Pass("private", "prepare", _each(with_private_arrays), ON, "scratch arrays move into iterations that fill them"),
     Pass("loads", "prepare", _each(loads_before_branches), ON, "loads on both sides of a branch are made before it"),
-    Pass("begin", "analyse", lambda f, w: facts.begin(f, w.active), ALWAYS, "safe assumptions without any analysis"),
+    Pass("begin", "analyse", lambda f, s: facts.begin(f, s.active), ALWAYS, "safe assumptions without any analysis"),
     Pass("activity", "analyse", _each(facts.find_activity), ON, "values between active arguments and results"),
     Pass("sources", "analyse", _each(facts.find_sources), ON, "loads that need not be saved (TBR)"),
     Pass("snapshots", "analyse", _each(facts.share_snapshots), ON, "arrays are saved once for several loads"),
@@ -355,52 +355,52 @@ PASSES = (
     Pass("kept", "analyse", _each(facts.reload_computed), ON, "expensive values are read from arrays that hold them"),
     Pass("stored", "analyse", _each(facts.recover_carried), ON, "carried scalars are read from where they were stored"),
     Pass("independence", "analyse", _each(facts.find_independence), ON, "loops whose iterations are independent"),
-    Pass("ends", "analyse", lambda f, w: facts.find_ends(f, w.options.plain), ON,
+    Pass("ends", "analyse", lambda f, s: facts.find_ends(f, s.options.plain), ON,
          "shadows of elements written once need not become zero"),
     Pass("adjoint", "differentiate",
-         lambda f, w: adjoint.build(
-             f, w.in_place, w.options.raising, w.options.threads, w.options.after, w.transposed
+         lambda f, s: adjoint.build(
+             f, s.in_place, s.options.raising, s.options.threads, s.options.after, s.transposed
          ), ALWAYS, "the plain adjoint: recompute and reverse, scope by scope"),
     Pass("split", "differentiate", None, "after", "the kernel's own run saves what the adjoint needs"),
-    Pass("tangent", "tangent", lambda f, w: tangent.build(f, w.active, w.activity_in(f)), ALWAYS,
+    Pass("tangent", "tangent", lambda f, s: tangent.build(f, s.active, s.activity_in(f)), ALWAYS,
          "a derivative beside every active value"),
     Pass("independence", "order", _each(with_independent_loops), ON, "loops whose iterations are independent"),
     Pass("slice", "prune", _each(live_part), ON, "dead code is removed"),
-    Pass("products", "optimise", lambda f, w: with_products(f, w.names, w.shadow_names), ON,
+    Pass("products", "optimise", lambda f, s: with_products(f, s.names, s.shadow_names), ON,
          "several rank-one updates of a matrix become one product"),
     Pass("sums", "optimise", _blocks(sum_in_registers), ON, "elements that a loop adds to are summed up in registers"),
     Pass("gather", "optimise",
-         lambda f, w: w.remarking(in_gather_form(f, w.names, w.options.has("behind"), w.options.threads)), ON,
+         lambda f, s: s.remarking(in_gather_form(f, s.names, s.options.has("behind"), s.options.threads)), ON,
          "adjoints of stencils gather where they would scatter"),
     Pass("behind", "optimise", None, ON, "other statements of an adjoint in gather form follow row by row"),
-    Pass("reciprocals", "optimise", lambda f, w: with_reciprocals(f, w.names, w.shadow_names), ON,
+    Pass("reciprocals", "optimise", lambda f, s: with_reciprocals(f, s.names, s.shadow_names), ON,
          "several divisions by one number become one"),
-    Pass("strips", "optimise", lambda f, w: sums_in_any_order(f, w.shadow_names), "separate",
+    Pass("strips", "optimise", lambda f, s: sums_in_any_order(f, s.shadow_names), "separate",
          "loops with sums that need not be exact are independent"),
-    Pass("chains", "optimise", lambda f, w: with_short_chains(f, w.names, w.shadow_names), ON,
+    Pass("chains", "optimise", lambda f, s: with_short_chains(f, s.names, s.shadow_names), ON,
          "shorter chains of operations between iterations"),
     Pass("parallel", "optimise",
-         lambda f, w: w.remarking(
-             parallel.decide(f, w.names, w.options.threads, w.options.deterministic, w.part)
+         lambda f, s: s.remarking(
+             parallel.decide(f, s.names, s.options.threads, s.options.deterministic, s.part)
          ), ALWAYS, "loops on threads, and their form; the others are serial"),
     Pass("local", "vectorise", _each(with_local_shadows), ON, "new local shadows are assigned instead of added to"),
-    Pass("allocations", "vectorise", lambda f, w: allocate_once(f, w.names), ON, "allocations move out of loops"),
+    Pass("allocations", "vectorise", lambda f, s: allocate_once(f, s.names), ON, "allocations move out of loops"),
     Pass("branches", "vectorise", _blocks(flatten_loops), ON, "branches become selections (if-conversion)"),
     Pass("strips", "vectorise",
-         lambda f, w: w.remarking(in_strips(f, w.names, w.options.reassociate, w.in_order)), "separate",
+         lambda f, s: s.remarking(in_strips(f, s.names, s.options.reassociate, s.in_order)), "separate",
          "loops with indirect or carried parts are cut into strips (strip mining)"),
-    Pass("stages", "vectorise", lambda f, w: w.remarking(in_stages(f, w.names, w.options.reassociate)), "separate",
+    Pass("stages", "vectorise", lambda f, s: s.remarking(in_stages(f, s.names, s.options.reassociate)), "separate",
          "long loops are cut in two (loop distribution)"),
     Pass("flat", "part", _each(with_flat_indices), "unchecked", "indices of contiguous arrays need no divisions"),
-    Pass("unsigned", "part", lambda f, w: with_unsigned_indices(f), ALWAYS,
+    Pass("unsigned", "part", lambda f, s: with_unsigned_indices(f), ALWAYS,
          "indices that are not negative are unsigned, so that Numba does not wrap them around"),
     Pass("destruct", "part", _each(destruct), ALWAYS, "from single assignment form to plain statements"),
-    Pass("new", "finish", lambda f, w: with_new_shadows(f, w.names, w.shadows)[0], "plain",
+    Pass("new", "finish", lambda f, s: with_new_shadows(f, s.names, s.shadows)[0], "plain",
          "a new shadow is assigned instead of added to"),
     Pass("destinations", "finish", _each(with_destinations), ON,
-         "operations on matrices write directly to the destination of their results"),
+         "operations on matrices write directly into the arrays to which their results go"),
     Pass("flat", "finish", _each(with_flat_indices), "unchecked", "indices of contiguous arrays need no divisions"),
-    Pass("lanes", "finish", lambda f, w: in_lanes(f, w.options.lanes, w.values) if w.options.lanes else f, ALWAYS,
+    Pass("lanes", "finish", lambda f, s: in_lanes(f, s.options.lanes, s.values) if s.options.lanes else f, ALWAYS,
          "derivatives in several directions become vectors"),
     Pass("destruct", "finish", _each(destruct), ALWAYS, "from single assignment form to plain statements"),
     Pass("room", "finish", _each(grown_outside), ON, "arrays grow outside the loops that fill them"),
@@ -424,12 +424,12 @@ def parsed(
     function: Any, argument_types: Iterable[types.Type], single: frozenset[tuple[int, int]] = frozenset()
 ) -> ir.Function:
     """A Python function as IR."""
-    return Way(argument_types=tuple(argument_types), single=single).run("read", function)
+    return State(argument_types=tuple(argument_types), single=single).run("read", function)
 
 
 def as_loops(function: ir.Function, same: tuple[tuple[int, int], ...] = ()) -> ir.Function:
     """A function with one array per name, and with loops over elements only."""
-    return Way(same=same).run("normalise", function)
+    return State(same=same).run("normalise", function)
 
 
 def primal(
@@ -454,39 +454,39 @@ def primal(
     without : frozenset of str
         Passes that are switched off.
     """
-    way = Way(Options(without=without), tuple(argument_types), single, same)
-    return way.run("simplify", way.run("normalise", way.run("read", function)))
+    state = State(Options(without=without), tuple(argument_types), single, same)
+    return state.run("simplify", state.run("normalise", state.run("read", function)))
 
 
 def build_adjoint(function: ir.Function, active: Iterable[str], options: Options = ALL_ON) -> Derivative:
     """The adjoint of a kernel with respect to the arguments named in ``active`` (see `adjoint.build`)."""
-    way = Way(options, active=frozenset(active))
-    draft = _draft(function, way)
-    generated = way.run("prune", draft.whole())
-    made = {s.target.name for s in draft.before if isinstance(s, ir.Fill)}
+    state = State(options, active=frozenset(active))
+    draft = _draft(function, state)
+    generated = state.run("prune", draft.whole())
+    filled = {s.target.name for s in draft.before if isinstance(s, ir.Fill)}
     saves = any(
-        draft.is_saving(s) if isinstance(s, ir.Alloc) else isinstance(s, ir.Fill) and s.target.name in made
+        draft.is_saving(s) if isinstance(s, ir.Alloc) else isinstance(s, ir.Fill) and s.target.name in filled
         for s in generated.body
     )
-    return _finished(generated, draft, way, (), saves)
+    return _finished(generated, draft, state, (), saves)
 
 
 def build_split(function: ir.Function, active: Iterable[str], options: Options = ALL_ON) -> Split | None:
     """The adjoint of a kernel in two parts, the first of which replaces the kernel's own run.
 
-    None if that is impossible, or if the adjoint has nothing to compute forward.  For arguments see `build_adjoint`;
+    None if that is impossible, or if the adjoint has nothing to compute forward.  For parameters see `build_adjoint`;
     the caller must be able to pass the values of arrays after the call.  Where the kernel raises an exception on
-    division by zero, so does the first part, which therefore has all its divisions.
+    division by zero, so does the first part, which therefore keeps all divisions.
     """
-    way = Way(options, active=frozenset(active), in_place=True)
-    is_on = all(way.is_on(step) for step in PASSES if step.name == "split")
+    state = State(options, active=frozenset(active), in_place=True)
+    is_on = all(state.is_on(step) for step in PASSES if step.name == "split")
     if not is_on or options.threads or not _is_plain(function.result):
         return None
-    draft = _draft(function, way)
+    draft = _draft(function, state)
     if raises(draft.primal.body):
         return None
-    way.given |= {v.name for s in every(draft.before) for v in definitions(s)}
-    backward = way.run("prune", draft.reverse())
+    state.given |= {v.name for s in every(draft.before) for v in definitions(s)}
+    backward = state.run("prune", draft.reverse())
     known = {a.name for a in draft.leaves} | {var.name for var in draft.after.values()}
     kept = names_from_outside(backward.body, known)
     if not are_new(draft.results, draft.before, kept):
@@ -494,16 +494,16 @@ def build_split(function: ir.Function, active: Iterable[str], options: Options =
     forward = draft.forward(tuple(kept.values()))
     if writes_into(backward.body, kept) or not has_loop(live_part(replace(forward, arguments=())).body):
         return None
-    writable, way.writable, way.given, way.partial = way.writable, draft.written, set(), True
-    forward = way.run("prune", draft.forward((*draft.results, *kept.values())))
+    writable, state.writable, state.given, state.partial = state.writable, draft.written, set(), True
+    forward = state.run("prune", draft.forward((*draft.results, *kept.values())))
     if options.raising and divisions(forward.body) < divisions(draft.primal.body):
         return None
-    way.remarks += draft.kept(forward, draft.after)
-    forward = way.run("vectorise", forward, only=("allocations",) if options.raising else ("allocations", "branches"))
-    forward = defined_everywhere(way.run("finish", forward, only=("flat", "destruct", "room")))
-    way.writable, way.partial = writable, False
+    state.remarks += draft.kept(forward, draft.after)
+    forward = state.run("vectorise", forward, only=("allocations",) if options.raising else ("allocations", "branches"))
+    forward = defined_everywhere(state.run("finish", forward, only=("flat", "destruct", "room")))
+    state.writable, state.partial = writable, False
     given = tuple(ir.Argument(var.name, var.type, role=("kept", name)) for name, var in kept.items())
-    return Split(forward, _finished(backward, draft, way, given, saves=False))
+    return Split(forward, _finished(backward, draft, state, given, saves=False))
 
 
 def _is_plain(result: Any) -> bool:
@@ -513,16 +513,16 @@ def _is_plain(result: Any) -> bool:
 
 def build_tangent(function: ir.Function, active: Iterable[str], options: Options = ALL_ON) -> Derivative:
     """The tangent of a kernel with respect to the arguments named in ``active`` (see `tangent.build`)."""
-    way = Way(options, active=frozenset(active))
-    draft = way.run("tangent", way.run("construct", function))
-    generated = way.run("prune", draft.function)
+    state = State(options, active=frozenset(active))
+    draft = state.run("tangent", state.run("construct", function))
+    generated = state.run("prune", draft.function)
     needs = arrays_read(generated)
     if not options.threads:
-        way.names, way.in_order = names_of(generated), True
-        generated = way.run("optimise", way.run("order", generated), only=("parallel",))
-        generated = way.run("vectorise", generated)
-    way.values = len(draft.result_active)
-    return draft.derivative(way.run("finish", generated, only=("flat", "lanes", "destruct", "room")), needs)
+        state.names, state.in_order = names_of(generated), True
+        generated = state.run("optimise", state.run("order", generated), only=("parallel",))
+        generated = state.run("vectorise", generated)
+    state.values = len(draft.result_active)
+    return draft.derivative(state.run("finish", generated, only=("flat", "lanes", "destruct", "room")), needs)
 
 
 def build_second(adjoint: ir.Function, active: Iterable[str], options: Options = ALL_ON) -> Derivative:
@@ -530,7 +530,7 @@ def build_second(adjoint: ir.Function, active: Iterable[str], options: Options =
 
     Values that a branch of the program defines and a later branch under the same condition reads are moved before both.
     """
-    program = Way(options).run("normalise", adjoint, only=("hoist", "expand"))
+    program = State(options).run("normalise", adjoint, only=("hoist", "expand"))
     return build_tangent(program, active, options)
 
 
@@ -539,26 +539,26 @@ def build_drawing(function: ir.Function) -> ir.Function:
 
     It draws them into their arrays, as far as there is room, writes nothing else, and returns their number.
     """
-    way = Way()
-    program = way.run("construct", random_numbers.counting(function))
-    return way.run("finish", way.run("prune", random_numbers.with_copies(program)), only=("destruct", "room"))
+    state = State()
+    program = state.run("construct", random_numbers.counting(function))
+    return state.run("finish", state.run("prune", random_numbers.with_copies(program)), only=("destruct", "room"))
 
 
 def refuse_active_parameters(function: ir.Function, active: Iterable[str]) -> None:
-    """Raise an error if an argument without a derivative is active, or a parameter of a random number."""
+    """Raise an error if a parameter of a random number, or of a function without derivatives, is active."""
     if function.drawn or any(isinstance(e, ir.Op) and e.name in WITHOUT_DERIVATIVE for e in ir.walk(function.body)):
-        random_numbers.refuse_active_parameters(Way().run("construct", function), frozenset(active))
+        random_numbers.refuse_active_parameters(State().run("construct", function), frozenset(active))
 
 
-def _draft(function: ir.Function, way: Way) -> Draft:
+def _draft(function: ir.Function, state: State) -> Draft:
     """The plain adjoint of a kernel."""
-    known = way.run("analyse", way.run("prepare", way.run("construct", function)))
-    draft = way.run("differentiate", known)
-    way.names = draft.names
-    way.shadows = {a.name: draft.shadow[a.name] for a in draft.shadowed}
-    way.shadow_names = {shadow.name for shadow in draft.shadow.values()}
-    way.writable = {shadow.name for shadow in way.shadows.values()}
-    way.given = {var.name for var in draft.after.values()}
+    known = state.run("analyse", state.run("prepare", state.run("construct", function)))
+    draft = state.run("differentiate", known)
+    state.names = draft.names
+    state.shadows = {a.name: draft.shadow[a.name] for a in draft.shadowed}
+    state.shadow_names = {shadow.name for shadow in draft.shadow.values()}
+    state.writable = {shadow.name for shadow in state.shadows.values()}
+    state.given = {var.name for var in draft.after.values()}
     return draft
 
 
@@ -568,15 +568,17 @@ def _after(generated: ir.Function, draft: Draft) -> dict[str, ir.Var]:
     return {name: var for name, var in draft.after.items() if var.name in mentioned}
 
 
-def _finished(generated: ir.Function, draft: Draft, way: Way, kept: tuple[ir.Argument, ...], saves: bool) -> Derivative:
+def _finished(
+    generated: ir.Function, draft: Draft, state: State, kept: tuple[ir.Argument, ...], saves: bool
+) -> Derivative:
     """The backward program in its final form, with the facts about it."""
     needs, after = arrays_read(generated), _after(generated, draft)
     read = (ir.Argument(var.name, var.type, role=("after", name)) for name, var in after.items())
     generated = replace(generated, arguments=(*generated.arguments, *read, *kept))
-    way.given = set()
-    way.remarks += draft.kept(generated, after)
-    generated = way.run("finish", way.run("vectorise", way.run("optimise", generated)))
-    return draft.derivative(generated, needs, after, way.remarks, saves)
+    state.given = set()
+    state.remarks += draft.kept(generated, after)
+    generated = state.run("finish", state.run("vectorise", state.run("optimise", generated)))
+    return draft.derivative(generated, needs, after, state.remarks, saves)
 
 
 def merge(function: ir.Function, same: tuple[tuple[int, int], ...]) -> ir.Function:
@@ -588,8 +590,7 @@ def merge(function: ir.Function, same: tuple[tuple[int, int], ...]) -> ir.Functi
     return replace(function, body=tuple(substitute(s, one) for s in function.body))
 
 
-def adds_up(code: ir.Function) -> bool:
-    """Return whether a parallel loop has a sum or a product, whose value depends on the number of threads that share
-    it."""
+def has_parallel_sum(code: ir.Function) -> bool:
+    """Return whether a parallel loop has a sum or a product, whose rounding depends on the number of threads."""
     loops = (s for s in ir.walk(code.body) if isinstance(s, ir.For) and s.parallel)
     return any(s.reduces_arrays or any(kind in ("add", "mul") for _, kind in s.reductions) for s in loops)

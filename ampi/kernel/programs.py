@@ -1,4 +1,4 @@
-"""The text of generated files: a kernel's derivative programs, and the facts about them that a tape needs."""
+"""Generated files as text: a kernel's derivative programs, and the facts about them that a tape needs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def derive(kernel: Any, case: Case, options: Options | None = None) -> tuple[ir.
 def derive_split(
     kernel: Any, case: Case, primal: ir.Function, derivative: Derivative, options: Options | None = None
 ) -> Split | None:
-    """The adjoint in two parts, the first of which replaces the kernel's run; None if that is of no use."""
+    """The adjoint in two parts, the first of which replaces the kernel's own run; None if that gains nothing."""
     if not derivative.saves or not case.active:
         return None
     if kernel.checked:
@@ -67,7 +67,7 @@ def options_for(kernel: Any, case: Case) -> Options:
 
 
 def generate(kernel: Any, case: Case) -> str:
-    """The text of the file: facts and adjoint program, and both in two parts if the kernel's run saves values."""
+    """The file of an adjoint: facts and program, also of the split adjoint if the kernel's run is to save values."""
     primal, derivative = derive(kernel, case)
     names = [a.shown for a in primal.arguments]
     position = {a.name: k for k, a in enumerate(primal.arguments)}
@@ -140,7 +140,7 @@ def generate(kernel: Any, case: Case) -> str:
 
 
 def identity(kernel: Any, primal: ir.Function, sources: list[str]) -> Any:
-    """The key of the compiled code of programs: their text, and file and lines if anything raises an exception."""
+    """A key of compiled programs: their text, with file and lines of the source if they can raise an exception."""
     raises = kernel.checked or any(re.search(r"^ *(raise|assert)\b", s, re.MULTILINE) for s in sources)
     if raises:
         return sources, primal.filename
@@ -148,7 +148,7 @@ def identity(kernel: Any, primal: ir.Function, sources: list[str]) -> Any:
 
 
 def disagreement(primal: ir.Function) -> list[str]:
-    """A function that checks sizes before a call, as Python source (empty if there is nothing to check)."""
+    """The source of a function that checks sizes before a call; empty if there is nothing to check."""
     if not primal.agreeing:
         return []
     leaves = tuple(a for a in primal.arguments if not (a.is_a("drawn") or a.is_a("generator")))
@@ -166,12 +166,12 @@ def array_source(array: np.ndarray) -> str:
 
 
 def prepared(primal: ir.Function) -> ir.Function:
-    """The kernel in the form that is differentiated: with drawn random numbers and constant arrays as arguments."""
+    """The kernel in the form that is differentiated, with random numbers and constant arrays as arguments."""
     return with_constants(random_draws.replayed(primal))
 
 
 def with_constants(function: ir.Function) -> ir.Function:
-    """The function with constant arrays as further arguments, which nothing writes."""
+    """The function with constant arrays as further, read-only arguments."""
     constants = tuple(
         ir.Argument(name, numba.typeof(array), role=("constant", name)) for name, array in function.constants
     )
@@ -187,7 +187,7 @@ def without_constants(program: ir.Function, primal: ir.Function) -> ir.Function:
 
 
 def adjoint_source(kernel: Any, argument_types: tuple[types.Type, ...], active: frozenset[str] | None) -> str:
-    """The text of the generated file for these active leaves (by name; all that can carry derivatives if None)."""
+    """The file of an adjoint for these active leaves (by name; all that can carry derivatives if None)."""
     return generate(kernel, whole_case(kernel, argument_types, active))
 
 
@@ -205,7 +205,7 @@ def positions_of(kernel: Any, argument_types: tuple[types.Type, ...], active: fr
 
 
 def tangent_source(kernel: Any, argument_types: tuple[types.Type, ...], active: frozenset[str] | None) -> str:
-    """The tangent program as the text of a file, for these active leaves."""
+    """The tangent program for these active leaves (compare `adjoint_source`), without facts."""
     primal = kernel.ir_of(argument_types)
     names = active_leaves(kernel, primal.arguments, active)
     derivative = pipeline.build_tangent(prepared(primal), names, Options(without=kernel.without))
@@ -216,7 +216,7 @@ def tangent_source(kernel: Any, argument_types: tuple[types.Type, ...], active: 
 
 
 def generate_tangent(kernel: Any, case: Case) -> str:
-    """The text of the file: facts and tangent program."""
+    """The file of a tangent: facts and program."""
     primal = kernel.ir_of(case.types, case.same, case.single)
     names = frozenset(wanted(primal, case))
     pipeline.refuse_active_parameters(primal, names)
@@ -258,7 +258,7 @@ def generate_tangent(kernel: Any, case: Case) -> str:
 
 
 def generate_second(kernel: Any, case: Case) -> str:
-    """The text of the file: facts and the tangent of the adjoint program, on one thread."""
+    """The file of the tangent of an adjoint: facts and program, on one thread."""
     usual = options_for(kernel, case)
     primal, first = derive(kernel, case, replace(usual, without=usual.without | OF_NUMBERS | pipeline.LAST))
     code = first.function
@@ -293,8 +293,10 @@ def generate_second(kernel: Any, case: Case) -> str:
 
 
 def generate_lanes(kernel: Any, case: Case, count: int) -> str:
-    """The text of the file: the adjoint for several directions at once, whole and as the second part of a split;
-    without programs if the adjoint has to run once for each direction."""
+    """The file of an adjoint for several directions at once, whole and as the second part of a split adjoint.
+
+    It has no programs if the adjoint has to run once for each direction.
+    """
     usual = options_for(kernel, case)
     options = replace(usual, without=usual.without | OF_NUMBERS, lanes=count)
     functions: dict[str, Derivative] = {}
@@ -325,8 +327,7 @@ def generate_lanes(kernel: Any, case: Case, count: int) -> str:
 
 
 def generate_tangent_lanes(kernel: Any, case: Case, count: int) -> str:
-    """The text of the file: the tangent for several directions at once; without a program if it has to run once for
-    each."""
+    """The file of a tangent for several directions at once, without a program if it has to run once for each."""
     usual = options_for(kernel, case)
     primal = kernel.ir_of(case.types, case.same, case.single)
     options = replace(usual, without=usual.without | OF_NUMBERS, lanes=count)
@@ -345,8 +346,7 @@ def generate_tangent_lanes(kernel: Any, case: Case, count: int) -> str:
 def lanes_file(
     kernel: Any, primal: ir.Function, heading: str, lanes: Any, sources: list[str], read: dict[str, Any], why: str
 ) -> str:
-    """The text of a file of programs with derivatives in several directions; ``lanes`` has the facts about them,
-    ``why`` the reason if there are none."""
+    """A file of programs for several directions: with ``lanes``, the facts about them, or ``why`` there are none."""
     constants = [f"{n} = {array_source(a)}" for n, a in read.items()]
     text = [
         heading,
@@ -363,11 +363,11 @@ def lanes_file(
 
 
 OF_NUMBERS = frozenset({"products", "strips", "stages"})
-"""Passes of no use if derivatives are vectors, or if the program is differentiated again."""
+"""Passes that gain nothing if derivatives are vectors, or if the program is differentiated again."""
 
 
 def generate_drawing(kernel: Any, case: Case) -> str:
-    """The text of the file: the program that draws a kernel's random numbers."""
+    """The file of the program that draws a kernel's random numbers."""
     primal = kernel.ir_of(case.types, case.same, case.single)
     program = without_constants(pipeline.build_drawing(with_constants(primal)), primal)
     (program,) = identifiers.spelled((program,), emit.reserved())
@@ -423,10 +423,10 @@ def active_leaves(kernel: Any, leaves: tuple[ir.Argument, ...], active: frozense
     shown = [leaf.shown for leaf in leaves]
     unknown = active - set(named)
     if unknown:
-        raise ValueError(f"{kernel.__name__} has no argument {sorted(unknown)}; it has {shown}")
+        raise ValueError(f"{kernel.__name__} has no argument {sorted(unknown)}; write some of {shown}")
     unclear = sorted(n for n in active if len(named[n]) > 1)
     if unclear:
-        raise ValueError(f"{kernel.__name__} has several arguments that {unclear} may be; write one of {shown}")
+        raise ValueError(f"{kernel.__name__} has several arguments called {unclear}; write some of {shown}")
     return frozenset(named[n][0] for n in active)
 
 

@@ -1,6 +1,6 @@
 """Recording of kernel calls on tapes.
 
-The cost of a call in Python matters for short kernels, so work that calls have in common is done once: a `Primal` for
+The overhead of a call in Python matters for short kernels, so work that calls share is done once: a `Primal` for
 arguments of the same types, a contract for those with the same activity and aliases, and a `PreparedCall` for the same
 arrays.
 """
@@ -26,7 +26,7 @@ from ampi.kernel.call_record import CallRecord, StandIn, put_tangents, wrap
 from ampi.kernel.contract import Contract
 from ampi.kernel.list_arguments import refuse_overlap as refuse_overlap_of_lists
 from ampi.kernel.list_arguments import with_lists
-from ampi.kernel.result_forms import as_arrays, as_given
+from ampi.kernel.result_forms import as_arrays, as_returned
 from ampi.kernel.runtime import nontemporal_copy, threads
 from ampi.memory import blocks, handouts
 from ampi.memory import storages as memory
@@ -39,24 +39,24 @@ def record(kernel: Any, args: tuple[Any, ...]) -> Any:
     recording = tape.current()
     if recording is None:
         key = (kernel.is_threaded(), *map(getattr, args, _REGION, map(type, args)))
-        again = kernel.untaped_again.get(key)
-        if again is not None and again.fits(args):
-            result = again.entry(*args)
+        repeated = kernel.untaped_repeated.get(key)
+        if repeated is not None and repeated.fits(args):
+            result = repeated.entry(*args)
             return None if result is None else arguments.like(result, args)
     if arguments.any_list(args):
         args = with_lists(kernel, args, recording)
-    if recording is None and nobody_hears(args):
+    if recording is None and no_tape_needs(args):
         return arguments.like(kernel.dispatcher(*map(arguments.plain, args)), args)
-    bound = args if kernel.has_rest else kernel.bind(args)  # those with *args are bound already
+    bound = args if kernel.has_rest else kernel.bind(args)  # kernels with *args have bound them already
     if recording is None:
         kinds = tuple(map(arguments.kind, bound))
         known = kernel.untaped.get((kinds, kernel.is_threaded()))
         if known is not None and known[0].entry is not None and len(args) == known[0].count:
             if all(is_free(args[k]) for k in known[1]):
-                if all(map(is_told, args)):
-                    if len(kernel.untaped_again) >= MOST_PREPARED:
-                        kernel.untaped_again.clear()
-                    kernel.untaped_again[key] = Again(known[0].entry, known[1], args)
+                if all(map(is_identified, args)):
+                    if len(kernel.untaped_repeated) >= MAX_PREPARED:
+                        kernel.untaped_repeated.clear()
+                    kernel.untaped_repeated[key] = RepeatedCall(known[0].entry, known[1], args)
                 result = known[0].entry(*args)
                 return None if result is None else arguments.like(result, args)
         leaves = arguments.leaves_of(bound)
@@ -70,7 +70,7 @@ def record(kernel: Any, args: tuple[Any, ...]) -> Any:
     contract = prepared.contract
     leaves = bound if prepared.flat else arguments.leaves_of(bound)
     if recording is None and known is None and prepared.flat:
-        if not arguments.same_places(list(map(arguments.place, leaves))):  # equal arrays are written once
+        if not arguments.same_places(list(map(arguments.place, leaves))):  # equal arrays are recorded once
             kernel.untaped[kinds, kernel.is_threaded()] = prepared.primal, contract.writes
     values: list[Any] = []
     if prepared.active:
@@ -81,13 +81,13 @@ def record(kernel: Any, args: tuple[Any, ...]) -> Any:
         return record_with_tangents(kernel, prepared, recording, args, leaves, values)
     undo = tape.overwrite(*[leaves[k] for k in contract.writes]) if contract.writes else []
     try:
-        result, kept = prepared.run(args, leaves, values)
+        result, saved = prepared.run(args, leaves, values)
     except BaseException:
         if undo and recording is not None:
-            recording.append(None, undo)  # it may have written something before it failed
+            recording.append(None, undo)  # it may have written to arrays before it failed
         raise
     if prepared.active:
-        return finish(prepared, recording, leaves, values, result, kept, undo)
+        return finish(prepared, recording, leaves, values, result, saved, undo)
     if prepared.guarded:
         handouts.settle_all([leaves[k] for k in contract.writes])
     if undo and recording is not None:
@@ -122,8 +122,8 @@ def record_with_tangents(
     return finish(prepared, recording, leaves, values, result, (), undo, dots)
 
 
-def nobody_hears(args: tuple[Any, ...]) -> bool:
-    """Return whether no tape needs to know of writes to arguments; a fast test for tracked arrays and numbers."""
+def no_tape_needs(args: tuple[Any, ...]) -> bool:
+    """Return whether no tape needs to be informed of writes to arguments; a fast test of tracked arrays and numbers."""
     for value in args:
         storage = getattr(value, "_storage", None)
         if storage is None:
@@ -138,7 +138,7 @@ def nobody_hears(args: tuple[Any, ...]) -> bool:
 
 
 def is_watched(leaf: Any) -> bool:
-    """Return whether a tape needs to know of writes to this array although none records now."""
+    """Return whether a tape needs to be informed of writes to this array although none records now."""
     if not isinstance(leaf, np.ndarray):
         return False
     storage = memory.storage_of(leaf)
@@ -158,9 +158,10 @@ def is_free(array: np.ndarray) -> bool:
     return bool(array.flags.writeable)
 
 
-class Again:
-    """A repeated call outside tapes, with tracked arrays in the same places, plain arrays of the same kinds, and
-    numbers of the same classes as before.
+class RepeatedCall:
+    """A call outside tapes that was seen before.
+
+    Its tracked arrays have the same addresses, its plain arrays the same kinds, and its numbers the same classes.
 
     Attributes
     ----------
@@ -201,9 +202,8 @@ class Again:
 _REGION = itertools.repeat("_region")
 
 
-def is_told(value: Any) -> bool:
-    """Return whether a tracked array's region, or otherwise an argument's class and kind, determines the compiled code
-    for it."""
+def is_identified(value: Any) -> bool:
+    """Return whether an argument determines the compiled code by its region (tracked arrays), or class and kind."""
     if isinstance(value, memory.TrackedArray):
         return getattr(value, "_region", None) is not None
     return type(value) is np.ndarray or isinstance(value, (int, float, complex, np.generic))
@@ -215,14 +215,14 @@ class Primal:
     Attributes
     ----------
     dispatcher : callable
-        Numba's.
+        Numba's dispatcher.
     entry : callable or None
         The compiled code, once it exists, if no argument is a tuple or a tracked scalar.  It takes arrays of any class,
         while the dispatcher takes plain ones.
     count : int
-        Number of arguments, defaults included.
+        The number of arguments, defaults included.
     types : tuple of numba types
-        Of the arguments.
+        The types of the arguments.
     """
 
     __slots__ = ("_direct", "count", "dispatcher", "entry", "types")
@@ -235,7 +235,7 @@ class Primal:
         self._direct = direct
 
     def by_dispatcher(self, args: tuple[Any, ...]) -> Any:
-        """Call it by Numba's dispatcher, which works for all arguments."""
+        """Call the primal by Numba's dispatcher, which works for all arguments."""
         result = self.dispatcher(*map(arguments.plain, args))
         if self._direct and self.entry is None and len(args) == self.count:
             compiled = getattr(self.dispatcher, "overloads", {}).get(self.types)
@@ -244,7 +244,7 @@ class Primal:
 
 
 class PreparedCall:
-    """The part of a call that is the same for all calls with the same arrays; it keeps none of these alive.
+    """The part of a call that all calls with the same arrays share; it keeps none of these alive.
 
     Attributes
     ----------
@@ -258,24 +258,24 @@ class PreparedCall:
         For each leaf: a `StandIn`, or None if each call supplies its value.
     numbers, needed : tuple of int
         Leaves that are numbers, and arrays whose values are needed and are registered by `Tape.need`.
-    again : tuple of (int, Need)
-        Arrays in unchanged places whose values are needed.
+    repeated : tuple of (int, Need)
+        Arrays at unchanged addresses whose values are needed.
     constants : tuple of (int, tuple)
-        Plain arrays whose values are needed, and their places.
+        Plain arrays whose values are needed, and the places at which calls record them.
     shadows, outputs : tuple of Region
-        Of the arrays for which the adjoint takes a shadow, and of those among them that the kernel writes.
+        The regions of arrays for which the adjoint takes a shadow, and of those among them that the kernel writes.
     activated : tuple of Storage
-        Storages that are active after the call.
+        The storages that become active by the call.
     guarded : bool
         Whether code outside ampi may write to an argument; it then serves a single call.
     on, off : tuple of Storage
-        Storages that are active before the call, and passive ones: it serves this case only (any, if no tape records).
+        Storages that are active before the call, and passive ones: other calls fit only if theirs are, too (not
+        considered if no tape records).
     """
 
     __slots__ = (
         "activated",
         "active",
-        "again",
         "constants",
         "contract",
         "flat",
@@ -286,6 +286,7 @@ class PreparedCall:
         "on",
         "outputs",
         "primal",
+        "repeated",
         "shadows",
         "values",
     )
@@ -298,7 +299,7 @@ class PreparedCall:
         self.values: list[Any] = []
         self.numbers: Sequence[int] = ()
         self.needed: Sequence[int] = ()
-        self.again: Sequence[tuple[int, tape.Need]] = ()
+        self.repeated: Sequence[tuple[int, tape.Need]] = ()
         self.constants: Sequence[tuple[int, tuple[Any, ...]]] = ()
         self.shadows: Sequence[memory.Region] = ()
         self.outputs: Sequence[memory.Region] = ()
@@ -308,7 +309,7 @@ class PreparedCall:
         self.off: Sequence[memory.Storage] = ()
 
     def fits(self, reference: Any) -> bool:
-        """Return whether the same arrays are active on a tape (a reference) as when it was made."""
+        """Return whether the same arrays are active on a tape (a reference) as when the call was prepared."""
         for storage in self.on:
             if storage.volatile or storage.guard or storage.tape is not reference:
                 return False
@@ -321,7 +322,7 @@ class PreparedCall:
         return True
 
     def run(self, args: tuple[Any, ...], leaves: Sequence[Any], values: list[Any]) -> tuple[Any, tuple[Any, ...]]:
-        """Run the primal: its result, and the values saved for the adjoint; random numbers also go to ``values``."""
+        """Run the primal: its result, and the values saved for the adjoint; random numbers are added to ``values``."""
         primal, contract = self.primal, self.contract
         if contract.drawn and self.active and contract.drawing is not None:
             numbers = contract.drawing()(args, leaves)
@@ -343,11 +344,11 @@ class PreparedCall:
         return primal.by_dispatcher(args), ()
 
     def values_for(self, recording: tape.Tape, leaves: Sequence[Any]) -> list[Any]:
-        """Before the primal runs: the value of each leaf for the adjoint."""
+        """The value of each leaf for the adjoint; called before the primal runs."""
         values = self.values.copy()
         for k in self.numbers:
             values[k] = arguments.plain(leaves[k])
-        for k, need in self.again:
+        for k, need in self.repeated:
             recording.need_again(need)
             values[k] = leaves[k]
         for k, place in self.constants:
@@ -357,23 +358,25 @@ class PreparedCall:
         return values
 
 
-MOST_PREPARED = 256  # of a kernel
-MOST_KEPT = 1 << 27  # bytes that a tape keeps of kernels' runs; beyond that adjoints run forward once more
+MAX_PREPARED = 256  # calls of a kernel
+MAX_SAVED = 1 << 27  # bytes of kernels' values on a tape; beyond that adjoints run forward once more
 
 
 def has_room(recording: tape.Tape) -> bool | None:
-    """Return whether a tape has room for values that further kernel runs save; None: it will also be walked forward,
-    which takes the values before the calls."""
-    return None if recording.walks else recording.kept_bytes < MOST_KEPT
+    """Return whether a tape has room for the values that kernels save.
+
+    None if the tape will also be walked forward, which takes the values from before the calls instead.
+    """
+    return None if recording.walks else recording.kept_bytes < MAX_SAVED
 
 
 def _kind_of(recording: tape.Tape | None) -> Any:
-    """The kind of a tape, for which calls are prepared separately."""
+    """A key of the properties of a tape on which prepared calls depend."""
     return None if recording is None else (has_room(recording), recording.tangents is not None)
 
 
 def prepared_call(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...]) -> PreparedCall:
-    """A prepared call; without a recording tape one that may overwrite values needed by a tape."""
+    """A prepared call for these arguments; without a recording tape it may still overwrite values that a tape needs."""
     threaded = kernel.is_threaded()
     reference = None if recording is None else recording.reference
     identity = None if any(map(memory.is_unseen, bound)) else arguments.identity(bound, reference)
@@ -387,14 +390,14 @@ def prepared_call(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ..
         if prepared.fits(reference):
             return prepared
     prepared = prepare_call(kernel, recording, bound, threaded)
-    if len(kernel.prepared) >= MOST_PREPARED:
+    if len(kernel.prepared) >= MAX_PREPARED:
         kernel.prepared.clear()
     kernel.prepared[key] = [prepared, *calls[:1]]  # an array may be passive in the first of many calls
     return prepared
 
 
 def prepare_call(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...], threaded: bool) -> PreparedCall:
-    """Prepare the first call of its kind."""
+    """Prepare a call, the first of its kind."""
     leaves = arguments.leaves_of(bound)
     reference = None if recording is None else recording.reference
     storages: list[memory.Storage | None] = []
@@ -414,7 +417,7 @@ def prepare_call(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...
         if recording is not None and not arguments.is_scalar(leaf):
             (on if storage.tape is reference else off).append(storage)
         if leaf.ndim and isinstance(leaf, memory.TrackedArray):
-            memory.region_of(leaf)  # identifies the next call
+            memory.region_of(leaf)  # by which the next call is recognised
     kinds = tuple(map(arguments.kind, bound))
     primal = kernel.primals.get((kinds, threaded))
     if primal is None:
@@ -446,7 +449,7 @@ def prepare_call(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...
     prepared.shadows = [memory.region_of(leaves[k]) for k in contract.shadows]
     prepared.outputs = [region for k, region in zip(contract.shadows, prepared.shadows) if k in contract.writes]
     prepared.values = [None] * len(leaves)
-    numbers, needed, again, constants = [], [], [], []
+    numbers, needed, repeated, constants = [], [], [], []
     for k, (leaf, storage) in enumerate(zip(leaves, storages)):
         if not isinstance(leaf, np.ndarray) or arguments.is_scalar(leaf):
             numbers.append(k)
@@ -457,8 +460,8 @@ def prepare_call(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...
         elif storage is None or storage.volatile or storage.guard:
             needed.append(k)
         else:
-            again.append((k, tape.Need(storage, leaf)))
-    prepared.numbers, prepared.needed, prepared.again, prepared.constants = numbers, needed, again, constants
+            repeated.append((k, tape.Need(storage, leaf)))
+    prepared.numbers, prepared.needed, prepared.repeated, prepared.constants = numbers, needed, repeated, constants
     return prepared
 
 
@@ -468,7 +471,7 @@ def finish(
     leaves: Sequence[Any],
     values: list[Any],
     result: Any,
-    kept: tuple[Any, ...],
+    saved: tuple[Any, ...],
     undo: list[tape.Undo],
     dots: Iterator[Any] | None = None,
 ) -> Any:
@@ -479,9 +482,9 @@ def finish(
     if prepared.guarded:
         handouts.settle_all([leaves[k] for k in contract.writes])
     record = CallRecord(contract, values, prepared.shadows, prepared.outputs, undo)
-    if kept:
-        record.kept = kept
-        nbytes = sum(part.nbytes for part in kept if isinstance(part, np.ndarray))
+    if saved:
+        record.saved = saved
+        nbytes = sum(part.nbytes for part in saved if isinstance(part, np.ndarray))
         recording.kept_bytes += nbytes
         if recording.budget is not None:
             recording.budget.note_kept(record, nbytes)
@@ -506,5 +509,5 @@ def finish(
         recording.before_append()
     recording.append_record(record)
     if contract.forms is not None:
-        return as_given(result, contract.forms, given, iter(contract.result_active))
+        return as_returned(result, contract.forms, given, iter(contract.result_active))
     return result

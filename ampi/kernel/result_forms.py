@@ -1,4 +1,4 @@
-"""Results with another form while they are recorded: lists, optional numbers and structured arrays.
+"""Results that have another form while they are recorded: lists, optional numbers and structured arrays.
 
 A list is recorded as arrays; a number or None as a pair of a flag and the number; a structured array as one array for
 each field.  The program gets back lists, None and structured arrays.
@@ -21,9 +21,9 @@ class Fields(tuple):
     Attributes
     ----------
     records : ampi.ndarray
-        The array of which they are views.
+        The structured array, of which they are views.
     is_new : bool
-        It is neither an argument nor a part of one.
+        Whether it is neither an argument nor a part of one.
     """
 
     records: np.ndarray
@@ -32,7 +32,7 @@ class Fields(tuple):
 
 def fields_of(records: np.ndarray, leaves: Any) -> Fields:
     """The fields of numbers, in the order of a kernel's leaves; ``leaves`` are those of its arguments."""
-    records = arguments.seated(records, leaves)
+    records = arguments.with_base(records, leaves)
     is_new, whole = memory.storage_of(records) is None, memory.tracked(records)
     found = Fields(arguments.flatten(whole))
     found.records, found.is_new = whole, is_new
@@ -40,8 +40,11 @@ def fields_of(records: np.ndarray, leaves: Any) -> Fields:
 
 
 def as_arrays(value: Any, forms: Any, dtypes: Iterator[str], leaves: Any) -> Any:
-    """A result with a tuple of arrays (its columns) for each list, a pair for each number or None, and `Fields` for
-    each structured array; ``forms`` is as in `Contract`, ``leaves`` are those of the arguments."""
+    """A result in the form in which it is recorded.
+
+    It has a tuple of arrays (the columns) for each list, a pair for each number or None, and `Fields` for each
+    structured array; ``forms`` is as in `Contract`, ``leaves`` are those of the arguments.
+    """
     if isinstance(forms, tuple):
         parts = [as_arrays(v, inner, dtypes, leaves) for v, inner in zip(value, forms, strict=True)]
         return arguments.rebuilt(value, parts)
@@ -61,11 +64,13 @@ def as_arrays(value: Any, forms: Any, dtypes: Iterator[str], leaves: Any) -> Any
     return tuple(np.array(column, next(dtypes)) for column in columns)
 
 
-def as_given(value: Any, forms: Any, plain: Any, active: Iterator[bool]) -> Any:
-    """The result with lists, None and structured arrays again: lists of elements of the columns, or Numba's own result
-    where these have no derivatives."""
+def as_returned(value: Any, forms: Any, plain: Any, active: Iterator[bool]) -> Any:
+    """The result in the form that the program expects: the inverse of `as_arrays`.
+
+    Where its leaves have no derivatives it is ``plain``, Numba's own result.
+    """
     if isinstance(forms, tuple):
-        parts = [as_given(*both, active) for both in zip(value, forms, plain, strict=True)]
+        parts = [as_returned(*both, active) for both in zip(value, forms, plain, strict=True)]
         return arguments.rebuilt(plain, parts)
     if forms is None:
         for _ in _leaves(plain):

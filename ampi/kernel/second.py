@@ -18,15 +18,16 @@ from ampi.kernel.runtime import cache
 
 @dataclass(frozen=True)
 class SecondContract:
-    """The facts about a kernel for second order, for one `Case`.
+    """The facts about a kernel in second order, for one `Case`.
 
     Attributes
     ----------
     program : callable
         ``program(*given, *dots)`` takes the arguments of the adjoint, and the tangents of its arrays and numbers at the
         positions ``arrays`` and ``numbers``.  It updates shadows and their tangents, and returns the adjoints of the
-        active scalars of the kernel, and then the tangents of those in ``results``.
+        kernel's active scalars, and then the tangents of those for which ``results`` is true.
     results : tuple of bool
+        For each active scalar of the kernel, whether its adjoint has a tangent.
     distinct, new : tuple of int
         As in `Contract`.
     """
@@ -61,7 +62,7 @@ def _generate(kernel: Any, case: Case) -> str:
 
 
 def sweep_call(call: Any, sweep: tape.PairSweep) -> None:
-    """The adjoint of a recorded call, and its tangents: one run for each direction, which also computes the adjoint."""
+    """Run the tangent of a recorded call's adjoint, once for each direction; each run also computes the adjoint."""
     if not any(map(sweep.has_shadow, call.outputs)):
         return
     contract, (adjoints, *tangents) = call.contract, sweep.lanes
@@ -87,7 +88,7 @@ def sweep_call(call: Any, sweep: tape.PairSweep) -> None:
         all_dots: list[Any] = [None if dot is None else dot[j] for dot in dots]
         all_dots += [lane.shadow(region) for region in call.shadows]
         all_dots += [call.seed_in(lane, s) for s in call.seeds]
-        # The types of compiled code say which arrays may be written.
+        # The program is compiled for tangents that may be written.
         arrays = [_zeros(given[k]) if all_dots[k] is None else all_dots[k] for k in second.arrays]
         arrays = [np.array(d) if d.flags.writeable is False else d for d in arrays]
         numbers = [_zeros(given[k]) if all_dots[k] is None else all_dots[k] for k in second.numbers]
@@ -107,5 +108,5 @@ def sweep_call(call: Any, sweep: tape.PairSweep) -> None:
 def _zeros(value: Any) -> Any:
     if not isinstance(value, np.ndarray):
         return type(value)(0)
-    contiguous = value.flags.c_contiguous  # its zeros are not written
+    contiguous = value.flags.c_contiguous  # np.zeros does not touch the memory, as np.zeros_like does
     return np.zeros(value.shape, value.dtype) if contiguous else np.zeros_like(value)

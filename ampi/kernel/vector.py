@@ -1,4 +1,4 @@
-"""Kernels in vector mode without a program for several directions: the adjoint program runs once for each."""
+"""Kernels in vector mode: where no program takes several directions, the adjoint program runs once for each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ampi.kernel.lanes import sweep_together
 
 
 def sweep_call(call: Any, sweep: tape.VectorSweep) -> None:
-    """Run the adjoint of a recorded call in all directions, one after the other."""
+    """Run the adjoint of a recorded call in all directions, at once if there is a program for that."""
     if not any(map(sweep.has_shadow, call.outputs)) or sweep_together(call, sweep):
         return
     lanes = [lane for lane in sweep.lanes if any(map(lane.has_shadow, call.outputs))]
@@ -23,11 +23,11 @@ def sweep_call(call: Any, sweep: tape.VectorSweep) -> None:
             flags.append(len(lanes) == len(sweep.lanes) and sweep.begin_all_anew(region, call.shadows))
         shadows.append(sweep.each(region))
     if len(lanes) < len(sweep.lanes):
-        there = [j for j, lane in enumerate(sweep.lanes) if lane in lanes]
-        shadows = [[rows[j] for j in there] for rows in shadows]
-    rest = *(sweep.after if call.arrays_after else ()), *call.kept, *flags
-    ways = zip(*shadows) if shadows else [()] * len(lanes)
-    for lane, rows in zip(lanes, ways):
+        used = [j for j, lane in enumerate(sweep.lanes) if lane in lanes]
+        shadows = [[rows[j] for j in used] for rows in shadows]
+    rest = *(sweep.after if call.arrays_after else ()), *call.saved, *flags
+    by_lane = zip(*shadows) if shadows else [()] * len(lanes)
+    for lane, rows in zip(lanes, by_lane):
         seeds = [call.seed_in(lane, s) for s in call.seeds]
         for region, value in zip(call.scalars, adjoint(*values, *rows, *seeds, *rest)):
             lane.add(region, value)

@@ -510,7 +510,7 @@ def test_other_numbers_than_before_are_an_error():
     def draw():
         return np.random.random()
 
-    with pytest.raises(KernelError, match=r"f\(\): run again, the kernel draws other random numbers"):
+    with pytest.raises(KernelError, match=r"f\(\): the kernel draws different random numbers"):
         numbers.run(draw)
 
 

@@ -101,7 +101,7 @@ def test_types_are_those_of_the_calls_in_the_script(script):
         ([":energy"], "script.py:function"),
         (["energy"], "write script.py:function"),
         (["SCRIPT:absent", "--types", "float64"], "has no 'absent'"),
-        (["SCRIPT:np", "--types", "float64"], "is no @ampi.kernel"),
+        (["SCRIPT:np", "--types", "float64"], "is not an @ampi.kernel"),
         (["SCRIPT:energy", "--types", "real[:]"], "real"),
         (["SCRIPT:energy", "--types", "float64[:], float64", "--active", "z"], "no argument"),
         (["SCRIPT:Model.force"], "give the types"),
@@ -114,7 +114,7 @@ def test_mistakes_are_named(script, capsys, arguments, message):
 
 def test_a_module_by_name(monkeypatch, capsys):
     assert main(["ampi.kernel.special:digamma", "--types", "float64"]) == 1
-    assert "is no @ampi.kernel" in capsys.readouterr().err
+    assert "is not an @ampi.kernel" in capsys.readouterr().err
 
 
 def test_the_file_in_the_cache_is_what_is_shown():

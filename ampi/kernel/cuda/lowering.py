@@ -202,7 +202,7 @@ def with_plain_atomics(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
 
 def as_function(made: ir.Function, function: Any) -> FunctionType:
     """The Python function of a lowered kernel, which Numba compiles and `parse` knows."""
-    way = pipeline.Way()
+    way = pipeline.State()
     (written,) = emit.spelled(way.run("simplify", way.run("normalise", made)))
     written = replace(written, body=tuple(s for s in written.body if not isinstance(s, ir.Return)))
     text = emit.source(written)

@@ -49,7 +49,7 @@ class Generators:
         for generator, state in zip(self.others, self._states):
             generator.bit_generator.state = state
 
-    def are_here(self) -> bool:
+    def are_current(self) -> bool:
         """Return whether the generators are in this state now."""
         states = [g.bit_generator.state for g in self.others]
         return _is_same(self.own, _taken()) and all(map(_is_same, self._states, states))
