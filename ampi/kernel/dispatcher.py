@@ -19,7 +19,7 @@ import numpy as np
 from ampi import tape
 from ampi.errors import KernelError
 from ampi.kernel import arguments
-from ampi.kernel.frontend.base.declared import declared, is_signature, names_code, number, present, with_types
+from ampi.kernel.frontend.base.declared import converted, declared, is_signature, names_code, present, with_types
 from ampi.kernel.frontend.language.custom import custom_jvp
 from ampi.kernel.function_copies import original, with_names, with_prange, with_rest_as_tuple
 from ampi.kernel.runtime.progress import counted
@@ -86,7 +86,6 @@ def kernel(
         Called like the function.  Arrays that carry derivatives on a recording tape are differentiated through: a
         result that depends on them is an `ampi.ndarray` (0-d for a number) of the dtype that it has in the kernel.
         Other results are Numba's (a Python float for a ``float32``).
-
 
     Raises
     ------
@@ -296,7 +295,7 @@ class Kernel:
             given = self.types_of(tuple(map(arguments.plain, args)))
             wanted = self._declared.conversions(self.__name__, given)  # type: ignore[union-attr]
             self._conversions[key] = wanted
-        return tuple(map(number, args, wanted))
+        return tuple(map(converted, args, wanted))
 
     @property
     def dispatcher(self) -> Any:

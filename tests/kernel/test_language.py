@@ -351,9 +351,9 @@ def keywords_inside(a):
         (of_a_size_that_follows, 1, "the size of 'w' is not known before the loop", "allocate it before"),
         (out_of_a_parallel_loop, 1, "prange", "use range"),
         (swapped_in_parallel, 2, "prange", "use range"),
-        (calls_itself_inside, 1, "calls itself on every way", "without a call"),
+        (calls_itself_inside, 1, "calls itself on every path", "without a call"),
         (keywords_inside, 1, "keywords", "by position"),
-        (passed_inside, 1, "is a function defined inside", "pass it 'a' as an argument"),
+        (passed_inside, 1, "is a nested function", "pass it 'a' as an argument"),
     ],
 )
 def test_refused(function, count, problem, advice):

@@ -146,11 +146,11 @@ def returns(l):
 
 
 REFUSED = {
-    writes: ("'l_part' is read-only", "passed in a tuple"),
+    writes: ("'l_part' is read-only", "in a tuple"),
     replaces: ("a list of arrays here", "in a tuple"),
     appends: ("a list of arrays here", "in a tuple"),
     joins: ("a list of arrays here", "in a tuple"),
-    returns: ("returns a list that it was given, or an array of it", "return a copy"),
+    returns: ("returns a list among its arguments, or an array of one", "return a copy"),
 }
 
 

@@ -112,7 +112,7 @@ def test_functions_that_numba_cuts_short_are_refused(f):
     def caller(a):
         return callee(a).sum()
 
-    with pytest.raises(KernelError, match=f"'{f.__name__}', as Numba compiles it, makes an array of only some"):
+    with pytest.raises(KernelError, match=f"'{f.__name__}', as Numba compiles it, converts only some elements"):
         caller(A)
 
 

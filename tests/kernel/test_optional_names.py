@@ -126,5 +126,5 @@ def as_a_truth(a, s):
 
 @pytest.mark.parametrize("kernel", [passed_on, in_a_tuple, as_a_truth], ids=lambda k: k.__name__)
 def test_where_none_would_be_handed_on(kernel):
-    with pytest.raises(KernelError, match=r"(?s)'w' may be None here.*look whether it is None beforehand"):
+    with pytest.raises(KernelError, match=r"(?s)'w' may be None here.*test whether it is None before"):
         kernel.lower_ir(X, 0.9)

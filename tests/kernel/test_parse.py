@@ -604,7 +604,7 @@ def with_block(x):
         (unknown_function, 1, "numpy.median", "loops"),
         (plain_python, 1, "plain Python function", "@ampi.kernel"),
         (mixed_results, 1, "different structure", "same"),
-        (recursion, 1, "calls itself on every way", "without a call"),
+        (recursion, 1, "calls itself on every path", "without a call"),
         (undefined, 1, "used before", "assign"),
         (complex_into_real, 1, "complex128 cannot be stored", "convert"),
         (read_only, 1, "read-only", "copy"),

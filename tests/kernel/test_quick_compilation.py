@@ -86,7 +86,9 @@ def test_live_variables_are_numbas(seed):
     writer = Writer(seed)
     blocks = quick.reconstructed(run_frontend(writer.function()).blocks)
     graph, found = analysis.compute_cfg_from_blocks(blocks), analysis.compute_use_defs(blocks)
-    ours, numbas = (f(graph, blocks, found.usemap, found.defmap) for f in (quick.live_map, analysis.compute_live_map))
+    ours, numbas = (
+        f(graph, blocks, found.usemap, found.defmap) for f in (quick.compute_live_map, analysis.compute_live_map)
+    )
     assert ours == numbas, "\n".join(writer.lines)
 
 
@@ -95,7 +97,7 @@ def test_where_variables_end(seed):
     writer = Writer(seed)
     blocks = quick.reconstructed(run_frontend(writer.function()).blocks)
     graph, found = analysis.compute_cfg_from_blocks(blocks), analysis.compute_use_defs(blocks)
-    alive = quick.live_map(graph, blocks, found.usemap, found.defmap)
+    alive = quick.compute_live_map(graph, blocks, found.usemap, found.defmap)
     ours = quick._dead_maps(None)(graph, blocks, alive, found.defmap)
     sets = {k: set(names) for k, names in alive.items()}
     numbas = analysis.compute_dead_maps(graph, blocks, sets, found.defmap)
@@ -112,7 +114,7 @@ def test_what_does_not_end_anywhere_is_as_numba_says():
     blocks = quick.reconstructed(run_frontend(Writer(3).function()).blocks)
     graph, found = analysis.compute_cfg_from_blocks(blocks), analysis.compute_use_defs(blocks)
     found.usemap[min(blocks)].add("nowhere")
-    alive = quick.live_map(graph, blocks, found.usemap, found.defmap)
+    alive = quick.compute_live_map(graph, blocks, found.usemap, found.defmap)
     alive[max(blocks)] = quick._Variables(alive[max(blocks)].names, alive.bit["nowhere"])
     sets = {k: set(names) for k, names in alive.items()}
     outcomes = []

@@ -495,7 +495,7 @@ def test_functions_with_derivatives_of_their_own_are_refused():
     def caller(x):
         return own(x[0])
 
-    with pytest.raises(KernelError, match="random numbers in 'own', whose derivative is its author's"):
+    with pytest.raises(KernelError, match="random numbers in 'own', which has a custom derivative"):
         caller(X)
 
 

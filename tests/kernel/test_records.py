@@ -313,7 +313,7 @@ def by_ellipsis(w):
 
 
 @pytest.mark.parametrize(
-    ("function", "what"), [(a_record, "returns a record"), (by_ellipsis, "by None or an ellipsis")]
+    ("function", "what"), [(a_record, "returns a record"), (by_ellipsis, "with None or an ellipsis")]
 )
 def test_what_is_refused(function, what):
     with pytest.raises(ampi.KernelError, match=what):

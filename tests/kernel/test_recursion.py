@@ -273,14 +273,14 @@ def rounded(x, n):
 
 VECTOR = np.array([0.6, 0.8, 0.3, 1.1])
 REFUSED = {
-    parts: ((VECTOR,), "the array 'a' is another one where 'parts' calls itself", "which part is meant"),
+    parts: ((VECTOR,), "the array 'a' is another one where 'parts' calls itself", "which part to use"),
     own_array: ((VECTOR, 3), "'t' is an array .* where 'own_array' calls itself", "pass whole arrays on"),
     other_type: ((0.3, 3), "'x' is float64 here and complex128 there", "give it one type"),
     generated: ((0.3, 3), "a call of 'generated' itself in a generator expression", "on a line of its own"),
-    not_last: ((VECTOR, 3), "'not_last' gives nothing that could be used here", "return a value"),
+    not_last: ((VECTOR, 3), "'not_last' returns no value, but its result is used here", "return a value"),
     over_parts: ((VECTOR, 3), "a loop over this, in which 'over_parts' calls itself", "write for i in range"),
     left: ((0.3,), "'out_of_a_loop' and 'leaves_a_loop' call .*returns from inside a loop", "by break, and return"),
-    both: ((0.3,), "'together' and 'alone' call one another, and 'alone' itself", "make one function of them"),
+    both: ((0.3,), "'together' and 'alone' call one another, and 'alone' also itself", "make one recursive"),
     rest: ((0.3, 2), r"'rest' has \*more and calls itself", "name every parameter"),
     rounded: ((np.float32(0.3), 2), "'x' is declared to be float32, and is float64", "convert it in the call"),
 }

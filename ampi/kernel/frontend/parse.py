@@ -4,9 +4,9 @@
 statement for the given argument types.  Types flow forward through expressions (``inference``); the type of a variable
 is what Numba's unification makes of all its assignments, found by building again until nothing changes.
 
-What is here is common to all statements and expressions; each kind of them has a module of its own: ``statements`` and
-``loops``, ``assignments``, ``expressions``, ``subscripts``, ``invocations``.  ``values`` says what an expression is
-while the IR is built.
+This module has what all statements and expressions share; each kind of them has its own: ``statements`` and ``loops``,
+``assignments``, ``expressions``, ``subscripts``, ``invocations``.  ``values`` defines the values of expressions while
+the IR is built.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ from ampi.kernel.frontend.random import (
     numbers,  # noqa: F401 (enters its rules)
 )
 from ampi.kernel.frontend.recursion import nodes as recursion_nodes
-from ampi.kernel.frontend.recursion.mutual_recursion import put_together
+from ampi.kernel.frontend.recursion.mutual_recursion import inline_partners
 from ampi.kernel.frontend.recursion.reflections import unfold_reflection
 from ampi.kernel.frontend.recursion.stack import is_call_of, remove_recursion
 from ampi.kernel.frontend.written import arrays as written_arrays  # noqa: F401 (enters its rules)
@@ -110,13 +110,17 @@ STATEMENTS: dict[type[ast.stmt], Callable[..., None]] = {
 
 @global_compiler_lock
 def parse(function: Any, argument_types: Iterable[types.Type], single: Single = frozenset()) -> ir.Function:
-    """The typed IR of a Python function for arguments of these Numba types (trailing defaults may be left out), whose
-    axes in ``single`` are known to have size one, so that they stretch where they meet longer ones.
+    """The typed IR of a Python function for arguments of these Numba types (trailing defaults may be left out).
 
-    Calls of other kernels are inlined.  ``break``, ``continue`` and early ``return`` are still there: see ``lower``.
-    Raises ``KernelError`` for what is outside the language.
+    The axes in ``single`` are known to have size one, so they are broadcast.  Calls of other kernels are inlined.
+    ``break``, ``continue`` and early ``return`` remain: see ``lower``.
+
+    Raises
+    ------
+    KernelError
+        The function uses a part of Python that kernels do not support.
     """
-    known = getattr(function, "__ampi_ir__", None)  # of a generated function that is made of it
+    known = getattr(function, "__ampi_ir__", None)  # of a function that was generated from IR
     if known is not None:
         return known
     return with_arguments(_parse(function, tuple(argument_types), (), single))
@@ -133,12 +137,12 @@ def _parse(
         if builder.state() == before:
             builder.check_complete()
             return find_reductions(result, source.fail)
-    raise source.error(source.first_line, "the types of its variables do not settle")
+    raise source.error(source.first_line, "the types of its variables cannot be inferred")
 
 
 @dataclass
 class _Scope:
-    """The names of one function while its IR is built: types, kinds, webs, lists."""
+    """What is known of one function's names while its IR is built."""
 
     kinds: dict[str, Any] = field(default_factory=dict)  # local name -> type, Static, Group of kinds, or Named
     results: Any = None
@@ -166,7 +170,7 @@ class _Builder:
         is_call = is_call_of(self.definition, self.is_itself, self.globals)
         unfold_reflection(source, inspect.signature(function), is_call)
         self.globals |= spell_out(source, self.globals)
-        put_together(function, source, self.globals, _called_function)
+        inline_partners(function, source, self.globals, _called_function)
         is_call = is_call_of(self.definition, self.is_itself, self.globals)
         if any(map(is_call, ast.walk(self.definition))):
             remove_recursion(source, inspect.signature(function), self.given, self.globals, is_call, self.split())
@@ -184,7 +188,7 @@ class _Builder:
     # ------------------------------------------------------------------------------------------- building
 
     def is_itself(self, value: Any) -> bool:
-        """Return whether a value is this function, compiled by Numba or by ampi or plain."""
+        """Return whether a value is this function: plain, or compiled by Numba or ampi."""
         function = _called_function(value)
         return function is not None and function.__code__ is self.function.__code__
 
@@ -216,11 +220,11 @@ class _Builder:
         self.parts: set[str] = set()  # parts of local arrays
         self.narrow: set[ir.Expr] = set()  # sizes of slices of one element, which may be empty
         self.single: set[tuple[str, int]] = set()  # axes of arguments, and of callees' arrays, that have size one
-        self.bounds: dict[str, int | None] = {}  # what integer variables are not below
-        self.lists: set[str] = set()  # arrays that are lists to the program
-        self.list_arguments: set[str] = set()  # those, and others, that hold what is in a list among the arguments
-        self.roots: dict[str, str] = {}  # of parts of arrays: the array
-        self.drawn: dict[types.Type, ir.Drawn] = {}  # where random numbers go, by their types
+        self.bounds: dict[str, int | None] = {}  # lower bounds of integer variables
+        self.lists: set[str] = set()  # arrays that represent the program's lists
+        self.list_arguments: set[str] = set()  # arrays with the items of lists among the arguments
+        self.roots: dict[str, str] = {}  # the array of each part of an array
+        self.drawn: dict[types.Type, ir.Drawn] = {}  # the arrays for random numbers, by their types
         self.generators: list[ir.Argument] = []  # random generators among the arguments
         self.unrolling = 0
         self.loops: list[str] = []
@@ -247,7 +251,7 @@ class _Builder:
             node = self.webs.maybe_undefined[0]
             self.fail(node, f"'{node.id}' is used before it is assigned", "assign it first")
         if self.pending:
-            self.fail(self.pending[0], "a variable is used here that has no value yet", "assign it first")
+            self.fail(self.pending[0], "a variable is used here before it has a value", "assign it first")
 
     def fail(self, node: Any, problem: str, advice: str = "") -> NoReturn:
         self.source.fail(node, problem, advice)
@@ -280,9 +284,9 @@ class _Builder:
         self.emit(ir.Assign(target, value))
         return target
 
-    def is_lasting(self, name: str) -> bool:
-        """Return whether a scalar keeps its value while expressions that read it are in use."""
-        return name in self.lasting or self.webs.definitions.get(name, 1) == 1
+    def is_assigned_once(self, name: str) -> bool:
+        """Return whether a scalar variable is assigned only once."""
+        return name in self.immutable or self.webs.definitions.get(name, 1) == 1
 
     def lowest(self, var: ir.Var) -> int | None:
         return self.bounds.get(var.name)
@@ -311,14 +315,16 @@ class _Builder:
         if not inference.convertible(type_, array.type.dtype):
             self.fail(node, f"a {type_} cannot be stored in an array of {array.type.dtype}", "convert it")
         if array.name in self.constants or not array.type.mutable:
-            of_list = "; arrays that are to be written are passed in a tuple" if self.is_of_list(array) else ""
+            of_list = "; pass arrays that the kernel writes in a tuple" if self.is_of_list(array) else ""
             self.fail(node, f"'{array.name}' is read-only", f"copy it into a local array first{of_list}")
 
     # ------------------------------------------------------------------------------------------- expressions
 
     def value(self, node: ast.expr, hint: str | None = None, tuples: bool = False) -> Value:
-        """The value of an expression, which may be a list of tuples only with ``tuples``; a new array or view is named
-        after ``hint``, the variable that is bound to it."""
+        """The value of an expression, which may be a list of tuples only with ``tuples``.
+
+        A new array or view is named after ``hint``, the variable to which it is bound.
+        """
         value = self.a_number(node, self.any_value(node, hint))
         if is_listed(value) and not tuples:
             self.fail(node, "a list of tuples here", OF_TUPLES)
@@ -327,7 +333,7 @@ class _Builder:
         return value
 
     def a_number(self, node: ast.expr, value: Value) -> Value:
-        """The number that a callee's result is, where it may be None; any other value as it is."""
+        """The number in the result of a callee that may be None; any other value unchanged."""
         if not is_maybe(value):
             return value
         there, number = value.items
@@ -337,7 +343,7 @@ class _Builder:
         return number
 
     def any_value(self, node: ast.expr, hint: str | None = None) -> Value:
-        """The same, where it may be a list of tuples."""
+        """The value of an expression, which may be a list of tuples, a list of arrays, or None instead of a number."""
         parse_expression = EXPRESSIONS.get(type(node))
         if parse_expression is None:
             self.fail(node, f"{describe(node)} is not supported in a kernel", advice_for(node))
@@ -354,7 +360,7 @@ class _Builder:
         return value
 
     def operands(self, *makers: Callable[[], Value]) -> list[Value]:
-        """Evaluate from left to right; a value that a later operand's statements could change is kept first."""
+        """Evaluate from left to right; a value that the statements of a later operand could change is saved first."""
         values: list[Value] = []
         ends: list[int] = []
         for make in makers:
@@ -476,13 +482,13 @@ class _Builder:
         return target
 
     def describe_part(self, target: ir.Var, array: ir.Var, axis: int) -> None:
-        """Note what is known of a part of an array which keeps its axes from ``axis`` on."""
+        """Note the shape and the owner of a part of an array, which has the array's axes from ``axis`` on."""
         self.extents[target.name] = array_values.shape_of(self, array)[axis:]
         if array.name in self.owned | self.parts:
             self.parts.add(target.name)
 
     def new_array_name(self, variable: str | None, word: str) -> str:
-        """A name for a new array or view: that of the user's variable which is bound to it, if it can have it."""
+        """A name for a new array or view: the user's variable to which it is bound, if that is assigned once."""
         if variable is None:
             return self.names.fresh(word)
         alone = self.webs.definitions.get(variable) == 1 and not self.unrolling
@@ -505,7 +511,7 @@ class _Builder:
             found = given if isinstance(given, types.Type) else numpy_support.from_dtype(np.dtype(given))
             if inference.is_scalar(found) or (structured and isinstance(found, types.Record)):
                 return found
-            return self.fail(node, "a structured array made by this", "make it by np.empty or np.zeros")
+            return self.fail(node, "this cannot make a structured array", "make it by np.empty or np.zeros")
         except (AttributeError, TypeError, NumbaError):
             return self.fail(node, "the dtype must be a NumPy scalar type", "write dtype=np.float64 and the like")
 
@@ -524,7 +530,7 @@ class _Builder:
         if self.is_itself(function) or function.__code__ is self.function.__code__:
             return f"'{function.__name__}' calls itself by another name", f"call it as {function.__name__}(...)"
         problem = f"'{function.__name__}' and '{self.source.name}' call one another"
-        return problem, "make one function of them, which calls itself, with a number that says which of the two it is"
+        return problem, recursion_nodes.ONE_FUNCTION
 
     def type_of(self, node: ast.AST, value: Value) -> types.Type:
         if isinstance(value, Static):

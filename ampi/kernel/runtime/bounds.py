@@ -1,11 +1,11 @@
-"""Bounds checks that say which array: calls that look at an index, inserted before each subscript of Numba's IR.
+"""Bounds checks that name the array: calls that check an index, inserted before each subscript of Numba's IR.
 
 ::
 
     y[i] = x[i + 1]        check(x, i + 1, "x", 12); check(y, i, "y", 12); y[i] = x[i + 1]
 
-Numba's own checks, which are switched on as well, name neither array nor index; they see to what is no subscript.
-Exceptions of iterations on threads are lost in Numba, so what is checked is compiled for one thread.
+Numba's own checks, which name neither array nor index, are also on, for accesses that are not subscripts.  Numba loses
+exceptions that are raised on threads, so code with checks is compiled for one thread.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ from ampi.kernel.runtime.noalias import keep_in_range
 
 
 class OutOfBounds(IndexError):
-    """An index of an array in a kernel is beyond its end."""
+    """An index of an array in a kernel is out of bounds."""
 
     def __init__(self, place: str, array: str, axis: int, index: int, size: int):
         super().__init__(f"{place}: index {index} is out of bounds for axis {axis} of '{array}', which has size {size}")
 
 
 def are_checked(options: dict[str, Any]) -> bool:
-    """Return whether kernels with these options of ``numba.njit`` check indices: by ``AMPI_CHECK=full``, else by
-    ``NUMBA_BOUNDSCHECK``, else by ``boundscheck=True``."""
+    """Return whether kernels with these options of ``numba.njit`` check indices.
+
+    The first of these that is set decides: ``AMPI_CHECK=full``, ``NUMBA_BOUNDSCHECK``, ``boundscheck=True``.
+    """
     if checks.is_full():
         return True
     return bool(options.get("boundscheck") if config.BOUNDSCHECK is None else config.BOUNDSCHECK)
 
 
 def checking(options: dict[str, Any]) -> dict[str, Any]:
-    """Options of ``numba.njit`` with which indices are checked."""
+    """Options of ``numba.njit`` for code that checks indices."""
     return {**options, "boundscheck": True, "parallel": False, "pipeline_class": CheckedBounds}
 
 
@@ -49,7 +51,7 @@ def checking(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def check(array: Any, index: Any, name: str, place: str) -> None:
-    """Raise `OutOfBounds` for an index that is; only in compiled code."""
+    """Raise `OutOfBounds` if an index is out of bounds; only in compiled code."""
 
 
 @overload(check, prefer_literal=True)
@@ -73,7 +75,7 @@ def _check(array, index, name, place):  # type: ignore[no-untyped-def]  # Numba 
 
 
 def _axes(array: types.Array, parts: tuple[types.Type, ...]) -> list[tuple[int, int, Any]]:
-    """Position, axis and type of those parts of an index that are integers or arrays of them."""
+    """The position, axis and type of the parts of an index that are integers or arrays of integers."""
     taken = [_taken(part) for part in parts]
     found, axis = [], 0
     for k, part in enumerate(parts):
@@ -88,18 +90,18 @@ def _axes(array: types.Array, parts: tuple[types.Type, ...]) -> list[tuple[int, 
 
 
 def _taken(part: types.Type) -> int:
-    """The number of axes that a part of an index stands for."""
+    """The number of axes that a part of an index selects from."""
     if isinstance(part, (types.EllipsisType, types.NoneType)):
         return 0
     return part.ndim if isinstance(part, types.Array) and isinstance(part.dtype, types.Boolean) else 1
 
 
-# --------------------------------------------------------------------------------------------------- where it is put
+# --------------------------------------------------------------------------------------------- insertion of checks
 
 
 @register_pass(mutates_CFG=False, analysis_only=False)
 class InsertChecks(FunctionPass):
-    """Put a `check` before each subscript."""
+    """Insert a `check` before each subscript."""
 
     _name = "ampi_bounds_checks"
 
@@ -123,7 +125,7 @@ class InsertChecks(FunctionPass):
 
 
 def _subscript(statement: Any) -> tuple[Any, Any] | None:
-    """The array and the index of a statement that has one (Numba's IR: at most one)."""
+    """The array and the index of the subscript in a statement; in Numba's IR there is at most one."""
     if isinstance(statement, ir.SetItem):
         return statement.target, statement.index
     value = statement.value if isinstance(statement, ir.Assign) else None
@@ -131,7 +133,7 @@ def _subscript(statement: Any) -> tuple[Any, Any] | None:
 
 
 def _spelling(code: Any, variable: Any) -> str:
-    """An array as it is written."""
+    """The source text of an array."""
     if not variable.is_temp:
         return variable.unversioned_name
     try:
@@ -162,7 +164,7 @@ def _call(scope: Any, loc: Any, array: Any, index: Any, name: str, place: str) -
 
 
 class CheckedBounds(CompilerBase):
-    """Numba's compiler, with checks that name array and index: ``njit(pipeline_class=CheckedBounds)``."""
+    """Numba's compiler with checks that name array and index: ``njit(pipeline_class=CheckedBounds)``."""
 
     def define_pipelines(self) -> list[Any]:
         manager = DefaultPassBuilder.define_nopython_pipeline(self.state)
@@ -172,7 +174,7 @@ class CheckedBounds(CompilerBase):
 
 
 class CheckedInRange(CheckedBounds):
-    """The same for a derivative program (see `separate`)."""
+    """`CheckedBounds` for a derivative program (see `noalias`)."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -1,9 +1,9 @@
-"""Content-addressed cache of compiled kernels: compiled once, by one process, and loaded by all others.
+"""Content-addressed cache of compiled kernels: one process compiles each, and all others load it.
 
-A file's name says everything that its content depends on: the kernel's code and what it names, its options, the types
-of its arguments, the settings of ampi and Numba, the versions of both and of Python, and the processor.  So nothing
-that is there is ever out of date, and nothing is overwritten by something else; see `ampi.kernel.runtime.files` for the
-rest.
+A file's name is a hash of everything on which its content depends: the kernel's code and the values that it names, its
+options, the types of its arguments, the settings of ampi and Numba, the versions of both and of Python, and the
+processor.  So a file is never out of date, and is never overwritten with other contents.  See
+`ampi.kernel.runtime.files` for how files are stored.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def versions() -> str:
     return repr((python, numba.__version__, np.__version__, digest.hexdigest()))
 
 
-# Numba's settings (``NUMBA_...``, ``numba.config``) that change no code: what it prints, where and how it keeps it, the
-# number and kind of its threads, and what is for other devices.  All others, later versions' too, are in the key.
+# Numba's settings (``NUMBA_...``, ``numba.config``) that do not change compiled code: about its output, its cache, the
+# number and kind of its threads, and other devices.  All others, also those of later versions, are in the key.
 WITHOUT_EFFECT = frozenset(
     """
     ALWAYS_WARN_UNINIT_VAR ANNOTATE CACHE_DIR CACHE_LOCATOR_CLASSES CHROME_TRACE COLOR_SCHEME DEBUG_CACHE
@@ -82,14 +82,14 @@ WITHOUT_EFFECT = frozenset(
 def settings() -> Any:
     """The settings of Numba and ampi that change compiled code, and the processor.
 
-    What ``AMPI_WITHOUT`` switches off belongs to the kernels (`Kernel.identity`).
+    Those of ``AMPI_WITHOUT`` are in the keys of kernels (`Kernel.identity`).
     """
-    numbas = [
+    of_numba = [
         (name, repr(value))
         for name, value in sorted(vars(config).items())
         if name.isupper() and name not in WITHOUT_EFFECT and not name.startswith("CUDA_")
     ]
-    return checks.is_full(), numbas, processor()
+    return checks.is_full(), of_numba, processor()
 
 
 def processor() -> Any:
@@ -100,21 +100,21 @@ def processor() -> Any:
 
 
 def key(*parts: Any) -> str:
-    """The part of a file's name that says what its content depends on: these, and the versions and settings."""
+    """The hash in a file's name: of these parts, the versions and the settings."""
     return fingerprint(versions(), settings(), *parts)
 
 
 def fingerprint(*parts: Any) -> str:
-    """Twenty hexadecimal digits for anything whose ``repr`` says everything."""
+    """A hash of objects by their ``repr``, as twenty hexadecimal digits."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
 
 
 def identity(function: Any, options: Any = None, placed: bool | None = None) -> Any:
     """The part of the cache key for a function: its code, the constants and kernels it names, and their code.
 
-    Exceptions say the file and the line that they come from, so where all this stands belongs to what can raise one
-    (``placed=None``).  Compiled code of the rest serves wherever it stands: in copies of a script, in cells of a
-    notebook, which have another file in every session, and below a line that was added.
+    With ``placed`` it includes files and lines, by default (None) if the code can raise exceptions, which name them.
+    Other compiled code does not depend on its place: it also serves copies of a script, cells of a notebook, which have
+    a new file in each session, and code that was moved to other lines.
     """
     parts = _Identity(bool(placed))
     found = parts.of_function(function, options)
@@ -203,12 +203,12 @@ class _Identity:
             return value.__module__, value.__qualname__, getattr(value, "_fields", ())
         if isinstance(value, np.ufunc):
             return "ufunc", name_in_scipy(value), value.__name__
-        if hasattr(type(value), "__wrapper_address__"):  # the address is another one in the next process
+        if hasattr(type(value), "__wrapper_address__"):  # the address differs from process to process
             return "function", name_in_scipy(value) or value.__wrapper_address__()
         return getattr(value, "__module__", ""), getattr(value, "__qualname__", type(value).__qualname__)
 
     def of_loops(self, value: Any) -> Any:
-        """The cache key of an object that ``@stencil``, ``@vectorize`` or ``@guvectorize`` made of a function."""
+        """The cache key of an object made by ``@stencil``, ``@vectorize`` or ``@guvectorize``."""
         if isinstance(value, StencilFunc):
             return self.of_function(value.kernel_ir.func_id.func, None), sorted(map(repr, value.options.items()))
         if isinstance(value, DUFunc):
@@ -228,13 +228,13 @@ class _Identity:
 
 
 def function_of(value: Any) -> Any:
-    """The Python function of a kernel, with the globals that it is compiled with, or of one of Numba's; or itself."""
+    """The Python function of a kernel (with frozen globals) or of a Numba dispatcher; any other value unchanged."""
     function = getattr(value, "frozen_func", None)
     return getattr(value, "py_func", value) if function is None else function
 
 
 def _declared(dispatcher: Any) -> Any:
-    """The signatures that one of Numba's functions is limited to, and the types of its variables."""
+    """The signatures to which a Numba dispatcher is limited, and the declared types of its variables."""
     signatures = () if getattr(dispatcher, "_can_compile", True) else dispatcher.nopython_signatures
     return [str(s) for s in signatures], sorted(
         (n, str(t)) for n, t in (getattr(dispatcher, "locals", None) or {}).items()
@@ -242,12 +242,12 @@ def _declared(dispatcher: Any) -> Any:
 
 
 def of_options(options: dict[str, Any]) -> Any:
-    """Options of Numba's as they are the same in every process: the order of a set is not."""
+    """Numba's options in a form that is the same in every process, as the order of sets is not."""
     return sorted((name, sorted(v) if isinstance(v, (set, frozenset)) else v) for name, v in options.items())
 
 
 def names_in(code: python_types.CodeType) -> list[str]:
-    """The names of globals and attributes in a function and in functions defined inside of it."""
+    """The names of globals and attributes in a function and its nested functions."""
     inside = [name for c in code.co_consts if isinstance(c, python_types.CodeType) for name in names_in(c)]
     return list(dict.fromkeys((*code.co_names, *inside)))
 
@@ -260,7 +260,7 @@ def _of_constant(value: Any) -> Any:
 
 
 def describe(type_: types.Type) -> Any:
-    """A type by what it says: the same in every process, and different for different fields or functions."""
+    """A description of a type that is the same in every process, and differs for different fields or functions."""
     if isinstance(type_, types.BaseTuple):
         return str(type_), getattr(type_, "fields", ()), tuple(map(describe, type_.types))
     if isinstance(type_, types.Dispatcher):
@@ -269,7 +269,7 @@ def describe(type_: types.Type) -> Any:
 
 
 class _Locator(caching._CacheLocator):
-    """Tells Numba's warnings where a function is."""
+    """The place of a function, for Numba's warnings."""
 
     def __init__(self, py_file: str):
         self._py_file = py_file
@@ -291,15 +291,15 @@ class _Implementation(caching.CompileResultCacheImpl):
         self._filename_base = name
 
     def reduce(self, result: Any) -> Any:
-        # Numba leaves out the environments of functions whose globals have no __name__ (functions made by exec), and
-        # what raises or prints in such a function then finds none.
-        *parts, kept = result._reduce()
+        # Numba leaves out the environments of functions whose globals have no __name__ (functions made by exec), which
+        # code that raises or prints in such a function needs.
+        *parts, environments = result._reduce()
         named = (lookup_environment(v.name) for v in result.library._final_module.global_variables)
-        return *parts, kept + tuple(_Nameless(e) for e in named if e is not None and not e.can_cache())
+        return *parts, environments + tuple(_Nameless(e) for e in named if e is not None and not e.can_cache())
 
 
 class _Nameless:
-    """The environment of a function whose globals have no name, as it is kept."""
+    """The environment of a function whose globals have no name, in a form that can be pickled."""
 
     def __init__(self, environment: Environment):
         self.environment = environment
@@ -318,7 +318,7 @@ def _environment(name: str, constants: list[Any]) -> Environment:
 
 
 class CompiledCache(caching.FunctionCache):
-    """Numba's cache of one function: a file of ampi's for each signature.
+    """A cache of one function for Numba, which has a file for each signature.
 
     ``name`` must identify the code and everything that it depends on.  (Numba's own files, which share an index that
     any process may change, could give one signature the code of another.)
@@ -331,10 +331,10 @@ class CompiledCache(caching.FunctionCache):
         self._cache_path = str(folder())
         self._enabled = True
         self._found: dict[Path, bytes] = {}
-        self.each_its_own = calls_itself(function)  # what has been loaded Numba would not find: see below
+        self.each_its_own = calls_itself(function)  # Numba cannot load such code: see `_has_address_of_itself`
 
     def path(self, sig: Any) -> Path:
-        # Not the types themselves: a class of __main__ in a named tuple, or a function, is another in every process.
+        # Not a hash of the types: a class of __main__ in a named tuple, or a function, differs from process to process.
         return folder() / f"{self.entry(sig)}.nbc"
 
     def entry(self, sig: Any) -> str:
@@ -356,7 +356,7 @@ class CompiledCache(caching.FunctionCache):
         return True
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        self.know_classes(sig)  # what is compiled and saved now names them, too
+        self.know_classes(sig)  # also for code that is compiled and saved now
         path = self.path(sig)
         content = self._found.pop(path, None) or read(path)
         if content is None or self.each_its_own:
@@ -365,7 +365,7 @@ class CompiledCache(caching.FunctionCache):
         target_context.refresh()
         try:
             return _of_these_functions(self._impl.rebuild(target_context, pickle.loads(content)), sig)
-        except Exception:  # it names a class which is gone: compile again
+        except Exception:  # it names a class that no longer exists: compile again
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
@@ -376,7 +376,7 @@ class CompiledCache(caching.FunctionCache):
         elif self._impl.check_cachable(data):
             try:
                 content = caching.dumps(self._impl.reduce(data))
-            except Exception:  # a global of the function cannot be pickled, whatever its class raises then
+            except Exception:  # a global of the function cannot be pickled, and its class may raise anything
                 return
             write(self.path(sig), content)
 
@@ -385,7 +385,7 @@ class CompiledCache(caching.FunctionCache):
         return self.each_its_own or read(self.path(sig).with_suffix(".own")) is not None
 
     def know_classes(self, sig: Any) -> None:
-        """Let named tuple classes of ``__main__`` and of functions be found again in another process."""
+        """Make the named tuple classes of ``__main__`` and of functions known to unpickling in another process."""
         arguments = sig.args if hasattr(sig, "args") else sig
         for cls in (*(c for a in arguments for c in _named_tuples(a)), *_tuple_classes(self._py_func)):
             _know_class(cls)
@@ -400,13 +400,15 @@ def calls_itself(function: Any) -> bool:
 
 
 def _has_address_of_itself(library: Any) -> bool:
-    """Return whether a function in compiled code calls itself with arguments of other types.  Numba uses an address,
-    which it gives to a name when it has compiled both; loaded code has none (the process ends)."""
+    """Return whether a function in compiled code calls itself with arguments of other types.
+
+    Numba then uses an address that it only sets after compilation: loaded code would crash.
+    """
     return any(RuntimeLinker.PREFIX in v.name for v in library._final_module.global_variables)
 
 
 def _of_these_functions(result: Any, sig: Any) -> Any:
-    """Loaded code, with the functions among its arguments: what was loaded names copies, others to Numba."""
+    """Loaded code with the functions among its arguments, instead of their unpickled copies."""
     arguments = tuple(sig.args if hasattr(sig, "args") else sig)
     if not any(isinstance(a, types.Dispatcher) for a in arguments):
         return result
@@ -429,8 +431,8 @@ def _tuple_classes(function: Any) -> Iterator[type]:
 
 
 def _know_class(cls: type) -> None:
-    # Compiled code holds the class of a result as a pickle: by name if it can be imported, otherwise by value under a
-    # random number that a new process does not know.  The number is given here instead, the same in every process.
+    # Compiled code pickles the class of a result: by name if it can be imported, otherwise by value under a random
+    # number that a new process does not know.  This sets a number that is the same in every process.
     if cls not in cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS:
         number = fingerprint(cls.__module__, cls.__qualname__, getattr(cls, "_fields", ()))
         cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS[cls] = number
@@ -444,11 +446,11 @@ def compiled(
     check: Callable[[Any, Any], Any] | None = None,
     what: str = "",
 ) -> Any:
-    """``numba.njit(**options)(function)`` whose compiled code is kept in our folder as ``name``.
+    """``numba.njit(**options)(function)``, with its compiled code in the cache folder as ``name``.
 
-    ``check(dispatcher, signature)`` is a context in which it is compiled, where it was not found there; ``what`` says
-    what it is to whom waits for it.  Code on one thread releases the interpreter's lock (GIL) once the program has had
-    tasks in other threads, at 0.15 µs for each call.
+    ``check(dispatcher, signature)`` is a context in which it is compiled if it is not in the cache; ``what`` describes
+    it to users who wait for it.  Code on one thread releases the interpreter's lock (GIL) once the program has run
+    tasks in other threads, which costs 0.15 µs for each call.
     """
     if had_tasks[0] and not options.get("parallel") and "nogil" not in options:
         options, name = {**options, "nogil": True}, f"{name}_nogil"
@@ -468,7 +470,7 @@ def _unchecked(dispatcher: Any, sig: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def deep_recursion() -> Iterator[None]:
-    """Numba goes from block to block of a function by recursion, and derivatives have several times as many blocks."""
+    """Raise the recursion limit: Numba recurses over the blocks of a function, of which derivatives have many."""
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, 10_000))
     try:
@@ -479,8 +481,7 @@ def deep_recursion() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_advice(function: Any) -> Iterator[None]:
-    """Numba's advice on performance is for the author of a function, and generated ones have none.  What it cannot
-    cache, because it calls C functions by their addresses, it compiles again in each process."""
+    """Suppress Numba's warnings on performance of generated functions, and on functions that it cannot cache."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Cannot cache compiled function", NumbaWarning)
         if (function.__globals__.get("__name__") or "").startswith(_GENERATED):
@@ -495,16 +496,19 @@ def _compile_once(
     waited: Callable[[], Any],
     sig: Any,
 ) -> Any:
-    """Compile or load one signature; of several processes the first compiles and the others wait and load
-    (of a function that calls itself, all compile)."""
-    kept = dispatcher._cache
-    if kept.holds(sig):
+    """Compile or load one signature.
+
+    Of several processes the first one compiles, and the others wait and load; a function that calls itself is compiled
+    by all.
+    """
+    stored = dispatcher._cache
+    if stored.holds(sig):
         with counted():
             return compile(sig)
     with waited(), contextlib.ExitStack() as inside:
-        if not kept.is_own(sig):
-            inside.enter_context(locked(kept.entry(sig)))
-        if not kept.holds(sig):  # another one has compiled it meanwhile
+        if not stored.is_own(sig):
+            inside.enter_context(locked(stored.entry(sig)))
+        if not stored.holds(sig):  # another process may have compiled it meanwhile
             inside.enter_context(check(dispatcher, sig))
             inside.enter_context(deep_recursion())
             inside.enter_context(_without_advice(dispatcher.py_func))
@@ -518,7 +522,7 @@ def _compile_once(
 
 
 def load_or_make(name: str, make: Callable[[], str]) -> python_types.ModuleType:
-    """The generated module of this name, whose text is made if it is not there."""
+    """The generated module of this name; its text is generated if the cache folder does not have it."""
     path = folder() / f"{name}.py"
     text = read(path)
     if text is None:
@@ -532,10 +536,10 @@ def load_or_make(name: str, make: Callable[[], str]) -> python_types.ModuleType:
 
 
 def load_module(path: Path, text: str) -> python_types.ModuleType:
-    """A generated file, with this text, as a module.
+    """A generated file with this text as a module.
 
-    Its functions are compiled as if they stood where they came from, so that exceptions point to lines of the kernel.
-    With ``NUMBA_DISABLE_JIT``, where one steps through the file, they stand where they are.
+    Its code has the file and the lines of the kernel, so that exceptions point to these; with ``NUMBA_DISABLE_JIT`` it
+    has those of the generated file, so that a debugger can step through it.
     """
     module = python_types.ModuleType(f"{_GENERATED}{path.stem}")
     module.__file__ = str(path)
@@ -543,11 +547,11 @@ def load_module(path: Path, text: str) -> python_types.ModuleType:
     if config.DISABLE_JIT:
         exec(compile(text, str(path), "exec"), vars(module))
         return module
-    kept = path.with_suffix(".code")
-    content = read(kept)
+    cached = path.with_suffix(".code")
+    content = read(cached)
     if content is None:
         code = compiled_in_place(path, text)
-        write(kept, marshal.dumps(code))
+        write(cached, marshal.dumps(code))
     else:
         code = marshal.loads(content)
     exec(code, vars(module))
@@ -555,7 +559,7 @@ def load_module(path: Path, text: str) -> python_types.ModuleType:
 
 
 def compiled_in_place(path: Path, text: str) -> python_types.CodeType:
-    """The code of a generated file, with the file and the lines of the kernel that it was made from."""
+    """The code of a generated file, with the file and lines of its kernel."""
     tree = ast.parse(text)
     found = re.search(r"^SOURCE = (.*)$", text, re.MULTILINE)
     if found is None:

@@ -32,7 +32,7 @@ def _compiled() -> Any:
 
 
 def sweep(integers: np.ndarray, reals: np.ndarray, addresses: np.ndarray, adjoints: np.ndarray, last: int) -> None:
-    """`ampi.tape.elements.sweep_in_python`, given the addresses of shadows; 0 for those that are zero."""
+    """Compiled `ampi.tape.elements.sweep_in_python`, on the addresses of shadows (0 for shadows that are zero)."""
     _compiled()(integers, reals, addresses, adjoints, last)
 
 
@@ -84,7 +84,7 @@ def _pointers(builder: Any, address: Any) -> tuple[Any, Any]:
 
 @intrinsic
 def _load(typing: Any, address: Any, single: Any) -> Any:
-    """The number at an address, in single precision if the other argument is not zero."""
+    """The number at an address, in single precision if ``single`` is not zero."""
     signature = types.float64(types.intp, types.int64)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -103,7 +103,7 @@ def _load(typing: Any, address: Any, single: Any) -> Any:
 
 @intrinsic
 def _store(typing: Any, address: Any, single: Any, value: Any) -> Any:
-    """Store a number in the same way."""
+    """Store a number at an address, in single precision if ``single`` is not zero."""
     signature = types.void(types.intp, types.int64, types.float64)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

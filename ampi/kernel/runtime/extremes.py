@@ -1,4 +1,4 @@
-"""Compile ``min`` and ``max`` so that loops which search an extreme are vectorised.
+"""Compile ``min`` and ``max`` so that loops that search for an extreme are vectorised.
 
 With ``fastmath`` LLVM vectorises such a loop only if the selection itself, and not just the comparison, may ignore
 nan and the sign of zero.  Numba marks comparisons alone.
@@ -17,9 +17,9 @@ from numba.core import fastmathpass
 
 @contextlib.contextmanager
 def vectorised_extremes() -> Iterator[None]:
-    """A context in which Numba marks ``min`` and ``max`` as fast where the arithmetic is.
+    """A context in which Numba gives ``min`` and ``max`` the ``fastmath`` flags of the code around them.
 
-    To be used while Numba's lock for compilation is held.
+    Enter it only while holding Numba's compiler lock.
     """
     # Numba compiles `min` as a function of its own, so that an option of the caller's would not reach it.
     rewrite_module = fastmathpass.rewrite_module
@@ -36,8 +36,10 @@ def vectorised_extremes() -> Iterator[None]:
 
 
 class _Marking(Visitor):
-    """Adds flags to selections between two numbers that have just been compared.  Others, which may be there to keep a
-    nan away, stay as they are."""
+    """Adds flags to selections between two numbers that have just been compared.
+
+    Other selections may serve to exclude nan, and stay unchanged.
+    """
 
     def __init__(self, flags: Collection[str]) -> None:
         self.flags = flags

@@ -1,15 +1,15 @@
 """Checksummed, atomic files in a folder that only one user can change, and locks among processes.
 
-The folder is ``$AMPI_CACHE_DIR``, else ``$XDG_CACHE_HOME/ampi``, else ``~/.cache/ampi``; where that cannot be written,
-one in the folder for temporary files.  Code is loaded from it, so it belongs to the user alone (mode 0700), and so do
-the files; no folder above it can be changed by others.
+The folder is ``$AMPI_CACHE_DIR``, else ``$XDG_CACHE_HOME/ampi``, else ``~/.cache/ampi``; if that cannot be written, one
+in the folder for temporary files.  Code is loaded from it, so it and its files belong to the user alone (mode 0700),
+and no other user can change a folder above it.
 
 A file ends in a checksum.  It is written under another name, flushed to disk and renamed, so that another process sees
-all of it or nothing; what is damaged all the same (a machine that went down, a disk that failed) is as if it were not
-there, with a warning.  Where nothing can be written (a full disk), one warning says so, and the program goes on.
+all of it or nothing; a file that is damaged nevertheless (by a crash, or a failing disk) counts as missing, with a
+warning.  If files cannot be written (a full disk), there is one warning, and the program continues.
 
-A lock makes processes wait for the one that does what all of them need.  The system releases it when its holder ends,
-however it ends.  What is not there when a process gets the lock it makes itself.
+A lock makes processes wait for one that does work that all need.  The system releases it when its holder ends, in
+whatever way.  A process that gets the lock does the work itself if it has not been done.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ampi.errors import CacheWarning, KernelError
 
 try:
     import fcntl
-except ImportError:  # no locks on this system: files are still written whole, only perhaps twice
+except ImportError:  # no locks on this system: files are still written atomically, but perhaps twice
     fcntl = None  # type: ignore[assignment]
 
 # --------------------------------------------------------------------------------------------------- the folder
@@ -40,12 +40,12 @@ except ImportError:  # no locks on this system: files are still written whole, o
 
 @functools.cache
 def folder() -> Path:
-    """The cache folder of this user, made if need be.
+    """The cache folder of this user, created if it does not exist.
 
     Raises
     ------
     KernelError
-        ``AMPI_CACHE_DIR`` names what is no folder, or one which other users can change.
+        ``AMPI_CACHE_DIR`` is not a folder, or other users can change it.
     """
     named = os.environ.get("AMPI_CACHE_DIR")
     if named:
@@ -60,7 +60,7 @@ def folder() -> Path:
             _probe(path)
         except OSError as problem:
             _go_on_without(path, problem)
-        return path  # what is there can be read
+        return path  # its files can still be read
     for path in _candidates():
         try:
             _private(path)
@@ -68,7 +68,7 @@ def folder() -> Path:
             return path
         except OSError as problem:
             if isinstance(problem, _Unsafe):
-                _warn_once(f"{problem}: kernels are not kept in {path}; AMPI_CACHE_DIR names another folder for them")
+                _warn_once(f"{problem}: kernels are not stored in {path}; set AMPI_CACHE_DIR to another folder")
     try:
         return Path(tempfile.mkdtemp(prefix="ampi-"))
     except OSError as problem:
@@ -99,12 +99,11 @@ def _user() -> int:
 
 
 class _Unsafe(PermissionError):
-    """Somebody else could put code there."""
+    """Another user could put code into the folder."""
 
 
 def _private(path: Path) -> None:
-    """Make a folder that only this user can enter, and check that it is one, and that others cannot put another one in
-    its place."""
+    """Create a folder that only this user can enter, and check that other users cannot replace it."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
@@ -120,8 +119,10 @@ def _private(path: Path) -> None:
 
 
 def check_parents(path: Path) -> None:
-    """Refuse a path in which another user could rename a folder: each one on the way that they may write and whose
-    sticky bit is not set, or which is theirs."""
+    """Raise an error if another user could rename a folder on a path.
+
+    They can in a folder that belongs to them, or that they may write and that has no sticky bit.
+    """
     for parent in (*path.parents, *path.resolve().parents):
         status = parent.stat()
         if status.st_uid not in (0, os.geteuid(), os.stat("/").st_uid):
@@ -133,7 +134,7 @@ def check_parents(path: Path) -> None:
 
 @functools.cache
 def _is_alone_in(group: int) -> bool:
-    """Return whether this is a user's private group, without other members."""
+    """Return whether a group is this user's private group, without other members."""
     import grp
     import pwd
 
@@ -145,7 +146,7 @@ def _is_alone_in(group: int) -> bool:
 
 
 def _probe(path: Path) -> None:
-    """Find out whether files can be written there."""
+    """Raise an OSError if files cannot be written to a folder."""
     with tempfile.TemporaryFile(dir=path) as file:
         file.write(bytes(1 << 12))
 
@@ -153,7 +154,7 @@ def _probe(path: Path) -> None:
 def _go_on_without(path: Path, problem: OSError) -> Path:
     _warn_once(
         f"{path} cannot be written ({problem.strerror or problem}): kernels are compiled in memory, by every process; "
-        "AMPI_CACHE_DIR names another folder to keep them in"
+        "set AMPI_CACHE_DIR to another folder to store them"
     )
     return NOWHERE
 
@@ -162,7 +163,7 @@ _warned: set[str] = set()
 
 
 def _warn_once(text: str) -> None:
-    """Warn of what holds for the whole process."""
+    """Warn once in a process of a problem that concerns all files."""
     kind = "cannot be written" if "cannot be written" in text else text
     if kind not in _warned:
         _warned.add(kind)
@@ -176,12 +177,12 @@ _ENDING = len(MARK) + 64 + 1
 
 
 def _checksum(path: Path, content: bytes) -> bytes:
-    # With the file's name, so that one that was copied over another is none.
+    # It includes the file's name, so that a file copied over another one does not match.
     return hashlib.sha256(path.name.encode() + b"\0" + content).hexdigest().encode()
 
 
 def write(path: Path, content: str | bytes) -> bool:
-    """Write a file so that another process sees all of it or nothing; whether that was possible."""
+    """Write a file atomically; return whether that was possible."""
     content = content.encode() if isinstance(content, str) else content
     temporary = None
     try:
@@ -227,9 +228,9 @@ def read(path: Path) -> bytes | None:
 
 
 def refused(status: os.stat_result) -> str:
-    """Why what is in a file like this is not used; nothing if it is."""
+    """The reason why the contents of a file must not be used; empty if they may be."""
     if not stat.S_ISREG(status.st_mode):
-        return "is no file"
+        return "is not a regular file"
     if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
         return "belongs to another user"
     if stat.S_IMODE(status.st_mode) & 0o022:
@@ -238,7 +239,7 @@ def refused(status: os.stat_result) -> str:
 
 
 def _left_out(path: Path, why: str | None) -> None:
-    warnings.warn(f"{path} {why or 'cannot be read'}: it is not used, and made anew", CacheWarning, stacklevel=3)
+    warnings.warn(f"{path} {why or 'cannot be read'}: it is ignored and made again", CacheWarning, stacklevel=3)
 
 
 # --------------------------------------------------------------------------------------------------- old files
@@ -248,7 +249,7 @@ KEPT = 60 * DAY
 
 
 def mark_used(path: Path) -> None:
-    """Make a file young again, at most once a day (it may belong to another kind of file system: never an error)."""
+    """Update the time of a file's last use, at most once a day; never an error, since file systems may not allow it."""
     with contextlib.suppress(OSError):
         if time.time() - path.stat().st_mtime > DAY:
             os.utime(path)
@@ -256,8 +257,10 @@ def mark_used(path: Path) -> None:
 
 @functools.cache
 def prune(root: Path) -> None:
-    """Remove the files of kernels that nothing has used for long, and what processes left that were ended while they
-    wrote; at most once in a process and a day."""
+    """Remove files of kernels that have not been used for long, and temporary files of processes that were killed.
+
+    This happens at most once per process and day.
+    """
     stamp = root / "pruned"
     with contextlib.suppress(OSError):
         if stamp.exists() and time.time() - stamp.stat().st_mtime < DAY:
@@ -286,17 +289,17 @@ def _last_use(path: Path) -> float:
 
 # --------------------------------------------------------------------------------------------------- locks
 
-PATIENCE = 600.0  # seconds; then a process does itself what it waits for
+PATIENCE = 600.0  # seconds, after which a process does the work itself
 _held: set[str] = set()
 
 
 @contextlib.contextmanager
 def locked(name: str) -> Iterator[None]:
-    """Hold this user's lock ``name`` among all processes; one process may take it again inside.
+    """Hold this user's lock ``name`` among all processes; the lock is reentrant.
 
-    Numba's own lock is taken first, so two threads that compile cannot wait for each other.  Two processes cannot
-    either, if each lock is for one piece of work (a function with types of arguments) and only pieces that this one
-    needs are done inside.
+    Numba's compiler lock is taken first, so two threads that compile cannot deadlock.  Two processes cannot either, if
+    each lock is for one piece of work (a function for types of arguments), and only pieces on which this one depends
+    are done inside.
     """
     with global_compiler_lock:
         if name in _held:
@@ -315,7 +318,7 @@ def locked(name: str) -> Iterator[None]:
 def _file_lock(path: Path) -> Iterator[None]:
     handle = None
     if fcntl is not None:
-        with contextlib.suppress(OSError):  # nothing can be written there: every process works for itself
+        with contextlib.suppress(OSError):  # the folder cannot be written: no lock
             handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
     if handle is None:
         yield
@@ -324,13 +327,13 @@ def _file_lock(path: Path) -> Iterator[None]:
         _wait_for(handle, path)
         yield
     finally:
-        with contextlib.suppress(OSError):  # said aloud, since a process that was forked meanwhile has it open as well
+        with contextlib.suppress(OSError):  # explicitly, since a process forked meanwhile also has the file open
             fcntl.flock(handle, fcntl.LOCK_UN)
         os.close(handle)
 
 
 def _wait_for(handle: int, path: Path) -> None:
-    """Take a lock when it is free; go on without if that takes too long, or if there are none in this file system."""
+    """Take a lock when it is free; continue without it after `PATIENCE`, or if the file system has no locks."""
     begin, pause = time.monotonic(), 0.001
     while True:
         try:
@@ -340,7 +343,7 @@ def _wait_for(handle: int, path: Path) -> None:
                 return None
         if time.monotonic() - begin > PATIENCE:
             warnings.warn(
-                f"another process has held {path} for {PATIENCE:.0f} s: this one does not wait for it any longer",
+                f"another process has held {path} for {PATIENCE:.0f} s: this one no longer waits for it",
                 CacheWarning,
                 stacklevel=2,
             )

@@ -1,9 +1,8 @@
-"""Numbers that tell the bytes of blocks of memory from others, at the speed of memory.
+"""Checksums of blocks of memory, computed at the speed of memory.
 
-A block is taken as vectors of eight words. Their sum, and the sum of their running sums, differ wherever a word does,
-or where words have changed places; a word is mixed with its own upper half first, so that signs do not cancel. Both are
-weighed by odd numbers and added up. (Fletcher, "An arithmetic checksum for serial transmissions", 1982, in eight
-lanes.)
+A block is read as vectors of eight words.  Their sum, and the sum of its partial sums, change with a word, and if words
+change places; each word is first mixed with its upper half, so that signs do not cancel.  Both sums are multiplied by
+odd weights and added.  (Fletcher, "An arithmetic checksum for serial transmissions", 1982, in eight lanes.)
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ WEIGHTS = np.random.default_rng(1982).integers(1, 1 << 62, (2, LANES)) | 1
 
 
 def fingerprints(blocks: Sequence[tuple[int, int]]) -> list[int]:
-    """Of blocks of memory, given by address and bytes; alike in all processes of a program on one kind of machine."""
+    """The checksums of blocks of memory (address, bytes); equal in all processes on one kind of machine."""
     if config.DISABLE_JIT:
         return [checksum_of_bytes(memory_at(*block)) if block[1] else 0 for block in blocks]
     found = np.empty(len(blocks), np.uint64)
@@ -48,7 +47,7 @@ def _all_of(places, found):
 
 @intrinsic
 def _fingerprint(typing: Any, source: Any, size: Any) -> Any:
-    """Of the bytes at an address."""
+    """The checksum of the bytes at an address."""
     signature = types.uint64(types.intp, types.intp)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

@@ -1,8 +1,8 @@
 """Closure conversion by value: functions with the globals that they had when they were first compiled.
 
-Numba makes constants of globals, of closure variables and of what is taken from modules, when it compiles a function
-for arguments of some types; other types, called functions and derivatives are compiled later.  All of these are
-compiled from one copy of the function, in which names have the values, and arrays the elements, of the first time.
+Numba makes constants of globals, closure variables and attributes of modules when it compiles a function for some types
+of arguments; other types, called functions and derivatives are compiled later.  All of these are compiled from one copy
+of the function, in which names and elements of arrays have the values of the first compilation.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from ampi.kernel.runtime import cache
 from ampi.kernel.runtime.overloads import KNOWN
 from ampi.memory.storages import TrackedArray, is_scalar, plain
 
-MOST_COPIED = 100_000
-"""Elements of a global array; the parser refuses larger ones (``outside.MAX_CONSTANT_ARRAY``)."""
+MAX_COPIED = 100_000
+"""The size up to which a global array is copied; the parser rejects larger ones (``outside.MAX_CONSTANT_ARRAY``)."""
 
 _copies: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
-"""Of Numba's dispatchers: their copies, by what these compile to."""
+"""The copies of Numba's dispatchers, by the identity of their code."""
 
 
 def frozen(function: Any) -> Any:
-    """The function as it is now; itself if nothing that it names could become something else."""
+    """A copy of a function with its present globals; the function itself if none of them can change."""
     return _Freezing().function(function)
 
 
 def became_active(function: Any) -> Iterator[tuple[str, Any]]:
-    """The tracked arrays which are constants in a frozen function, and carry derivatives now."""
+    """The tracked arrays that are constants in a frozen function but carry derivatives now."""
     live = getattr(function, "__ampi_live__", None)
     for name, value in () if live is None else cache._Identity.free(live):
         if isinstance(value, TrackedArray) and would_be_lost(value):
@@ -42,7 +42,7 @@ def became_active(function: Any) -> Iterator[tuple[str, Any]]:
 
 
 class _Freezing:
-    """One function, and those that it calls, as they are now."""
+    """Copies of a function and of the functions that it calls."""
 
     def __init__(self) -> None:
         self.made: dict[int, Any] = {}  # by the id of a function, module or dispatcher
@@ -57,7 +57,7 @@ class _Freezing:
         return any(self.may_change(value) for _, value in cache._Identity.free(function))
 
     def shell(self, function: Any) -> Any:
-        """A copy without names, which those that it calls may call in turn."""
+        """A copy without globals, to which functions that it calls may already refer."""
         space = {n: v for n, v in function.__globals__.items() if n.startswith("__") and n.endswith("__")}
         cells = tuple(CellType() for _ in function.__closure__ or ())
         copy = FunctionType(function.__code__, space, function.__name__, function.__defaults__, cells or None)
@@ -78,7 +78,7 @@ class _Freezing:
 
     @staticmethod
     def may_change(value: Any) -> bool:
-        """True if a name that stands for this, or what it names itself, may stand for something else later."""
+        """Return whether a value, or a value that it refers to, may be replaced later."""
         if isinstance(value, ModuleType):
             return value.__name__.partition(".")[0] not in KNOWN
         module = getattr(value, "__module__", None)
@@ -91,7 +91,7 @@ class _Freezing:
         if isinstance(value, TrackedArray):
             return value if would_be_lost(value) else plain(value)[()] if is_scalar(value) else plain(value).copy("K")
         if type(value) is np.ndarray:
-            return value.copy("K") if value.size <= MOST_COPIED else value
+            return value.copy("K") if value.size <= MAX_COPIED else value
         if type(value) is list:
             return [self.value(v, names) for v in value]
         if isinstance(value, tuple):
@@ -112,7 +112,7 @@ class _Freezing:
         self.made[key] = copy = ModuleType(module.__name__)
         used = {n: vars(module)[n] for n in names if n in vars(module)}
         frozen = {n: self.value(v, names) for n, v in used.items()}
-        del self.made[key]  # it has other names in other functions
+        del self.made[key]  # other functions use other names of it
         numbers = (bool, int, float, complex, np.generic, str, bytes, type(None))
         if not any(frozen[n] is not used[n] or isinstance(used[n], numbers) for n in used):
             return module

@@ -1,9 +1,8 @@
-"""Numbers of several directions at once: what the arithmetic of derivatives is made of in vector modes.
+"""Vectors of derivatives in several directions: a type for Numba, for derivative programs in vector modes.
 
-A value of the type `Lanes` is one vector of the processor's (or a few), with an element for each direction.
-Derivatives are linear: they are added, subtracted, multiplied and divided by numbers that all directions have in
-common, and chosen among by conditions.  In arrays the directions are the last axis, whose elements lie one behind the
-other.
+A value of the type `Lanes` is one vector of the processor (or a few), with an element for each direction.  Derivatives
+are linear: they are added and subtracted, multiplied and divided by numbers that all directions share, and selected by
+conditions.  In arrays the directions are the last axis, which is contiguous.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from numba.np import arrayobj
 
 
 class Lanes(types.Type):
-    """``count`` numbers of one floating-point type, or as many conditions."""
+    """The type of ``count`` numbers of one floating-point type, or of as many conditions."""
 
     def __init__(self, dtype: types.Float | types.Boolean, count: int) -> None:
         self.dtype = dtype
@@ -111,7 +110,7 @@ def _pos(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def _filled(builder: Any, lanes: Lanes, number: Any) -> Any:
-    """The same number in all directions."""
+    """A vector with the same number in all directions."""
     if lanes.dtype == types.boolean:
         number = builder.trunc(number, llvm.IntType(1)) if number.type.width > 1 else number
     vector = llvm.VectorType(number.type, lanes.count)
@@ -122,7 +121,7 @@ def _filled(builder: Any, lanes: Lanes, number: Any) -> Any:
 
 @intrinsic(prefer_literal=True)
 def spread(typing_context: Any, number: Any, count: Any) -> Any:
-    """``count`` times the same number."""
+    """A vector with ``count`` times the same number."""
     lanes = Lanes(types.unliteral(number), count.literal_value)
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -133,7 +132,7 @@ def spread(typing_context: Any, number: Any, count: Any) -> Any:
 
 @intrinsic
 def chosen(typing_context: Any, condition: Any, a: Any, b: Any) -> Any:
-    """``a if condition else b``, of which both are there."""
+    """``a if condition else b``, where both are evaluated."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         which = args[0] if isinstance(condition, Lanes) else context.cast(builder, args[0], condition, types.boolean)
@@ -148,31 +147,31 @@ def _conditions(lanes: Lanes) -> Lanes:
 
 @intrinsic
 def unequal(typing_context: Any, a: Any, b: Any) -> Any:
-    """Where numbers differ."""
+    """Conditions that numbers differ."""
     return _conditions(a)(a, b), lambda context, builder, sig, args: builder.fcmp_unordered("!=", *args)
 
 
 @intrinsic
 def equal(typing_context: Any, a: Any, b: Any) -> Any:
-    """Where numbers are the same."""
+    """Conditions that numbers are equal."""
     return _conditions(a)(a, b), lambda context, builder, sig, args: builder.fcmp_ordered("==", *args)
 
 
 @intrinsic
 def both(typing_context: Any, a: Any, b: Any) -> Any:
-    """Where both conditions hold."""
+    """Conditions that both conditions hold."""
     return a(a, b), lambda context, builder, sig, args: builder.and_(*args)
 
 
 @intrinsic
 def one_of(typing_context: Any, a: Any, b: Any) -> Any:
-    """Where one of two conditions holds, or both."""
+    """Conditions that at least one of two conditions holds."""
     return a(a, b), lambda context, builder, sig, args: builder.or_(*args)
 
 
 @intrinsic
 def inverse(typing_context: Any, a: Any) -> Any:
-    """Where a condition does not hold."""
+    """Conditions that a condition does not hold."""
     return a(a), lambda context, builder, sig, args: builder.not_(args[0])
 
 
@@ -189,7 +188,7 @@ def any_of(typing_context: Any, a: Any) -> Any:
 
 @intrinsic
 def multiplied_and_added(typing_context: Any, x: Any, y: Any, z: Any) -> Any:
-    """``x * y + z`` as `special.fused` has it, where ``z`` and one of the others are of several directions."""
+    """``x * y + z`` as in `special.fused`, where ``z`` and one of the factors are vectors of directions."""
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         given = [a if isinstance(t, Lanes) else _filled(builder, z, a) for a, t in zip(args, (x, y, z))]
@@ -203,7 +202,7 @@ def multiplied_and_added(typing_context: Any, x: Any, y: Any, z: Any) -> Any:
 
 @intrinsic(prefer_literal=True)
 def converted(typing_context: Any, lanes: Any, bits: Any) -> Any:
-    """Numbers of another precision: 32 or 64 bits."""
+    """The numbers in another precision: 32 or 64 bits."""
     target = Lanes(types.float32 if bits.literal_value == 32 else types.float64, lanes.count)
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -234,7 +233,7 @@ def each(typing_context: Any, lanes: Any) -> Any:
 def _place(
     context: Any, builder: Any, array_type: Any, array: Any, index_type: Any, index: Any, count: int
 ) -> tuple[Any, int]:
-    """Where the numbers of an element are, and to multiples of how many bytes they are aligned."""
+    """A pointer to the numbers of an element, and their alignment in bytes."""
     made = context.make_array(array_type)(context, builder, array)
     shapes, strides = (cgutils.unpack_tuple(builder, part, array_type.ndim) for part in (made.shape, made.strides))
     offset = context.get_constant(types.intp, 0)

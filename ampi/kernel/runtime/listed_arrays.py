@@ -1,7 +1,7 @@
-"""Compile ``np.array`` of a list as what it is where Numba would fill an array in place of the list, and lose elements.
+"""Compile ``np.array`` of a list correctly where Numba would lose elements, by replacing the list with an array.
 
-Numba (up to 0.68 at least) has the last loop before ``np.array(found)`` write into a new array instead of appending to
-the list. What earlier loops have appended is not in it then, nor is there what the loop reads of the list, and its
+Numba (at least up to 0.68) lets the last loop before ``np.array(found)`` write into a new array instead of appending to
+the list.  This array lacks the items that earlier loops have appended, and the loop cannot read the list or its
 length::
 
     found = []                                  found = []
@@ -12,7 +12,7 @@ length::
                                                     array[k] = v
     return np.array(found)                      return array
 
-That is right only if nothing else touches the list, as in comprehensions.
+This is correct only if nothing else uses the list, as in comprehensions.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from numba.core.ir_utils import GuardException, get_definition, guard
 def whole_lists(lost: list[str] | None = None) -> Iterator[None]:
     """A context in which Numba's arrays of lists hold all elements of the lists.
 
-    To be used while Numba's lock for compilation is held.  With ``lost``, which receives their names, the lists are cut
-    short.
+    Enter it only while holding Numba's compiler lock.  With ``lost``, Numba loses elements as it would without this
+    context, and the names of the lists are added to ``lost``.
     """
     fill = inline_closurecall._inline_arraycall
 
@@ -56,7 +56,7 @@ def whole_lists(lost: list[str] | None = None) -> Iterator[None]:
 
 @functools.lru_cache(256)
 def lists_cut_short(function: Any) -> tuple[str, ...]:
-    """The lists of a Python function of which arrays lack elements where Numba compiles it by itself."""
+    """The lists of a Python function from which Numba makes arrays that lack elements."""
     if not {"append", "array"} <= set(function.__code__.co_names):
         return ()
     lost: list[str] = []
@@ -64,13 +64,13 @@ def lists_cut_short(function: Any) -> tuple[str, ...]:
         func_ir = compiler.run_frontend(function)
         with whole_lists(lost):
             inline_closurecall.InlineClosureCallPass(func_ir, ParallelOptions(False), {}, True).run()
-    except NumbaError:  # it cannot be compiled, as will be said
+    except NumbaError:  # it cannot be compiled, which raises an error elsewhere
         return ()
     return tuple(lost)
 
 
 def _list_behind(func_ir: Any, loop: Any) -> Any:
-    """The list of which an array is made right after a loop; None if there is none."""
+    """The list from which an array is made right after a loop; None if there is none."""
     if len(loop.exits) != 1:
         return None
     (after,) = loop.exits

@@ -1,12 +1,12 @@
-"""Compile a derivative program: with arithmetic that stays in range, and for arrays that do not overlap in memory.
+"""Compilers of derivative programs: without overflow by reassociation, and for arrays that do not overlap in memory.
 
-With ``fastmath`` compilers turn ``(d / y) * (x / y)`` into ``d * x / (y * y)``, whose square leaves the range of
-numbers where quotient and derivative do not.  Derivatives are full of such products: in their programs, products and
-quotients stay in the order in which they are written, and infinity and what is not a number are taken seriously.  Sums
-may be added in any order, which is what lets them be vectorised.
+With ``fastmath`` compilers turn ``(d / y) * (x / y)`` into ``d * x / (y * y)``, whose square may overflow although
+quotients and derivative do not.  Derivatives are full of such products: in their programs products and quotients keep
+the order in which they are written, and infinities and nan are respected.  Sums may be added in any order, so that they
+can be vectorised.
 
-Numba tells LLVM nothing about its array arguments.  Where they are known to be separate, saying so lets loops over many
-of them be vectorised.
+Numba tells LLVM nothing about aliases of array arguments.  If these are known to be separate, telling so allows it to
+vectorise loops over several of them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class InRange(Compiler):
 
 
 def keep_in_range(state: Any) -> None:
-    """Have a compilation give those flags of ``fastmath`` alone on which no derivative's range depends."""
+    """Let a compilation set only the flags of ``fastmath`` that cannot cause overflow in derivatives."""
     if state.flags.fastmath:
         context = state.targetctx  # of this compilation alone
         allowed = frozenset(state.flags.fastmath.flags)
@@ -43,11 +43,11 @@ def _post_lowering(original: Any, context: Any, allowed: frozenset[str], module:
     flags = {name: [f for f in some if f in allowed or "fast" in allowed] for name, some in _FLAGS.items()}
     _Operations(flags).visit(module)
     _Calls(flags["call"]).visit(module)
-    numbas, context.fastmath = context.fastmath, False
+    saved, context.fastmath = context.fastmath, False
     try:
         original(context, module, library)
     finally:
-        context.fastmath = numbas
+        context.fastmath = saved
 
 
 _FLAGS = {
@@ -87,7 +87,7 @@ class SeparateArrays(InRange):
 
 
 def are_separate(ranges: Sequence[tuple[int, int] | None], arrays: Sequence[np.ndarray]) -> bool:
-    """Return whether no two arrays share an element; ``ranges`` has first and last byte, None for what to skip."""
+    """Return whether no two arrays share an element; ``ranges`` has their first and last bytes, or None to skip one."""
     found = sorted((r[0], r[1], k) for k, r in enumerate(ranges) if r is not None and r[0] < r[1])
     reach = -1
     for place, (low, high, k) in enumerate(found):

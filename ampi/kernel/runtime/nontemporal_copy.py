@@ -1,8 +1,8 @@
-"""Copies of large arrays that go past the processor's caches, and large blocks of zeros.
+"""Copies of large arrays that bypass the processor's caches, and large blocks of zeros.
 
-A tape reads what it saved much later.  Storing it with non-temporal instructions leaves the caches to the program, and
-the memory need not be read before it is overwritten: a copy takes two passes over memory instead of three.  Where
-kernels run on threads, copies and blocks of zeros are made by these threads as well.
+A tape reads saved values much later.  Storing them with non-temporal instructions leaves the caches to the program, and
+avoids reading memory before it is overwritten: a copy moves two thirds of the data.  If kernels run on threads, these
+threads also make copies and blocks of zeros.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ampi.kernel.runtime.threads import ONLY_PRANGE, started_threads
 from ampi.memory import storages as memory
 
 LARGE = 1 << 19
-"""Bytes from which on a copy is expected to leave the caches anyway, and threads are worth starting."""
+"""Bytes from which on a copy would leave the caches anyway, and starting threads pays off."""
 FRESH = 1 << 25
-"""Bytes from which on the C library gives memory fresh from the system, which is zero."""
+"""Bytes from which on the C library allocates memory directly from the system, which is zero."""
 LINE = 64  # bytes; a line of the cache, to which stores are aligned
-PAGE = 4096  # bytes; what one thread does begins at a multiple
+PAGE = 4096  # bytes; the part of each thread begins at a multiple
 
 
 def copied(array: np.ndarray) -> np.ndarray:
-    """A copy of an array, in the same order of its elements in memory."""
+    """A copy of an array with the same order of elements in memory."""
     if array.nbytes < LARGE or not array.flags.forc or array.dtype.hasobject or config.DISABLE_JIT:
         return array.copy(order="K")
     copy = np.empty_like(array, subok=False)
@@ -68,7 +68,7 @@ def _copy(source, target, size):
 
 
 def _write_on_threads(source, target, size, parts):
-    # One function for both, since compiling for threads takes seconds.
+    # One function for copies and zeros, since compiling for threads takes seconds.
     pages = (size + PAGE - 1) // PAGE
     for part in prange(parts):
         begin = pages * part // parts * PAGE
@@ -81,7 +81,7 @@ def _write_on_threads(source, target, size, parts):
 
 @intrinsic
 def _clear(typing: Any, target: Any, size: Any) -> Any:
-    """Put zeros into bytes at an address."""
+    """Set bytes at an address to zero."""
     signature = types.void(types.intp, types.intp)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Plain Python functions that Numba compiles because an extension says how: ``overload`` and ``register_jitable``.
+"""Plain Python functions that Numba compiles by extensions: ``overload`` and ``register_jitable``.
 
-For the types of a call's arguments the extension gives a function with the same parameters; calls of that are inlined.
+For the types of a call's arguments the extension provides a function with the same parameters, whose calls are inlined.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from numba import types
 from numba.core.registry import cpu_target
 
 KNOWN = ("numpy", "math", "cmath", "numba", "ampi")
-_FOUND: dict[Any, Callable[..., Any]] = {}  # keeps them alive: parsed functions are told apart by identity
+_FOUND: dict[Any, Callable[..., Any]] = {}  # keeps functions alive, since the parser identifies them by id
 
 
 def is_plain(function: Any) -> bool:
-    """Return whether this is a Python function of another package."""
+    """Return whether a value is a Python function of a package that is not in `KNOWN`."""
     return inspect.isfunction(function) and (function.__module__ or "").partition(".")[0] not in KNOWN
 
 
 def declared_overloads(function: Any) -> Iterator[Callable[..., Any]]:
-    """The functions of types that extensions have given for a function."""
+    """The functions of types that extensions have declared for a function."""
     context = cpu_target.typing_context
     context.refresh()
     known = context._lookup_global(function)
@@ -46,9 +46,9 @@ def implementation(function: Any, positional: list[types.Type], keywords: dict[s
 
 
 def _chosen(overload: Any, positional: list[types.Type], keywords: dict[str, types.Type], literal: bool) -> Any:
-    as_asked = (lambda t: t) if literal else types.unliteral
+    adapted = (lambda t: t) if literal else types.unliteral
     try:
         inspect.signature(overload).bind(*positional, **keywords)
     except TypeError:
         return None
-    return overload(*map(as_asked, positional), **{name: as_asked(t) for name, t in keywords.items()})
+    return overload(*map(adapted, positional), **{name: adapted(t) for name, t in keywords.items()})

@@ -1,6 +1,6 @@
-"""A line on the terminal for as long as something is compiled, if that takes long; nothing in files and pipes.
+"""Progress of compilation: a line on a terminal while something is compiled for long, and the total time spent.
 
-How long everything has taken that was compiled, or loaded from the cache, is counted (`seconds`).
+The total (`seconds`) includes loading code from the cache.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 SOON = 2.0
-"""Seconds after which it is said what is waited for."""
+"""Seconds of compilation after which the line appears."""
 
 
 class _Busy(threading.local):
@@ -24,7 +24,7 @@ class _Busy(threading.local):
 _busy = _Busy()
 _seconds = 0.0
 at_turns: list[Callable[[bool], object]] = []
-"""Called with True when a thread of this process begins to compile or to load, and with False when it ends."""
+"""Callbacks: called with True when a thread starts to compile or load code, and with False when it ends."""
 
 
 def _always() -> bool:
@@ -36,21 +36,21 @@ shows: Callable[[], bool] = _always
 
 
 def show_where(condition: Callable[[], bool]) -> None:
-    """Say it in one of several processes only (rank 0)."""
+    """Report progress only if a condition holds, for instance in one of several processes."""
     global shows
     shows = condition
 
 
 @contextlib.contextmanager
 def announced(what: str, function: Any) -> Iterator[None]:
-    """While this lasts, after some time: ``ampi: compiling the adjoint of f (program.py:12)...``.
+    """A context that, after some time, shows ``ampi: compiling the adjoint of f (program.py:12)...``.
 
     Parameters
     ----------
     what : str
-        What is compiled.
+        A description of what is compiled.
     function : function
-        Where it is in the program.
+        The Python function that it comes from.
     """
     if _busy.announced:
         yield
@@ -58,7 +58,7 @@ def announced(what: str, function: Any) -> Iterator[None]:
     shown = _is_terminal() and shows()
     _busy.announced = True
     try:
-        with counted(), _said(what, function.__code__) if shown else contextlib.nullcontext():
+        with counted(), _shown(what, function.__code__) if shown else contextlib.nullcontext():
             yield
     finally:
         _busy.announced = False
@@ -66,22 +66,22 @@ def announced(what: str, function: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def counted() -> Iterator[None]:
-    """Count the time that this takes, once where it is inside of such a context."""
+    """A context whose time is added to `seconds`; nested ones are counted once."""
     if _busy.with_something:
         yield
         return
     global _seconds
     _busy.with_something = True
-    for tell in at_turns:
-        tell(True)
-    begun = time.perf_counter()
+    for notify in at_turns:
+        notify(True)
+    started = time.perf_counter()
     try:
         yield
     finally:
         _busy.with_something = False
-        _seconds += time.perf_counter() - begun
-        for tell in at_turns:
-            tell(False)
+        _seconds += time.perf_counter() - started
+        for notify in at_turns:
+            notify(False)
 
 
 def seconds() -> float:
@@ -90,7 +90,7 @@ def seconds() -> float:
 
 
 @contextlib.contextmanager
-def _said(what: str, code: Any) -> Iterator[None]:
+def _shown(what: str, code: Any) -> Iterator[None]:
     line = _Line(f"ampi: compiling {what} ({code.co_filename}:{code.co_firstlineno})...")
     timer = threading.Timer(SOON, line.write)
     timer.daemon = True
@@ -103,7 +103,7 @@ def _said(what: str, code: Any) -> Iterator[None]:
 
 
 class _Line:
-    """A line that is written, and erased, by two threads."""
+    """A line that one thread writes and another one erases."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -114,23 +114,23 @@ class _Line:
         with self._lock:
             if not self._over:
                 self._written = True
-                _say(self._text)
+                _write(self._text)
 
     def erase(self) -> None:
         with self._lock:
             self._over = True
             if self._written:
-                _say("\r\x1b[K")  # to the end of the line
+                _write("\r\x1b[K")  # to the end of the line
 
 
 def _is_terminal() -> bool:
     try:
         return sys.stderr.isatty()
-    except (AttributeError, ValueError):  # there is none, or it has been closed
+    except (AttributeError, ValueError):  # there is no stderr, or it is closed
         return False
 
 
-def _say(text: str) -> None:
+def _write(text: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(text)
         sys.stderr.flush()

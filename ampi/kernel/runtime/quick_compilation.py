@@ -1,16 +1,17 @@
-"""Numba's compilation with sparse reconstruction of single assignment, liveness in bit vectors, memoised typing and
-direct addressing of elements.
+"""Faster replacements of parts of Numba's compiler, with the same results.
 
-To reconstruct single assignment Numba goes through the whole function twice for each variable that is assigned more
-than once, of which a derivative program has hundreds: a third of its compilation.  Here each variable has the places
-where it stands.  The algorithm, the steps of it and what comes out are Numba's: Rastello and Bouchez Tichadou,
-*SSA-based Compiler Design*, 4 and 5.  Which variables are alive where a block begins Numba finds with sets of their
-names, again after each of its passes; here a set is an integer with a bit for each variable, and names are listed only
-where they are asked for.  Numba enters each variable in the scope of each block, where there is one scope; it goes
-through all variables to find where the next one is entered, and through all jumps for each place of the bytecode; it
-asks for each operation of two numbers all that can be meant by it; and it copies what describes an array, thirteen
-numbers of one with four axes, for each access to an element, which LLVM takes apart again, in a time that grows faster
-than their number.
+They matter for derivative programs, which are long and have many variables:
+
+* Single assignment form.  Numba traverses the whole function twice for each variable that is assigned more than once, a
+  third of the compilation time.  Here each variable has a list of the statements that mention it; the algorithm is
+  Numba's (Rastello and Bouchez Tichadou, *SSA-based Compiler Design*, 4 and 5).
+* Liveness.  Numba uses sets of names, computed again after each of its passes.  Here a set is an integer with a bit for
+  each variable, and names are listed on demand.
+* Scopes and labels.  Numba enters each variable in the scope of each block, although blocks share one scope; it
+  searches all variables for the position of the next one, and all jumps for each position of the bytecode.
+* Types.  Numba resolves the signature of each operation anew; here signatures are memoised.
+* Elements.  For each access Numba copies the structure that describes an array, which LLVM then takes apart in more
+  than linear time; here the address is computed directly.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ _PARTS: dict[Any, str] = {
 
 @contextlib.contextmanager
 def quick_compilation() -> Iterator[None]:
-    """A context in which Numba compiles with the functions below, unless this version has other parts.
+    """A context in which Numba uses the functions below, unless this version of Numba lacks a replaced part.
 
-    To be used while Numba's lock for compilation is held.
+    Enter it only while holding Numba's compiler lock.
     """
     if not all(hasattr(owner, name) for owner, names in _PARTS.items() for name in names.split()):
         yield
@@ -59,13 +60,13 @@ def quick_compilation() -> Iterator[None]:
     replaced: tuple[tuple[Any, str, Any], ...] = (
         (ssa, "_run_ssa", reconstructed),
         (untyped_passes, "fixup_var_define_in_scope", _enter_in_scopes),
-        (analysis, "compute_live_map", live_map),
+        (analysis, "compute_live_map", compute_live_map),
         (analysis, "compute_dead_maps", _dead_maps(analysis.compute_dead_maps)),
         (analysis, "compute_live_variables", live_variables),
         (bytecode._ByteCode, "__init__", _with_labels(bytecode._ByteCode.__init__)),
         (IRBuilder, "position_before", _before(IRBuilder.position_before)),
-        (ir_utils, "compute_live_map", _as_sets(live_map)),
-        (parfor, "compute_live_map", _as_sets(live_map)),
+        (ir_utils, "compute_live_map", _as_sets(compute_live_map)),
+        (parfor, "compute_live_map", _as_sets(compute_live_map)),
         (types.Function, "get_call_type", _typed_once(types.Function.get_call_type)),
         (Lower, "lower_getitem", _reading(Lower.lower_getitem)),
         (Lower, "lower_setitem", _writing(Lower.lower_setitem)),
@@ -78,7 +79,7 @@ def quick_compilation() -> Iterator[None]:
 
 
 class _Variables(Set[str]):
-    """A set of variables: the bits of a number."""
+    """A set of variables, stored as the bits of an integer."""
 
     def __init__(self, names: list[str], bits: int) -> None:
         self.names, self.bits = names, bits
@@ -96,13 +97,15 @@ class _Variables(Set[str]):
 
 
 class _Alive(dict[int, _Variables]):
-    """The variables that are alive where each block begins, and the bits of all variables."""
+    """The variables that are live at the start of each block, and the bits of all variables."""
 
     bit: dict[str, int]
 
 
-def live_map(graph: Any, blocks: dict[int, Any], used: dict[int, set[str]], defined: dict[int, set[str]]) -> Any:
-    """The variables that are alive where each block begins; as `numba.core.analysis.compute_live_map`."""
+def compute_live_map(
+    graph: Any, blocks: dict[int, Any], used: dict[int, set[str]], defined: dict[int, set[str]]
+) -> Any:
+    """The variables that are live at the start of each block; as `numba.core.analysis.compute_live_map`."""
     names = list(set().union(*used.values(), *defined.values()))
     bit = {name: 1 << k for k, name in enumerate(names)}
     uses, definitions = ({k: sum(map(bit.__getitem__, found)) for k, found in of.items()} for of in (used, defined))
@@ -135,12 +138,12 @@ def _as_sets(alive: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *given: {k: set(found) for k, found in alive(*given).items()}
 
 
-def _dead_maps(numbas: Callable[..., Any]) -> Callable[..., Any]:
-    """The variables that end in and behind each block; as `numba.core.analysis.compute_dead_maps`."""
+def _dead_maps(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The variables that die in or after each block; as `numba.core.analysis.compute_dead_maps`."""
 
     def dead_maps(graph: Any, blocks: dict[int, Any], alive: Any, defined: dict[int, set[str]]) -> Any:
         if not isinstance(alive, _Alive):
-            return numbas(graph, blocks, alive, defined)
+            return original(graph, blocks, alive, defined)
         bit, names = alive.bit, list(alive.bit)
         after = {k: [block for block, _ in graph.successors(k)] for k in blocks}
         own = {k: alive[k].bits | sum(map(bit.__getitem__, defined[k])) for k in blocks}
@@ -154,7 +157,7 @@ def _dead_maps(numbas: Callable[..., Any]) -> Callable[..., Any]:
                 behind[n] |= own[k] & later & ~own[n]
             seen |= inside[k] | (0 if after[k] else at_end)
         if reduce(or_, (a.bits for a in alive.values()), 0) & ~reduce(or_, behind.values(), seen):
-            return numbas(graph, blocks, {k: set(a) for k, a in alive.items()}, defined)  # which says what is wrong
+            return original(graph, blocks, {k: set(a) for k, a in alive.items()}, defined)  # raises the error
         names_of = lambda bits: {names[k] for k in _places(bits)}
         ends = defaultdict(set, {k: names_of(bits) for k, bits in inside.items()})
         escaping = defaultdict(set, {k: names_of(bits) for k, bits in behind.items()})
@@ -164,7 +167,7 @@ def _dead_maps(numbas: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def live_variables(graph: Any, blocks: Any, defined: dict[int, set[str]], dead: dict[int, set[str]]) -> Any:
-    """The variables that there are where each block begins; as `numba.core.analysis.compute_live_variables`."""
+    """The variables that exist at the start of each block; as `numba.core.analysis.compute_live_variables`."""
     names = list(set().union(*defined.values()))
     bit = {name: 1 << k for k, name in enumerate(names)}
     order = graph.topo_order()
@@ -181,12 +184,12 @@ def live_variables(graph: Any, blocks: Any, defined: dict[int, set[str]], dead: 
 
 
 def _bits(number: int) -> bytes:
-    """The bits of a number, from the lowest one, as zeros and ones."""
+    """The bits of a number as bytes 0 and 1, the lowest one first."""
     return bin(number)[:1:-1].encode().translate(_DIGITS)
 
 
 def _places(number: int) -> Iterator[int]:
-    """The places of the bits that are set, of which there are few."""
+    """The positions of the bits that are set; fast if these are few."""
     while number:
         place = number.bit_length() - 1
         yield place
@@ -197,7 +200,7 @@ _DIGITS = bytes.maketrans(b"01", b"\0\1")
 
 
 class _Labels(list[int]):
-    """The places in a bytecode to which it jumps; Numba looks each of its places up there."""
+    """The targets of jumps in bytecode, as a list with fast membership tests."""
 
     def __init__(self, labels: Any) -> None:
         super().__init__(labels)
@@ -207,29 +210,29 @@ class _Labels(list[int]):
         return place in self.known
 
 
-def _with_labels(numbas: Callable[..., None]) -> Callable[..., None]:
+def _with_labels(original: Callable[..., None]) -> Callable[..., None]:
     def __init__(code: Any, *given: Any, **options: Any) -> None:
-        numbas(code, *given, **options)
+        original(code, *given, **options)
         code.labels = _Labels(code.labels)
 
     return __init__
 
 
-def _before(numbas: Callable[..., None]) -> Callable[..., None]:
-    """Goes to the end of a block, where variables are entered, without a search for it from the beginning."""
+def _before(original: Callable[..., None]) -> Callable[..., None]:
+    """Find the last instruction of a block, before which variables are entered, without a search from the start."""
 
     def position_before(builder: Any, instruction: Any) -> None:
         instructions = instruction.parent.instructions
         if instructions and instructions[-1] is instruction:
             builder._block, builder._anchor = instruction.parent, len(instructions) - 1
         else:
-            numbas(builder, instruction)
+            original(builder, instruction)
 
     return position_before
 
 
 def _typed_once(typed: Callable[..., Any]) -> Callable[..., Any]:
-    """The signature of a function for types of arguments, sought once for numbers and arrays."""
+    """The signature of a function for types of arguments, memoised for numbers and arrays."""
     known: dict[Any, Any] = {}
 
     def get_call_type(function: Any, context: Any, args: Any, kws: Any) -> Any:
@@ -243,13 +246,13 @@ def _typed_once(typed: Callable[..., Any]) -> Callable[..., Any]:
     return get_call_type
 
 
-def _reading(numbas: Callable[..., Any]) -> Callable[..., Any]:
-    """Code for the value of an element."""
+def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Generate code that loads an element."""
 
     def lower_getitem(lower: Any, resty: Any, expr: Any, value: Any, index: Any, signature: Any) -> Any:
         array, kind = signature.args
         if not _is_element(lower, array, kind, lower.typeof(value.name)):
-            return numbas(lower, resty, expr, value, index, signature)
+            return original(lower, resty, expr, value, index, signature)
         context, builder = lower.context, lower.builder
         at = context.cast(builder, lower.loadvar(index.name), lower.typeof(index.name), kind)
         place = _place(context, builder, array, lower.loadvar(value.name), kind, at)
@@ -259,14 +262,14 @@ def _reading(numbas: Callable[..., Any]) -> Callable[..., Any]:
     return lower_getitem
 
 
-def _writing(numbas: Callable[..., Any]) -> Callable[..., Any]:
-    """Code that stores into an element."""
+def _writing(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Generate code that stores an element."""
 
     def lower_setitem(lower: Any, target: Any, index: Any, value: Any, signature: Any) -> Any:
         array, kind, given = signature.args
         is_scalar = isinstance(given, (types.Number, types.Boolean))
         if not (is_scalar and _is_element(lower, array, kind, lower.typeof(target.name))):
-            return numbas(lower, target, index, value, signature)
+            return original(lower, target, index, value, signature)
         context, builder = lower.context, lower.builder
         base, stored = lower.loadvar(target.name), lower.loadvar(value.name)
         at = context.cast(builder, lower.loadvar(index.name), lower.typeof(index.name), kind)
@@ -317,7 +320,7 @@ def _enter_in_scopes(blocks: dict[int, Any]) -> None:
 
 
 def reconstructed(blocks: dict[int, Any]) -> dict[int, Any]:
-    """The same blocks in single assignment; as `numba.core.ssa._run_ssa`."""
+    """The blocks in single assignment form; as `numba.core.ssa._run_ssa`."""
     if not blocks:
         return {}
     graph = compute_cfg_from_blocks(blocks)
@@ -331,6 +334,8 @@ def reconstructed(blocks: dict[int, Any]) -> dict[int, Any]:
 
 
 class _Function:
+    """A function whose variables are split into single definitions, one after the other."""
+
     def __init__(self, blocks: dict[int, Any], graph: Any, names: Any) -> None:
         self.old = blocks
         self.graph = graph
@@ -346,7 +351,7 @@ class _Function:
                         self.places[name].setdefault(label, []).append(place)
 
     def separate(self, name: str) -> None:
-        """Give each definition of a variable a name of its own, and each use the one that reaches it."""
+        """Give each definition of a variable a separate name, and each use that of the definition that reaches it."""
         places = self.places[name]
         definitions: Any = defaultdict(list)
         states = {"scope": self.scope, "varname": name, "defmap": definitions}
@@ -363,7 +368,7 @@ class _Function:
             self.phis[label] = found + self.phis[label]
 
     def _rewrite(self, places: dict[int, list[int]], states: dict[str, Any], handler: Any) -> None:
-        before = []  # the identities of what is replaced must not be those of others
+        before = []  # keeps replaced statements alive, so that others do not get their ids
         for label, of_block in places.items():
             states |= {"label": label, "block": self.old[label]}
             body = self.bodies[label]
@@ -386,15 +391,15 @@ def _assigned(statement: Any) -> set[str]:
 
 
 class _Uses(getattr(ssa, "_FixSSAVars", object)):  # type: ignore[misc]
-    """Numba's search for the definitions that reach uses, where each statement's place is known."""
+    """Numba's search for the definitions that reach uses, with known positions of statements."""
 
     def __init__(self, places: dict[int, int]) -> None:
         super().__init__(ssa._CacheListVars())
         self.places = places
 
     def _stmt_index(self, defstmt: Any, block: Any, stop: int = -1) -> int:
-        found = self.places.get(id(defstmt), _NOWHERE)
-        return found if stop == -1 or found < stop else _NOWHERE
+        found = self.places.get(id(defstmt), _NOT_FOUND)
+        return found if stop == -1 or found < stop else _NOT_FOUND
 
 
-_NOWHERE = 1 << 60
+_NOT_FOUND = 1 << 60

@@ -1,4 +1,4 @@
-"""The states of the generators from which compiled code draws random numbers: taken, compared and put back."""
+"""The states of the random generators of compiled code: save, compare and restore them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class _State(ctypes.Structure):
 
 
 class Generators:
-    """The generators of this thread as they are when this is made: Numba's for ``np.random``, and those that are given.
+    """The saved states of this thread's generators: Numba's for ``np.random``, and others.
 
     Parameters
     ----------
     others : sequence of numpy.random.Generator
-        Those among a kernel's arguments.
+        The generators among a kernel's arguments.
     own : bytes or dict, optional
-        The state of Numba's generator; by default as it is.
+        The state of Numba's generator; by default its current one.
     """
 
     __slots__ = ("_states", "others", "own")
@@ -44,7 +44,7 @@ class Generators:
         self._states = [g.bit_generator.state for g in others]
 
     def put_back(self) -> None:
-        """Make the generators draw again what they have drawn since."""
+        """Restore the states, so that the generators draw the same numbers again."""
         _put_back(self.own)
         for generator, state in zip(self.others, self._states):
             generator.bit_generator.state = state
@@ -79,12 +79,12 @@ def _is_same(first: Any, second: Any) -> bool:
 
 @register_jitable
 def seeded(seed):  # type: ignore[no-untyped-def]
-    """Seed the generator of ``np.random``; a number, so that a program may store it."""
+    """Seed the generator of ``np.random``; return a number, which programs store like drawn ones."""
     np.random.seed(seed)  # noqa: NPY002
     return 0.0
 
 
 @register_jitable
 def interval(generator, largest):  # type: ignore[no-untyped-def]
-    """An integer up to ``largest``, as generators draw it to shuffle."""
+    """A random integer from 0 to ``largest``, drawn as generators do to shuffle."""
     return np.intp(random_interval(generator.bit_generator, largest))

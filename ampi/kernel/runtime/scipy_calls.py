@@ -1,8 +1,8 @@
-"""SciPy's compiled special functions as functions that programs of Numba's call, and that stay callable from its cache.
+"""SciPy's compiled special functions for programs that Numba compiles and caches.
 
-``from ampi.kernel.runtime.scipy_calls import scipy_kv`` makes the compiled function known to the linker, by a name of
-ours: compiled code refers to that name, where a function object would hold an address that the next process does not
-have.  ``scipy.special`` is imported when the first of them is.
+``from ampi.kernel.runtime.scipy_calls import scipy_kv`` makes the compiled function known to the linker under a name of
+ampi.  Compiled code refers to this name, since the address of the function differs from process to process.
+``scipy.special`` is imported with the first of these functions.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ ARITY = {
     "hyp2f1": 4,
 }
 """The number of arguments of SciPy's functions of real numbers."""
-_PREFIX = "ampi_scipy_"  # of the linker's names
+_PREFIX = "ampi_scipy_"  # of names for the linker
 _FUSED = ("__pyx_fuse_1_1", "__pyx_fuse_0_1", "__pyx_fuse_1", "__pyx_fuse_0", "")
 
 
 @functools.cache
 def link() -> None:
-    """Make SciPy's functions known to what Numba compiles or loads from its cache."""
+    """Make SciPy's functions known to code that Numba compiles or loads from its cache."""
     from scipy.special import cython_special
 
     known = {name: _types_of(capsule) for name, capsule in cython_special.__pyx_capi__.items()}
@@ -60,7 +60,7 @@ def link() -> None:
 
 
 def _types_of(capsule: Any) -> list[str]:
-    """The types of a compiled function's result and arguments, from the declaration that its capsule is named by."""
+    """The types of a compiled function's result and arguments, from the declaration in its capsule's name."""
     name_of = ctypes.pythonapi.PyCapsule_GetName
     name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
     result, _, arguments = name_of(capsule).decode().partition(" (")
@@ -68,7 +68,7 @@ def _types_of(capsule: Any) -> list[str]:
 
 
 def _declare(name: str, arity: int) -> Callable[..., float]:
-    """A Python function, and how Numba compiles a call of it."""
+    """A Python function that calls a function of SciPy, with its implementation for Numba."""
     external = types.ExternalFunction(_PREFIX + name, types.float64(*[types.float64] * arity))
 
     def function(*arguments: float) -> float:

@@ -30,13 +30,13 @@ _NAMES: dict[str, Any] = {
 
 
 def parameters_of(text: str) -> list[str]:
-    """The arguments that an expression of the table names."""
+    """The arguments in an expression of the table."""
     named = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
     return [x for x in "xyzw" if x in named]
 
 
 def _compiled(name: str) -> Callable:
-    """A function of the table, of numbers; what it calls stands before it there."""
+    """A compiled function of the table; functions that it calls come before it there."""
     text = FORMULAS[name]
     source = f"def {name}({', '.join(parameters_of(text))}):\n    return {text}\n"
     namespace = {**_NAMES, **FUNCTIONS}

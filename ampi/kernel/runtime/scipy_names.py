@@ -12,7 +12,7 @@ from numba.extending import get_cython_function_address
 
 
 def name_in_scipy(function: Any) -> str | None:
-    """The name of a function in ``scipy.special``, where that is imported."""
+    """The name of a function in ``scipy.special``; None if it is not one, or if that is not imported."""
     module = sys.modules.get("scipy.special")
     if module is None:
         return None
@@ -25,11 +25,11 @@ def name_in_scipy(function: Any) -> str | None:
 
 @functools.cache
 def _addresses() -> dict[int, str]:
-    """The names of SciPy's compiled functions of floating point by their addresses."""
+    """The names of SciPy's compiled special functions, by their addresses."""
     from scipy.special import cython_special
 
     found = {}
     for name in cython_special.__pyx_capi__:
-        plain = re.sub(r"^__pyx_fuse_\d(_\d)?", "", name)  # of those of one name for several types
+        plain = re.sub(r"^__pyx_fuse_\d(_\d)?", "", name)  # a function for one of several types
         found[get_cython_function_address("scipy.special.cython_special", name)] = plain
     return found

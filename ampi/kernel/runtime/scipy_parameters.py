@@ -76,7 +76,7 @@ def _shifted(p, number):
 
 @numba.njit
 def _gammainc(a, x):
-    """P(a, x) in Taylor arithmetic along ``a``, without its value where Q is the smaller one."""
+    """P(a, x) in Taylor arithmetic along ``a``; its value is -Q where Q = 1 - P is smaller."""
     if not (a > 0.0 and 0.0 <= x):
         return math.nan, math.nan, math.nan
     if x == 0.0 or x == math.inf:
@@ -130,7 +130,7 @@ def gammainc_aa(a, x):
 
 @numba.njit
 def _betainc(a, b, x, y):
-    """I(a, b; x) in Taylor arithmetic, without its value where that of the complement is smaller; y = 1 - x."""
+    """I(a, b; x) in Taylor arithmetic, y = 1 - x; its value is I - 1 where the complement 1 - I is smaller."""
     if not (a[0] > 0.0 and b[0] > 0.0 and 0.0 <= x[0] <= 1.0):
         return math.nan, math.nan, math.nan
     if x[0] == 0.0 or y[0] == 0.0:
@@ -191,7 +191,7 @@ def _of_betainc(da: float, db: float, order: int) -> Any:
 
 @numba.njit
 def betainc_ab(a, b, x):
-    """By polarisation."""
+    """The mixed derivative, by polarisation."""
     both = _betainc_along(a, b, x, 1.0, 1.0)[2]
     return 0.5 * (both - _betainc_along(a, b, x, 1.0, 0.0)[2] - _betainc_along(a, b, x, 0.0, 1.0)[2])
 
@@ -201,7 +201,7 @@ def betainc_ab(a, b, x):
 
 @numba.njit
 def _stdtr(v, t):
-    """In Taylor arithmetic along ``v``; without the value."""
+    """Student's distribution function in Taylor arithmetic along ``v``; only its derivatives are valid."""
     if not v > 0.0 or t != t:
         return math.nan, math.nan, math.nan
     r = _inverse((v + t * t, 1.0, 0.0))
@@ -222,9 +222,11 @@ def stdtr_vv(v, t):
 
 @numba.njit
 def _mixture(x, v, nc, kind):
-    """A mixture of chi-squared distributions, whose degrees of freedom are Poisson's: the density (kind 0), its
-    derivatives with respect to x (1) and v (2), the first (3) and second (4) derivative of the distribution function
-    with respect to v."""
+    """The noncentral chi-squared distribution, as a mixture of chi-squared distributions with Poisson weights.
+
+    The density (kind 0), its derivatives with respect to x (1) and v (2), or the first (3) and second (4) derivative of
+    the distribution function with respect to v.
+    """
     if not (x >= 0.0 and v > 0.0 and nc >= 0.0):
         return math.nan
     half = 0.5 * nc

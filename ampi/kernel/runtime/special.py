@@ -1,4 +1,4 @@
-"""Functions that appear in derivatives and that Numba does not have, or not in a form that can be cached."""
+"""Functions in derivative programs that Numba lacks, or that it cannot cache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from numba.np import arrayobj
 
 
 def get_num_threads() -> int:
-    """``numba.get_num_threads``; compiled code that calls this one can be kept on disk."""
+    """``numba.get_num_threads`` in a form that compiled code in a cache can call."""
     return numba.get_num_threads()
 
 
@@ -37,7 +37,7 @@ def _get_num_threads() -> Any:
 
 
 def fused(x, y, z):
-    """``x * y + z``, rounded once where the processor can do that and twice elsewhere."""
+    """``x * y + z``, rounded once if the processor can do that, and otherwise twice."""
     return x * y + z
 
 
@@ -59,9 +59,9 @@ def _overload_fused(x, y, z):  # Numba compares the arguments with those of the 
 
 
 def selected(condition, x, y):
-    """``x if condition else y``, of which both are there: without a branch.
+    """``x if condition else y`` without a branch: both are evaluated.
 
-    Numba's analyses take time that grows with the square of the number of branches.
+    The time of Numba's analyses grows with the square of the number of branches.
     """
     return x if condition else y
 
@@ -81,10 +81,9 @@ def _select(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 
 def scratch(size, dtype):
-    """Zeros: an array of one dimension and a constant size, for as long as the program runs.
+    """A vector of zeros of a constant size, which exists while the program runs.
 
-    In compiled code it is on the stack.  Compilers know that nothing else lies there, and need not check when the
-    program runs.
+    In compiled code it is on the stack, so that compilers know that it has no aliases.
     """
     return np.zeros(size, dtype)
 
@@ -122,9 +121,9 @@ def _on_stack(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 
 @njit
 def put_into(target, source):
-    """``target[:] = source``, of arrays of one shape.
+    """``target[:] = source`` of arrays of the same shape.
 
-    For an assignment to a part of an array Numba would compile the words of an error, which takes seconds.
+    For an assignment to a part of an array Numba would also compile an error message, which takes seconds.
     """
     for place in np.ndindex(source.shape):
         target[place] = source[place]
@@ -132,21 +131,21 @@ def put_into(target, source):
 
 @njit
 def longer(array, size):
-    """A new array of one dimension and this size, which begins with the elements of ``array`` (see `put_into`)."""
+    """A new vector of this size, which begins with the elements of ``array`` (compare `put_into`)."""
     new = np.empty(size, array.dtype)
     for i in range(array.shape[0]):
         new[i] = array[i]
     return new
 
 
-SOLVED_AT_ONCE = 16  # rows
+SOLVED_AT_ONCE = 16  # rows of a block
 
 
 @njit(error_model="numpy")
 def solve_upper(matrix, right):
-    """``matrix^-1 right`` of a matrix with zeros below its diagonal, by blocks of rows from the last one on.
+    """Solve an upper triangular system, by blocks of rows from the last one on.
 
-    Numba has no such function, and takes five seconds to compile its general one.
+    Numba has no such function, and takes five seconds to compile its general solver.
     """
     found = right.copy()
     stop = matrix.shape[0]

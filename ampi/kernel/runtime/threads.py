@@ -1,15 +1,15 @@
 """Parallel loops of derivative programs: the choice of a form, and its execution.
 
-A loop whose iterations meet in elements that they add to has four ways to run, and `choose` takes the quickest:
+A loop whose iterations add to the same elements (they meet) can run in four forms, and `choose` takes the fastest:
 
 ``ALONE``   on one thread;
-``NEAR``    in blocks, first those of even number and then those of odd number, where no two of a kind meet;
-``OWN``     each thread but the first adds into arrays of its own, which are added up afterwards;
+``NEAR``    in blocks, first the even ones and then the odd ones, if no two even and no two odd ones meet;
+``OWN``     each thread but the first adds to private arrays, which are added up afterwards;
 ``ATOMIC``  each increment is an atomic instruction of the processor.
 
-Where no two iterations meet it runs ``APART``: on threads, with nothing done about it.
+If no two iterations meet it runs ``APART``: on threads, without precautions.
 
-The costs that the choice rests on are measured once on a machine and kept in the cache folder.
+The costs on which the choice depends are measured once on a machine and stored in the cache folder.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ ONLY_PRANGE: Any = {
     **dict.fromkeys("comprehension numpy reduction inplace_binop setitem stencil fusion".split(), False),
     "prange": True,
 }
-"""Numba's option ``parallel``, of what it makes parallel itself: the rest costs seconds of its time, and time for short
-arrays."""
-LONG = 1 << 17  # elements of an array of indices from which on several threads look at it
-SAMPLE = 100  # iterations of each block that are looked at first
-NAMES = ("operation", "launch", "own element", "atomic addition")  # of the costs, which are nanoseconds
+"""Numba's option ``parallel`` for ``prange`` only: other transformations take seconds to compile, and slow down work on
+short arrays."""
+LONG = 1 << 17  # elements of an array of indices from which on several threads read it
+SAMPLE = 100  # iterations of each block that are checked first
+NAMES = ("operation", "launch", "own element", "atomic addition")  # of the costs, in nanoseconds
 
 
 def thread_count() -> int:
-    """`numba.get_num_threads`, which takes two locks each time, without them once the threads have been started."""
+    """`numba.get_num_threads`, but without taking two locks once the threads have been started."""
     if getattr(_pool, "_is_initialized", False) and hasattr(_pool, "_get_num_threads"):
         return _pool._get_num_threads()
     return get_num_threads()
@@ -55,13 +55,13 @@ _started = False
 
 
 def use_threads() -> None:
-    """A kernel runs on threads: have these do other work on large arrays, too."""
+    """Let the threads of kernels do other work on large arrays, too; called when a kernel runs on threads."""
     global _started
     _started = True
 
 
 def started_threads() -> int:
-    """On how many threads to do work on large arrays that is not a kernel's."""
+    """The number of threads for other work on large arrays than that of kernels."""
     return thread_count() if _started else 1
 
 
@@ -71,7 +71,7 @@ def _forget_threads() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_threads)  # the child has none, and may not be able to start any
+    os.register_at_fork(after_in_child=_forget_threads)  # a child has no threads, and may not be able to start any
 
 
 # ------------------------------------------------------------------------------------------- called by programs
@@ -79,24 +79,24 @@ if hasattr(os, "register_at_fork"):
 
 @njit
 def choose(trips, work, elements, increments, threads, apart, added, near, costs):
-    """The quickest of the forms that are safe.
+    """The fastest of the forms that are safe.
 
     Parameters
     ----------
     trips, work : int
-        Iterations, and operations in each.
+        The numbers of iterations, and of operations in each.
     elements : int
-        Elements of the arrays that iterations meet in.
+        The number of elements of the arrays in which iterations meet.
     increments : int
-        How many of the operations of an iteration add to these.
+        The number of additions to these in an iteration.
     threads : int
-        Into how many parts the loop would be cut.
+        The number of parts into which the loop would be cut.
     apart, added : bool
-        Whether no two iterations meet; whether all that they do where they meet is to add.
+        Whether no two iterations meet; whether they only add to elements in which they meet.
     near : bool
-        Whether only iterations of neighbouring blocks meet, of two for each thread.
+        Whether only iterations of neighbouring blocks meet, with two blocks for each thread.
     costs : tuple of float
-        See `NAMES`.
+        The costs named by `NAMES`.
     """
     operation, launch, own, atomic = costs
     alone = trips * work * operation
@@ -127,7 +127,7 @@ def estimates(
     near: bool,
     costs: Any,
 ) -> dict[int, float]:
-    """The estimated time of each form that is safe, in nanoseconds, for `choose`."""
+    """The estimated times of the safe forms, in nanoseconds, which `choose` compares."""
     operation, launch, own, atomic = costs
     alone = trips * work * operation
     found = {ALONE: alone}
@@ -145,15 +145,17 @@ def estimates(
 
 @njit
 def piece(start, stop, part, parts):
-    """Where part ``part`` of ``parts`` of a range begins and ends; sizes differ by one at most."""
+    """The bounds of part ``part`` of ``parts`` of a range; sizes of parts differ by at most one."""
     trips = max(stop - start, 0)
     return start + trips * part // parts, start + trips * (part + 1) // parts
 
 
 @njit(parallel=ONLY_PRANGE)
 def blocks_are_apart(index, rows, first, last, own, low, high, start, stop, blocks):
-    """Return whether even blocks of iterations touch different elements, and odd blocks as well: see `ir.Reach`.
-    ``index`` is the flattened array of ``rows`` rows."""
+    """Return whether all even blocks of iterations access different elements, and all odd blocks as well.
+
+    For parameters see `ir.Reach`; ``index`` is the flattened array of ``rows`` rows.
+    """
     if stop - start < 2 * blocks or start + first < 0 or stop + last > rows or index.size < rows:
         return False
     lowest, highest = np.empty(blocks, np.int64), np.empty(blocks, np.int64)
@@ -186,7 +188,7 @@ def _extent(index, begin, end):
 @njit
 def _are_apart(lowest, highest):
     for block in range(lowest.size):
-        if lowest[block] < 0:  # counts from the end
+        if lowest[block] < 0:  # an index from the end
             return False
         for other in range(block % 2, block, 2):
             if lowest[other] <= highest[block] and lowest[block] <= highest[other]:
@@ -212,8 +214,10 @@ def largest_of_parts(value, parts):
 
 @njit
 def place_of_smallest(value, parts, places, last):
-    """Where the smallest of a value and those of all parts comes from: the first of such places (``last``: the last),
-    or minus one if it is the value (in a part: if its place is minus one)."""
+    """The place of the smallest of a value and the values of all parts: the first such place (``last``: the last).
+
+    It is minus one if the smallest is the value itself; parts whose place is minus one do not count.
+    """
     found = -1
     for k in range(parts.shape[0]):
         if places[k] >= 0 and (parts[k] <= value if last else not value <= parts[k]):
@@ -223,7 +227,7 @@ def place_of_smallest(value, parts, places, last):
 
 @njit
 def place_of_largest(value, parts, places, last):
-    """As `place_of_smallest`."""
+    """The place of the largest value; compare `place_of_smallest`."""
     found = -1
     for k in range(parts.shape[0]):
         if places[k] >= 0 and (parts[k] >= value if last else not value >= parts[k]):
@@ -260,13 +264,13 @@ def _add_own(total: Any, own: Any, part: Any, parts: Any) -> Any:
 
 
 def atomic_add(array, index, value):
-    """``array[index] += value`` that no other thread comes between; ``index`` is a tuple of integers."""
+    """``array[index] += value`` as an atomic operation; ``index`` is a tuple of integers."""
     array[index] += value
 
 
 @overload(atomic_add, inline="always")
 def _atomic_add(array: Any, index: Any, value: Any) -> Any:
-    # Integers as they are: an unsigned index cannot count from the end, which saves a test.
+    # Integers keep their types: an unsigned index cannot count from the end, which saves a test.
     def add(array: Any, index: Any, value: Any) -> None:
         _atomic(array, index, value)  # type: ignore[call-arg]  # Numba gives the first one
 
@@ -308,7 +312,7 @@ def _atomic(typing: Any, array: Any, index: Any, value: Any) -> Any:
 
 
 class Distinct:
-    """Index arrays without duplicates.  An answer is kept while the array holds the same numbers."""
+    """Test of index arrays for duplicates; answers are remembered while an array has the same elements."""
 
     def __init__(self) -> None:
         self.known: dict[Any, tuple[int, bool]] = {}
@@ -318,7 +322,7 @@ class Distinct:
         place = array.__array_interface__["data"][0], array.shape, array.strides, array.dtype
         known = self.known.get(place)
         if known is not None and not known[1]:
-            return False  # always safe, so that it need not be looked at again
+            return False  # always safe, so the array need not be read again
         print_ = int(_fingerprint(array))
         if known is None or known[0] != print_:
             if len(self.known) > 1000:
@@ -377,7 +381,7 @@ def _mixed(flat, begin, end):
     total = np.uint64(part.size)
     factor = np.uint64(0x9E3779B97F4A7C15)
     for k in range(part.size):
-        # Each place has a factor of its own: values that change places change the sum.
+        # Each position has another weight, so that exchanged values change the sum.
         weight = (np.uint64(begin + k) * factor) | np.uint64(1)
         weight ^= weight >> np.uint64(29)
         total += (np.uint64(part[k]) + np.uint64(0x632BE59BD9B4E019)) * (weight | np.uint64(1))
@@ -391,7 +395,7 @@ _mixed_part = njit(_mixed)
 
 
 def costs() -> tuple[float, ...]:
-    """Costs of operations on this machine, in nanoseconds (see `NAMES`), measured once and kept in the cache folder."""
+    """The costs of operations on this machine, in nanoseconds (see `NAMES`), measured once and stored."""
     path = files.folder() / f"costs_{cache.fingerprint(cache.processor())}.json"
     text = files.read(path)
     if text is None:
@@ -417,7 +421,7 @@ def _measured() -> tuple[float, ...]:
 
 
 def _best(work: Callable[[], Any]) -> float:
-    """Nanoseconds that it takes, best of some."""
+    """The shortest of several run times, in nanoseconds."""
     times = []
     for _ in range(8):
         begin = time.perf_counter_ns()

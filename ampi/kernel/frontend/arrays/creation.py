@@ -1,4 +1,4 @@
-"""NumPy's functions that make arrays of numbers, of other arrays, or of nothing: rules as in ``array_functions``."""
+"""Rules of NumPy's functions that create arrays, and methods of conversion (see ``functions``)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def asarray(builder: Any, node: ast.Call, a: Any, dtype: Any = None) -> Any:
 
 
 def at_least(builder: Any, node: ast.Call, arrays: tuple[Any, ...], ndim: int) -> Any:
-    """Arrays with axes of size one before (and of matrices, after) their own."""
+    """Arrays with at least ``ndim`` axes; new axes come before the others (for matrices, also after them)."""
     results = []
     for a in arrays:
         a = computed(builder, asarray(builder, node, a))
@@ -59,7 +59,7 @@ def atleast_3d(builder: Any, node: ast.Call, *arys: Any) -> Any:
 
 
 def item(builder: Any, node: ast.Call, a: Any) -> ir.Expr:
-    """The one element of an array."""
+    """The single element of an array."""
     return only_element(builder, a, "item(): can only convert an array of size 1 to a Python scalar")
 
 
@@ -67,14 +67,14 @@ METHODS["item"] = item
 
 
 def view(builder: Any, node: ast.Call, a: Any, dtype: Any) -> Any:
-    """The bits of a constant array as numbers of another type; an array as one of its own type is itself."""
+    """The bits of a constant array as numbers of another type; any array viewed as its own type is unchanged."""
     type_ = builder.dtype(node, dtype)
     if type_ == a.type.dtype:
         return computed(builder, a)
     constant = builder.constants.get(a.name) if isinstance(a, ir.Var) else None
     if constant is None:
-        problem = f"the bits of an array of {a.type.dtype} as {type_}"
-        builder.fail(node, problem, "a.astype(...) converts the values; or take the view outside, and pass that")
+        problem = f"a view of an array of {a.type.dtype} as {type_}"
+        builder.fail(node, problem, "convert the values with a.astype(...); or pass the view as an argument")
     try:
         found = constant.view(numpy_support.as_dtype(type_))
     except ValueError as problem:
@@ -134,7 +134,7 @@ def tri(builder: Any, node: ast.Call, N: Any, M: Any = None, k: Any = ZERO) -> L
 
 
 def triangle(builder: Any, node: ast.Call, function: Any, m: Any, k: Any, lower: bool) -> Lazy:
-    """The elements of a matrix, of each matrix in a stack, or of a matrix of equal rows, below or above a diagonal."""
+    """A triangle of a matrix, of each matrix in a stack, or of the matrix whose rows are all a vector."""
     type_ = array_values.result_type(builder, node, function, array(builder, node, m))
     k, sizes = integer(builder, node, k), shape_of(builder, m)
     shape = (*sizes, *sizes) if len(sizes) == 1 else sizes

@@ -1,4 +1,4 @@
-"""NumPy's decompositions of matrices, and what is made of them: rules as in ``array_functions``."""
+"""Rules of NumPy's decompositions of matrices, and of ``np.digitize`` (see ``functions``)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ampi.kernel.ir.index_algebra import INT, ONE, ZERO
 
 
 def matrix(builder: Any, node: ast.Call, function: Any, a: Any, vectors: bool = True) -> ir.Var:
-    """The argument of a decomposition: floating-point, and real if there are vectors."""
+    """The argument of a decomposition: a matrix of floats, real if it has ``vectors`` among its results."""
     system(builder, node, function, a)
     if vectors and isinstance(a.type.dtype, types.Complex):
         name = ast.unparse(node.func)
@@ -70,7 +70,7 @@ def pinv(builder: Any, node: ast.Call, a: Any) -> Lazy:
 @rule(np.digitize, lists="bins")
 def digitize(builder: Any, node: ast.Call, x: Any, bins: Any, right: Any = None) -> Any:
     if not (right is None or isinstance(right, ir.Const)):
-        builder.fail(node, "np.digitize on a side that is no constant", "write it twice, with an if")
+        builder.fail(node, "np.digitize with a 'right' that is not constant", "write it twice, with an if")
     function = "digitize_right" if right is not None and right.value else "digitize"
     if isinstance(x, ir.Expr) and not is_array(x):
         alone = sequences.filled_array(builder, "local", (1,), {(0,): x}, inference.plain(x.type))

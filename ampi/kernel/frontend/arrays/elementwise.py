@@ -1,4 +1,4 @@
-"""NumPy's functions of numbers and of the elements of arrays that no ufunc is: rules as in ``array_functions``."""
+"""Rules of NumPy's elementwise functions that are not ufuncs (see ``functions``)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EQ = ast.Eq()
 
 
 def each(builder: Any, a: Any, dtype: types.Type, make: Callable[[ir.Expr], ir.Expr]) -> Any:
-    """An expression of a number, or of every element of an array."""
+    """Apply an expression to a number, or to each element of an array."""
     if not is_array(a):
         return make(array_values.settled(builder, a))
     axes = axes_for(builder, a.type.ndim)
@@ -31,7 +31,7 @@ def each(builder: Any, a: Any, dtype: types.Type, make: Callable[[ir.Expr], ir.E
 @rule(np.around, np.round, method="round", of_anything=True)
 def around(builder: Any, node: ast.Call, a: Any, decimals: Any = None, out: Any = None) -> Any:
     if not is_none(out):
-        builder.fail(node, f"{ast.unparse(node.func)} with an array for its result", "write result[:] = ...")
+        builder.fail(node, f"{ast.unparse(node.func)} with an output array", "write result[:] = ...")
     dtype = a.type.dtype if is_array(a) else a.type
     power = None
     if not (is_none(decimals) or decimals == ir.Const(0, types.int64)):
@@ -56,7 +56,7 @@ def nan_to_num(
 ) -> Any:
     """The array with NaN and infinities replaced by other numbers."""
     if not (is_none(copy) or getattr(copy, "value", False)):
-        builder.fail(node, "np.nan_to_num without a copy", "write x[:] = np.nan_to_num(x)")
+        builder.fail(node, "np.nan_to_num with copy=False", "write x[:] = np.nan_to_num(x)")
     dtype = x.type.dtype if is_array(x) else x.type
     if isinstance(dtype, types.Complex):
         builder.fail(node, "np.nan_to_num of complex numbers", "take the real and imaginary parts")
@@ -81,9 +81,9 @@ def nan_to_num(
 
 @rule(np.angle, of_anything=True)
 def angle(builder: Any, node: ast.Call, z: Any, deg: Any = None) -> Any:
-    """The angles of complex numbers, in degrees if a constant says so."""
+    """The angles of complex numbers, in degrees if ``deg`` is a true constant."""
     if not (deg is None or isinstance(deg, ir.Const)):
-        builder.fail(node, "np.angle with a choice of degrees that is no constant", "multiply by 180 / np.pi")
+        builder.fail(node, "np.angle with a 'deg' that is not constant", "multiply by 180 / np.pi")
     given = z.type.dtype if is_array(z) else z.type
     dtype = getattr(given, "underlying_float", given if isinstance(given, types.Float) else types.float64)
 

@@ -1,8 +1,8 @@
-"""NumPy's functions and methods of whole arrays, as far as Numba has them: sums, extremes, products, new arrays.
+"""Rules of NumPy's functions and methods of arrays that Numba supports: sums, extremes, products, new arrays.
 
-One function here says what one of NumPy's does, in terms of loops, views and element-by-element expressions (see
-``array_values``), so that its derivatives follow.  The first two arguments are the parser and the call; the values of
-the call's arguments come next, under NumPy's names for them.
+A rule builds the IR of a call from loops, views and element-by-element expressions (see ``array_values``), so that
+derivatives follow.  Its first two arguments are the parser and the call; the values of the call's arguments come next,
+under NumPy's names for them.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ OF_ANYTHING: set[Handler] = set()
 def rule(
     *functions: Any, method: str | None = None, lists: str = "", of_anything: bool = False
 ) -> Callable[[Handler], Handler]:
-    """Register what a function of NumPy, and a method of arrays, does.
+    """Register a rule for functions of NumPy, and for a method of arrays.
 
-    The parameters named in ``lists`` take tuples and lists of numbers for arrays; ``of_anything``: it is also for calls
-    without any array.
+    The parameters named in ``lists`` also take tuples and lists of numbers; with ``of_anything`` the rule also applies
+    to calls without an array argument.
     """
 
     def register(handler: Handler) -> Handler:
@@ -64,7 +64,7 @@ def lookup(function: Any) -> Handler | None:
 
 
 def is_of_arrays(handler: Handler, values: list[Any]) -> bool:
-    """Return whether a rule applies to a call: to arrays, or to anything."""
+    """Return whether a rule applies to a call with these arguments."""
     return handler in OF_ANYTHING or any(is_array(a) for v in values for a in (v, *getattr(v, "items", ())))
 
 
@@ -84,7 +84,7 @@ def call(builder: Any, node: ast.Call, handler: Handler, values: list[Any], keyw
 
 
 def fold(builder: Any, value: Any, first: ir.Expr, combine: Callable[[ir.Expr, ir.Expr], ir.Expr], hint: str) -> ir.Var:
-    """Take all elements of an array together into one number, from ``first`` on."""
+    """Combine all elements of an array into one number, starting from ``first``."""
     total = ir.Var(builder.names.fresh(hint), first.type)
     builder.emit(ir.Assign(total, first))
     axes, shape = axes_for(builder, value.type.ndim), shape_of(builder, value)
@@ -110,7 +110,7 @@ def binary(builder: Any, node: ast.AST, op: ast.operator) -> Callable[[ir.Expr, 
 
 
 def array(builder: Any, node: ast.AST, value: Any) -> Any:
-    """The argument of a function that takes an array."""
+    """The argument of a function that takes an array; fails for anything else."""
     if not is_array(value):
         builder.fail(node, f"{ast.unparse(node.func)} takes an array here")
     return value
@@ -118,7 +118,7 @@ def array(builder: Any, node: ast.AST, value: Any) -> Any:
 
 def axis_of(builder: Any, node: ast.AST, a: Any, axis: Any) -> int:
     if not (isinstance(axis, ir.Const) and -a.type.ndim <= axis.value < a.type.ndim):
-        builder.fail(node, "the axis must be a constant, and one of the array's", "write axis=0")
+        builder.fail(node, "the axis must be a constant, and an axis of the array", "write axis=0")
     return axis.value % a.type.ndim
 
 
@@ -136,9 +136,9 @@ def sum_(builder: Any, node: ast.Call, a: Any, axis: Any = None) -> Any:
     shape, axes = shape_of(builder, a), axes_for(builder, a.type.ndim)
     if len(shape) == 1:
         return fold(builder, a, number(0, type_), add, "total")
-    kept = [k for k in range(len(shape)) if k != along]
-    target = array_values.new_array(builder, "totals", type_, tuple(shape[k] for k in kept), number(0, type_))
-    index = tuple(axes[k] for k in kept)
+    others = [k for k in range(len(shape)) if k != along]
+    target = array_values.new_array(builder, "totals", type_, tuple(shape[k] for k in others), number(0, type_))
+    index = tuple(axes[k] for k in others)
     builder.emit(ir.Elementwise(target, axes, shape, index, cast(element_at(a, axes), type_), accumulate=True))
     return target
 
@@ -184,7 +184,6 @@ def squared(builder: Any, node: ast.AST, x: ir.Expr) -> ir.Expr:
     return builder.binary(node, ast.Add(), *(builder.binary(node, ast.Mult(), p, p) for p in parts))
 
 
-@rule(np.linalg.norm)
 def norm(builder: Any, node: ast.Call, x: Any) -> ir.Expr:
     type_ = array_values.result_type(builder, node, np.linalg.norm, array(builder, node, x))
     add = lambda total, e: builder.binary(node, ast.Add(), total, squared(builder, node, e))
@@ -227,7 +226,6 @@ def all_(builder: Any, node: ast.Call, a: Any) -> ir.Var:
     return fold(builder, array(builder, node, a), ir.Const(True, types.boolean), both, "all")
 
 
-@rule(np.count_nonzero)
 def count_nonzero(builder: Any, node: ast.Call, a: Any) -> ir.Var:
     def more(count: ir.Expr, x: ir.Expr) -> ir.Expr:
         one = ir.Op("select", (builder.truth(node, x), ONE, ZERO), INT)
@@ -237,7 +235,7 @@ def count_nonzero(builder: Any, node: ast.Call, a: Any) -> ir.Var:
 
 
 def running(builder: Any, node: ast.Call, a: Any, function: Any, op: ast.operator, first: int) -> ir.Var:
-    """The sums or products of the first elements."""
+    """Cumulative sums or products."""
     if array(builder, node, a).type.ndim != 1:
         builder.fail(node, f"{ast.unparse(node.func)} of an array of several dimensions", "take rows, or loop")
     type_ = array_values.result_type(builder, node, function, a).dtype
@@ -262,7 +260,6 @@ def cumprod(builder: Any, node: ast.Call, a: Any) -> ir.Var:
     return running(builder, node, a, np.cumprod, ast.Mult(), 1)
 
 
-@rule(np.trace)
 def trace(builder: Any, node: ast.Call, a: Any) -> ir.Var:
     type_ = array_values.result_type(builder, node, np.trace, array(builder, node, a))
     (axis,) = axes_for(builder, 1)
@@ -282,7 +279,7 @@ def product(builder: Any, node: ast.AST, function: Any, a: Any, b: Any) -> Any:
         if not is_array(value):
             builder.fail(node, "a product of arrays needs two arrays")
     type_ = array_values.result_type(builder, node, function, a, b)
-    # each element is used many times
+    # A whole-array expression is computed first, since each element is used many times.
     a, b = (computed(builder, v, "factor") if max(a.type.ndim, b.type.ndim) > 1 else v for v in (a, b))
     inner = shape_of(builder, a)[-1]
     multiply = binary(builder, node, ast.Mult())
@@ -312,7 +309,7 @@ def matmul(builder: Any, node: ast.AST, a: Any, b: Any) -> Any:
 
 
 def filled(builder: Any, function: str, dtype: types.Type, shape: tuple[ir.Expr, ...], *arguments: Any) -> ir.Var:
-    """The result of an operation on whole matrices, from copies that nothing changes (see ``copy_elision``)."""
+    """The result of an operation on whole matrices, from copies that stay unchanged (see ``copy_elision``)."""
     copies = tuple(array_values.copied(builder, a, "matrix") for a in arguments)
     target = array_values.new_array(builder, function, dtype, shape)
     builder.emit(ir.Fill(target, function, copies))
@@ -320,7 +317,7 @@ def filled(builder: Any, function: str, dtype: types.Type, shape: tuple[ir.Expr,
 
 
 def system(builder: Any, node: ast.Call, function: Any, *arguments: Any) -> types.Type:
-    """The type of a result of ``np.linalg``."""
+    """The type of a result of ``np.linalg``; fails for arrays of integers."""
     for a in arguments:
         if not isinstance(array(builder, node, a).type.dtype, (types.Float, types.Complex)):
             builder.fail(node, f"{ast.unparse(node.func)} of integers", "use floating-point numbers")
@@ -334,7 +331,7 @@ def solve(builder: Any, node: ast.Call, a: Any, b: Any) -> Lazy:
 
 
 def as_lazy(builder: Any, value: ir.Var) -> Lazy:
-    """An array to be copied before it is changed."""
+    """An array as a whole-array expression, which is copied when it is bound to a name."""
     axes = axes_for(builder, value.type.ndim)
     return Lazy(value.type, axes, shape_of(builder, value), element_at(value, axes))
 
@@ -403,7 +400,7 @@ def kron(builder: Any, node: ast.Call, a: Any, b: Any) -> Lazy:
 
 @rule(np.cross, lists="a b")
 def cross(builder: Any, node: ast.Call, a: Any, b: Any) -> ir.Var:
-    """Of vectors of three, or of arrays of such rows."""
+    """The cross product of vectors of two or three components, or of arrays of such rows."""
     type_ = array_values.result_type(builder, node, np.cross, array(builder, node, a), array(builder, node, b))
     a, b = (computed(builder, v, "factor") for v in (a, b))
     three = ir.Const(3, INT)
@@ -430,7 +427,7 @@ def cross(builder: Any, node: ast.Call, a: Any, b: Any) -> ir.Var:
 
 
 def component(builder: Any, v: ir.Var, index: tuple[ir.Expr, ...]) -> ir.Expr:
-    """A component of vectors of three, or of two and a zero."""
+    """A component of vectors of three components, or of two and a zero."""
     if index[-1].value == 2 and shape_of(builder, v)[-1] == ir.Const(2, INT):
         return number(0, v.type.dtype)
     return array_values.element_of(builder, v, index)

@@ -1,7 +1,7 @@
-"""NumPy's functions that sort, and search in what is sorted: rules as in ``array_functions``.
+"""Rules of NumPy's functions that sort, or search in sorted arrays (see ``functions``).
 
-Numba's own sort says in which order the elements are (``ir.Fill``), so that a derivative program finds the same order,
-of equal elements too; derivatives go with the elements.
+Numba's own sort determines the order of the elements (``ir.Fill``), so that a derivative program finds the same order,
+also of equal elements; derivatives follow the elements.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ampi.kernel.ir.intrinsics import cast
 
 
 def vector(builder: Any, node: ast.Call, a: Any) -> Any:
-    """The argument of a function of vectors of real numbers."""
+    """The argument of a function that takes a vector of real numbers."""
     if array(builder, node, a).type.ndim != 1:
         builder.fail(node, f"{ast.unparse(node.func)} of an array of several dimensions", "use .ravel(), or loop")
     if isinstance(a.type.dtype, types.Complex):
@@ -48,7 +48,7 @@ def sorted_vector(builder: Any, node: ast.Call, a: Any) -> Lazy:
 
 
 def place_of(builder: Any, node: ast.Call, a: Any, op: ast.cmpop) -> ir.Var:
-    """The number of the first element that is the smallest or largest."""
+    """The index of the first element that is the smallest or largest."""
     a = computed(builder, array(builder, node, a), "values")
     if a.type.ndim > 1:
         a = array_shapes.flat_view(builder, a)
@@ -61,26 +61,16 @@ def place_of(builder: Any, node: ast.Call, a: Any, op: ast.cmpop) -> ir.Var:
     return best
 
 
-@rule(np.argmin, method="argmin")
-def argmin(builder: Any, node: ast.Call, a: Any) -> ir.Var:
-    return place_of(builder, node, a, ast.Lt())
-
-
-@rule(np.argmax, method="argmax")
-def argmax(builder: Any, node: ast.Call, a: Any) -> ir.Var:
-    return place_of(builder, node, a, ast.Gt())
-
-
 @rule(np.searchsorted)
 def searchsorted(builder: Any, node: ast.Call, a: Any, v: Any, side: Any = None) -> Any:
     side = getattr(side, "value", side) or "left"
     if side not in ("left", "right"):
-        builder.fail(node, f"np.searchsorted on the side {side!r}", "use left or right")
+        builder.fail(node, f"np.searchsorted with side={side!r}", "use 'left' or 'right'")
     return places(builder, node, vector(builder, node, a), v, side)
 
 
 def places(builder: Any, node: ast.Call, a: Any, v: Any, side: str) -> Any:
-    """Where the numbers ``v`` would go in the sorted vector ``a``: an integer, or an array."""
+    """The indices at which the numbers ``v`` would be inserted into the sorted vector ``a``."""
     function = "searchsorted" if side == "left" else "searchsorted_right"
     if is_array(v):
         return filled(builder, function, INT, shape_of(builder, v), a, vector(builder, node, v))
@@ -90,7 +80,7 @@ def places(builder: Any, node: ast.Call, a: Any, v: Any, side: str) -> Any:
 
 @rule(np.interp, lists="x xp fp")
 def interp(builder: Any, node: ast.Call, x: Any, xp: Any, fp: Any) -> Any:
-    """Piecewise linear, constant outside; at a point of ``xp`` with the slope of the side to its right."""
+    """Piecewise linear interpolation; at a point of ``xp``, the derivative is that of the piece to its right."""
     type_ = array_values.result_type(builder, node, np.interp, x, xp, fp)
     xp, fp = (computed(builder, vector(builder, node, v), "points") for v in (xp, fp))
     array_values.agree(builder, node, shape_of(builder, xp)[0], shape_of(builder, fp)[0])

@@ -1,4 +1,4 @@
-"""NumPy's functions that take elements or axes in another order, or compare arrays: rules as in ``array_functions``."""
+"""Rules of NumPy's functions that reorder axes or elements, or compare arrays (see ``functions``)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def flipud(builder: Any, node: ast.Call, m: Any) -> ir.Var:
 
 @rule(np.broadcast_to)
 def broadcast_to(builder: Any, node: ast.Call, array: Any, shape: Any) -> Any:
-    """A view that repeats what has size one."""
+    """A read-only view in which axes of size one are repeated."""
     if not is_array(array):
         array = sequences.array_of(builder, node, array)
     array = computed(builder, array)
@@ -67,7 +67,7 @@ def broadcast_to(builder: Any, node: ast.Call, array: Any, shape: Any) -> Any:
     sizes = tuple(array_values.steady(builder, n) for n in items)
     own = shape_of(builder, array)
     if len(own) > len(sizes):
-        builder.fail(node, f"an array of {len(own)} dimensions in a shape of {len(sizes)}")
+        builder.fail(node, f"an array of {len(own)} dimensions cannot be broadcast to a shape of {len(sizes)}")
     axes, index = axes_for(builder, len(sizes)), []
     for axis, size, length in zip(axes[len(axes) - len(own) :], sizes[len(sizes) - len(own) :], own):
         if length != ONE:
@@ -116,7 +116,7 @@ def append(builder: Any, node: ast.Call, arr: Any, values: Any, axis: Any = None
 def diagflat(builder: Any, node: ast.Call, v: Any, k: Any = ZERO) -> Lazy:
     v = array_shapes.ravel(builder, node, computed(builder, v))
     if not isinstance(k, ir.Const):
-        builder.fail(node, "np.diagflat with a diagonal that is no constant", "write k=1, or loop")
+        builder.fail(node, "np.diagflat with a k that is not constant", "write k=1, or loop")
     (length,), (i, j) = shape_of(builder, v), axes_for(builder, 2)
     size = index_algebra.add(length, ir.Const(abs(k.value), INT))
     here = ir.Op("eq", (j, index_algebra.add(i, k)), types.boolean)

@@ -16,16 +16,16 @@ from ampi.kernel.ir import index_algebra, inference
 from ampi.kernel.ir.intrinsics import cast
 
 Places = dict[tuple[int, ...], ir.Expr]
-OF_LISTS = "change a list in the block that begins it, under the name that it has there; or use an array and count"
+OF_LISTS = "change a list only in the block that creates it, under the name it has there; or use an array and a count"
 
 
 def array_of(
     builder: Any, node: ast.AST, value: Value, dtype: types.Type | None = None, variable: str | None = None
 ) -> ir.Var:
-    """A new array of a number, or of nested tuples or lists of numbers."""
+    """A new array from a number, or from nested tuples or lists of numbers."""
     if is_listed(value):
         return matrix_of(builder, value, dtype, variable)
-    if array_values.is_array(value):  # a list that is one already
+    if array_values.is_array(value):  # an array, or a list that is represented by one
         axes = array_values.axes_for(builder, value.type.ndim)
         element = cast(array_values.element_at(value, axes), dtype or value.type.dtype)
         type_ = value.type.copy(dtype=element.type, layout="C", readonly=False)
@@ -38,7 +38,7 @@ def array_of(
 
 
 def nested(builder: Any, node: ast.AST, value: Value) -> tuple[tuple[int, ...], Places]:
-    """Shape and elements of an array that is written as nested tuples or lists of numbers."""
+    """The shape and the elements of nested tuples or lists of numbers."""
     if isinstance(value, ir.Expr) and inference.is_scalar(value.type):
         return (), {(): value}
     if not isinstance(value, Group) or not value.items:
@@ -81,13 +81,13 @@ def refuse_lists(builder: Any, node: ast.AST, problem: str, *values: Value) -> N
 
 
 def copied_list(builder: Any, node: ast.AST, array: Value) -> ir.Var:
-    """A new list of the same numbers: what a part of a list is."""
+    """A new list of the same numbers, for instance for a slice of a list."""
     return as_list(builder, array_of(builder, node, array))
 
 
 # ----------------------------------------------------------------------------------------- lists among the arguments
 
-OF_ARRAYS = "loop over it, or take its arrays by their numbers and its length; or pass the arrays in a tuple"
+OF_ARRAYS = "use only loops over it, indices and len(); or pass the arrays in a tuple"
 
 
 def number_of_arrays(builder: Any, value: Group) -> ir.Expr:
@@ -96,7 +96,7 @@ def number_of_arrays(builder: Any, value: Group) -> ir.Expr:
 
 
 def array_of_list(builder: Any, node: ast.AST, value: Group, index: ir.Expr, hint: str | None = None) -> ir.Var:
-    """An array of a list of vectors."""
+    """The array at an index of a list of vectors."""
     elements, starts = value.items
     if not isinstance(index.type, types.Integer):
         builder.fail(node, f"an index must be an integer, not {index.type}", "use integers; loop over masks")
@@ -120,11 +120,11 @@ def arrays_of_list(builder: Any, node: ast.AST, value: Group) -> Items:
 
 # ----------------------------------------------------------------------------------------------------- lists of tuples
 
-OF_TUPLES = "loop over it, or take its items and its length; or keep what the tuples hold in arrays"
+OF_TUPLES = "use only loops over it, indices, slices and len(); or store the items of the tuples in arrays"
 
 
 def of_columns(columns: Iterable[ir.Var]) -> Group:
-    """The list of tuples whose first, second, ... items are in these arrays."""
+    """The list of tuples whose first, second, ... items are these arrays."""
     arrays = tuple(columns)
     return Group(arrays, list_class(len(arrays)))
 

@@ -1,4 +1,4 @@
-"""NumPy's functions and methods that give arrays other shapes, or join them: rules as in ``array_functions``."""
+"""Rules of NumPy's functions and methods that reshape or join arrays (see ``functions``)."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def transpose(builder: Any, node: ast.Call, a: Any, axes: Any = None) -> ir.Var:
 def reshaped(builder: Any, node: ast.AST, a: ir.Var, shape: tuple[ir.Expr, ...]) -> ir.Var:
     """A view of a contiguous array in another shape."""
     if a.type.layout != "C":
-        builder.fail(node, "another shape of an array that is not contiguous", "take a copy first: a.copy()")
+        builder.fail(node, "a reshape of an array that is not C-contiguous", "take a copy first: a.copy()")
     return in_shape(builder, a, shape)
 
 
 def flat_view(builder: Any, a: ir.Var) -> ir.Var:
-    """A view of an array as a vector, the last axis fastest."""
+    """A view of an array as a vector, in C order."""
     return in_shape(builder, a, (index_algebra.product(shape_of(builder, a)),))
 
 
@@ -111,7 +111,6 @@ def flip(builder: Any, node: ast.Call, m: Any) -> ir.Var:
     return array_values.part(builder, node, a, [back] * a.type.ndim, None)
 
 
-@rule(np.diff)
 def diff(builder: Any, node: ast.Call, a: Any) -> Lazy:
     a = computed(builder, array(builder, node, a))
     sides = [
@@ -156,7 +155,7 @@ def concatenate(builder: Any, node: ast.Call, arrays: Any, axis: Any = ZERO) -> 
     if not parts or not all(map(is_array, parts)):
         builder.fail(node, "np.concatenate takes a tuple of arrays")
     along = axis_of(builder, node, parts[0], axis)
-    together = ir.Var("", types.Tuple(tuple(p.type for p in parts)))  # for Numba's inference
+    together = ir.Var("", types.Tuple(tuple(p.type for p in parts)))  # only for Numba's type inference
     type_ = array_values.result_type(builder, node, np.concatenate, together)
     shape = list(shape_of(builder, parts[0]))
     starts: list[ir.Expr] = [ZERO]
@@ -175,7 +174,7 @@ def concatenate(builder: Any, node: ast.Call, arrays: Any, axis: Any = ZERO) -> 
 
 
 def joined(builder: Any, node: ast.Call, arrays: Any, axis: int, longer: Any = None) -> ir.Var:
-    """The arrays of a tuple one after the other, after ``longer`` has given each another axis."""
+    """Concatenate the arrays of a tuple, to each of which ``longer`` may add an axis before."""
     parts = getattr(arrays, "items", ())
     if not parts or not all(map(is_array, parts)):
         builder.fail(node, f"{ast.unparse(node.func)} takes a tuple of arrays")
@@ -192,9 +191,9 @@ def with_axis(builder: Any, node: ast.Call, a: ir.Var, axis: int) -> ir.Var:
 
 
 def place_of_axis(builder: Any, node: ast.Call, axis: Any, ndim: int) -> int:
-    """Where a new axis goes in an array of ``ndim`` dimensions, itself included."""
+    """The position of a new axis in a result of ``ndim`` dimensions."""
     if not (isinstance(axis, ir.Const) and -ndim <= axis.value < ndim):
-        builder.fail(node, "the axis must be a constant, and one of the result's", "write axis=0")
+        builder.fail(node, "the axis must be a constant, and an axis of the result", "write axis=0")
     return axis.value % ndim
 
 
@@ -230,14 +229,13 @@ def expand_dims(builder: Any, node: ast.Call, a: Any, axis: Any) -> ir.Var:
 @rule(np.repeat, method="repeat")
 def repeat(builder: Any, node: ast.Call, a: Any, repeats: Any) -> Lazy:
     if not (isinstance(repeats, ir.Expr) and isinstance(repeats.type, types.Integer)):
-        builder.fail(node, "np.repeat by different numbers", "use one integer, or loop")
+        builder.fail(node, "np.repeat with several numbers of repetitions", "use one integer, or loop")
     a, times = ravel(builder, node, a), array_values.steady(builder, repeats)
     (axis,), (size,) = axes_for(builder, 1), shape_of(builder, a)
     value = element_at(a, (ir.Op("floordiv", (axis, times), INT),))
     return Lazy(a.type, (axis,), (index_algebra.mul(size, times),), value)
 
 
-@rule(np.diag)
 def diag(builder: Any, node: ast.Call, v: Any) -> Any:
     v = computed(builder, array(builder, node, v), "diagonal")
     (axis,) = axes_for(builder, 1)

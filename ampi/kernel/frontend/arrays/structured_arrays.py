@@ -1,8 +1,8 @@
 """Structured arrays inside kernels: one array per field.
 
-An argument that is a structured array is taken apart into its fields, as a tuple is into its items; a field is a view
-of the same memory with gaps.  A new structured array is a new array for each field: where it is a result, the kernel's
-own run makes one of them.  ``atoms[i]`` is the place ``i`` in all of them: its fields are read and written there.
+An argument that is a structured array is split into its fields, as a tuple is into its items; a field is a strided view
+of the same memory.  A new structured array is a new array for each field; where it is a result, the run of the kernel
+itself makes the structured array.  ``atoms[i]`` is the index ``i`` into all fields, at which they are read and written.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Records:
 
     @property
     def first(self) -> ir.Var:
-        """One of the arrays: all have the leading axes in common."""
+        """One of the arrays; all share the leading axes."""
         value = self.items[0]
         return value.first if isinstance(value, Records) else value
 
@@ -49,7 +49,7 @@ def is_structured(type_: types.Type) -> bool:
 
 
 def field_types(type_: types.Array) -> list[tuple[str, types.Array]]:
-    """The types of the fields' arrays, for those of numbers."""
+    """The types of the fields' arrays, for fields of numbers."""
     found = []
     for name in type_.dtype.fields:
         of_field, more = type_.dtype.typeof(name), 0
@@ -81,7 +81,7 @@ def new(
 
 
 def with_arrays(records: Records, function: Callable[[Any], Any]) -> Records:
-    """The same with what a function makes of each array."""
+    """The records with a function applied to each array."""
     made = tuple((n, with_arrays(v, function) if isinstance(v, Records) else function(v)) for n, v in records.fields)
     return replace(records, fields=made)
 
@@ -137,11 +137,9 @@ def part(builder: Any, node: ast.AST, records: Records, items: list[Any], hint: 
 
 
 def _several(builder: Any, node: ast.AST, records: Records, items: list[Any]) -> Records:
-    """Some of the records: of each field the part."""
+    """A part of the records: the same part of each field."""
     if None in items or Ellipsis in items:
-        builder.fail(
-            node, "a part of a structured array by None or an ellipsis", "take the part of a field: a['x'][1:]"
-        )
+        builder.fail(node, "an index of a structured array with None or an ellipsis", "index a field: a['x'][1:]")
 
     def part_of(array: ir.Var) -> Any:
         if array_values.is_simple(items):

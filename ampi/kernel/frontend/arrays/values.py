@@ -1,9 +1,9 @@
 """Parts of arrays and whole-array expressions, from NumPy's notation to IR.
 
-A part of an array is a view: an ``ir.View`` gives it a name.  An expression of whole arrays is ``Lazy``: it is known
-how to compute an element.  It is computed into an array where it is bound to a name, and into the target where it is
-assigned; operations on it only make a longer expression.  The functions here are given the parser that builds the
-kernel (``parse``), which also says what the types are, and fails for what Numba does not have.
+A part of an array is a view: an ``ir.View`` gives it a name.  A whole-array expression is ``Lazy``: it has the
+expression of one element.  It is computed into a new array where it is bound to a name, and into the target where it is
+assigned; operations on it only make the expression longer.  The functions here take the parser that builds the kernel
+(``parse``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ INPLACE: dict[type[ast.operator], Callable] = {
 
 @dataclass(frozen=True)
 class Lazy:
-    """An array that is not computed yet: ``value`` is its element at ``axes``."""
+    """A whole-array expression, not computed yet: ``value`` is its element at ``axes``."""
 
     type: types.Array
     axes: tuple[ir.Var, ...]
@@ -56,8 +56,10 @@ class Range:
 
 @dataclass(frozen=True)
 class Place:
-    """The elements of an array that an index names: ``array[index]`` for all ``axes``; ``fancy`` if there is an array
-    of integers in it, so that an element may be named more than once."""
+    """The elements of an array that an index selects: ``array[index]`` for all ``axes``.
+
+    ``fancy`` is true if the index has an array of integers, so that it may select an element more than once.
+    """
 
     array: ir.Var
     type: types.Array
@@ -68,7 +70,7 @@ class Place:
 
 
 def is_array(value: Any) -> bool:
-    """Return whether a value is an array, named or an expression."""
+    """Return whether a value is an array: a named one, or a whole-array expression."""
     return isinstance(value, Lazy) or (isinstance(value, ir.Var) and inference.is_array(value.type))
 
 
@@ -78,7 +80,7 @@ def axes_for(builder: Any, number: int) -> tuple[ir.Var, ...]:
 
 
 def shape_of(builder: Any, value: Any) -> tuple[ir.Expr, ...]:
-    """The sizes of an array; those that are known numbers as constants."""
+    """The sizes of an array, as constants where they are known."""
     if isinstance(value, Lazy):
         return value.shape
     known = builder.extents.get(value.name)
@@ -90,7 +92,7 @@ def shape_of(builder: Any, value: Any) -> tuple[ir.Expr, ...]:
 
 
 def single_axes(builder: Any, value: Any) -> frozenset[int]:
-    """The axes of an array that are seen to have size one."""
+    """The axes of an array that are known to have size one."""
     return frozenset(axis for axis, size in enumerate(shape_of(builder, value)) if size == ONE)
 
 
@@ -98,7 +100,7 @@ def single_axes(builder: Any, value: Any) -> frozenset[int]:
 
 
 def element_of(builder: Any, value: Any, axes: tuple[ir.Var, ...]) -> ir.Expr:
-    """The element of an array, or scalar, that goes with these indices when it is broadcast."""
+    """The element of an array, or the scalar, that broadcasting pairs with these indices."""
     if not is_array(value):
         return value
     shape = shape_of(builder, value)
@@ -113,7 +115,7 @@ def element_at(value: Any, index: tuple[ir.Expr, ...]) -> ir.Expr:
 
 
 def only_element(builder: Any, value: Any, otherwise: str) -> ir.Expr:
-    """The element of an array that has one; a ValueError that says ``otherwise``, when run, if it has not."""
+    """The single element of an array; emits a check that raises a ValueError with the text ``otherwise``."""
     for size in shape_of(builder, value):
         if size != ONE:
             wrong = ir.Op("ne", (size, ONE), types.boolean)
@@ -122,7 +124,7 @@ def only_element(builder: Any, value: Any, otherwise: str) -> ir.Expr:
 
 
 def broadcast(builder: Any, node: ast.AST, *values: Any) -> tuple[ir.Expr, ...]:
-    """The shape of an operation on arrays and scalars; that their sizes agree is stated where it is not seen."""
+    """The broadcast shape of arrays and scalars; emits ``ir.Agree`` where it is not known that sizes agree."""
     shapes = [shape_of(builder, v) for v in values if is_array(v)]
     result: list[ir.Expr] = [ONE] * max(map(len, shapes))
     for shape in shapes:
@@ -145,8 +147,11 @@ def agree(builder: Any, node: ast.AST, first: ir.Expr, second: ir.Expr, into: bo
 
 
 def stretched(builder: Any, node: ast.AST, operands: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The operands of an operation, where an axis that is a slice of one element (``x[:, 0:1]``) meets one of another
-    size, with an axis of size one there; that the slice is not empty is stated."""
+    """The operands of an operation, with axes of size one for slices of one element that are broadcast.
+
+    An axis such as that of ``x[:, 0:1]`` is broadcast if it meets one of another size; emits ``ir.Agree`` since the
+    slice must not be empty then.
+    """
     arrays = [v for v in operands if is_array(v)]
     if not builder.narrow or len(arrays) < 2 or "prange" in builder.loops:  # threads raise no errors
         return operands
@@ -174,7 +179,7 @@ def stretched(builder: Any, node: ast.AST, operands: tuple[Any, ...]) -> tuple[A
 
 
 def _is_narrow(builder: Any, size: ir.Expr) -> bool:
-    """Return whether a size is that of a slice of one element."""
+    """Return whether a size is that of a slice of at most one element."""
     while isinstance(size, ir.Size) and size not in builder.narrow:
         known = builder.extents.get(size.array.name)
         if known is None or known[size.axis] == size:
@@ -191,8 +196,10 @@ def settled(builder: Any, value: Any) -> Any:
 
 
 def operation(builder: Any, node: ast.AST, function: Any, make: Callable[..., ir.Expr], *operands: Any) -> Any:
-    """An operation on arrays and scalars, element by element: ``make`` gives that of scalars, ``function`` is it for
-    Numba, which says what type the result has."""
+    """An operation on arrays and scalars, element by element.
+
+    ``make`` builds the operation on scalars; Numba infers the type of the result from ``function``.
+    """
     for value in operands:
         if not (is_array(value) or isinstance(value, ir.Expr)):
             builder.fail(node, "arithmetic of an array and something that is neither array nor number")
@@ -201,7 +208,7 @@ def operation(builder: Any, node: ast.AST, function: Any, make: Callable[..., ir
     shape = broadcast(builder, node, *operands)
     axes = axes_for(builder, len(shape))
     value = make(*(element_of(builder, v, axes) for v in operands))
-    if not inference.is_array(type_):  # of arrays of no dimensions
+    if not inference.is_array(type_):  # all operands are 0-dimensional
         return settled(builder, cast(value, type_))
     return Lazy(type_, axes, shape, cast(value, type_.dtype))
 
@@ -239,9 +246,9 @@ def new_array(
     fill: Any = None,
     variable: str | None = None,
 ) -> ir.Var:
-    """A new local array, called after the user's variable that is bound to it, or by a word; ``fill`` is a scalar."""
+    """A new local array filled with a scalar; its name is that of ``variable``, to which it is bound, or ``word``."""
     target = ir.Var(builder.new_array_name(variable, word), types.Array(dtype, len(shape), "C"))
-    shape = tuple(cast(n, types.intp) if n.type == types.uint64 else n for n in shape)  # sizes are signed
+    shape = tuple(cast(n, types.intp) if n.type == types.uint64 else n for n in shape)
     builder.emit(ir.Alloc(target, shape, fill))
     builder.extents[target.name] = shape
     builder.owned.add(target.name)
@@ -290,7 +297,7 @@ def is_simple(items: list[Any]) -> bool:
 
 
 def without_idle_ellipsis(array: ir.Var, items: list[Any]) -> list[Any]:
-    """An index without an ellipsis that stands for no axis: ``a[..., k]`` of a vector is a number for Numba."""
+    """An index without an ellipsis that selects no axis: in Numba, ``a[..., k]`` of a vector is a number."""
     axes = [item for item in items if item is not None and item is not Ellipsis]
     return [item for item in items if item is not Ellipsis] if len(axes) == array.type.ndim else items
 
@@ -327,7 +334,7 @@ def place(builder: Any, node: ast.AST, array: ir.Var, items: list[Any]) -> Place
             last = isinstance(item, ir.Const) and item.value < 0
             index.append(index_algebra.add(size, item) if last else steady(builder, item))
     if len(axes) != type_.ndim:
-        builder.fail(node, "an index of arrays of integers and other things", "use one array, next to slices")
+        builder.fail(node, "an index with arrays of integers and other items", "use one array, next to slices")
     return Place(array, type_, tuple(axes), tuple(shape), tuple(index), fancy)
 
 
@@ -351,12 +358,12 @@ def completed(builder: Any, node: ast.AST, array: ir.Var, items: list[Any]) -> l
 
 
 def chosen(builder: Any, node: ast.AST, array: ir.Var, items: list[Any], place: int) -> Any:
-    """An item of an index; for a mask, the places where it is true."""
+    """An item of an index; for a mask, the indices at which it is true."""
     item = items[place]
     if not (is_array(item) and isinstance(item.type.dtype, types.Boolean)):
         return item
     if item.type.ndim != 1 or Ellipsis in [i for i in items[:place] if i is Ellipsis]:
-        builder.fail(node, "a mask of several axes, or after an ellipsis", "use np.where, or a loop with if")
+        builder.fail(node, "a mask of several dimensions, or after an ellipsis", "use np.where, or a loop with if")
     axis = sum(i is not None for i in items[:place])
     if axis < array.type.ndim:
         agree(builder, node, shape_of(builder, array)[axis], shape_of(builder, item)[0])
@@ -364,7 +371,7 @@ def chosen(builder: Any, node: ast.AST, array: ir.Var, items: list[Any], place: 
 
 
 def places(builder: Any, node: ast.AST, mask: Any) -> ir.Var:
-    """The numbers of the elements of a vector that are true, as an array."""
+    """The indices of the elements of a vector that are true, as an array."""
     mask = computed(builder, mask, "mask")
     (size,) = shape_of(builder, mask)
     counts = []
@@ -396,19 +403,19 @@ def _item_type(item: Any) -> types.Type:
 
 
 def steady(builder: Any, value: ir.Expr) -> ir.Expr:
-    """A size or index that is what it is now whenever it is looked at."""
+    """A size or index, saved if later assignments could change its value."""
     for n in ir.walk(value):
-        changing = isinstance(n, ir.Var) and inference.is_scalar(n.type) and not builder.is_lasting(n.name)
+        changing = isinstance(n, ir.Var) and inference.is_scalar(n.type) and not builder.is_assigned_once(n.name)
         if isinstance(n, ir.Load) or changing:
             return builder.temporary("at", value)
     return value
 
 
 def _range(builder: Any, node: ast.AST, item: Range, size: ir.Expr) -> tuple[ir.Var, ir.Expr, ir.Expr]:
-    """The axis of a slice: its variable, length, and the index it stands for.
+    """The axis of a slice: its variable, its length, and the index into the array.
 
-    The bounds are cut as Python does, as far as that matters: where the length comes out as zero, none of the other
-    numbers does.
+    Bounds are clipped as in Python, but only as far as results need it: where the length is zero, start and step do not
+    matter.
     """
     if item.step is not None and not isinstance(item.step, ir.Const):
         return _range_of_any_step(builder, item, size)
@@ -440,7 +447,7 @@ def _is_of_one(item: Range) -> bool:
 
 
 def _ends(builder: Any, item: Range, size: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
-    """Where a slice, whose step is known, begins and ends."""
+    """Start and stop of a slice whose step is known."""
     lower = None if item.lower is None else steady(builder, item.lower)
     upper = None if item.upper is None else steady(builder, item.upper)
     if item.step is None or item.step.value > 0:
@@ -452,7 +459,7 @@ def _ends(builder: Any, item: Range, size: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
 
 
 def _range_of_any_step(builder: Any, item: Range, size: ir.Expr) -> tuple[ir.Var, ir.Expr, ir.Expr]:
-    """The axis of a slice whose step is only known when the kernel runs."""
+    """The axis of a slice whose step is not constant (compare `_range`)."""
     step = steady(builder, cast(item.step, INT))
     ways = []
     for sign in (1, -1):
@@ -477,7 +484,7 @@ def _range_of_any_step(builder: Any, item: Range, size: ir.Expr) -> tuple[ir.Var
 
 
 def _from_end(builder: Any, bound: ir.Expr, size: ir.Expr) -> ir.Expr:
-    """A bound counted from the start; zero or more if it was so given."""
+    """A bound of a slice, counted from the start; negative only if it was before the start."""
     below = index_algebra.lowest(bound, builder.lowest)
     if below is not None and below >= 0:
         return bound
@@ -488,7 +495,7 @@ def _from_end(builder: Any, bound: ir.Expr, size: ir.Expr) -> ir.Expr:
 
 
 def _cut(builder: Any, bound: ir.Expr, size: ir.Expr, most: ir.Expr) -> ir.Expr:
-    """A bound counted from the start, at most ``most``."""
+    """A bound of a slice, counted from the start, and at most ``most``."""
     if isinstance(bound, ir.Const) and bound.value < 0:
         return index_algebra.add(size, bound)
     return index_algebra.minimum(_from_end(builder, bound, size), most)
@@ -525,7 +532,7 @@ def assign_masked(builder: Any, node: ast.AST, array: ir.Var, mask: Any, value: 
 
 
 def require_fit(builder: Any, node: ast.AST, place: Place, value: Any) -> None:
-    """The value has the shape of the place, or is broadcast to it."""
+    """Require that a value has the shape of a place, or is broadcast to it; emits ``ir.Agree``."""
     if not is_array(value):
         return
     shape = shape_of(builder, value)
@@ -539,9 +546,9 @@ def require_fit(builder: Any, node: ast.AST, place: Place, value: Any) -> None:
 def update(builder: Any, node: ast.AST, op: ast.operator, place: Place, value: Any) -> None:
     """``array[index] += value`` and the like for a part of an array.
 
-    Numba works in place, one element after the other, on a slice, also if the value is a part of the same array; with
-    an array of integers in the index it computes all new values first, so that of an element that is named several
-    times the last one stays.
+    For slices Numba works in place, one element after the other, even if the value is a part of the same array.  With
+    an array of integers in the index it computes all new values first: of an element that is selected several times,
+    the last one remains.
     """
     result = result_type(builder, node, INPLACE.get(type(op)), _Typed(place.type), value)
     builder.require_store(node, place.array, result.dtype)
@@ -564,6 +571,6 @@ class _Typed:
 
 
 def whole(builder: Any, array: ir.Var) -> Place:
-    """All of an array."""
+    """The place of all elements of an array."""
     axes = axes_for(builder, array.type.ndim)
     return Place(array, array.type, axes, shape_of(builder, array), axes, False)

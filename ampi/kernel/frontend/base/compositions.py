@@ -1,4 +1,4 @@
-"""Functions of numbers that are written as operations of the table: their derivatives follow.
+"""Functions of numbers composed of the intrinsics, whose derivatives therefore follow.
 
 Each entry takes the parser, the call, and the values of its arguments.
 """
@@ -49,7 +49,7 @@ def quotient_and_remainder(builder: Any, node: ast.Call, x: ir.Expr, y: ir.Expr)
 
 
 def rounded(builder: Any, node: ast.Call, x: ir.Expr, digits: ir.Expr) -> ir.Expr:
-    """``round(x, digits)``, by the steps in which Numba and NumPy take it."""
+    """``round(x, digits)``, by the same steps as in Numba and NumPy."""
     return nearest(builder, node, _atom(builder, x), power_of_ten(builder, node, digits))
 
 
@@ -91,7 +91,7 @@ def is_composed(function: Any) -> bool:
 
 
 def lookup(function: Any, arguments: list[Any]) -> Callable[..., Any] | None:
-    """The function that composes a call from intrinsics; None if it is not in the table, or not of numbers."""
+    """The function that composes a call from intrinsics; None if there is none, or not for these arguments."""
     if not all(isinstance(a, ir.Expr) and inference.is_scalar(a.type) for a in arguments):
         return None
     try:
@@ -102,5 +102,5 @@ def lookup(function: Any, arguments: list[Any]) -> Callable[..., Any] | None:
 
 
 def _atom(builder: Any, value: ir.Expr) -> ir.Expr:
-    """A value that may be used more than once."""
+    """A value that may be used more than once without computing it again."""
     return value if isinstance(value, (ir.Var, ir.Const)) else builder.temporary("value", value)

@@ -1,8 +1,7 @@
-"""The names of ``numba.cuda`` that CUDA kernels use, without CUDA: marks that the parser recognises."""
+"""Stand-ins for the names of ``numba.cuda`` in CUDA kernels, which need no CUDA: the parser recognises them."""
 
 from __future__ import annotations
 
-import math
 from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
@@ -15,7 +14,7 @@ WARP = 32
 
 
 class Mark:
-    """A name of ``cuda`` that means something inside of a kernel only."""
+    """A name of ``cuda`` that has a meaning inside kernels only."""
 
     def __init__(self, name: str) -> None:
         self.name = self.__name__ = name
@@ -30,11 +29,11 @@ class Mark:
 
 
 class Place(Mark):
-    """An integer that says where a thread is (``threadIdx.x``), or how large the launch is (``gridDim.x``)."""
+    """An integer that tells a thread's position (``threadIdx.x``) or the size of the launch (``gridDim.x``)."""
 
 
 class Axes(Mark):
-    """``threadIdx`` and its relatives: three integers."""
+    """Three integers: ``threadIdx``, ``blockIdx``, ``blockDim`` or ``gridDim``."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -69,7 +68,6 @@ ATOMICS = (
     "cas",
     "compare_and_swap",
 )
-MATHEMATICS = {"cbrt": np.cbrt, "rsqrt": None, "fma": None, "selp": None, "sqrt": math.sqrt}
 
 NAMES: dict[str, Any] = {
     **{name: Axes(name) for name in ("threadIdx", "blockIdx", "blockDim", "gridDim")},
@@ -100,7 +98,7 @@ NAMES: dict[str, Any] = {
 
 
 def stand_in(value: Any) -> Any:
-    """The mark that stands for a name of numba-cuda's (its module as well); anything else as it is."""
+    """The mark for a name of numba-cuda, or for its module; anything else unchanged."""
     if isinstance(value, ModuleType):
         return MODULE if value.__name__ in ("numba.cuda", "ampi.cuda") else value
     if (getattr(value, "__module__", None) or "").startswith("numba.cuda."):
@@ -113,7 +111,7 @@ def stand_in(value: Any) -> Any:
 
 
 class _Module:
-    """What stands for the module while a kernel is parsed."""
+    """The stand-in for the module ``numba.cuda`` while a kernel is parsed."""
 
     __name__ = "cuda"
 

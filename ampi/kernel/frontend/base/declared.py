@@ -1,7 +1,7 @@
 """Types that a program declares for a compiled function: Numba's signatures, and ``locals=``.
 
-A signature says which arguments are taken, to what numbers among them are converted, and of which type the result is;
-``locals`` gives variables their types.  Both change values (``f4`` rounds), so kernels and their derivatives heed them.
+A signature declares the types of arguments, to which numbers are converted, and of the result; ``locals`` declares the
+types of variables.  Both can change values (``f4`` rounds), so derivatives must follow them, too.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Declared:
     Attributes
     ----------
     locals : dict
-        Variable -> Numba's type.
+        Numba's types of variables, by name.
     signatures : tuple
-        Pairs of the arguments' types and the result's (None if it is not said); empty if any arguments are taken.
+        Pairs of the arguments' types and the result's (None if not declared); empty if any arguments are accepted.
     """
 
     def __init__(self, given: tuple[Any, ...], locals: Mapping[str, Any]) -> None:
@@ -53,9 +53,15 @@ class Declared:
     def signature(
         self, name: str, argument_types: tuple[types.Type, ...]
     ) -> tuple[tuple[types.Type, ...], types.Type | None]:
-        """The one for arguments of these types, or these types and None; TypeError if there is none.
+        """The declared signature for arguments of these types; without declarations, these types and None.
 
-        An argument that may be None is what it is here: None, or of the other type; a function is the one given.
+        An optional argument has the type that it has in this call: None, or the declared one.  An argument that is a
+        function stays the one that is passed.
+
+        Raises
+        ------
+        TypeError
+            No declared signature fits.
         """
         if not self.signatures:
             return argument_types, None
@@ -65,10 +71,10 @@ class Declared:
             return tuple(map(_present, argument_types, taken)), result
         given = ", ".join(map(str, argument_types))
         taken = "; ".join(f"({', '.join(map(str, t))})" for t, _ in self.signatures)
-        raise TypeError(f"{name}(): no signature for arguments of types ({given}); there are {taken}")
+        raise TypeError(f"{name}(): no signature for arguments of types ({given}); declared are {taken}")
 
     def conversions(self, name: str, given: tuple[types.Type, ...]) -> tuple[np.dtype | None, ...]:
-        """The types to which a call's numbers are converted; None without a conversion."""
+        """For each argument of a call, the dtype to which it is converted, or None."""
         from numba import types
         from numba.np.numpy_support import as_dtype
 
@@ -80,7 +86,7 @@ class Declared:
 
 
 def present(types_: tuple[types.Type, ...]) -> tuple[types.Type, ...]:
-    """The types of a signature where no argument is None."""
+    """The types of a signature for a call in which no argument is None."""
     from numba import types
 
     return tuple(t.type if isinstance(t, types.Optional) else t for t in types_)
@@ -97,7 +103,7 @@ def _present(given: types.Type, taken: types.Type) -> types.Type:
     from numba import types
 
     if isinstance(taken, types.FunctionType) and isinstance(given, types.Dispatcher):
-        return given  # one of those that are taken, and the one that is to be differentiated
+        return given  # the function itself, which is to be differentiated
     if not isinstance(taken, types.Optional):
         return taken
     is_none = isinstance(given, types.NoneType) or (isinstance(given, types.Omitted) and given.value is None)
@@ -105,7 +111,7 @@ def _present(given: types.Type, taken: types.Type) -> types.Type:
 
 
 def _rank(given: tuple[types.Type, ...], taken: tuple[types.Type, ...]) -> tuple[int, ...] | None:
-    """The cost of the conversions, most expensive first, for comparison; None if one is impossible."""
+    """The costs of the conversions, most expensive first, to rank signatures; None if one is impossible."""
     from numba.core.registry import cpu_target
 
     if len(given) != len(taken):
@@ -130,7 +136,7 @@ def listed(signature: Any) -> tuple[Any, ...]:
 
 
 def with_types(function: Callable[..., Any], signature: Any, locals: Mapping[str, Any] | None) -> Callable[..., Any]:
-    """The function; if something is declared for it a copy that says so."""
+    """The function, or a copy with the declarations if there are any."""
     if signature is None and not locals:
         return function
     assert isinstance(function, FunctionType)
@@ -144,19 +150,19 @@ def with_types(function: Callable[..., Any], signature: Any, locals: Mapping[str
 
 
 def declared(function: Any) -> Declared | None:
-    """The declaration that `with_types` made."""
+    """The declarations of a function made by `with_types`, or None."""
     return getattr(function, "__ampi_types__", None)
 
 
 @functools.cache
-def numbas(dispatcher: Any) -> Callable[..., Any]:
-    """The function of one of Numba's dispatchers, with what was declared for that."""
+def python_function_of(dispatcher: Any) -> Callable[..., Any]:
+    """The Python function of a Numba dispatcher, with the dispatcher's declarations."""
     signatures = None if getattr(dispatcher, "_can_compile", True) else list(dispatcher.nopython_signatures)
     return with_types(dispatcher.py_func, signatures, getattr(dispatcher, "locals", None))
 
 
-def number(value: Any, dtype: np.dtype | None) -> Any:
-    """An argument as a signature has it."""
+def converted(value: Any, dtype: np.dtype | None) -> Any:
+    """A number converted to the dtype that a signature declares, if any."""
     if dtype is None:
         return value
     return value.astype(dtype) if isinstance(value, np.ndarray) else dtype.type(value)

@@ -1,4 +1,4 @@
-"""Drawing of random numbers in a kernel: what is drawn is stored, in the order of the program, in an array of the call.
+"""Random numbers in kernels: each number drawn is stored in an array of the call, in the order of the program.
 
 ::
 
@@ -6,7 +6,7 @@
                                             z = drawn[place]
                                             place = place + 1
 
-The program that draws (see `ampi.kernel.drawing`) has the stores; derivative programs read what it has drawn.
+The program that draws (see `ampi.kernel.drawing`) has the stores; derivative programs read what it has stored.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ampi.kernel.frontend.base.values import Static, Value
 from ampi.kernel.ir.index_algebra import INT, ONE
 
 METHODS: dict[str, Callable[..., Any]] = {}
-"""The rules of methods of random generators; ``random.generators`` enters them."""
+"""The rules of methods of random generators, entered by ``random.generators``."""
 ON_THREADS = "draw them before the loop, in an array: np.random.random(n)"
 
 
 def drawn_in(builder: Any, dtype: types.Type) -> ir.Drawn:
-    """Where the numbers of a type that a function draws are kept."""
+    """The array that stores a function's random numbers of one type, and the variable that counts them."""
     if dtype not in builder.drawn:
         array = ir.Var(builder.names.fresh("drawn"), types.Array(dtype, 1, "C"))
         builder.drawn[dtype] = ir.Drawn(array, ir.Var(builder.names.fresh("place"), INT))
@@ -37,12 +37,12 @@ def drawn_in(builder: Any, dtype: types.Type) -> ir.Drawn:
 
 
 def draw(builder: Any, node: ast.AST, name: str, dtype: types.Type, *parameters: ir.Expr) -> ir.Var:
-    """Draw a number."""
+    """Emit the drawing of a number; return its variable."""
     refuse_on_threads(builder, node)
-    kept = drawn_in(builder, dtype)
-    builder.emit(ir.Store(kept.array, (kept.place,), ir.Op(name, (kept.place, *parameters), dtype)))
-    value = builder.temporary("drawn", ir.Load(kept.array, (kept.place,), dtype))
-    builder.emit(ir.Assign(kept.place, ir.Op("add", (kept.place, ONE), INT)))
+    drawn = drawn_in(builder, dtype)
+    builder.emit(ir.Store(drawn.array, (drawn.place,), ir.Op(name, (drawn.place, *parameters), dtype)))
+    value = builder.temporary("drawn", ir.Load(drawn.array, (drawn.place,), dtype))
+    builder.emit(ir.Assign(drawn.place, ir.Op("add", (drawn.place, ONE), INT)))
     return value
 
 
@@ -55,13 +55,13 @@ class Generator:
 
 def generator_argument(builder: Any, type_: types.Type, path: tuple[Any, ...]) -> Static:
     """The value of a parameter, or of a part of one, that is a random generator."""
-    name = f"@generator{len(builder.generators)}"  # not to be taken for a variable's, in functions it is passed to
+    name = f"@generator{len(builder.generators)}"  # no variable of a function to which it is passed can have this name
     builder.generators.append(ir.Argument(name, type_, path, ("generator", len(builder.generators))))
     return Static(Generator(ir.Var(name, type_)))
 
 
 def generators_in(body: tuple[ir.Stmt, ...]) -> dict[str, ir.Var]:
-    """The generators by which statements draw."""
+    """The random generators that statements use, by name."""
     nodes = (n for n in ir.walk(body) if isinstance(n, ir.Var))
     return {v.name: v for v in nodes if isinstance(v.type, types.NumPyRandomGeneratorType)}
 

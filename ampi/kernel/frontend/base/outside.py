@@ -1,4 +1,4 @@
-"""Closure conversion by value: globals and closure variables of a kernel are constants, as they are at parsing."""
+"""Closure conversion by value: globals and closure variables of a kernel are constants, read when it is parsed."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def is_prange(node: ast.expr, known: dict[str, Any], local_names: Collection[str
 
 
 def value_of(builder: Any, node: ast.AST, name: str, value: Any) -> Value:
-    """A global or closure variable: its value now, for good."""
-    # What ampi.numpy puts around a function of NumPy means that function here.
+    """The value of a global or closure variable, as a constant of the kernel."""
+    # ampi.numpy's wrapper of a NumPy function stands for that function.
     value = stand_in(getattr(value, "numpy_function", value))
     if isinstance(value, ModuleType):
         value = vars(value).get("stands_for", value)
@@ -62,7 +62,9 @@ def value_of(builder: Any, node: ast.AST, name: str, value: Any) -> Value:
         value = without_derivatives(builder, node, name, value)
     if isinstance(value, np.ndarray):
         if value.ndim == 0 or value.dtype.kind not in "bifuc" or value.size > MAX_CONSTANT_ARRAY:
-            builder.fail(node, f"the global array '{name}' is too large for a constant", "pass it as an argument")
+            reason = "too large for a constant" if value.size > MAX_CONSTANT_ARRAY else f"of dtype {value.dtype}"
+            reason = reason if value.ndim else "0-dimensional"
+            builder.fail(node, f"the global array '{name}' is {reason}", "pass it as an argument")
         return constant_array(builder, name, value)
     return constant(builder, value, node)
 
@@ -71,13 +73,15 @@ def without_derivatives(builder: Any, node: ast.AST, name: str, value: TrackedAr
     """The constant value of a global or closure variable that is a tracked array or scalar."""
     if would_be_lost(value):
         builder.fail(
-            node, f"the global variable '{name}' carries derivatives, and is a constant here", "pass it as an argument"
+            node,
+            f"the global variable '{name}' carries derivatives, but globals are constants in a kernel",
+            "pass it as an argument",
         )
     return plain(value)[()] if is_scalar(value) else plain(value)
 
 
 def constant(builder: Any, value: Any, node: Any) -> Value:
-    """A Python object found at compile time, as a value."""
+    """The value of a Python object that is known at compile time."""
     if isinstance(value, TrackedArray) and is_scalar(value):
         value = without_derivatives(builder, node, ast.unparse(node), value)
     if issubclass(type(value), (bool, int, float, complex, np.number, np.bool_)):
@@ -95,7 +99,7 @@ def constant(builder: Any, value: Any, node: Any) -> Value:
 
 
 def constant_array(builder: Any, name: str, value: np.ndarray) -> ir.Var:
-    """A global array, as a constant of the kernel."""
+    """A global array as a constant of the kernel; it is copied, since the program may change it."""
     if id(value) not in builder.frozen:
         copy = value.copy(order="A")
         copy.flags.writeable = False

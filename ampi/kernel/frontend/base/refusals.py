@@ -36,7 +36,7 @@ _DESCRIPTIONS = {
     "NotIn": "not in",
 }
 _ADVICE = {
-    "GeneratorExp": "write a loop that adds up",
+    "GeneratorExp": "write a loop",
     "Dict": "pass a named tuple",
     "Yield": "collect the values in an array, or loop where they are used",
     "YieldFrom": "collect the values in an array, or loop where they are used",
@@ -49,8 +49,8 @@ _ADVICE = {
     "Match": "use if and elif",
     "Try": "test with if what would fail, and let other exceptions leave the kernel",
     "TryStar": "test with if what would fail, and let other exceptions leave the kernel",
-    "With": "leave it to Python: call one kernel before it and one after it",
-    "Set": "a set can be looked in (x in s), added to and counted here; use a tuple, or np.unique of an array",
+    "With": "write it in Python: call one kernel before it and one after it",
+    "Set": "sets know x in s, s.add(x) and len(s) here; otherwise use a tuple, or np.unique of an array",
     "SetComp": "use a list, or an array",
     "DictComp": "pass a named tuple",
     "ListComp": "write it on a line of its own, with one for",
@@ -66,11 +66,11 @@ _INSTEAD = {
     "filter": "write an if in the loop, or a list comprehension: [x for x in a if f(x)]",
     "functools.reduce": "write the loop: s = f(s, x)",
     "_functools.reduce": "write the loop: s = f(s, x)",
-    "hash": "compute an integer from integers with arithmetic of your own",
+    "hash": "compute an integer from integers by arithmetic",
     "heapq.": "keep the numbers in an array: np.sort, np.partition and np.argmin find the smallest",
     "_heapq.": "keep the numbers in an array: np.sort, np.partition and np.argmin find the smallest",
     "dict": "pass a named tuple",
-    "set": "a set can be looked in (x in s), added to and counted here; use a tuple, or np.unique of an array",
+    "set": "sets know x in s, s.add(x) and len(s) here; otherwise use a tuple, or np.unique of an array",
     "list": "begin with [] and append in the same block, or use an array",
     "str": "pass what depends on it as a number",
     "numpy.random.": "draw the numbers outside of the kernel, and pass them as an array",
@@ -81,13 +81,13 @@ _INSTEAD = {
     "numpy.": "call it outside of the kernel, where ampi.numpy has it, or write it with loops over the elements",
 }
 _OTHERS = (
-    "call a kernel (@ampi.kernel), or a function of math or NumPy on scalars that the table lists;"
+    "call a kernel (@ampi.kernel), or one of the functions of math and NumPy that the documentation lists;"
     " or give its derivative (@ampi.custom_jvp)"
 )
 
 
 def instead_of(function: str) -> str:
-    """The advice for a function that is not known."""
+    """The advice for an unsupported function."""
     if function in _INSTEAD:
         return _INSTEAD[function]
     return next((text for name, text in _INSTEAD.items() if name.endswith(".") and function.startswith(name)), _OTHERS)
@@ -107,7 +107,7 @@ _ARGUMENTS = {
         types.ListType,
     ): "lists hold numbers or arrays here: pass a matrix, or a list for each item of its tuples",
     (types.DictType, types.ClassInstanceType, types.Record): "pass its numbers in a named tuple",
-    (types.Set,): "pass an array of what is in it",
+    (types.Set,): "pass an array of its items",
     (types.Optional,): "declare the type itself; None can be passed where no type is declared",
     (types.RangeType, types.SliceType): "pass its bounds",
     (types.NPDatetime, types.NPTimedelta): "pass numbers: a.astype(np.float64)",

@@ -15,7 +15,7 @@ from ampi.kernel.ir.names import stem
 
 @dataclass(frozen=True)
 class Source:
-    """Where a kernel was written: its definition as ``ast``, with line and column numbers as in the file."""
+    """The source of a kernel: its place in a file, and its definition as ``ast`` with the file's line numbers."""
 
     name: str
     filename: str
@@ -44,7 +44,7 @@ class Source:
 def read_source(function: Any) -> Source:
     """Find and parse the source of a Python function (decorators and nesting do not matter)."""
     known = getattr(function, "__ampi_source__", None)
-    if known is not None:  # made from a part of another one's source
+    if known is not None:  # a function generated from part of another one's source
         return replace(known, definition=copy.deepcopy(known.definition))
     code = function.__code__
     name, filename = function.__name__, code.co_filename
@@ -67,7 +67,7 @@ def read_source(function: Any) -> Source:
     if not isinstance(definition, ast.FunctionDef):
         raise KernelError(
             f"{filename}:{first_line}: in kernel '{name}': not a function definition\n    {lines[0].rstrip()}\n"
-            "  write it as `def name(...):`; a lambda must be the only one in its statement; coroutines are not known"
+            "  write it as `def name(...):`, not as a coroutine; a lambda must be the only one in its statement"
         )
     for node in ast.walk(definition):
         if hasattr(node, "lineno"):

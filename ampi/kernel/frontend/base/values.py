@@ -1,8 +1,8 @@
 """Values of expressions and names while a kernel is parsed, and their structure.
 
-An expression is a *value*: an ``ir.Expr`` (a scalar, or a ``Var`` of array type), a ``Lazy`` (an array that is an
-expression), a ``Group`` (a tuple of values) or a ``Static`` (something known now: a module, function, kernel, dtype,
-None, a string).
+The *value* of an expression is an ``ir.Expr`` (a scalar, or a ``Var`` of array type), a ``Lazy`` (an array that is not
+computed yet), a ``Group`` (a tuple of values) or a ``Static`` (an object known at compile time: a module, function,
+kernel, dtype, None, a string).
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class Static:
 
 @dataclass(frozen=True)
 class Group:
-    """A tuple of values; ``cls`` is the named tuple class, if it is one."""
+    """A tuple of values; ``cls`` is the class of a named tuple."""
 
     items: tuple[Any, ...]
     cls: type | None = None
 
 
-Slice = namedtuple("Slice", "start stop step")  # what a ``Group`` for a slice object is of
+Slice = namedtuple("Slice", "start stop step")  # the class of a ``Group`` for a slice object
 
 
 Maybe = namedtuple("Maybe", "there number")
-"""The class of a ``Group`` for a result that is a number or None."""
+"""The class of a ``Group`` for a result that is a number or None: whether there is a number, and the number."""
 
 
 def is_maybe(value: Any) -> bool:
@@ -61,7 +61,7 @@ def list_class(width: int) -> Any:
 
 
 class Recorded:
-    """The class of a ``Group`` for a structured array among results: the arrays of its fields."""
+    """The class of a ``Group`` for a structured array that is a result: the arrays of its fields."""
 
     type: types.Array
 
@@ -74,8 +74,10 @@ def record_class(type_: types.Array) -> Any:
 
 
 class ArraysOfList(namedtuple("ArraysOfList", "elements starts")):
-    """The class of a ``Group`` for a list of vectors among the arguments: the elements of all vectors, concatenated,
-    and the offsets at which each begins (and the last one ends)."""
+    """The class of a ``Group`` for an argument that is a list of vectors.
+
+    It has the elements of all vectors, concatenated, and the offsets at which each begins (and the last one ends).
+    """
 
 
 def is_list_of_arrays(value: Any) -> bool:
@@ -90,9 +92,9 @@ def is_listed(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Items:
-    """Numbered items of a loop: ``item(k)`` for k from 0 to ``length``.
+    """The items of a loop by their index: ``item(k)`` for k from 0 to ``length``.
 
-    If it is a grid, there is one number for each axis of ``shape``: ``at(numbers)``.
+    Items on a grid also have an index for each axis of ``shape``: ``at(indices)``.
     """
 
     length: ir.Expr
@@ -103,7 +105,7 @@ class Items:
 
 @dataclass(frozen=True)
 class Flat:
-    """The elements of an array by one number: ``a.flat``."""
+    """The elements of an array by one index: ``a.flat``."""
 
     array: Any
 
@@ -117,17 +119,17 @@ class Named:
 
 @dataclass(frozen=True)
 class Leaf:
-    """The item of a tuple variable that is kept in the variable ``name``."""
+    """An item of a tuple variable, which is stored in the variable ``name``."""
 
     name: str
 
 
 Value = Any  # ir.Expr | Group | Static
-Single = frozenset[tuple[int, int]]  # axes of size one: the argument leaf's number, and the axis
+Single = frozenset[tuple[int, int]]  # axes of size one: the position of the argument leaf, and the axis
 
 
 class Unknown(Exception):
-    """A variable is used whose type no earlier statement has given yet."""
+    """A variable is used whose type is not inferred yet."""
 
 
 TRUE = ir.Const(True, types.boolean)
@@ -155,7 +157,7 @@ def kind_of(value: Value) -> Any:
 
 
 def merge_kinds(first: Any, second: Any) -> Any:
-    """The structure of a result that is either; None if they do not fit."""
+    """The structure of a result that has either structure; None if they do not fit."""
     if isinstance(first, Group) and isinstance(second, Group):
         if len(first.items) != len(second.items) or first.cls is not second.cls:
             return None
@@ -167,7 +169,7 @@ def merge_kinds(first: Any, second: Any) -> Any:
 
 
 def number_or_none(first: Any, second: Any) -> Any:
-    """The structure of a result that is a number in one place and None in another; None if it is no such."""
+    """The structure of a result that is a number on one path and None on another; None if it is neither."""
     kinds = [k.items[1] if is_maybe(k) else k for k in (first, second) if k != Static(None)]
     if len(kinds) == 2 and not (is_maybe(first) or is_maybe(second)):
         return None
@@ -178,7 +180,7 @@ def number_or_none(first: Any, second: Any) -> Any:
 
 
 def structure_of(kind: Any) -> Any:
-    """``ir.Function.result`` for what the return statements give."""
+    """``ir.Function.result`` for a result of this kind."""
     if kind is None or isinstance(kind, Static):
         return None
     if isinstance(kind, Group):
@@ -187,8 +189,10 @@ def structure_of(kind: Any) -> Any:
 
 
 def forms_in(structure: Any) -> Any:
-    """The widths of the lists in ``ir.Function.result``, in their places, -1 for a number or None and -2 for a
-    structured array; None if there is nothing of these."""
+    """The parts of ``ir.Function.result`` that have another form while a call is recorded (see `Contract.forms`).
+
+    A list is given by its width, a number or None by -1, a structured array by -2; None if there are none of these.
+    """
     if not isinstance(structure, tuple):
         return None
     _, cls, parts = structure

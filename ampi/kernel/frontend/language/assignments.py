@@ -35,7 +35,7 @@ from ampi.kernel.ir.names import stem
 
 
 def _root_names(target: ast.expr) -> Iterator[str]:
-    """The names that an assignment to this begins with, those of items of tuples as well."""
+    """The names at the start of an assignment's targets, also in tuples."""
     if isinstance(target, (ast.Tuple, ast.List)):
         yield from itertools.chain(*map(_root_names, target.elts))
     while isinstance(target, (ast.Subscript, ast.Attribute)):
@@ -72,21 +72,23 @@ def assign_tuple(builder: Any, target: ast.Tuple | ast.List, value: Value) -> No
 
 
 def variables(builder: Any, name: str) -> set[str]:
-    """The variables that an assignment to a name changes: for a tuple those of its items as well."""
+    """The variables that an assignment to a name changes: also those of the items of a tuple."""
     leaves = [k.name for k in leaves_of(builder.scope.kinds.get(name)) if isinstance(k, Leaf)]
     return {name}.union(*(variables(builder, leaf) for leaf in leaves))
 
 
 def at_once(builder: Any, items: Iterable[Value], earlier: Iterable[set[str]]) -> list[Value]:
-    """Save the items of a simultaneous assignment that the assignments before theirs, to the variables ``earlier``,
-    could change."""
+    """The items of a simultaneous assignment, saved where an earlier assignment in it could change them.
+
+    ``earlier`` has for each item the variables that are assigned before it.
+    """
 
     def saved(value: Value, names: set[str]) -> Value:
         if isinstance(value, Records) and not value.index:
-            return structured_arrays.with_arrays(value, lambda array: kept(builder, array))
+            return structured_arrays.with_arrays(value, lambda array: pinned(builder, array))
         if isinstance(value, ir.Expr) and inference.is_scalar(value.type):
             return builder.temporary("value", value) if names and depends(builder, value, names) else value
-        return kept(builder, value) if isinstance(value, ir.Var) else value
+        return pinned(builder, value) if isinstance(value, ir.Var) else value
 
     return [
         map_leaves(item, lambda v, names=names: saved(v, names)) for item, names in zip(items, earlier, strict=True)
@@ -94,9 +96,9 @@ def at_once(builder: Any, items: Iterable[Value], earlier: Iterable[set[str]]) -
 
 
 def unpacked(builder: Any, target: ast.Tuple | ast.List, array: Any) -> Group:
-    """The elements, or rows, of an array for as many names."""
+    """The elements or rows of an array, unpacked into names."""
     if array.type.ndim == 0:
-        builder.fail(target, "an array of no dimensions cannot be unpacked", "take its number: a[()]")
+        builder.fail(target, "a 0-dimensional array cannot be unpacked", "take its number: a[()]")
     count = ir.Const(len(target.elts), types.intp)
     size = array_values.shape_of(builder, array)[0]
     if isinstance(size, ir.Const) and size.value != count.value:
@@ -112,8 +114,8 @@ def unpacked(builder: Any, target: ast.Tuple | ast.List, array: Any) -> Group:
     return Group(tuple(builder.subscript(target, array, (k,), None) for k in places))
 
 
-def kept(builder: Any, value: ir.Expr) -> ir.Expr:
-    """An array under a name that no assignment changes."""
+def pinned(builder: Any, value: ir.Expr) -> ir.Expr:
+    """An array under a new name, which no assignment rebinds."""
     if not (isinstance(value, ir.Var) and value.name in builder.references):
         return value
     target = ir.Var(builder.names.fresh("array"), value.type)
@@ -124,13 +126,13 @@ def kept(builder: Any, value: ir.Expr) -> ir.Expr:
 
 
 def steady(builder: Any, value: Value) -> Value:
-    """The items of a loop as they are when it begins, whatever its body assigns."""
+    """The items of a loop, saved when it begins, so that assignments in its body do not change them."""
 
     def saved(leaf: Value) -> Value:
         if isinstance(leaf, Records):
-            return structured_arrays.with_arrays(leaf, lambda array: kept(builder, array))
+            return structured_arrays.with_arrays(leaf, lambda array: pinned(builder, array))
         if isinstance(leaf, ir.Var) and is_array(leaf):
-            return kept(builder, leaf)
+            return pinned(builder, leaf)
         if not isinstance(leaf, ir.Expr):
             return leaf
         of_reference = any(isinstance(n, ir.Var) and n.name in builder.references for n in ir.walk(leaf))
@@ -158,7 +160,7 @@ def bind(builder: Any, node: ast.AST, name: str, value: Value) -> None:
         builder.scope.kinds[name] = value
     elif inference.is_array(value.type):
         bind_array(builder, node, name, value)
-    elif builder.webs.definitions[name] == 1 and isinstance(value, ir.Var) and value.name in builder.lasting:
+    elif builder.webs.definitions[name] == 1 and isinstance(value, ir.Var) and value.name in builder.immutable:
         builder.scope.kinds[name] = Named(value)
     else:
         bind_scalar(builder, node, name, value)
@@ -187,8 +189,8 @@ def bind_array(builder: Any, node: ast.AST, name: str, value: ir.Var) -> None:
     if builder.webs.definitions.get(name, 1) > 1 or value.name in builder.references:
         bind_reference(builder, node, name, value)
         return
-    lasting = value.name in builder.lasting or value.name in builder.constants or value.name == name
-    if builder.loops and not lasting:
+    immutable = value.name in builder.immutable or value.name in builder.constants or value.name == name
+    if builder.loops and not immutable:
         target = ir.Var(builder.names.fresh(name) if builder.unrolling else name, value.type)
         builder.emit(ir.Alias(target, value, ()))
         builder.describe_part(target, value, 0)
@@ -199,7 +201,7 @@ def bind_array(builder: Any, node: ast.AST, name: str, value: ir.Var) -> None:
 
 
 def bind_reference(builder: Any, node: ast.AST, name: str, value: ir.Var) -> None:
-    """A name that stands for one array or another; ``array_phi`` finds out which."""
+    """Bind a name that stands for one of several arrays; ``array_phi`` resolves it."""
     old = builder.scope.kinds.get(name)
     single = builder.webs.definitions.get(name, 1) == 1
     known = old.var.type if isinstance(old, Named) and not single else value.type
@@ -220,9 +222,7 @@ def bind_group(builder: Any, node: ast.AST, name: str, value: Group) -> None:
     old = builder.scope.kinds.get(name)
     if isinstance(old, Group) and len(old.items) != len(value.items):
         problem = f"'{name}' has {len(old.items)} items elsewhere and {len(value.items)} here"
-        builder.fail(
-            node, problem, "use two names, or an array of the longer size with a number that says how many count"
-        )
+        builder.fail(node, problem, "use two names, or an array of the longer size and the number of items in use")
     fields_ = value.cls._fields if value.cls else range(len(value.items))
     new = value.items
     if isinstance(old, Group):
@@ -232,7 +232,7 @@ def bind_group(builder: Any, node: ast.AST, name: str, value: Group) -> None:
 
 
 def bind_records(builder: Any, node: ast.AST, name: str, value: Records) -> None:
-    """A structured array: each field to a variable of its own, unless it can never change."""
+    """Bind a structured array: each field to a new variable, unless it can never change."""
     old = builder.scope.kinds.get(name)
     if old is not None and not (isinstance(old, Records) and old.type == value.type):
         builder.fail(node, f"'{name}' is {describe_kind(old)} elsewhere and a structured array here", "use two names")
@@ -244,9 +244,9 @@ def bind_records(builder: Any, node: ast.AST, name: str, value: Records) -> None
 
 
 def bind_leaf(builder: Any, node: ast.AST, name: str, part: Any, item: Value) -> Value:
-    """Bind one item of a tuple: to itself if it can never change, otherwise to a variable of its own."""
-    lasting = isinstance(item, (ir.Const, Static)) or (isinstance(item, ir.Var) and item.name in builder.lasting)
-    if lasting and builder.webs.definitions[name] == 1 and not builder.unrolling:
+    """Bind one item of a tuple: to itself if it can never change, otherwise to a new variable."""
+    immutable = isinstance(item, (ir.Const, Static)) or (isinstance(item, ir.Var) and item.name in builder.immutable)
+    if immutable and builder.webs.definitions[name] == 1 and not builder.unrolling:
         return item
     leaf = builder.leaf_names.get((name, part))
     if leaf is None:
@@ -286,7 +286,7 @@ def store(builder: Any, target: ast.Subscript | ast.Attribute, value: Value) -> 
 
 
 def indexed(builder: Any, node: ast.Subscript | ast.Attribute) -> tuple[ir.Var, list[Any]]:
-    """The array and the index of what is assigned."""
+    """The array and the index of an assignment to elements."""
     array = builder.value(node.value)
     if isinstance(array, Flat):
         array = array_shapes.flat_view(builder, array.array)

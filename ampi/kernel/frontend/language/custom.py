@@ -1,4 +1,4 @@
-"""`custom_jvp`: a kernel whose tangent its author writes."""
+"""`custom_jvp`: kernels with a custom tangent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ampi.errors import KernelError
 
 
 class custom_jvp:
-    """A kernel with a tangent of its own.
+    """A kernel with a custom tangent.
 
     ::
 
@@ -30,21 +30,21 @@ class custom_jvp:
             return result, result_dot
 
     The tangent takes two tuples, the arguments and their tangents, of the same structure and shapes (None for an
-    argument, or a part of one, that is no floating-point number or array of them).  It returns the result, which is
-    that of `f`, and its tangent, of the same structure (None where there is none).  It is written as a kernel is,
-    decorated or not; a call of `f` inside of it is the plain function.  Arrays of the caller that `f` overwrites must
-    be part of its result; the tangent overwrites them, and their tangents, in the same way.
+    argument, or a part of one, that is not a floating-point or complex number or array).  It returns the result of `f`,
+    and the tangent of the result, of the same structure (None where there is none).  It is written like a kernel,
+    decorated or not; a call of `f` inside it is the plain function.  Arrays of the caller that `f` overwrites must be
+    part of its result; the tangent overwrites them, and their tangents, in the same way.
 
-    Tangent programs of kernels that call `f` (`Kernel.tangent_source`) replace the call by the tangent.
-    Adjoints take its transpose, for which it must be linear in the tangents as it is written: sums of tangents, times
-    and divided by other values, in loops and branches that do not depend on tangents.  So a fixed point is
-    differentiated by the equation that it solves, and a linear system by another one, and not step by step.
+    Tangent programs of kernels that call `f` (`Kernel.tangent_source`) replace the call by the tangent.  Adjoints take
+    its transpose, for which it must be written as a linear function of the tangents: sums of tangents multiplied or
+    divided by other values, in loops and branches that do not depend on tangents.  This differentiates a fixed point by
+    the equation that it solves, and a linear system by another linear system, instead of step by step.
 
     Raises
     ------
     KernelError
-        `f` is not a kernel; at the first call that a tape records, its tangent is missing, or is not linear in the
-        tangents.  Of such functions make a `custom_vjp`, whose adjoint is given too (its ``defjvp`` takes the tangent).
+        `f` is not a kernel; or, at the first call that a tape records, its tangent is missing or not linear in the
+        tangents.  For a tangent that is not linear use `custom_vjp`, which takes the adjoint as well.
 
     Examples
     --------
@@ -71,21 +71,21 @@ class custom_jvp:
         self._caller: Any = None
 
     make_kernel: ClassVar[Callable[..., Any]]
-    """Makes a kernel of a function; `ampi.kernel.dispatcher` gives it."""
+    """Makes a kernel from a function; set by `ampi.kernel.dispatcher`."""
 
     def identity_parts(self) -> tuple[Any, ...]:
-        """The functions that say what code with a call of this one does (None: not given)."""
+        """The functions that determine the code of a call (None if not given)."""
         return self.f, self.tangent
 
     @property
     def _numba_type_(self) -> Any:
-        """Inside of a kernel, a function with a rule of its own is the function."""
+        """Numba's type of this object in compiled code: that of the plain function."""
         import numba
 
         return numba.typeof(self.f)
 
     def defjvp(self, tangent: Callable) -> Callable:
-        """Give the tangent; returns it, to be used as a decorator."""
+        """Set the tangent, and return it; used as a decorator."""
         self.tangent = tangent
         self._caller = None
         return tangent
@@ -102,7 +102,7 @@ class custom_jvp:
 
 
 def _calling(rule: custom_jvp) -> FunctionType:
-    """A function that does nothing but call a function with a rule, with the source that the parser is given."""
+    """A function that only calls ``rule``, with its source for the parser."""
     from copy import deepcopy
     from dataclasses import replace
 

@@ -1,9 +1,9 @@
-"""Calls of functions whose derivatives their author writes (`ampi.custom_vjp`, `ampi.custom_jvp`) inside of kernels.
+"""Calls of functions with custom derivatives (`ampi.custom_vjp`, `ampi.custom_jvp`) inside kernels.
 
-Such a call becomes one statement, ``ir.Custom``.  Its body is the author's forward function, or the function itself,
-which no derivative looks into; what the adjoint takes of it is kept (arrays as copies, since the caller may overwrite
-them).  In the reverse sweep the author's backward function stands in its place, or the transpose of the tangent that
-the author gives; in a tangent program this tangent does.
+Such a call becomes one statement, ``ir.Custom``.  Its body is the custom forward function, or the function itself, and
+is not differentiated; what the adjoint needs of it is saved (arrays as copies, since the caller may overwrite them).
+In an adjoint it is replaced by the custom backward function, or by the transpose of the custom tangent; in a tangent
+program by the custom tangent.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _functions(rule: Given) -> tuple[Any, ...]:
 
 
 def call(builder: Any, rule: Given, node: ast.Call, hint: str | None) -> Any:
-    """Emit the call of a function with a rule of its own, and give its result as a value."""
+    """Emit the call of a function with a custom rule, and return its result as a value."""
     name = rule.__name__
     if isinstance(rule, custom_jvp):
         if rule.tangent is None:
@@ -92,7 +92,7 @@ def call(builder: Any, rule: Given, node: ast.Call, hint: str | None) -> Any:
 def _adjoint_rule(
     builder: Any, rule: custom_vjp, node: ast.Call, arguments: list[Any], result: Any, residuals: Any, tangent: Any
 ) -> tuple[Rule, list[ir.Expr]]:
-    """The author's adjoint, and what it takes besides the adjoints of the results."""
+    """The custom adjoint, and the values that it takes besides the adjoints of the results."""
     name = rule.__name__
     given = builder.type_of(node, residuals), builder.type_of(node, map_leaves(result, _carrier))
     backward = _as_loops(builder.callee(node, function_of(rule.backward), given))
@@ -110,7 +110,7 @@ def _refuse_random_numbers(builder: Any, node: ast.Call, name: str, function: ir
     if function.drawn:
         builder.fail(
             node,
-            f"random numbers in '{name}', whose derivative is its author's",
+            f"random numbers in '{name}', which has a custom derivative",
             "pass them to it",
         )
 
@@ -120,7 +120,7 @@ def _constants(builder: Any, function: ir.Function) -> list[ir.Expr]:
 
 
 def _as_loops(function: ir.Function) -> ir.Function:
-    """A function that does nothing but loop over elements, with the sizes that must agree checked in it."""
+    """A function reduced to loops over elements, which checks the sizes that must agree."""
     for change in (keep, resolve_views, resolve, resolve_views, hoist, expand):
         function = change(function)
     checks = []
@@ -133,7 +133,7 @@ def _as_loops(function: ir.Function) -> ir.Function:
 
 
 def _steady_arguments(builder: Any, callee: ir.Function, arguments: list[Any]) -> list[Any]:
-    """The arguments as variables, constants and arrays: what they are computed from is none of the rule's business.
+    """The arguments as variables, constants and arrays, evaluated before the call.
 
     A part of an array that is only read is copied.
     """
@@ -155,23 +155,23 @@ def _new(builder: Any, hint: str, value: ir.Expr) -> ir.Var:
 
 
 def _forward(builder: Any, rule: Given, node: ast.Call, callee: ir.Function, arguments: list[Any]) -> tuple[Any, Any]:
-    """The author's forward function, and copies of its residuals."""
+    """Emit the custom forward function; return its result, and copies of its residuals."""
     both = inline(builder, callee, arguments, node, None)
     if len(getattr(both, "items", ())) != 2:
         builder.fail(node, f"the forward function of '{rule.__name__}' must return (result, residuals)", ADVICE)
     result, residuals = both.items
-    return result, map_leaves(residuals, lambda x: _kept(builder, x))
+    return result, map_leaves(residuals, lambda x: _saved(builder, x))
 
 
 def _plain(builder: Any, rule: Given, node: ast.Call, callee: ir.Function, arguments: list[Any]) -> tuple[Any, Any]:
-    """The function itself, and copies of its arguments and its result."""
-    keep = lambda v: map_leaves(v, lambda x: _kept(builder, x))
-    before = Group(tuple(map(keep, arguments)))
+    """Emit the function itself; return its result, and copies of its arguments and its result."""
+    save = lambda v: map_leaves(v, lambda x: _saved(builder, x))
+    before = Group(tuple(map(save, arguments)))
     result = inline(builder, callee, arguments, node, None)
-    return result, Group((before, keep(result)))
+    return result, Group((before, save(result)))
 
 
-def _kept(builder: Any, value: ir.Expr) -> ir.Expr:
+def _saved(builder: Any, value: ir.Expr) -> ir.Expr:
     if not inference.is_array(value.type):
         return builder.temporary("kept", value)
     if isinstance(value, ir.Var) and value.name in builder.constants:
@@ -200,7 +200,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def _require_results(builder: Any, node: ast.Call, name: str, body: tuple[ir.Stmt, ...], result: Any) -> None:
-    """Arrays of the caller that are overwritten must be results: otherwise their adjoint would be anybody's guess."""
+    """Require that overwritten arrays of the caller are results: otherwise their adjoint is undefined."""
     own = {s.target.name for s in ir.walk(body) if isinstance(s, ir.Alloc)}
     written = stored(body)
     views = {s.target.name: s.array.name for s in ir.walk(body) if isinstance(s, ir.Alias)}
@@ -212,7 +212,7 @@ def _require_results(builder: Any, node: ast.Call, name: str, body: tuple[ir.Stm
 
 
 def _positions(builder: Any, node: ast.Call, name: str, result: Any, arguments: list[Any]) -> Iterator[int | None]:
-    """Where the adjoint of every differentiable leaf of the arguments is among backward's results."""
+    """For each differentiable leaf of the arguments, the position of its adjoint among backward's results."""
     parts = result[2] if isinstance(result, tuple) else ()
     if len(parts) != len(arguments):
         problem = (
@@ -225,7 +225,7 @@ def _positions(builder: Any, node: ast.Call, name: str, result: Any, arguments: 
         if isinstance(value, ir.Expr):
             wanted = None if part is None else "array" if inference.is_array(value.type) else "scalar"
             if part != wanted:
-                builder.fail(node, f"the backward function of '{name}' returns a wrong kind of adjoint", ADVICE)
+                builder.fail(node, f"the backward function of '{name}' returns an adjoint of another structure", ADVICE)
             position = None if part is None else next(counter)
             if is_differentiable(value.type):
                 yield position
@@ -247,7 +247,7 @@ def _positions(builder: Any, node: ast.Call, name: str, result: Any, arguments: 
 
 
 def _tangent(builder: Any, rule: Given, node: ast.Call, arguments: list[Any], result: Any) -> Tangent:
-    """The author's tangent for these arguments, after checks of what it returns."""
+    """The custom tangent for these arguments; checks the structure of its results."""
     name = rule.__name__
     primals = Group(tuple(arguments))
     dots = Group(tuple(map_leaves(v, _carrier) for v in arguments))
@@ -275,7 +275,7 @@ def _tangent(builder: Any, rule: Given, node: ast.Call, arguments: list[Any], re
 def _paired(
     builder: Any, node: ast.Call, name: str, value: Any, kind: Any, whole: bool
 ) -> Iterator[tuple[ir.Expr, Any]]:
-    """The leaves of a result, each with the kind of what the tangent returns in its place."""
+    """The leaves of a result, each with the kind of the corresponding result of the tangent."""
     problem = f"the tangent of '{name}' returns {'a result' if whole else 'tangents'} of another structure"
     if isinstance(value, ir.Expr):
         wanted = "array" if inference.is_array(value.type) else "scalar"
@@ -294,8 +294,7 @@ def _paired(
 
 
 def _require_places(builder: Any, node: ast.Call, found: Tangent, arguments: list[Any], results: list[ir.Expr]) -> None:
-    """Where a result is one of the arguments, the tangent returns this argument and its tangent; otherwise new arrays,
-    all different."""
+    """Require that results of the tangent are arguments where those of the function are, and otherwise new arrays."""
     given = list(_leaves(Group(tuple(arguments))))
     moving = [k for k, x in enumerate(given) if is_differentiable(x.type)]
     place = {a.name: k for k, a in enumerate(found.primals)}
@@ -317,7 +316,7 @@ def _require_places(builder: Any, node: ast.Call, found: Tangent, arguments: lis
 
 
 def authored(builder: Any, rule: Given, node: ast.Call, hint: str | None) -> Any:
-    """The value of a call; None inside of the rule's own functions, where it is the plain function."""
+    """The value of a call; None inside the rule's own functions, which call the plain function."""
     return None if is_inside(rule, builder.callers) else call(builder, rule, node, hint)
 
 

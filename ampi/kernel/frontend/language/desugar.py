@@ -1,10 +1,10 @@
 """Python's short forms, spelled out in the syntax tree before anything is typed.
 
-* ``x += y`` on a name is ``x = x + y``: every ``Name`` is then a use or an assignment, never both (that it was an
-  update is kept: see ``Augmented``);
-* ``else`` after a loop is a condition on a flag that every ``break`` clears;
-* functions and lambdas defined inside are functions of their own, which are given what they used of the variables
-  around them as further arguments.
+* ``x += y`` on a name becomes ``x = x + y``: every ``Name`` is then a use or an assignment, never both (see
+  ``Augmented``);
+* ``else`` after a loop becomes a condition on a flag that every ``break`` clears;
+* nested functions and lambdas become separate functions, which get the variables of the enclosing function that they
+  use as further arguments (lambda lifting).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from ampi.kernel.ir.names import Names
 
 
 class Nested:
-    """A function defined inside of a kernel: stands for itself where it is called (compare ``numba``'s dispatchers)."""
+    """A function defined inside a kernel, with the interface of a Numba dispatcher."""
 
     def __init__(self, function: Any):
         self.py_func = function
 
 
 def spell_out(source: Source, names: dict[str, Any]) -> dict[str, Nested]:
-    """Rewrite ``source.definition`` in place; the functions defined inside, by name.
+    """Rewrite ``source.definition`` in place; return the nested functions by name.
 
-    ``names`` are the built-ins, globals and closure variables that the functions inside see besides.
+    ``names`` are the built-ins, globals and closure variables.
     """
     nested = _Lifting(source, names).run()
     spell_lists(source, in_order(source.definition), names)
@@ -40,7 +40,7 @@ def spell_out(source: Source, names: dict[str, Any]) -> dict[str, Nested]:
 
 
 def in_order(definition: ast.AST) -> list[str]:
-    """Every name that occurs, parameters included, once, in an order that does not depend on how they are spelled."""
+    """All names, parameters included, in an order that does not depend on their spelling."""
     found = (n.id if isinstance(n, ast.Name) else n.arg for n in ast.walk(definition) if isinstance(n, _NAMING))
     return list(dict.fromkeys(found))
 
@@ -54,10 +54,12 @@ def bound_names(definition: ast.AST) -> set[str]:
     return names | {n.id for n in ast.walk(definition) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
-# --------------------------------------------------------------------------------------------- functions inside
+# --------------------------------------------------------------------------------------------- nested functions
 
 
 class _Lifting:
+    """Lambda lifting: makes nested functions separate ones, without closure variables."""
+
     def __init__(self, source: Source, names: dict[str, Any]):
         self.source = source
         self.names = names
@@ -85,15 +87,17 @@ class _Lifting:
     def check(self, found: list[ast.FunctionDef], variables: set[str]) -> None:
         for function in found:
             if function.decorator_list:
-                self.source.fail(function, "a decorated function inside of a kernel", "define it outside")
+                self.source.fail(function, "a nested function with a decorator", "define it outside of the kernel")
             if function.name in variables or sum(f.name == function.name for f in found) > 1:
                 self.source.fail(function, f"'{function.name}' stands for different things", "use two names")
             defaults = [*function.args.defaults, *(d for d in function.args.kw_defaults if d is not None)]
             if not all(isinstance(d, ast.Constant) for d in defaults):
-                self.source.fail(function, "a default of a function inside is no constant", "pass it as an argument")
+                self.source.fail(
+                    function, "a default value of a nested function is no constant", "pass it as an argument"
+                )
 
     def free_variables(self, variables: set[str]) -> dict[str, list[str]]:
-        """For each function the variables around it that it, or a function it calls, uses."""
+        """For each nested function the variables around it that it, or a function it calls, uses."""
         free: dict[str, set[str]] = {}
         calls: dict[str, set[str]] = {}
         for name, function in self.inside.items():
@@ -107,19 +111,21 @@ class _Lifting:
             hidden = free[name] & bound_names(function)
             if hidden:
                 variable = min(hidden)
-                self.source.fail(function, f"'{variable}' is a variable in here and around it", "use two names")
+                self.source.fail(
+                    function, f"'{variable}' is a variable both here and in the function around it", "use two names"
+                )
         return {name: sorted(variables, key=self.place.__getitem__) for name, variables in free.items()}
 
     def pass_on(self, function: ast.FunctionDef, given: list[str]) -> None:
-        """Give the functions inside what they use, wherever they are called."""
+        """Pass the variables that nested functions use to them, wherever they are called."""
         called = set()
         for node in ast.walk(function):
-            if isinstance(node, ast.Call):  # as arguments they may be themselves, if they are given nothing
+            if isinstance(node, ast.Call):  # a function that uses no variables may be an argument
                 called |= {id(a) for a in node.args if isinstance(a, ast.Name) and self.free.get(a.id) == []}
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in self.inside:
                 called.add(id(node.func))
                 if node.keywords:  # Numba takes the default instead
-                    self.source.fail(node, "keywords for a function defined inside", "pass them by position")
+                    self.source.fail(node, "keyword arguments for a nested function", "pass them by position")
                 for name in self.free[node.func.id]:
                     value = ast.copy_location(ast.Name(name, ast.Load()), node)
                     node.keywords.append(ast.copy_location(ast.keyword(name, value), node))
@@ -127,7 +133,7 @@ class _Lifting:
             if isinstance(node, ast.Name) and node.id in self.inside and id(node) not in called:
                 uses = self.free[node.id]
                 how = f"pass it '{uses[0]}' as an argument" if uses else "as an argument of a call, by position"
-                problem = f"'{node.id}' is a function defined inside, used as a value"
+                problem = f"'{node.id}' is a nested function, used as a value"
                 self.source.fail(node, problem, f"call it, or {how}")
         for name in given:
             function.args.kwonlyargs.append(ast.copy_location(ast.arg(name), function))
@@ -146,7 +152,7 @@ class _Lifting:
 
 
 def _functions_inside(body: list[ast.stmt]) -> Iterator[ast.FunctionDef]:
-    """The functions and lambdas with a name that statements define, not those inside of these."""
+    """The functions, and lambdas bound to a name, that statements define; not those nested in them."""
     for statement in body:
         if isinstance(statement, ast.FunctionDef):
             yield statement
@@ -166,14 +172,14 @@ def _named(name: str, function: ast.Lambda) -> ast.FunctionDef:
 
 
 class _Naming(ast.NodeTransformer):
-    """Gives names to lambdas that are called, or passed on, where they stand."""
+    """Gives names to lambdas that are called or passed as arguments."""
 
     def __init__(self, taken: list[str]):
         self.fresh = Names(taken).fresh
         self.found: list[ast.FunctionDef] = []
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        return node  # a function of its own
+        return node  # visited separately
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
         return node
@@ -192,7 +198,7 @@ class _Naming(ast.NodeTransformer):
 
 
 class _Remove(ast.NodeTransformer):
-    """Takes the definitions away where they stood."""
+    """Removes the definitions of nested functions."""
 
     def __init__(self, inside: dict[str, ast.FunctionDef]):
         self.inside = inside
@@ -212,7 +218,7 @@ class _Remove(ast.NodeTransformer):
 
 
 class Augmented(ast.BinOp):
-    """The value of what was an augmented assignment: in place for an array."""
+    """The value of an augmented assignment, which changes an array in place."""
 
 
 class _SpellOut(ast.NodeTransformer):
@@ -235,7 +241,7 @@ class _SpellOut(ast.NodeTransformer):
         return self.without_else(node)
 
     def without_else(self, node: ast.For | ast.While) -> list[ast.stmt]:
-        """The loop, and what its ``else`` stood for."""
+        """The loop, and statements that replace its ``else``."""
         orelse, node.orelse = node.orelse, []
         if not orelse:
             return [node]
@@ -251,7 +257,7 @@ def _placed(node: Any, like: ast.AST) -> Any:
 
 
 def _flag_breaks(body: list[ast.stmt], flag: str) -> bool:
-    """Clear a flag before every ``break`` out of the loop with this body; whether there is one."""
+    """Clear a flag before every ``break`` out of the loop with this body; return whether there is one."""
     found = False
     for position, statement in reversed(list(enumerate(body))):
         if isinstance(statement, ast.Break):

@@ -55,7 +55,7 @@ def tuple_value(builder: Any, node: ast.Tuple, make: Callable[[ast.expr], Value]
 
 
 def spread(builder: Any, nodes: list[ast.expr], make: Callable[[ast.expr], Value] | None = None) -> list[Value]:
-    """The values of expressions, ``*t`` for a tuple being several."""
+    """The values of expressions, with ``*t`` replaced by the items of the tuple ``t``."""
     plain = [n.value if isinstance(n, ast.Starred) else n for n in nodes]
     values: list[Value] = []
     make = make or builder.value
@@ -100,7 +100,7 @@ def unary_maker(builder: Any, node: ast.AST, name: str, function: Any) -> Callab
 
 def binary_value(builder: Any, node: ast.BinOp) -> Value:
     adds = isinstance(node.op, ast.Add)
-    tuples = adds and not isinstance(node, Augmented)  # which changes the list, whatever names it has
+    tuples = adds and not isinstance(node, Augmented)  # += changes the list itself
     left, right = builder.operands(*(lambda n=n: builder.value(n, tuples=tuples) for n in (node.left, node.right)))
     if tuples and any(is_listed(v) or is_list(builder, v) for v in (left, right)):
         return joined(builder, node, left, right)
@@ -134,7 +134,7 @@ def joined(builder: Any, node: ast.BinOp, *lists: Value) -> Value:
         if is_list(builder, value):
             return (value,)
         if not (isinstance(value, Group) and value.items):
-            builder.fail(node, "a list and something else", "add lists of numbers, or lists of tuples of numbers")
+            builder.fail(node, "a list plus something else", "add lists of numbers, or lists of tuples of numbers")
         rows = [item.items if isinstance(item, Group) else (item,) for item in value.items]
         if len(set(map(len, rows))) > 1:
             builder.fail(node, "tuples of different length in one list", "use two lists")
@@ -157,7 +157,7 @@ def repeated(builder: Any, node: ast.BinOp, group: Group, count: ir.Expr) -> Val
         return Group(group.items * count.value)
     item = group.items[0] if len(group.items) == 1 else None
     if not (isinstance(item, ir.Expr) and inference.is_scalar(item.type)):
-        builder.fail(node, "a list of several items, a number of times", "use np.empty and assign the elements")
+        builder.fail(node, "a list of several items times a number", "use np.empty and assign the elements")
     dtype = inference.plain(item.type)
     array = array_values.new_array(builder, "list", dtype, (array_values.steady(builder, count),), item)
     builder.lists.add(array.name)
@@ -176,15 +176,17 @@ def compare_value(builder: Any, node: ast.Compare) -> Value:
             builder.fail(node, "'is' between numbers or arrays", "use ==")
         return ir.Const(same == isinstance(node.ops[0], ast.Is), types.boolean)
     if any(isinstance(n, ast.NamedExpr) for part in node.comparators[1:] for n in ast.walk(part)):
-        builder.fail(node, "an assignment (:=) that a chain of comparisons may not come to", "write it on its own line")
-    is_looked_in = len(node.ops) == 1 and isinstance(node.ops[0], (ast.In, ast.NotIn))
-    if is_looked_in and isinstance(node.comparators[0], list_nodes.Filled):
+        builder.fail(
+            node, "an assignment (:=) in a chain of comparisons, which may skip it", "write it on its own line"
+        )
+    is_membership = list_nodes.is_membership(node)
+    if is_membership and isinstance(node.comparators[0], list_nodes.Filled):
         return in_list(builder, node)
     begin = len(builder.block)
     values = builder.operands(*[lambda n=n: builder.value(n) for n in (node.left, *node.comparators)])
     if len(values) > 2 and any(random_draws.draws(n) for n in ir.walk(tuple(builder.block[begin:]))):
         builder.fail(node, "random numbers in a chain of comparisons", "draw the number on its own line")
-    if is_looked_in and is_array(values[1]):
+    if is_membership and is_array(values[1]):
         refuse_lists(builder, node, "a list in a list", values[0])
         return among(builder, node, *values)
     refuse_lists(builder, node, "a comparison of a list", *values)
@@ -217,7 +219,7 @@ def compare_value(builder: Any, node: ast.Compare) -> Value:
 
 
 def compare_groups(builder: Any, node: ast.Compare, left: Group, right: Group) -> ir.Expr:
-    """``a.shape == b.shape``: whether two tuples of numbers are the same, or which comes first."""
+    """A comparison of two tuples of numbers, such as ``a.shape == b.shape``."""
     if not isinstance(node.ops[0], (ast.Eq, ast.NotEq)):
         return compare_in_order(builder, node, left, right)
     result: ir.Expr = TRUE if len(left.items) == len(right.items) else negation(TRUE)
@@ -255,7 +257,7 @@ def contained(builder: Any, node: ast.AST, op: ast.cmpop, value: Value, group: G
     """``value in (a, b)``."""
     for item in (value, *group.items):
         if not (isinstance(item, ir.Expr) and inference.is_scalar(item.type)):
-            builder.fail(node, "only numbers can be looked for, and only among numbers", "loop over the elements")
+            builder.fail(node, "'in' searches for a number among numbers only", "loop over the elements")
     if not isinstance(value, (ir.Const, ir.Var)):
         value = builder.temporary("value", value)
     result: ir.Expr = ir.Const(False, types.boolean)
@@ -266,7 +268,7 @@ def contained(builder: Any, node: ast.AST, op: ast.cmpop, value: Value, group: G
 
 
 def in_list(builder: Any, node: ast.Compare) -> ir.Expr:
-    """``value in list`` where the list grows; before it is known of what, there is nothing in it."""
+    """``value in list`` of a list that grows; it counts as empty until the type of its items is inferred."""
     try:
         values = builder.operands(*[lambda n=n: builder.value(n) for n in (node.left, node.comparators[0])])
     except Unknown:
@@ -278,7 +280,7 @@ def in_list(builder: Any, node: ast.Compare) -> ir.Expr:
 def among(builder: Any, node: ast.Compare, value: Value, array: Any) -> ir.Expr:
     """``value in array``."""
     if not (isinstance(value, ir.Expr) and inference.is_scalar(value.type)):
-        builder.fail(node, "only numbers can be looked for in an array", "loop over the elements")
+        builder.fail(node, "'in' searches an array for a number only", "loop over the elements")
     make = lambda x, y: builder.compare(node, ast.Eq(), x, y)
     same = array_values.operation(builder, node, COMPARE[ast.Eq][1], make, array, value)
     no = ir.Const(False, types.boolean)
@@ -337,7 +339,7 @@ def if_value(builder: Any, node: ast.IfExp) -> Value:
             arms.append(builder.sub_block(lambda n=arm: builder.value(n)))
         except Unknown:
             unknown += 1
-    if unknown == 1:  # x = first if x is None else max(x, ...): the type of x is that of the first, for now
+    if unknown == 1:  # x = first if x is None else max(x, ...): for now, x has the type of first
         builder.pending.append(node)
         builder.block.extend(arms[0][0])
         return arms[0][1]
@@ -347,7 +349,7 @@ def if_value(builder: Any, node: ast.IfExp) -> Value:
 
 
 def choose(builder: Any, node: ast.AST, condition: ir.Expr, then: tuple, orelse: tuple) -> Value:
-    """``a if condition else b`` where the arms may bring statements of their own."""
+    """``a if condition else b``, where each arm is its statements and its value."""
     (then_block, a), (else_block, b) = then, orelse
     if isinstance(a, Group) and isinstance(b, Group) and len(a.items) == len(b.items):
         if then_block or else_block or any(map(is_array, [*leaves_of(a), *leaves_of(b)])):
@@ -377,7 +379,7 @@ def choose(builder: Any, node: ast.AST, condition: ir.Expr, then: tuple, orelse:
 
 
 def choose_group(builder: Any, node: ast.AST, condition: ir.Expr, then: tuple, orelse: tuple) -> Value:
-    """One tuple or another, by a condition, where they bring statements or arrays."""
+    """Choose between tuples by a condition, where the arms have statements or arrays."""
     blocks: list[list[ir.Stmt]] = [list(then[0]), list(orelse[0])]
 
     def chosen(a: Value, b: Value) -> Value:
@@ -403,14 +405,14 @@ def choose_group(builder: Any, node: ast.AST, condition: ir.Expr, then: tuple, o
 
 
 def note_choice(builder: Any, target: ir.Var, first: ir.Expr, second: ir.Expr) -> None:
-    """A name stands for one array or another."""
+    """Note that a name stands for one of two arrays."""
     builder.references.add(target.name)
     axes = array_values.single_axes(builder, first) & array_values.single_axes(builder, second)
     builder.single |= {(target.name, axis) for axis in axes}
 
 
 def choose_array(builder: Any, node: ast.AST, condition: ir.Expr, then: tuple, orelse: tuple) -> ir.Var:
-    """One array or another, by a condition."""
+    """Choose between arrays by a condition."""
     arms = []
     for block, value in (then, orelse):
         more, array = builder.sub_block(lambda v=value: array_values.computed(builder, v, "chosen"))

@@ -1,9 +1,8 @@
-"""Calls of ``@numba.extending.intrinsic`` functions of integers: constants, as far as derivatives go.
+"""Calls of ``@numba.extending.intrinsic`` functions of integers, whose results carry no derivatives.
 
-Such a function is LLVM code: a population count, the bits of a number.  Given integers alone it can carry no
-derivative, whatever it returns, and derivative programs call it again; the function must have no other effect.  Of
-functions of floating-point numbers one is known by its results, ``x * y + z`` rounded once: packages compute rounding
-errors of products by it.
+Such a function is LLVM code, for instance a population count.  Derivative programs call it again, so it must have no
+side effects.  Of such functions of floating-point numbers only the fused multiply-add, ``x * y + z`` rounded once, is
+supported; it is recognised by its results, since packages define their own to compute rounding errors of products.
 """
 
 from __future__ import annotations
@@ -34,11 +33,13 @@ def call(builder: Any, node: ast.Call, function: _Intrinsic) -> ir.Expr:
     if getattr(sys.modules.get(function.__module__), function.__name__, None) is not function:
         builder.fail(
             node,
-            f"{named}, an intrinsic of Numba's, is no name of its module",
+            f"the Numba intrinsic {named} is not an attribute of its module",
             "define it at the top level",
         )
     if function.__module__ == "__main__":
-        builder.fail(node, f"{named} is defined in the script that runs", "move it to a module that can be imported")
+        builder.fail(
+            node, f"the Numba intrinsic {named} is defined in the main script", "move it to an importable module"
+        )
     arguments = expressions.spread(builder, node.args)
     given = [getattr(a, "type", None) for a in arguments]
     numbers = types.float64 in given and all(isinstance(t, (types.Integer, types.Float)) for t in given)
@@ -49,7 +50,7 @@ def call(builder: Any, node: ast.Call, function: _Intrinsic) -> ir.Expr:
     if node.keywords or not integers or not 1 <= len(arguments) <= len(intrinsics.ARGUMENTS):
         builder.fail(
             node,
-            f"{named}, an intrinsic of Numba's, of other things than one to four integers",
+            f"the Numba intrinsic {named} with other arguments than one to four integers",
             "write it in Python, or give its derivative with ampi.custom_jvp",
         )
     return builder.operation(node, intrinsics.foreign(function, len(arguments)), function, *arguments)
@@ -57,13 +58,13 @@ def call(builder: Any, node: ast.Call, function: _Intrinsic) -> ir.Expr:
 
 @functools.cache
 def multiplies_and_adds(function: _Intrinsic) -> bool:
-    """Return whether a function of three numbers is a fused ``x * y + z``: tried where rounding differs."""
+    """Return whether a function is a fused ``x * y + z``, by trying numbers for which rounding makes a difference."""
     try:
         call = numba.njit(lambda x, y, z: function(x, y, z))
-        drawn = random.Random(1)
+        generator = random.Random(1)
         for _ in range(64):
-            x, y = drawn.uniform(-1e3, 1e3), drawn.gauss(0, 1)
-            for z in (-x * y, drawn.gauss(0, 1) * x):
+            x, y = generator.uniform(-1e3, 1e3), generator.gauss(0, 1)
+            for z in (-x * y, generator.gauss(0, 1) * x):
                 if call(x, y, z) != float(Fraction(x) * Fraction(y) + Fraction(z)):
                     return False
     except (numba.core.errors.NumbaError, TypeError, ArithmeticError):

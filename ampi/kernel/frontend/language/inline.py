@@ -72,7 +72,7 @@ def bound_values(
         builder.fail(node, f"{function.__name__}(): {problem}")
     if any(map(is_maybe, bound.values())):
         builder.fail(
-            node, "an argument that may be None", "look whether it is None before the call, and pass the number"
+            node, "an argument that may be None", "test whether it is None before the call, and pass the number"
         )
     several = {p.name for p in signature.parameters.values() if p.kind == p.VAR_POSITIONAL}
     found = {name: settled(builder, Group(v) if name in several else v) for name, v in bound.items()}
@@ -81,17 +81,17 @@ def bound_values(
 
 
 def settled(builder: Any, value: Value) -> Value:
-    """A value whose arrays all have names."""
+    """A value whose whole-array expressions are computed into arrays."""
     if isinstance(value, Group):
         return map_leaves(value, lambda v: settled(builder, v))
     return array_values.computed(builder, value) if isinstance(value, Lazy) else value
 
 
 def inline(builder: Any, callee: ir.Function, arguments: list[Any], node: ast.Call, hint: str | None) -> Any:
-    """Emit ``callee`` (lowered) into ``builder`` for these argument values and give its result as a value.
+    """Emit the body of ``callee`` (lowered) for these argument values, and return its result as a value.
 
-    An array argument is the caller's array under its own name; so is a scalar that is a variable or a constant.  Every
-    other scalar and all local names of the callee get new names.
+    Arrays, and scalars that are variables or constants, keep the caller's names.  Other scalars, and all local names of
+    the callee, get new names.
     """
     *body, last = callee.body if callee.body and isinstance(callee.body[-1], ir.Return) else (*callee.body, ir.Return())
     names: dict[str, ir.Expr] = {}
@@ -99,8 +99,8 @@ def inline(builder: Any, callee: ir.Function, arguments: list[Any], node: ast.Ca
         names[argument.name] = value if direct(value) else builder.temporary(argument.name, value)
     for own in callee.drawn:
         random_draws.refuse_on_threads(builder, node)
-        kept = random_draws.drawn_in(builder, own.array.type.dtype)
-        names[own.array.name], names[own.place.name] = kept.array, kept.place
+        drawn = random_draws.drawn_in(builder, own.array.type.dtype)
+        names[own.array.name], names[own.place.name] = drawn.array, drawn.place
     if callee.drawn:
         names.update(random_draws.generators_in(callee.body))
     for name, array in callee.constants:
@@ -118,7 +118,7 @@ def inline(builder: Any, callee: ir.Function, arguments: list[Any], node: ast.Ca
 
 
 def with_lists(builder: Any, value: Value) -> Value:
-    """A callee's result, in which lists of numbers are the arrays that stand for them, and structured arrays these."""
+    """A callee's result with lists of numbers as their arrays, and structured arrays as `Records`."""
     if not isinstance(value, Group):
         return value
     if value.cls is not None and issubclass(value.cls, Recorded):
@@ -129,7 +129,7 @@ def with_lists(builder: Any, value: Value) -> Value:
 
 
 def note_parts(builder: Any, start: int) -> None:
-    """Tell the caller which names stand for parts of arrays, and which local arrays have axes of size one."""
+    """Note which names of an inlined body are parts of arrays, and which local arrays have axes of size one."""
     for s in ir.walk(tuple(builder.block[start:])):
         builder.note_root(s)
         if isinstance(s, ir.View):
@@ -151,7 +151,7 @@ def leaf_values(arguments: list[Any]) -> list[ir.Expr]:
     def leaves(value: Any) -> list[ir.Expr]:
         if isinstance(value, ir.Expr):
             return [value]
-        items = getattr(value, "items", None)  # a group; what is known at compile time has no leaf
+        items = getattr(value, "items", None)  # a group; values known at compile time have no leaf
         return [leaf for item in items for leaf in leaves(item)] if isinstance(items, tuple) else []
 
     return [leaf for argument in arguments for leaf in leaves(argument)]

@@ -24,7 +24,7 @@ from ampi.kernel.frontend.arrays.structured_arrays import Records
 from ampi.kernel.frontend.arrays.values import Lazy, is_array
 from ampi.kernel.frontend.base import compositions
 from ampi.kernel.frontend.base import draws as random_draws
-from ampi.kernel.frontend.base.declared import declared, numbas
+from ampi.kernel.frontend.base.declared import declared, python_function_of
 from ampi.kernel.frontend.base.refusals import instead_of
 from ampi.kernel.frontend.base.values import (
     ZERO,
@@ -52,11 +52,23 @@ CASTS: tuple[Any, ...] = (
     *(bool, int, float, np.bool_, np.int8, np.int16, np.int32, np.int64, np.intp),
     *(np.uint8, np.uint16, np.uint32, np.uint64, np.float32, np.float64, np.complex64, np.complex128),
 )
-OF_A_NUMBER = (np.sum, np.prod, np.mean, np.max, np.min, np.nanmax, np.nanmin, np.any, np.all)  # itself, or its truth
+OF_A_NUMBER = (
+    np.sum,
+    np.prod,
+    np.mean,
+    np.max,
+    np.min,
+    np.nanmax,
+    np.nanmin,
+    np.any,
+    np.all,
+)  # the number, or its truth
 ALLOCATIONS = (np.empty, np.zeros, np.ones, np.full, np.empty_like, np.zeros_like, np.ones_like, np.full_like)
 AUTHORED: dict[type, Callable[..., Any]] = {}
-"""Parsers of calls of functions with custom derivatives, by the types of these; `custom_calls` enters them.  A parser
-returns None if the call is one of the plain function."""
+"""Parsers of calls by the types of the functions: those with custom derivatives, stencils and Numba's ufuncs.
+
+Other modules enter them.  A parser returns None if the call is to be parsed as one of the plain function.
+"""
 _PARAMETER = inspect.Parameter
 _SIGNATURES = {
     "empty": "shape dtype",
@@ -85,7 +97,7 @@ def kernel_function(value: Any) -> Any:
     function = function_of(value) if hasattr(value, "py_func") else None
     if not inspect.isfunction(function):
         return None
-    return numbas(value) if function is value.py_func and not declared(function) else function
+    return python_function_of(value) if function is value.py_func and not declared(function) else function
 
 
 def _is_one_of(function: Any, functions: tuple[Any, ...]) -> bool:
@@ -163,7 +175,7 @@ def call_value(builder: Any, node: ast.Call, hint: str | None = None) -> Value:
 
 
 def slice_object(builder: Any, node: ast.Call) -> Group:
-    """``slice(start, stop, step)``, which an index may name."""
+    """``slice(start, stop, step)``, for use as an index."""
     values = expressions.spread(builder, node.args)
     if node.keywords or not 1 <= len(values) <= 3:
         builder.fail(node, "slice takes one to three bounds")
@@ -210,10 +222,10 @@ def is_known(function: Any) -> bool:
 
 
 def refuse(builder: Any, node: ast.Call, function: Any) -> None:
-    """Say that a function is not known, and what serves instead."""
+    """Raise the error for an unsupported function, with what to use instead."""
     name = _name_of(function)
     if type(function).__name__ == "JitClassType":
-        builder.fail(node, f"the jitclass {name}", "pass its numbers in a named tuple; write its methods as kernels")
+        builder.fail(node, f"the jitclass {name}", "pass its data in a named tuple; write its methods as kernels")
     builder.fail(node, f"{name} is not known to the differentiator", instead_of(name))
 
 
@@ -242,19 +254,19 @@ def in_order(builder: Any, node: ast.Call, function: Any, arguments: list[Value]
 
 
 def into_result(builder: Any, node: ast.Call, function: Any, arguments: list[Value]) -> Value:
-    """A ufunc with an array for its result: ``np.multiply(a, b, result)``."""
+    """A ufunc with an output array: ``np.multiply(a, b, result)``."""
     *given, target = arguments
     if len(arguments) != function.nin + 1 or function.nout != 1:
         builder.fail(node, f"{_name_of(function)} of {len(arguments)} arguments")
     if not (isinstance(target, ir.Var) and is_array(target)):
-        builder.fail(node, f"the last argument of {_name_of(function)} is an array for its result", "give a name to it")
+        builder.fail(node, f"the last argument of {_name_of(function)} must be an output array", "pass a named array")
     value = of_elements(builder, node, function, given)
     array_values.assign(builder, node, array_values.whole(builder, target), value)
     return target
 
 
 def method_value(builder: Any, node: ast.Call) -> Value | None:
-    """Methods of scalars and arrays."""
+    """The value of a method call on a scalar, an array or a random generator; None for anything else."""
     owner = node.func.value
     if isinstance(owner, ast.Name) and owner.id not in builder.webs.definitions:
         if not isinstance(builder.globals.get(owner.id), np.ndarray):
@@ -338,10 +350,10 @@ def call(builder: Any, node: ast.Call, function: Any, arguments: list[Value]) ->
 
 
 def listed(builder: Any, node: ast.Call, value: Value) -> Value:
-    """``list(x)``: a new list of the same numbers, or the same arrays in what they are in."""
+    """``list(x)``: a new list of the same numbers, or of the same arrays."""
     if array_values.is_array(value) and value.type.ndim == 1:
         return sequences.copied_list(builder, node, value)
-    if array_values.is_array(value):  # of the same rows; to give the list another one is not to write to the matrix
+    if array_values.is_array(value):  # its rows; read-only, since replacing an item must not write to the matrix
         value = array_values.computed(builder, value)
         rows = ir.Var(builder.new_array_name(None, "rows"), value.type.copy(readonly=True))
         builder.emit(ir.Alias(rows, value, ()))
@@ -363,9 +375,9 @@ def number_in_text(builder: Any, node: ast.Call, text: str) -> ir.Const:
 
 
 def class_of(builder: Any, node: ast.Call, value: Value) -> Static:
-    """``type(x)`` of a number: what converts to its type."""
+    """``type(x)`` of a number: its NumPy scalar type."""
     if not (isinstance(value, ir.Expr) and inference.is_scalar(value.type)):
-        builder.fail(node, "type of something that is no number", "take a.dtype of an array")
+        builder.fail(node, "type(...) of something that is not a number", "use a.dtype of an array")
     return Static(numpy_support.as_dtype(inference.plain(value.type)).type)
 
 
@@ -383,7 +395,7 @@ def total_of(builder: Any, node: ast.Call, group: Group, start: Value | None = N
     total = ZERO if start is None else start
     for item in group.items:
         if not all(isinstance(v, ir.Expr) and inference.is_scalar(v.type) for v in (total, item)):
-            builder.fail(node, "sum of a tuple that holds other things than numbers")
+            builder.fail(node, "sum of a tuple whose items are not all numbers")
         total = builder.binary(node, ast.Add(), total, item)
     return total
 
@@ -392,11 +404,11 @@ def of_vector(builder: Any, node: ast.Call, function: Any, a: Any, start: Value 
     """``sum``, ``min`` or ``max`` of a vector."""
     if a.type.ndim != 1 or more or (start is not ZERO and function is not sum):
         advice = f"write np.{function.__name__}(...)"
-        builder.fail(node, f"{function.__name__} of an array of several dimensions, or of an array and more", advice)
+        builder.fail(node, f"{function.__name__} of a multi-dimensional array, or of an array and more", advice)
     if function is not sum:
         return array_functions.extreme(builder, node, a, function.__name__, function)
     if not (isinstance(start, ir.Expr) and inference.is_scalar(start.type)):
-        builder.fail(node, "sum from something that is no number")
+        builder.fail(node, "the start of a sum is not a number")
     type_ = inference.unify(start.type, builder.binary(node, ast.Add(), start, ir.Const(0, a.type.dtype)).type)
     add = array_functions.binary(builder, node, ast.Add())
     return array_functions.fold(builder, a, cast(start, type_), add, "total")
@@ -420,7 +432,7 @@ def intrinsic(builder: Any, node: ast.Call, function: Any, arguments: list[ir.Ex
         return result
     result = builder.operation(node, name, function, *arguments)
     if name in ("pow", "truediv", "floordiv") and all(isinstance(a.type, types.Integer) for a in arguments):
-        # written as an operator of integers it could have another type
+        # In generated source it is an operator, whose result could be an integer.
         result = replace(result, args=tuple(cast(a, result.type) for a in arguments))
     return result
 
@@ -488,9 +500,9 @@ def shape_of_new(builder: Any, node: ast.AST, value: Value) -> tuple[ir.Expr, ..
     items = value.items if isinstance(value, Group) else (value,)
     for item in items:
         if not (isinstance(item, ir.Expr) and isinstance(item.type, types.Integer)):
-            builder.fail(node, "the shape of a local array must be integers")
+            builder.fail(node, "the shape of a new array must be integers")
     if not 1 <= len(items) <= 4:
-        builder.fail(node, f"a local array of {len(items)} dimensions", "use one to four")
+        builder.fail(node, f"a new array of {len(items)} dimensions", "use one to four")
     return tuple(items)
 
 
@@ -498,8 +510,8 @@ def refuse_short_lists(builder: Any, node: ast.Call, function: Any) -> None:
     for name in lists_cut_short(function):
         builder.fail(
             node,
-            f"'{function.__name__}', as Numba compiles it, makes an array of only some elements of the list '{name}'",
-            "decorate it with @ampi.kernel, which keeps them all",
+            f"'{function.__name__}', as Numba compiles it, converts only some elements of the list '{name}'",
+            "decorate it with @ampi.kernel, which converts them all",
         )
 
 

@@ -1,4 +1,4 @@
-"""IR of lists that grow: arrays with room for their items."""
+"""Lists that grow, as IR: arrays with room for more items."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ampi.kernel.frontend.arrays import sequences
 from ampi.kernel.frontend.arrays import values as array_values
 from ampi.kernel.frontend.base.values import Group, Static, Unknown, Value, is_listed, kind_of, merge_kinds
 from ampi.kernel.frontend.language import loops
-from ampi.kernel.frontend.lists.nodes import Elements, Filled, Known, Length, Longer, NewList, Position, Put
+from ampi.kernel.frontend.lists.nodes import Elements, Filled, Known, Length, MakeRoom, NewList, Position, Put
 from ampi.kernel.ir import index_algebra, inference
 from ampi.kernel.ir.index_algebra import ONE, ZERO
 from ampi.kernel.ir.intrinsics import cast
@@ -36,8 +36,7 @@ def length(builder: Any, node: Length) -> ir.Expr:
 
 
 def filled(builder: Any, node: Filled) -> Value:
-    """As many elements as have been counted: there is room for these, and the array may be longer than when it was
-    made."""
+    """The items that a list has by now: the first elements of its array, which has room for more."""
     count = array_values.steady(builder, cast(builder.scalar(node.count), types.intp))
     value = builder.any_value(node.list)
 
@@ -75,8 +74,8 @@ def put_item(builder: Any, node: Put) -> None:
     value = builder.value(node.value)
     items = value.items if isinstance(value, Group) and value.cls is None else (value,)
     if not items or not all(isinstance(v, ir.Expr) and inference.is_scalar(v.type) for v in items):
-        what = "an array" if any(map(array_values.is_array, items)) else "no number"
-        advice = "let lists hold numbers, or tuples of numbers: assign to rows of a matrix instead"
+        what = "an array" if any(map(array_values.is_array, items)) else "something other than a number"
+        advice = "lists that grow hold numbers, or tuples of numbers: assign arrays to rows of a matrix instead"
         builder.fail(node, f"{what} in a list that grows", advice)
     key, kind = f"list {node.key}", kind_of(value)
     known = builder.scope.kinds.get(key)
@@ -91,7 +90,7 @@ def put_item(builder: Any, node: Put) -> None:
         builder.emit(ir.Store(array, (place,), cast(item, array.type.dtype)))
 
 
-def make_longer(builder: Any, node: Longer) -> None:
+def make_room(builder: Any, node: MakeRoom) -> None:
     count = array_values.steady(builder, cast(builder.scalar(node.count), types.intp))
     room = builder.temporary("room", ir.Op("add", (count, ONE), types.intp))
     found = builder.any_value(node.list)
@@ -107,4 +106,4 @@ EXPRESSIONS: dict[type[ast.expr], Callable[..., Value]] = {
     Position: position,
     Known: lambda builder, node: Static(node.function),
 }
-STATEMENTS: dict[type[ast.stmt], Callable[..., None]] = {Put: put_item, Longer: make_longer}
+STATEMENTS: dict[type[ast.stmt], Callable[..., None]] = {Put: put_item, MakeRoom: make_room}

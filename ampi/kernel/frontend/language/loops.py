@@ -52,7 +52,7 @@ def for_statement(builder: Any, node: ast.For) -> None:
 
 
 def leaves_by_break(body: list[ast.stmt]) -> bool:
-    """Return whether a loop with this body may end by ``break``."""
+    """Return whether a loop with this body has a ``break``."""
     inside = [s for s in body if not isinstance(s, (ast.For, ast.While))]
     return any(
         isinstance(s, ast.Break) or (isinstance(s, ast.If) and leaves_by_break([*s.body, *s.orelse])) for s in inside
@@ -91,7 +91,7 @@ def emit_nest(
 
 
 def function_called(builder: Any, node: ast.expr) -> Any:
-    """The function that an expression calls, if it is a call of one known now."""
+    """The function that an expression calls, if it is known at compile time; otherwise None."""
     if not isinstance(node, ast.Call):
         return None
     if isinstance(node.func, ast.Attribute) and not is_outside(builder, node.func.value):
@@ -108,7 +108,7 @@ def is_outside(builder: Any, node: ast.expr) -> bool:
 
 
 def iterated(builder: Any, node: ast.expr) -> Group | Items:
-    """The items of a ``for`` loop: a group of values known now, or numbered items."""
+    """The items of a ``for`` loop: a tuple of values, or items by their index."""
     called = function_called(builder, node)
     if called is range:
         return range_items(builder, node)
@@ -148,7 +148,7 @@ def range_items(builder: Any, node: ast.Call) -> Items:
     start, stop, step, type_ = range_bounds(builder, node)
     start, stop = (assignments.steady(builder, bound) for bound in (start, stop))
     if not isinstance(step, ir.Const):
-        builder.fail(node, "a range with a step that is not constant in zip or enumerate", "loop over the range alone")
+        builder.fail(node, "a range with a variable step in zip or enumerate", "loop over the range alone")
     low, high = (start, stop) if step.value > 0 else (stop, start)
     span = builder.binary(node, ast.Sub(), high, low)
     size = ir.Const(abs(step.value), types.int64)
@@ -165,7 +165,7 @@ def range_items(builder: Any, node: ast.Call) -> Items:
 def enumerated(builder: Any, node: ast.Call) -> Group | Items:
     arguments = {k.arg: k.value for k in node.keywords}
     if not 1 <= len(node.args) <= 2 or set(arguments) - {"start"} or len(node.args) + len(arguments) > 2:
-        builder.fail(node, "enumerate takes what is looped over, and where to start", "write enumerate(x, start)")
+        builder.fail(node, "enumerate takes what to loop over, and a start", "write enumerate(x, start)")
     start_node = node.args[1] if len(node.args) == 2 else arguments.get("start")
     items = iterated(builder, node.args[0])
     start: ir.Expr = ir.Const(0, types.int64) if start_node is None else builder.scalar(start_node)
@@ -181,7 +181,7 @@ def enumerated(builder: Any, node: ast.Call) -> Group | Items:
 
 
 def numbered_from(shape: tuple[ir.Expr, ...], axes: tuple[ir.Expr, ...]) -> ir.Expr:
-    """The number of a grid point in the order of a loop over the grid."""
+    """The index of a grid point in the order of a loop over the grid."""
     place: ir.Expr = ir.Const(0, types.intp)
     for axis, size in zip(axes, shape, strict=True):
         place = index_algebra.add(index_algebra.mul(place, size), axis)
@@ -189,7 +189,7 @@ def numbered_from(shape: tuple[ir.Expr, ...], axes: tuple[ir.Expr, ...]) -> ir.E
 
 
 def grid(shape: tuple[ir.Expr, ...], at: Callable[[tuple[ir.Expr, ...]], Value]) -> Items:
-    """The places of a grid, the last axis fastest."""
+    """The points of a grid, the last axis fastest."""
 
     def item(number: ir.Expr) -> Value:
         index: list[ir.Expr] = []
@@ -240,17 +240,17 @@ def numbered(builder: Any, node: ast.AST, group: Group) -> Items:
 
 
 def range_bounds(builder: Any, call: ast.Call, parallel: bool = False) -> tuple[ir.Expr, ir.Expr, ir.Expr, types.Type]:
-    """Start, stop and step of a range, and the type of its items; Numba cuts off what is no integer, on one thread."""
+    """Start, stop and step of a range, and the type of its items; floats are truncated as in Numba (not in prange)."""
     if call.keywords or not 1 <= len(call.args) <= 3 or any(isinstance(a, ast.Starred) for a in call.args):
         builder.fail(call, "range takes one to three plain arguments")
     bounds = builder.operands(*[lambda a=a: builder.scalar(a) for a in call.args])
     for argument, bound in zip(call.args, bounds, strict=True):
-        cut_off = isinstance(bound.type, (types.Float, types.Boolean)) and not parallel
-        if not (cut_off or isinstance(bound.type, types.Integer)):
+        is_truncated = isinstance(bound.type, (types.Float, types.Boolean)) and not parallel
+        if not (is_truncated or isinstance(bound.type, types.Integer)):
             builder.fail(argument, f"range of a {bound.type}", "use integers")
     bounds = [as_index(bound) for bound in bounds]
     type_ = inference.result_type(range, tuple(b.type for b in bounds)).dtype
-    if not type_.signed:  # Numba makes floating-point numbers of differences of these
+    if not type_.signed:  # in Numba, differences of unsigned and signed integers are floating-point numbers
         bounds, type_ = [cast(bound, types.int64) for bound in bounds], types.int64
     start = bounds[0] if len(bounds) > 1 else ir.Const(0, type_)
     stop = bounds[0] if len(bounds) == 1 else bounds[1]
@@ -261,7 +261,7 @@ def range_bounds(builder: Any, call: ast.Call, parallel: bool = False) -> tuple[
 
 
 def as_index(bound: ir.Expr) -> ir.Expr:
-    """An end of a range that is no integer is cut off to one."""
+    """An end of a range as an integer, truncated if it is none."""
     if isinstance(bound.type, types.Integer):
         return bound
     if isinstance(bound, ir.Const) and np.isfinite(bound.value):
@@ -286,7 +286,7 @@ def counted_loop(
     parallel: bool,
     item: Callable[[ir.Var], Value] | None,
 ) -> None:
-    """A ``For``; its counter is the user's variable if the loop alone assigns it, otherwise one of our own."""
+    """Emit a ``For``, whose counter is the user's variable if only the loop assigns it, and otherwise a new one."""
     name = node.target.id if isinstance(node.target, ast.Name) else "item"
     alone = item is None and name in builder.webs.loop_variables
     direct = alone and not builder.unrolling
@@ -311,7 +311,7 @@ def counted_loop(
 
 
 def with_own_scalars(builder: Any, node: ast.For, statements: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
-    """The body of a parallel loop that stands in the kernel several times, with new names for what only it assigns."""
+    """The body of a parallel loop in an unrolled loop, with new names for variables that only it assigns."""
     assigned = [s.target for s in ir.walk(statements) if isinstance(s, ir.Assign)]
     here, everywhere = (collections.Counter(n.id for n in ast.walk(tree) if isinstance(n, ast.Name))
                         for tree in (node, builder.definition))  # fmt: skip
@@ -334,7 +334,7 @@ def unrolled_loop(builder: Any, node: ast.For, items: Group) -> None:
 
 
 def without_continue(body: list[ast.stmt]) -> list[ast.stmt]:
-    """The body of a loop in which what stands behind ``if test: continue`` is in the other branch."""
+    """A loop body without ``continue``: statements after ``if test: continue`` move into the other branch."""
     for number, s in enumerate(body):
         if isinstance(s, ast.Continue):
             return body[:number]

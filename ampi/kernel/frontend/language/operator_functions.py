@@ -1,4 +1,4 @@
-"""Calls that stand for expressions (the functions of ``operator``), or that types decide (``isinstance``)."""
+"""Calls equivalent to expressions (functions of ``operator``), and ``isinstance``, which types decide."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _spelled(function: Any, arguments: list[ast.expr]) -> ast.expr | None:
 
 
 def is_instance(builder: Any, node: ast.Call) -> ir.Const:
-    """``isinstance(x, cls)``, as Numba decides it when it compiles."""
+    """``isinstance(x, cls)``, decided at compile time as in Numba."""
     if len(node.args) != 2 or node.keywords:
         builder.fail(node, "isinstance takes a value and a class, or a tuple of classes")
     value, classes = (builder.any_value(a) for a in node.args)
@@ -66,7 +66,7 @@ def is_instance(builder: Any, node: ast.Call) -> ir.Const:
     try:
         decided = numba_builtins.ol_isinstance(types.unliteral(given), _type_of_classes(classes))
     except NumbaError as problem:
-        builder.fail(node, f"isinstance: {str(problem).strip()}", "decide by a flag that is passed")
+        builder.fail(node, f"isinstance: {str(problem).strip()}", "pass a flag instead")
     return ir.Const(decided.__name__ == "true_impl", types.boolean)
 
 

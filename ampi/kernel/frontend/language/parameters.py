@@ -1,4 +1,4 @@
-"""Parameters of a kernel: their types are bound, and tuples and structured arrays become one argument for each leaf."""
+"""Parameters of a kernel: tuples and structured arrays become one argument for each leaf."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ampi.kernel.ir import inference
 def given_values(
     function: Any, source: Source, argument_types: tuple[types.Type, ...], is_called: bool = False
 ) -> dict[str, Any]:
-    """Parameter -> its type, or ``Static`` for None and for defaults that were left out."""
+    """The type of each parameter, or ``Static`` for None and for defaults that are not passed."""
     arguments = source.definition.args
     if arguments.kwarg:
         source.fail(source.definition, "**kwargs are not supported", "name every parameter")
@@ -73,7 +73,7 @@ def static_test(given: dict[str, Any], test: ast.expr, is_parameter: Callable[[s
 
 
 def declare(builder: Any) -> tuple[ir.Argument, ...]:
-    """One argument per leaf; parameters that the body assigns again get a local copy."""
+    """Declare one argument per leaf; parameters that the body assigns again get a local copy."""
     arguments: list[ir.Argument] = []
     values: dict[str, Value] = {}
     for parameter, kind in builder.given.items():
@@ -82,7 +82,7 @@ def declare(builder: Any) -> tuple[ir.Argument, ...]:
             values[name] = outside.value_of(builder, builder.definition, name, kind.value)
         else:
             values[name] = _leaves(builder, name, kind, (parameter,), arguments)
-    builder.lasting = {a.name for a in arguments}
+    builder.immutable = {a.name for a in arguments}
     for name, value in values.items():
         if isinstance(value, ir.Const) and builder.webs.definitions[name] == 1:
             builder.scope.kinds[name] = value
@@ -106,7 +106,7 @@ def _leaves(builder: Any, name: str, type_: types.Type, path: tuple, arguments: 
             for f, t in structured_arrays.field_types(type_)
         )
         if not fields:
-            builder.fail(builder.definition, f"argument '{name}' has no field of numbers")
+            builder.fail(builder.definition, f"argument '{name}' is a structured array without a field of numbers")
         return Records(type_, type_.ndim, fields)
     if inference.is_scalar(type_) or inference.is_array(type_):
         own_name = len(path) == 1 and builder.webs.definitions[name] == 1
@@ -132,8 +132,11 @@ def _leaves(builder: Any, name: str, type_: types.Type, path: tuple, arguments: 
 
 
 def _list(builder: Any, name: str, item: types.Type, path: tuple, arguments: list[ir.Argument]) -> Value | None:
-    """A list of numbers is an array, one of matrices an array of one more dimension, and one of vectors two arrays (see
-    `ArraysOfList`); all of them are only read."""
+    """A parameter that is a list, as read-only arrays; None for a list of other items.
+
+    A list of numbers is an array, a list of matrices an array of one more dimension, and a list of vectors two arrays
+    (see `ArraysOfList`).
+    """
 
     def argument(dtype: types.Type, ndim: int, *field: str) -> ir.Var:
         leaf = builder.names.fresh("_".join((name, *field)))

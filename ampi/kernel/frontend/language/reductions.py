@@ -12,7 +12,7 @@ OPERATIONS = {"add": "add", "sub": "add", "mul": "mul", "min": "min", "max": "ma
 
 
 def find_reductions(function: ir.Function, fail: Any) -> ir.Function:
-    """Fill in ``For.reductions`` of the parallel loops; ``fail(line, problem, advice)`` where one is no reduction."""
+    """Set ``For.reductions`` of the parallel loops; ``fail(line, problem, advice)`` for variables carried otherwise."""
     everywhere = names_in(function.body)
     return replace(function, body=_block(function.body, everywhere, fail))
 

@@ -1,4 +1,4 @@
-"""Statements of a kernel, but for loops over something: Python -> IR."""
+"""Statements of a kernel, except ``for`` loops: Python -> IR."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from ampi.kernel.ir.intrinsics import cast
 
 
 def _message(node: ast.expr) -> str:
-    """The arguments of an exception in a generated program: constants, or the source text of others."""
+    """The source of an argument of an exception in a generated program: a constant, or the original source as text."""
     return ast.unparse(node if isinstance(node, ast.Constant) else ast.Constant(ast.unparse(node)))
 
 
@@ -128,11 +128,11 @@ def return_statement(builder: Any, node: ast.Return) -> None:
         merged = number_or_none(old, kind)
     if merged is None:
         what = (
-            "None on one way and an array or a tuple on another"
+            "None on one path and an array or a tuple on another"
             if nothing in (old, kind)
             else "results of different structure"
         )
-        advice = "return the same everywhere, an empty array or np.nan for instance where there is no result"
+        advice = "return the same structure everywhere, for instance an empty array or np.nan instead of None"
         builder.fail(node, f"returns {what}", advice)
     builder.scope.results = merged
     if is_maybe(merged) and not is_maybe(value):
@@ -167,28 +167,28 @@ def value_of_result(builder: Any, node: ast.expr) -> Value:
 
 
 def returned(builder: Any, node: ast.Return, value: Value) -> Value:
-    """A result: arrays that are no names of whole arrays are copied where that makes no difference."""
+    """The value of a result, with parts of arrays copied (see `own_array`)."""
     leaves = [v for v in leaves_of(value) if isinstance(v, ir.Var) and is_array(v)]
     if len(builder.callers) == 1 and any(map(builder.is_of_list, leaves)):
-        builder.fail(node, "returns a list that it was given, or an array of it", "return a copy: a.copy()")
+        builder.fail(node, "returns a list among its arguments, or an array of one", "return a copy: a.copy()")
     if is_list(builder, value):
-        return Group((of_own(builder, value),), list_class(0))
+        return Group((own_array(builder, value),), list_class(0))
     if isinstance(value, Group):
         return Group(tuple(returned(builder, node, v) for v in value.items), value.cls)
     if isinstance(value, Records):
         if value.index:
             builder.fail(node, "returns a record", "return its fields")
-        return structured_arrays.as_result(structured_arrays.with_arrays(value, lambda a: of_own(builder, a)))
+        return structured_arrays.as_result(structured_arrays.with_arrays(value, lambda a: own_array(builder, a)))
     if isinstance(value, Lazy):
         return array_values.computed(builder, value, "result")
-    return of_own(builder, value) if is_array(value) else value
+    return own_array(builder, value) if is_array(value) else value
 
 
-def of_own(builder: Any, array: ir.Var) -> ir.Var:
-    """An array that a kernel returns, copied if it is a part of another one.
+def own_array(builder: Any, array: ir.Var) -> ir.Var:
+    """An array that a kernel returns, copied if it is a part of another array.
 
-    A caller in Python gets a part of an argument, whose derivatives are in those of the argument; what a derivative
-    program returns in its place must only have the same values.
+    Callers in Python still get a view, by running the kernel itself; a derivative program only needs to return the same
+    values.
     """
     is_part = array.name in builder.extents and array.name not in builder.owned
     return array_values.copied(builder, array, "result") if is_part and len(builder.callers) == 1 else array
@@ -217,7 +217,7 @@ def raise_statement(builder: Any, node: ast.Raise) -> None:
     )
     cls = getattr(builder.any_value(called), "value", None) if is_name else None
     if not (isinstance(cls, type) and issubclass(cls, Exception)):
-        builder.fail(node, "only classes of exceptions can be raised", 'raise ValueError("text")')
+        builder.fail(node, "only exception classes and calls of them can be raised", 'write raise ValueError("text")')
     name = next(c.__name__ for c in cls.__mro__ if c.__module__ == "builtins")
     exact = cls.__module__ == "builtins" and all(isinstance(a, ast.Constant) for a in arguments)
     builder.emit(ir.Raise(f"raise {name}({', '.join(map(_message, arguments))})", exact=exact))
@@ -248,7 +248,7 @@ def if_statement(builder: Any, node: ast.If) -> None:
 
 
 def learn_from(builder: Any, test: ast.expr, *bodies: list[ast.stmt]) -> None:
-    """Find the types of what is assigned under a condition on that, as in ``if first or x > best: best = x``."""
+    """Infer types from branches whose condition reads variables they assign: ``if first or x > best: best = x``."""
     if isinstance(test, ast.BoolOp):
         known = builder.value(test.values[0])
         if isinstance(known, ir.Expr) and not isinstance(known, ir.Const):

@@ -1,6 +1,6 @@
-"""Calls of ``@numba.stencil`` functions: a loop over the places at which all that the stencil reads is there.
+"""Calls of ``@numba.stencil`` functions: loops over the points whose whole neighborhood lies in the array.
 
-A stencil ``a[-1] + a[1]`` becomes a function of the place, ``a[i - 1] + a[i + 1]``, which is inlined into the loop.
+A stencil ``a[-1] + a[1]`` becomes a function of the point, ``a[i - 1] + a[i + 1]``, which is inlined into the loop.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Reach = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Point:
-    """A stencil at one place: its function, whose first parameters are the place, and what it reaches."""
+    """A stencil at one point: its function, whose first parameters are the point's indices, and its neighborhood."""
 
     function: Any
     reach: Reach | None
@@ -59,7 +59,7 @@ def at_a_point(stencil: StencilFunc, ndim: int) -> Point:
 
 
 class _Shift(ast.NodeTransformer):
-    """Adds the place to the indices of the arrays that are read around it."""
+    """Adds the indices of the point to relative indices."""
 
     def __init__(self, source: Any, relative: set[str], places: list[str]):
         self.source, self.relative, self.places = source, relative, places
@@ -103,11 +103,11 @@ def call(builder: Any, stencil: StencilFunc, node: ast.Call, hint: str | None) -
     target = keywords.pop("out", None)
     values = [computed(builder, v) if is_array(v) else v for v in values]
     if not (values and is_array(values[0])):
-        builder.fail(node, f"the first argument of the stencil '{name}' is an array")
+        builder.fail(node, f"the first argument of the stencil '{name}' must be an array")
     shape = shape_of(builder, values[0])
     point = at_a_point(stencil, len(shape))
     if point.reach is None or len(point.reach) != len(shape):
-        advice = f"give one: @stencil(neighborhood={((-1, 1),) * len(shape)})"
+        advice = f"declare it: @stencil(neighborhood={((-1, 1),) * len(shape)})"
         builder.fail(node, f"the stencil '{name}' needs a neighborhood of {len(shape)} dimensions", advice)
     for other in values[1:]:
         if is_array(other) and other.type.ndim == len(shape):
@@ -121,28 +121,33 @@ def call(builder: Any, stencil: StencilFunc, node: ast.Call, hint: str | None) -
     for axis, (start, _) in zip(axes, bounds, strict=True):
         builder.bounds[axis.name] = start.value
 
-    def value_here() -> ir.Expr:
+    def value_at_point() -> ir.Expr:
         return call_function(builder, node, point.function, [*axes, *values], keywords)
 
     if target is None:
-        target = new_result(builder, node, stencil, shape, value_here, hint)
+        target = new_result(builder, node, stencil, shape, value_at_point, hint)
     elif "cval" in stencil.options:
         array_values.assign(builder, node, array_values.whole(builder, target), border(stencil))
 
     def body() -> None:
-        builder.emit(ir.Store(target, axes, cast(value_here(), target.type.dtype)))
+        builder.emit(ir.Store(target, axes, cast(value_at_point(), target.type.dtype)))
 
     loops.emit_nest(builder, node, axes, bounds, body)
     return target
 
 
 def new_result(
-    builder: Any, node: ast.Call, stencil: StencilFunc, shape: tuple[ir.Expr, ...], value_here: Any, hint: str | None
+    builder: Any,
+    node: ast.Call,
+    stencil: StencilFunc,
+    shape: tuple[ir.Expr, ...],
+    value_at_point: Any,
+    hint: str | None,
 ) -> ir.Var:
-    """An array for the results, which are of the type of a value, with what stands at the border in it."""
-    _, value = builder.sub_block(value_here)
+    """A new array for the results, filled with the value for the border."""
+    _, value = builder.sub_block(value_at_point)
     if not (isinstance(value, ir.Expr) and inference.is_scalar(value.type)):
-        builder.fail(node, f"the stencil '{stencil.kernel_ir.func_id.func_name}' returns no number")
+        builder.fail(node, f"the stencil '{stencil.kernel_ir.func_id.func_name}' does not return a number")
     fill = cast(border(stencil), value.type)
     return array_values.new_array(builder, "stencil", value.type, shape, fill, variable=hint)
 

@@ -108,7 +108,7 @@ def subscript_value(builder: Any, node: ast.Subscript, hint: str | None = None) 
     if is_list_of_arrays(owner):
         items = index_items(builder, node)
         if len(items) != 1 or not array_values.is_simple(items):
-            builder.fail(node, "an index of a list of arrays that is no integer", sequences.OF_ARRAYS)
+            builder.fail(node, "the index of a list of arrays must be an integer", sequences.OF_ARRAYS)
         return sequences.array_of_list(builder, node, owner, items[0], hint)
     if isinstance(owner, Group):
         return item_of(builder, node, owner)
@@ -136,7 +136,7 @@ def part_of_list(builder: Any, node: ast.Subscript, owner: Group) -> Value:
         (index,) = builder.index(node, owner.items[0], items)
         return sequences.tuple_at(owner, array_values.steady(builder, index))
     if len(items) != 1 or not isinstance(items[0], Range):
-        builder.fail(node, "an index of a list of tuples that is no integer", "use integers and slices")
+        builder.fail(node, "the index of a list of tuples must be an integer or a slice", "use integers and slices")
     parts = [array_values.part(builder, node, array, items, None) for array in owner.items]
     return sequences.of_columns(sequences.array_of(builder, node, part) for part in parts)
 
@@ -162,7 +162,7 @@ def index_item(builder: Any, node: ast.expr) -> Any:
 
 
 def bound_of_slice(builder: Any, whole: ast.Slice, node: ast.expr) -> ir.Expr | None:
-    """A bound, or the step, of a slice; Numba cuts numbers and conditions off to integers."""
+    """A bound or the step of a slice; numbers are truncated to integers as in Numba."""
     value = builder.value(node)
     if value == Static(None):
         return None
@@ -195,7 +195,7 @@ def item_of(builder: Any, node: ast.Subscript, group: Group) -> Value:
 
 
 def as_array(builder: Any, node: ast.AST, group: Group) -> ir.Var:
-    """A tuple that is indexed by a variable, as an array: constants once for all, others filled in here."""
+    """A tuple that is indexed by a variable, as an array: a constant one if all items are constants."""
     table = constant_table(group)
     if table is not None:
         table = builder.tables.setdefault(repr((table.dtype, table.tolist())), table)

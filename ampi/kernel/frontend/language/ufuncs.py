@@ -24,7 +24,7 @@ from ampi.kernel.ir.index_algebra import ONE, ZERO
 from ampi.kernel.ir.intrinsics import cast
 
 
-def given(builder: Any, node: ast.Call, name: str) -> list[Value]:
+def call_arguments(builder: Any, node: ast.Call, name: str) -> list[Value]:
     values, keywords = call_values(builder, node)
     if keywords:
         builder.fail(node, f"keyword arguments of '{name}'", "pass plain positional arguments")
@@ -38,8 +38,8 @@ def given(builder: Any, node: ast.Call, name: str) -> list[Value]:
 
 
 def vectorized(builder: Any, function: DUFunc, node: ast.Call, hint: str | None) -> Value:
-    """A number, or an array of what the function makes of the elements; into the last argument, if it is one more."""
-    values, name = given(builder, node, function.__name__), function.__name__
+    """The function of numbers or, element by element, of arrays; an additional last argument takes the result."""
+    values, name = call_arguments(builder, node, function.__name__), function.__name__
     inputs, target = values[: function.nin], values[function.nin :]
     if len(inputs) != function.nin or len(target) > 1:
         builder.fail(node, f"'{name}' of {len(values)} arguments", f"it takes {function.nin}")
@@ -50,7 +50,7 @@ def vectorized(builder: Any, function: DUFunc, node: ast.Call, hint: str | None)
     def value_of(*elements: ir.Expr) -> ir.Expr:
         arguments = [cast(e, t) for e, t in zip(elements, wanted, strict=True)]
         value = call_function(builder, node, function._dispatcher.py_func, arguments, {})
-        return cast(value, wanted_result(function, wanted, dtype))
+        return cast(value, declared_result(function, wanted, dtype))
 
     if not any(map(is_array, values)):
         return cast(value_of(*inputs), dtype)
@@ -71,20 +71,20 @@ def dtype_of(value: Value) -> types.Type:
     return inference.plain(value.type.dtype if is_array(value) else value.type)
 
 
-def loop_types(function: DUFunc, given: list[types.Type]) -> list[types.Type]:
-    """The types in which a function that was compiled for certain types computes."""
+def loop_types(function: DUFunc, call_arguments: list[types.Type]) -> list[types.Type]:
+    """The types to which arguments are converted, if the function was compiled for certain types."""
     if not function._frozen:
-        return given
-    dtypes = [numpy_support.as_dtype(t) for t in given]
+        return call_arguments
+    dtypes = [numpy_support.as_dtype(t) for t in call_arguments]
     for loop in function.types:
         wanted = [np.dtype(c) for c in loop.partition("->")[0]]
         if all(np.can_cast(a, b) for a, b in zip(dtypes, wanted, strict=True)):
             return [numpy_support.from_dtype(d) for d in wanted]
-    return given
+    return call_arguments
 
 
-def wanted_result(function: DUFunc, wanted: list[types.Type], dtype: types.Type) -> types.Type:
-    """The type that a function compiled for certain types gives."""
+def declared_result(function: DUFunc, wanted: list[types.Type], dtype: types.Type) -> types.Type:
+    """The type of the result, if the function was compiled for certain types; otherwise ``dtype``."""
     characters = "".join(numpy_support.as_dtype(t).char for t in wanted)
     for loop in function.types if function._frozen else ():
         arguments, _, result = loop.partition("->")
@@ -97,11 +97,11 @@ def wanted_result(function: DUFunc, wanted: list[types.Type], dtype: types.Type)
 
 
 def generalized(builder: Any, function: GUFunc, node: ast.Call, hint: str | None) -> Value:
-    """A call of a function of parts of arrays for every such part; its results are among its arguments."""
+    """A generalized ufunc: a call of the function for each part of the arrays, output arrays included."""
     made = function.gufunc_builder
-    values, cores = given(builder, node, function.__name__), [*made.sin, *made.sout]
+    values, cores = call_arguments(builder, node, function.__name__), [*made.sin, *made.sout]
     if len(values) != len(cores):
-        advice = f"pass all {len(cores)}, those for its results as well"
+        advice = f"pass all {len(cores)}, including the output arrays"
         builder.fail(node, f"'{function.__name__}' of {len(values)} arguments", advice)
     parameters = signature_of(made, values, cores)
     count = len(made.sin)
@@ -109,7 +109,7 @@ def generalized(builder: Any, function: GUFunc, node: ast.Call, hint: str | None
     outputs = values[count:]
     for value in outputs:
         if not (isinstance(value, ir.Var) and is_array(value)):
-            builder.fail(node, f"'{function.__name__}' has its results in arrays", "give names to them")
+            builder.fail(node, f"'{function.__name__}' needs output arrays", "pass named arrays")
     arrays = [*inputs, *outputs]
     leading = [shape_of(builder, v)[: v.type.ndim - len(c)] if is_array(v) else () for v, c in zip(arrays, cores)]
     shape = max(leading, key=len)

@@ -1,9 +1,8 @@
-"""One name per value: split the local variables of a kernel into their webs, before anything is typed.
+"""Web splitting: give the independent uses of a variable separate names, before types are inferred.
 
-A *web* is a largest set of assignments and uses of one variable that are connected: an assignment belongs with every
-use that it may reach.  ``t`` used for one thing in a first loop and for another in a second is two webs, which get two
-names.  So a variable can change its type half-way as in Numba, and the analyses see fewer
-overwritten values.
+A *web* is a maximal set of connected assignments and uses of one variable: an assignment is connected with every use
+that it may reach.  If ``t`` is used for one thing in a first loop and for another in a second, it has two webs, which
+get two names.  So a variable can change its type midway, as in Numba, and analyses see fewer overwritten values.
 """
 
 from __future__ import annotations
@@ -23,9 +22,10 @@ StaticTest = Callable[[ast.expr, Callable[[str], bool]], "bool | None"]
 class Webs:
     """The webs of one function after renaming.
 
-    ``definitions`` counts the assignments of every new name (a parameter counts as one); ``loop_variables`` are the
-    names only assigned by the one ``for`` statement and only used inside of it; ``undefined`` are uses that nothing
-    reaches; ``falls_through`` says whether the end of the body can be reached.
+    ``definitions`` counts the assignments of each new name (a parameter counts as one); ``parameters`` has the new
+    names of parameters; ``loop_variables`` are names assigned by a single ``for`` statement and used only inside it;
+    ``maybe_undefined`` are uses that no assignment reaches; ``falls_through`` tells whether the end of the body can be
+    reached.
     """
 
     definitions: dict[str, int] = field(default_factory=dict)
@@ -36,10 +36,10 @@ class Webs:
 
 
 def split_webs(definition: ast.FunctionDef, static_test: StaticTest, is_prange: Callable[[ast.expr], bool]) -> Webs:
-    """Rename the variables in ``definition`` (in place) so that every web has a name of its own.
+    """Rename the variables in ``definition`` (in place) so that each web has a separate name.
 
-    ``static_test(test, is_parameter)`` says how a condition comes out if that is known beforehand; the branch that is
-    not taken is removed.  ``is_prange`` says whether the iterations of what a loop goes through are independent.
+    ``static_test(test, is_parameter)`` is the outcome of a condition if it is known at compile time; the branch that is
+    not taken is removed.  ``is_prange`` tells whether a loop over an expression is parallel.
     """
     return _Flow(definition, static_test, is_prange).rename()
 
@@ -98,7 +98,7 @@ class _Flow:
     def block(self, body: list[ast.stmt], env: Environment | None) -> Environment | None:
         for number, statement in enumerate(body):
             if env is None:
-                del body[number:]  # never reached
+                del body[number:]  # unreachable
                 break
             env = self.statement(statement, env)
         return env

@@ -1,7 +1,7 @@
-"""Lists that grow and shrink as arrays that are filled and counted (bounded stacks), before anything is typed.
+"""Lists that grow and shrink, rewritten as arrays with a count of their items (bounded stacks), before type inference.
 
-``l = [x0]`` and statements after it that append, extend, insert, pop, ... become an array with room for all that these
-may add, and a count of what is in it; after the last of them the name stands for the part that is filled::
+``l = [x0]`` and statements after it that append, extend, insert, pop, ... become an array with room for all items that
+they may add, and a count of its items; after the last of them the name stands for the filled part::
 
     l = [x0]                              room = n + 1
     for i in range(n):                    list = an array of room numbers
@@ -11,9 +11,9 @@ may add, and a count of what is in it; after the last of them the name stands fo
                                           l = list[:count]
                                           return sum(l)
 
-The room is an expression where loops say how often they run; otherwise what decides about it is computed beforehand:
-the loop with only those of its statements (its slice, see `Counting`).  Where that depends on the list itself, or on
-what the loop writes, the array grows with the list.
+The room is an expression if the numbers of iterations of loops are.  Otherwise it is counted beforehand, by a copy of
+the loop with only the statements that matter for it (its program slice, see `Counting`).  Where these depend on the
+list itself, or on values that the loop writes, the array grows with the list.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from ampi.kernel.frontend.lists.lengths import (
     Counting,
     Room,
     added,
-    begun,
     change,
     changes,
     is_addition,
@@ -36,6 +35,7 @@ from ampi.kernel.frontend.lists.lengths import (
     is_display,
     loaded,
     mentions,
+    started,
     stored,
 )
 from ampi.kernel.frontend.lists.nodes import (
@@ -43,10 +43,11 @@ from ampi.kernel.frontend.lists.nodes import (
     Filled,
     Known,
     Length,
-    Longer,
+    MakeRoom,
     Position,
     assign,
     increase,
+    is_membership,
     loop,
     name_of,
     named,
@@ -55,14 +56,14 @@ from ampi.kernel.frontend.lists.nodes import (
     put,
 )
 
-_ROOM = 16  # for a start
-_WITH_NOTHING_ELSE = "give what it pops a name first, on a line of its own"
+_ROOM = 16  # of an array that grows, at first
+_ON_ITS_OWN_LINE = "assign the popped item to a name first, on a line of its own"
 
 # ---------------------------------------------------------------------------------------------------- the list
 
 
 class Growing:
-    """The list ``name`` that statement ``number`` of a block begins, as an array."""
+    """Rewrites the list ``name``, which statement ``number`` of a block creates, as an array."""
 
     def __init__(self, spelling: Any, body: list[ast.stmt], number: int, name: str):
         self.spelling, self.name = spelling, name
@@ -72,19 +73,19 @@ class Growing:
         self.inside, self.after = body[number + 1 : last + 1], body[last + 1 :]
         self.rooms = Room(name)
         self.count = self.fresh(f"{name}_count")
-        self.array: str | None = None  # the one that holds the list here
-        self.counted = self.grows = False  # how it is known that there is room in it
+        self.array: str | None = None  # the array that holds the list at this point
+        self.counted = self.grows = False  # how the array gets enough room
         self.result: list[ast.stmt] = []
 
     def block(self) -> list[ast.stmt]:
-        """The block with an array for the list."""
+        """The block with an array instead of the list."""
         value = self.first.value
-        kept: list[str] | None = None
+        item_names: list[str] | None = None
         if isinstance(value, ast.List) and not any(isinstance(v, ast.Starred) for v in value.elts):
-            kept = [self.fresh(f"{self.name}_value") for _ in value.elts]
-            self.add(self.first, *(assign(k, v) for k, v in zip(kept, value.elts)))
+            item_names = [self.fresh(f"{self.name}_value") for _ in value.elts]
+            self.add(self.first, *(assign(k, v) for k, v in zip(item_names, value.elts)))
             if all(self.is_plain(s) for s in self.inside):
-                return self.as_display(kept)
+                return self.as_display(item_names)
         else:
             self.array = self.fresh(self.name)
             value = value if isinstance(value, ast.ListComp) else Elements(value)
@@ -94,7 +95,7 @@ class Growing:
             if self.array is None and not mentions(inside[0], self.name):
                 self.result.append(inside.pop(0))
                 continue
-            self.segment(inside, kept)
+            self.segment(inside, item_names)
         self.add(self.inside[-1], assign(self.name, Filled(named(self.array), named(self.count))))
         return [*self.before, *self.result, *self.after]
 
@@ -102,30 +103,30 @@ class Growing:
         self.result += [placed(s, like) for s in statements]
 
     def refuse(self, node: ast.AST) -> Any:
-        problem = f"the list '{self.name}' grows here, where it is not seen how long it can become"
+        problem = f"the list '{self.name}' grows here by an unknown number of items"
         self.fail(node, problem, "make an array with np.empty that is large enough, and count")
 
-    # a list to which statements of its own block append, and nothing else sees before
+    # a list to which only statements of its own block append, before any other use
 
     def is_plain(self, statement: ast.stmt) -> bool:
         if change(statement, self.name) == "append" and isinstance(statement, ast.Expr):
             return not mentions(statement.value.args[0], self.name)
         return not mentions(statement, self.name)
 
-    def as_display(self, kept: list[str]) -> list[ast.stmt]:
+    def as_display(self, item_names: list[str]) -> list[ast.stmt]:
         for statement in self.inside:
             if change(statement, self.name) is None:
                 self.result.append(statement)
                 continue
-            kept.append(self.fresh(f"{self.name}_value"))
-            self.add(statement, assign(kept[-1], statement.value.args[0]))
-        whole = ast.List([named(k) for k in kept], ast.Load())
+            item_names.append(self.fresh(f"{self.name}_value"))
+            self.add(statement, assign(item_names[-1], statement.value.args[0]))
+        whole = ast.List([named(k) for k in item_names], ast.Load())
         self.add(self.first, assign(self.name, whole))
         return [*self.before, *self.result, *self.after]
 
-    # a list in an array: as many statements at a time as it is known before how much they add
+    # a list in an array: statements in segments for which the room is known before
 
-    def segment(self, inside: list[ast.stmt], kept: list[str] | None) -> None:
+    def segment(self, inside: list[ast.stmt], item_names: list[str] | None) -> None:
         first = inside[0]
         number, room = self.together(inside)
         self.counted = self.grows = False
@@ -137,11 +138,11 @@ class Growing:
             room = ast.Constant(_ROOM) if beforehand is None else named(counted)
         new = self.fresh(self.name)
         if self.array is None:
-            kept = kept or []
-            room = ast.BinOp(room, ast.Add(), ast.Constant(len(kept)))
+            item_names = item_names or []
+            room = ast.BinOp(room, ast.Add(), ast.Constant(len(item_names)))
             self.add(first, assign(new, new_list(room, new)))
-            self.add(first, *(put(new, ast.Constant(k), named(v)) for k, v in enumerate(kept)))
-            self.add(first, assign(self.count, ast.Constant(len(kept))))
+            self.add(first, *(put(new, ast.Constant(k), named(v)) for k, v in enumerate(item_names)))
+            self.add(first, assign(self.count, ast.Constant(len(item_names))))
         elif not (isinstance(room, ast.Constant) and room.value == 0):
             place = self.fresh("place")
             self.add(first, assign(new, new_list(ast.BinOp(room, ast.Add(), named(self.count)), new)))
@@ -157,7 +158,7 @@ class Growing:
         del inside[:number]
 
     def together(self, inside: list[ast.stmt]) -> tuple[int, ast.expr]:
-        """The number of following statements whose room is known before the first one, and that room."""
+        """The number of next statements whose room is known before the first of them, and that room."""
         total: ast.expr = ast.Constant(0)
         written: set[str] = set()
         for number, statement in enumerate(inside):
@@ -173,22 +174,21 @@ class Growing:
 
 
 def _goes_through(items: ast.expr, name: str) -> bool:
-    """Return whether a loop over this iterates over the list, alone or with others."""
+    """Return whether a loop over an expression iterates over the list, alone or with others."""
     if isinstance(items, ast.Call) and name_of(items.func) in ("enumerate", "zip", "reversed"):
         return any(_goes_through(a, name) for a in items.args)
     return name_of(items) == name
 
 
 class _Changing(ast.NodeTransformer):
-    """Statements that change and read a list, of the array that holds it."""
+    """Rewrites statements that change and read a list as statements on its array."""
 
     def __init__(self, list_: Growing):
         self.list, self.name, self.fresh = list_, list_.name, list_.fresh
         self.array, self.count = list_.array, list_.count
 
     def statement(self, s: ast.stmt) -> list[ast.stmt]:
-        made = [placed(x, s) for x in self.replaced(s)]
-        return made
+        return [placed(x, s) for x in self.replaced(s)]
 
     def body(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         return [made for s in statements for made in self.statement(s)]
@@ -204,12 +204,12 @@ class _Changing(ast.NodeTransformer):
             return self.extend(s, s.value)
         if is_deletion(s, self.name):
             return self.pop(s, s.targets[0].slice)
-        if begun(s) == self.name:
+        if started(s) == self.name:
             if not isinstance(s.value, ast.List) or mentions(s.value, self.name):
                 self.list.refuse(s)
             return [assign(self.count, ast.Constant(0)), *(x for v in s.value.elts for x in self.append(s, v))]
         if isinstance(s, ast.For) and _goes_through(s.iter, self.name) and any(changes(b, self.name) for b in s.body):
-            problem = f"a loop over the list '{self.name}', which changes in there"
+            problem = f"a loop over the list '{self.name}', which changes it"
             self.list.fail(s, problem, f"loop over a copy: {self.name}[:]")
         before = self.heads(s)
         for field in ("body", "orelse"):
@@ -219,7 +219,7 @@ class _Changing(ast.NodeTransformer):
         return [*before, s]
 
     def heads(self, s: ast.stmt) -> list[ast.stmt]:
-        """Replace the list in a statement's own expressions; what is popped in them is popped before."""
+        """Replace the list in a statement's own expressions; return statements that pop what these pop."""
         fields = [f for f, v in ast.iter_fields(s) if f not in ("body", "orelse")]
         parts = [getattr(s, f) for f in fields]
         given = [p for p in parts if isinstance(p, ast.expr)]
@@ -237,7 +237,7 @@ class _Changing(ast.NodeTransformer):
         return before
 
     def popped(self, s: ast.stmt, expressions: list[ast.expr]) -> tuple[list[ast.stmt], list[ast.expr]]:
-        """Statements that pop what is popped inside of expressions, and these with names for it."""
+        """Statements that pop what expressions pop, and the expressions with names for the popped items."""
         calls = [n for e in expressions for n in ast.walk(e) if change(n, self.name) == "pop"]
         if not calls:
             return [], expressions
@@ -249,7 +249,7 @@ class _Changing(ast.NodeTransformer):
         )
         maybe = (ast.BoolOp, ast.IfExp, ast.Lambda, ast.ListComp, ast.GeneratorExp)
         if others or isinstance(s, ast.While) or any(isinstance(n, maybe) for e in expressions for n in ast.walk(e)):
-            self.list.fail(calls[0], f"'{self.name}.pop()' inside of an expression", _WITH_NOTHING_ELSE)
+            self.list.fail(calls[0], f"'{self.name}.pop()' inside an expression", _ON_ITS_OWN_LINE)
         before: list[ast.stmt] = []
         names = {}
         for call in sorted(calls, key=place):
@@ -262,17 +262,19 @@ class _Changing(ast.NodeTransformer):
         return before, [replace.visit(e) for e in expressions]
 
     def guard(self) -> list[ast.stmt]:
-        """The statements before an item is added: they make the array longer or, where its room was counted
-        beforehand (by another program, which may have been compiled differently), check the room."""
+        """The statements before an item is added, which lengthen the array, or check room that was counted beforehand.
+
+        The counting loop may have been compiled differently, so its count may be wrong.
+        """
         if self.list.grows:
-            return [Longer(named(self.array), named(self.count))]
+            return [MakeRoom(named(self.array), named(self.count))]
         if not self.list.counted:
             return []
         full = ast.Compare(named(self.count), [ast.GtE()], [Length(named(self.array))])
         error = ast.Call(Known(RuntimeError), [ast.Constant(TOO_LONG)], [])
         return [ast.If(full, [ast.Raise(error, None)], [])]
 
-    # what methods do
+    # methods that change a list
 
     def append(self, s: ast.stmt, value: ast.expr) -> list[ast.stmt]:
         return [*self.guard(), put(self.array, named(self.count), self.visit(value)), increase(self.count)]
@@ -281,10 +283,10 @@ class _Changing(ast.NodeTransformer):
         if mentions(values, self.name) and not is_display(values):
             self.list.refuse(s)
         if is_display(values):
-            kept = [self.fresh("value") for _ in values.elts]
+            item_names = [self.fresh("value") for _ in values.elts]
             return [
-                *(assign(k, self.visit(v)) for k, v in zip(kept, values.elts)),
-                *(x for k in kept for x in self.append(s, named(k))),
+                *(assign(k, self.visit(v)) for k, v in zip(item_names, values.elts)),
+                *(x for k in item_names for x in self.append(s, named(k))),
             ]
         item, before = self.fresh("item"), []
         if isinstance(values, ast.ListComp):
@@ -343,7 +345,7 @@ class _Changing(ast.NodeTransformer):
         numbers = ast.Call(Known(range), [named(self.count)], [])
         return [assign(ordered, of_all), loop(named(k, ast.Store()), numbers, [put(self.array, named(k), item)])]
 
-    # what is read
+    # expressions that read a list
 
     def element(self, index: ast.expr) -> ast.expr:
         return ast.Subscript(named(self.array), index, ast.Load())
@@ -368,9 +370,10 @@ class _Changing(ast.NodeTransformer):
 
     def visit_Compare(self, node: ast.Compare) -> Any:
         node.left = self.visit(node.left)
-        is_looked_in = len(node.ops) == 1 and isinstance(node.ops[0], (ast.In, ast.NotIn))
-        many = node.comparators
-        node.comparators = [self.whole(c) if is_looked_in and name_of(c) == self.name else self.visit(c) for c in many]
+        searched = is_membership(node)
+        node.comparators = [
+            self.whole(c) if searched and name_of(c) == self.name else self.visit(c) for c in node.comparators
+        ]
         return node
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
@@ -387,7 +390,7 @@ class _Changing(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> Any:
         if node.id == self.name:
-            problem = f"the list '{self.name}' as a whole, where it still grows"
+            problem = f"the list '{self.name}' as a whole, before it has stopped growing"
             self.list.fail(node, problem, "use its elements here, or an array of them: np.array(...)")
         return node
 

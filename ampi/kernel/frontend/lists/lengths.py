@@ -1,4 +1,4 @@
-"""Lengths of lists that grow: upper bounds, and program slices that count (see `growing_lists`)."""
+"""Lengths of lists that grow: upper bounds, and program slices that count items (see `growing_lists`)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from ampi.kernel.frontend.lists.drawn_once import known_by
+from ampi.kernel.frontend.lists.evaluate_once import known_by
 from ampi.kernel.frontend.lists.nodes import Length, Put, assign, copied, increase, name_of, named, placed
 
 CHANGES = {"append": 1, "extend": 1, "insert": 2, "pop": (0, 1), "clear": 0, "reverse": 0, "sort": 0}
-"""The methods that change a list, and how many arguments they take."""
+"""The methods that change a list, and the numbers of arguments that they take."""
 
 
 def change(node: ast.AST, name: str) -> str | None:
-    """The change of the list by a call (or by a statement that is one)."""
+    """The method by which a call, or a statement that is a call, changes the list; None if it does not."""
     call = node.value if isinstance(node, ast.Expr) else node
     if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and not call.keywords):
         return None
@@ -27,8 +27,8 @@ def change(node: ast.AST, name: str) -> str | None:
     return call.func.attr if fits else None
 
 
-def begun(statement: ast.AST) -> str | None:
-    """The name of the list that a statement begins."""
+def started(statement: ast.AST) -> str | None:
+    """The name of the list that a statement creates."""
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         value = statement.value
         repeated = isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult) and isinstance(value.left, ast.List)
@@ -37,26 +37,26 @@ def begun(statement: ast.AST) -> str | None:
     return None
 
 
-def _all_begun(node: ast.AST) -> set[str | None]:
-    """The names of the lists that a statement begins, of several too: ``l, m = [], []``."""
+def _all_started(node: ast.AST) -> set[str | None]:
+    """The names of the lists that a statement creates, also of several: ``l, m = [], []``."""
     match node:
         case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
-            return {begun(ast.Assign([t], v)) for t, v in zip(targets, values)}
-    return {begun(node)}
+            return {started(ast.Assign([t], v)) for t, v in zip(targets, values)}
+    return {started(node)}
 
 
 def is_display(node: ast.AST) -> bool:
-    """``[x, y]`` or ``(x, y)``."""
+    """Return whether an expression is ``[x, y]`` or ``(x, y)``."""
     return isinstance(node, (ast.List, ast.Tuple)) and not any(isinstance(v, ast.Starred) for v in node.elts)
 
 
 def is_addition(node: ast.AST, name: str) -> bool:
-    """``l += m``."""
+    """Return whether a statement is ``l += m``."""
     return isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and name_of(node.target) == name
 
 
 def is_deletion(node: ast.AST, name: str) -> bool:
-    """``del l[i]``."""
+    """Return whether a statement is ``del l[i]``."""
     if not (isinstance(node, ast.Delete) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Subscript)):
         return False
     target = node.targets[0]
@@ -90,7 +90,7 @@ def loaded(node: ast.AST) -> set[str]:
 
 
 class Room:
-    """An upper bound of the number of items that statements add to the list ``name``."""
+    """Upper bounds of the number of items that statements add to the list ``name``."""
 
     def __init__(self, name: str):
         self.name = name
@@ -104,7 +104,7 @@ class Room:
                 more = ast.Constant(1)
             elif change(s, self.name) == "extend" or is_addition(s, self.name):
                 more = self.length(s.value.args[0] if isinstance(s, ast.Expr) else s.value, assigned)
-            elif begun(s) == self.name:
+            elif started(s) == self.name:
                 value = s.value
                 more = ast.Constant(len(value.elts)) if isinstance(value, ast.List) else None
             elif isinstance(s, ast.While) and self.shrinks(s):
@@ -115,8 +115,8 @@ class Room:
                 trips = self.length(s.iter, assigned)
                 if inner is None or rest is None or trips is None:
                     return None
-                anew = bool(s.body) and begun(s.body[0]) == self.name
-                more = added(rest, inner if anew else _product(trips, inner))
+                restarts = bool(s.body) and started(s.body[0]) == self.name
+                more = added(rest, inner if restarts else _product(trips, inner))
             elif isinstance(s, ast.If):
                 more = self.of([*s.body, *s.orelse], assigned)
             elif isinstance(s, ast.While) and changes(s, self.name):
@@ -132,7 +132,7 @@ class Room:
         return effect is not None and effect[0] <= 0
 
     def length(self, items: ast.expr, assigned: set[str]) -> ast.expr | None:
-        """The number of iterations of a loop, if it depends neither on these names nor on the list."""
+        """The number of iterations of a loop, unless it depends on these names or on the list."""
         if is_display(items):
             return ast.Constant(len(items.elts))
         if isinstance(items, ast.ListComp) and len(items.generators) == 1:
@@ -143,18 +143,18 @@ class Room:
 
 
 def _effect(body: list[ast.stmt], name: str) -> tuple[int, int] | None:
-    """Bounds of a list's growth by some statements: at their end, and meanwhile; None if it varies."""
+    """Bounds of a list's growth by statements: at their end, and at any time; None if there are none."""
     net = peak = 0
     for s in body:
         if isinstance(s, (ast.Break, ast.Continue, ast.While, ast.For)) and (mentions(s, name) or not _is_loop(s)):
             return None
-        if begun(s) == name or is_addition(s, name) or change(s, name) in ("extend", "clear"):
+        if started(s) == name or is_addition(s, name) or change(s, name) in ("extend", "clear"):
             return None
         if isinstance(s, ast.If):
-            ways = [_effect(s.body, name), _effect(s.orelse, name)]
-            if None in ways or change(s.test, name):
+            branches = [_effect(s.body, name), _effect(s.orelse, name)]
+            if None in branches or change(s.test, name):
                 return None
-            more, most = (max(way[k] for way in ways if way) for k in (0, 1))
+            more, most = (max(way[k] for way in branches if way) for k in (0, 1))
         else:
             more = is_addition(s, name) - sum(change(n, name) == "pop" for n in ast.walk(s) if isinstance(n, ast.Call))
             more += (change(s, name) in ("append", "insert")) - is_deletion(s, name)
@@ -190,16 +190,16 @@ TOO_LONG = "a list became longer than was counted"
 def _ends_early(node: ast.AST) -> bool:
     match node:
         case ast.Raise(exc=ast.Call(args=[ast.Constant(value=text)])) if text == TOO_LONG:
-            return False  # the check of a list of which it has been counted how long it becomes
+            return False  # the check of the room of a list that was counted before
     return isinstance(node, (ast.Return, ast.Raise, ast.Yield, ast.Try, ast.With))
 
 
-class _NotSeen(Exception):
+class _Unpredictable(Exception):
     """The length of the list cannot be computed beforehand."""
 
 
 class Counting:
-    """The slice of a statement that counts what it adds to a list, with names of its own."""
+    """The program slice of a statement that counts the items it adds to a list, with new names."""
 
     def __init__(self, spelling: Any, room: Room, counted: str):
         self.spelling, self.room, self.counted = spelling, room, counted
@@ -210,10 +210,10 @@ class Counting:
         try:
             while True:
                 before = set(self.needed)
-                kept = self.slice([copied(statement)])
+                sliced = self.slice([copied(statement)])
                 if before == self.needed:
                     break
-        except _NotSeen:
+        except _Unpredictable:
             return None
         if self.name in self.needed or any(map(_ends_early, ast.walk(statement))):
             return None
@@ -222,24 +222,24 @@ class Counting:
             for n in ast.walk(statement)
             if isinstance(n, (ast.Subscript, ast.Attribute)) and isinstance(n.ctx, ast.Store)
         }
-        if elements & self.needed or not all(self.is_pure(n) for k in kept for n in ast.walk(k)):
+        if elements & self.needed or not all(self.is_pure(n) for k in sliced for n in ast.walk(k)):
             return None
-        reads = any(isinstance(n, ast.Subscript) for k in kept for n in ast.walk(k))
-        lists = {name for n in ast.walk(self.spelling.source.definition) for name in _all_begun(n)}
+        reads = any(isinstance(n, ast.Subscript) for k in sliced for n in ast.walk(k))
+        lists = {name for n in ast.walk(self.spelling.source.definition) for name in _all_started(n)}
         writes = elements or not all(
             self.is_pure(n) or any(change(n, name) for name in lists) for n in ast.walk(statement)
         )
         if reads and writes:  # arrays may be parts of one another
             return None
-        assigned = stored(*kept) - {self.counted}
-        names = [n.id for k in kept for n in ast.walk(k) if isinstance(n, ast.Name) and n.id in assigned]
+        assigned = stored(*sliced) - {self.counted}
+        names = [n.id for k in sliced for n in ast.walk(k) if isinstance(n, ast.Name) and n.id in assigned]
         renamed = {n: self.fresh(n) for n in dict.fromkeys(names)}  # in their order in the program
         earlier = self.assigned_before(statement)
         begin = [assign(renamed[n], named(n)) for n in renamed if n in earlier]
-        for n in (n for k in kept for n in ast.walk(k)):
+        for n in (n for k in sliced for n in ast.walk(k)):
             if isinstance(n, ast.Name) and n.id in renamed:
                 n.id = renamed[n.id]
-        return [placed(s, statement) for s in (assign(self.counted, ast.Constant(0)), *begin, *kept)]
+        return [placed(s, statement) for s in (assign(self.counted, ast.Constant(0)), *begin, *sliced)]
 
     def assigned_before(self, statement: ast.stmt) -> set[str]:
         definition = self.spelling.source.definition
@@ -252,9 +252,9 @@ class Counting:
         }
 
     def slice(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        return [kept for s in body for kept in self.kept(s)]
+        return [part for s in body for part in self.slice_of(s)]
 
-    def kept(self, s: ast.stmt) -> list[ast.stmt]:
+    def slice_of(self, s: ast.stmt) -> list[ast.stmt]:
         name = self.name
         if change(s, name) in ("append", "insert"):
             return [placed(increase(self.counted), s)]
@@ -262,10 +262,10 @@ class Counting:
             items = s.value.args[0] if isinstance(s, ast.Expr) else s.value
             length = self.room.length(items, set())
             if length is None:
-                raise _NotSeen
+                raise _Unpredictable
             self.needed |= loaded(length)
             return [placed(increase(self.counted, length), s)]
-        if begun(s) == name:
+        if started(s) == name:
             return [placed(increase(self.counted, ast.Constant(len(getattr(s.value, "elts", [])))), s)]
         match s:
             case ast.Assign(targets=targets, value=value):
@@ -300,7 +300,7 @@ class Counting:
             case ast.Break() | ast.Continue():
                 pass
             case Put(list=ast.Name(id=other)) if other in self.needed:
-                raise _NotSeen
+                raise _Unpredictable
             case _:
                 return []
         return [s]
@@ -310,12 +310,12 @@ class Counting:
         if not names & self.needed:
             return []
         if any(isinstance(n, (ast.Subscript, ast.Attribute)) for t in targets for n in ast.walk(t)):
-            raise _NotSeen
+            raise _Unpredictable
         self.needed |= loaded(value)
         return [s]
 
     def is_pure(self, node: ast.AST) -> bool:
-        """Return whether an expression may be computed twice: it calls nothing that could write."""
+        """Return whether an expression may be evaluated twice: it calls no function that could write."""
         if isinstance(node, ast.NamedExpr):
             return False
         if not isinstance(node, ast.Call):
@@ -327,7 +327,7 @@ class Counting:
 
 
 def _matters(*blocks: list[ast.stmt]) -> bool:
-    """Return whether the slice of a loop does anything but leave it."""
+    """Return whether the slice of a loop does anything but leave the loop."""
     return any(not isinstance(n, (ast.Break, ast.Continue, ast.If, ast.Pass))
                for b in blocks for s in b for n in ast.walk(s) if isinstance(n, ast.stmt))  # fmt: skip
 

@@ -1,6 +1,6 @@
-"""Nodes of the syntax tree for lists as arrays, and functions that make statements.
+"""Syntax tree nodes for lists as arrays, and functions that make and rewrite statements.
 
-Passes over source write them (`spelling`); ``language.list_nodes`` builds IR of them.
+Passes over source insert the nodes (`spelling`); ``language.list_nodes`` builds their IR.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class NewList(ast.expr):
-    """An array with room for ``length`` numbers, of the type of those that are put into the list ``key``."""
+    """An array with room for ``length`` numbers, whose type is that of the items put into the list ``key``."""
 
     _fields = ("length",)
     key: str
@@ -24,13 +24,13 @@ class Length(ast.expr):
 
 
 class Filled(ast.expr):
-    """The first elements of a list."""
+    """The filled part of a list's array: its first ``count`` elements."""
 
     _fields = ("list", "count")
 
 
 class Elements(ast.expr):
-    """An array of the numbers in a list."""
+    """A new array of the numbers in a list."""
 
     _fields = ("list",)
 
@@ -42,7 +42,7 @@ class Position(ast.expr):
 
 
 class Known(ast.expr):
-    """A function, whatever its name means in the program."""
+    """A function itself, independent of what its name means in the program."""
 
     _fields = ()
 
@@ -58,8 +58,8 @@ class Put(ast.stmt):
     key: str
 
 
-class Longer(ast.stmt):
-    """Room in a list for one item more than ``count``."""
+class MakeRoom(ast.stmt):
+    """Make room in a list for one more item than ``count``."""
 
     _fields = ("list", "count")
 
@@ -77,8 +77,23 @@ def named(name: str, context: ast.expr_context | None = None) -> ast.Name:
 
 
 def name_of(node: Any) -> str | None:
-    """The name that an expression is, if it is one."""
+    """The identifier of an expression that is a name; otherwise None."""
     return node.id if isinstance(node, ast.Name) else None
+
+
+def is_membership(node: ast.Compare) -> bool:
+    """Return whether a comparison is ``x in y`` or ``x not in y``."""
+    return len(node.ops) == 1 and isinstance(node.ops[0], (ast.In, ast.NotIn))
+
+
+class Rename(ast.NodeTransformer):
+    """Replaces names by others."""
+
+    def __init__(self, names: dict[str, str]):
+        self.names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        return ast.copy_location(ast.Name(self.names.get(node.id, node.id), node.ctx), node)
 
 
 def loop(target: ast.expr, items: ast.expr, body: list[ast.stmt]) -> ast.For:

@@ -1,13 +1,13 @@
-"""Sets of numbers, spelled out as tuples, arrays and lists in which is looked, before anything is typed.
+"""Sets of numbers, rewritten as tuples, arrays and lists, before type inference.
 
-* ``x in {1, 2}``, and a name for such a set, is a tuple;
-* ``s = set(a)`` is the array of what is in ``a``, each once;
-* ``s = set()`` to which numbers are added is a list: ``s.add(x)`` is ``if x not in s: s.append(x)``;
-* ``a & b``, ``a - b`` and ``a.intersection(b)`` are the array of what is in ``a`` and (not) in ``b``, ``a | b`` that of
-  both.
+* the set of ``x in {1, 2}``, or a name for such a set, becomes a tuple;
+* ``s = set(a)`` becomes the array of the different numbers in ``a``;
+* ``s = set()`` to which numbers are added becomes a list: ``s.add(x)`` is ``if x not in s: s.append(x)``;
+* ``a & b``, ``a - b`` and ``a.intersection(b)`` become the array of the numbers in ``a`` that are (not) in ``b``, and
+  ``a | b`` the array of the numbers in both.
 
-Numba goes through sets in the order of hashes, which is not followed here: loops over sets are refused, as is all but
-looking, adding, counting and this.
+Numba iterates over sets in the order of hashes, which these do not reproduce: loops over sets raise an error, as does
+everything that is not listed here.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from ampi.kernel.frontend.lists.nodes import Known, assign, loop, name_of, named, placed
+from ampi.kernel.frontend.lists.nodes import Known, Rename, assign, is_membership, loop, name_of, named, placed
 
-ADVICE = "a set here can be looked in (x in s), added to, counted, intersected and united; use a tuple, or np.unique"
+ADVICE = "sets know x in s, s.add(x), len(s) and operations with other sets here; use a tuple, or np.unique"
 _METHODS = {
     "intersection": ast.BitAnd,
     "difference": ast.Sub,
@@ -34,7 +34,7 @@ _OPERATORS = tuple(_METHODS.values())
 def spell_sets(
     definition: ast.FunctionDef, known: dict[str, Any], fresh: Callable[[str], str], fail: Callable[..., Any]
 ) -> None:
-    """Rewrite a function in place."""
+    """Rewrite the sets of a function in place."""
     names: set[str] = set()
     makes = lambda node: _makes_a_set(node, known, names)
 
@@ -54,30 +54,20 @@ def spell_sets(
 
 
 def _name_apart(definition: ast.FunctionDef, makes: Callable[[ast.AST], bool], fresh: Callable[[str], str]) -> None:
-    """``x = set(x)``, ``s = s | t``: from there on the set has a name of its own."""
+    """Give sets that reuse a name a new one, from there on: ``x = set(x)``, ``s = s | t``."""
     body = definition.body
     for k, s in enumerate(body):
         if not (_binds(s) and makes(s.value)):  # type: ignore[attr-defined]
             continue
         name = s.targets[0].id  # type: ignore[attr-defined]
         if any(isinstance(n, ast.Name) and n.id == name for earlier in (*body[:k], s.value) for n in ast.walk(earlier)):  # type: ignore[attr-defined]
-            rename = _Rename(name, fresh(name))
+            rename = Rename({name: fresh(name)})
             s.targets = [rename.visit(s.targets[0])]  # type: ignore[attr-defined]
             body[k + 1 :] = map(rename.visit, body[k + 1 :])
 
 
-class _Rename(ast.NodeTransformer):
-    """Replaces one name by another."""
-
-    def __init__(self, name: str, other: str) -> None:
-        self.name, self.other = name, other
-
-    def visit_Name(self, node: ast.Name) -> ast.Name:
-        return ast.copy_location(ast.Name(self.other, node.ctx), node) if node.id == self.name else node
-
-
 def _makes_a_set(node: ast.AST, known: dict[str, Any], names: set[str]) -> bool:
-    """Return whether an expression is a new set; ``names`` are those of sets."""
+    """Return whether an expression makes a set; ``names`` are the names of sets."""
     if isinstance(node, ast.Set):
         return not any(isinstance(v, ast.Starred) for v in node.elts)
     parts = _combined(node)
@@ -88,7 +78,7 @@ def _makes_a_set(node: ast.AST, known: dict[str, Any], names: set[str]) -> bool:
 
 
 def _combined(node: ast.AST) -> tuple[Any, ast.expr, ast.expr] | None:
-    """An operation of two sets, and these; None for anything else."""
+    """The operator and the two operands of an operation on sets; None for anything else."""
     match node:
         case ast.BinOp(left=left, op=op, right=right) if isinstance(op, _OPERATORS):
             return type(op), left, right
@@ -101,12 +91,8 @@ def _binds(node: ast.AST) -> bool:
     return isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)
 
 
-def _is_membership(node: ast.Compare) -> bool:
-    return len(node.ops) == 1 and isinstance(node.ops[0], (ast.In, ast.NotIn))
-
-
 class _Uses(ast.NodeVisitor):
-    """The uses of sets that have names."""
+    """Collects the uses of named sets."""
 
     def __init__(self, names: set[str], makes: Callable[[ast.AST], bool]) -> None:
         self.names, self.makes = names, makes
@@ -140,7 +126,7 @@ class _Uses(ast.NodeVisitor):
     def visit_Compare(self, node: ast.Compare) -> None:
         self.visit(node.left)
         for other in node.comparators:
-            if not (_is_membership(node) and name_of(other) in self.names):
+            if not (is_membership(node) and name_of(other) in self.names):
                 self.visit(other)
 
     def visit_Call(self, node: ast.Call) -> None:
@@ -173,7 +159,7 @@ class _Spelling(ast.NodeTransformer):
         items = self.items(node.value, before)
         if name not in self.uses.added:
             as_array = name in self.uses.counted or self.uses.bound[name] > 1
-            value = self.array(items) if as_array else self.looked_in(items)
+            value = self.array(items) if as_array else self.searchable(items)
             return [placed(s, node) for s in (*before, assign(name, value))]
         made: list[ast.stmt] = [*before, assign(name, ast.List([], ast.Load()))]
         if isinstance(items, ast.Tuple):
@@ -190,20 +176,20 @@ class _Spelling(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Compare(self, node: ast.Compare) -> Any:
-        if not (_is_membership(node) and self.makes(node.comparators[0])):
+        if not (is_membership(node) and self.makes(node.comparators[0])):
             return self.generic_visit(node)
         left, found = self.visit(node.left), node.comparators[0]
         if _combined(found) and any(isinstance(n, (ast.Call, ast.NamedExpr)) for n in ast.walk(left)):
-            self.fail(node, "what a call returns, looked for in sets that are combined", "give a name to it")
+            self.fail(node, "the result of a call is searched for in several sets", "assign it to a name first")
         among = self.among(left, found)
         return placed(ast.UnaryOp(ast.Not(), among) if isinstance(node.ops[0], ast.NotIn) else among, node)
 
     def among(self, value: ast.expr, made: Any) -> ast.expr:
-        """The test whether a number is in a set; combined sets are not built for it."""
+        """The test whether a number is in a set; sets that are combined are tested one by one."""
         parts = _combined(made)
         if parts is None:
             items = made if isinstance(made, ast.Name) else self.items(made, [])
-            return ast.Compare(value, [ast.In()], [items if isinstance(items, ast.Name) else self.looked_in(items)])
+            return ast.Compare(value, [ast.In()], [items if isinstance(items, ast.Name) else self.searchable(items)])
         operation, *operands = parts
         left, right = (self.among(value, p) for p in operands)
         if operation is ast.BitXor:
@@ -213,18 +199,18 @@ class _Spelling(ast.NodeTransformer):
         return ast.BoolOp(ast.Or() if operation is ast.BitOr else ast.And(), [left, right])
 
     def items(self, node: Any, before: list[ast.stmt]) -> ast.expr:
-        """The items of a new set; ``before`` receives the statements that compute them."""
+        """The items of a new set; statements that compute them are added to ``before``."""
         parts = _combined(node)
         if parts is not None:
             operation, *operands = parts
             left, right = (self.operand(p, before) for p in operands)
             if operation is ast.BitAnd:
-                return self.kept(left, ast.In(), right)
+                return self.filtered(left, ast.In(), right)
             if operation is ast.Sub:
-                return self.kept(left, ast.NotIn(), right)
+                return self.filtered(left, ast.NotIn(), right)
             arrays = [self.array(left), self.array(right)]
             if operation is ast.BitXor:
-                arrays = [self.kept(left, ast.NotIn(), right), self.kept(right, ast.NotIn(), left)]
+                arrays = [self.filtered(left, ast.NotIn(), right), self.filtered(right, ast.NotIn(), left)]
             return ast.Call(Known(np.append), arrays, [])
         elements = node.elts if isinstance(node, ast.Set) else node.args
         elements = [self.visit(e) for e in elements]
@@ -232,29 +218,29 @@ class _Spelling(ast.NodeTransformer):
             return ast.Tuple(elements, ast.Load())
         return elements[0]
 
-    def looked_in(self, items: ast.expr) -> ast.expr:
+    def searchable(self, items: ast.expr) -> ast.expr:
         return items if isinstance(items, ast.Tuple) else self.array(items)
 
     def operand(self, node: ast.expr, before: list[ast.stmt]) -> ast.expr:
-        """The name of a set, or one for a set without."""
+        """The name of a set, or a new name for an unnamed one."""
         if name_of(node) in self.names:
             return node
         name = self.fresh("set")
         before.append(assign(name, self.array(self.items(node, before))))
         return named(name)
 
-    def kept(self, items: ast.expr, op: ast.cmpop, others: ast.expr) -> ast.expr:
-        """The array of those items that are (not) among others."""
+    def filtered(self, items: ast.expr, op: ast.cmpop, others: ast.expr) -> ast.expr:
+        """The array of the items that are (or are not) among others."""
         value = self.fresh("value")
         return self.listed(items, value, ast.Compare(named(value), [op], [others]))
 
     def listed(self, items: ast.expr, value: str, *conditions: ast.expr) -> ast.expr:
-        """The array of those items, each called ``value``, for which conditions hold."""
+        """The array of the items, each called ``value``, for which conditions hold."""
         generator = ast.comprehension(named(value, ast.Store()), items, list(conditions), 0)
         return ast.Call(Known(np.array), [ast.ListComp(named(value), [generator])], [])
 
     def array(self, items: ast.expr) -> ast.expr:
-        """The array of what is in it, each once."""
+        """The array of the different items."""
         if isinstance(items, ast.Tuple):
             whole: ast.expr = ast.Call(Known(np.array), [ast.List(items.elts, ast.Load())], [])
         else:

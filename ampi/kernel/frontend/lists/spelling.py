@@ -1,13 +1,13 @@
-"""Lists of numbers, spelled out as arrays that are filled, before anything is typed.
+"""Lists of numbers, rewritten as arrays that are filled, before type inference.
 
-* ``list()``, ``List()`` and ``List.empty_list(int64)`` of ``numba.typed`` are ``[]``, and ``list(x)`` is
-  ``[v for v in x]`` where x is a range, or the list grows;
-* ``[f(x) for x in a if x > 0]`` is an array with room for all, and a loop that puts the values into it;
-* ``l = [x0]`` and statements that append to it or take away from it: an array with room for all, and how many there are
-  (see `growing_lists`);
-* ``l = [x, y]`` whose elements are assigned is an array of these.
+* ``list()``, and ``List()`` and ``List.empty_list(int64)`` of ``numba.typed``, become ``[]``; ``list(x)`` becomes
+  ``[v for v in x]`` if x is a range, or if the list grows;
+* ``[f(x) for x in a if x > 0]`` becomes an array with enough room, and a loop that puts the values into it;
+* ``l = [x0]`` and statements that add or remove items become an array with enough room, and a count of its items (see
+  `growing_lists`);
+* ``l = [x, y]`` whose elements are assigned becomes an array.
 
-What a list can do that an array does otherwise, ``l + m`` for one, is refused where it is met (see `is_list`).
+Operations that have another meaning for arrays, such as ``l + m``, raise an error when they are parsed (see `is_list`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from numba import typed, types
 from numba.np.numpy_support import as_dtype
 
 from ampi.kernel.frontend.base.source import Source
-from ampi.kernel.frontend.lists.drawn_once import DrawnOnce, draws, known_by, once
+from ampi.kernel.frontend.lists.evaluate_once import EvaluateOnce, draws, known_by, once
 from ampi.kernel.frontend.lists.growing_lists import Growing
-from ampi.kernel.frontend.lists.lengths import begun, changes
+from ampi.kernel.frontend.lists.lengths import changes, started
 from ampi.kernel.frontend.lists.nodes import (
     Elements,
     Known,
@@ -39,7 +39,7 @@ from ampi.kernel.frontend.lists.nodes import (
 from ampi.kernel.frontend.lists.sets import spell_sets
 from ampi.kernel.ir.names import Names
 
-# --------------------------------------------------------------------------------------------------- how it is spelled
+# --------------------------------------------------------------------------------------------------- rewriting
 
 
 def spell_lists(source: Source, taken: list[str], known: dict[str, Any]) -> None:
@@ -47,7 +47,7 @@ def spell_lists(source: Source, taken: list[str], known: dict[str, Any]) -> None
     spelling = _Spelling(source, Names(taken), known)
     definition = source.definition
     spell_sets(definition, known, spelling.fresh, source.fail)
-    DrawnOnce(known, spelling.fresh).visit(definition)
+    EvaluateOnce(known, spelling.fresh).visit(definition)
     _spell_calls(definition, known)
     _spell_copies(definition, known)
     definition.body = spelling.block(definition.body)
@@ -75,7 +75,7 @@ class _Spelling:
     # comprehensions
 
     def comprehensions(self, statement: ast.stmt) -> list[ast.stmt]:
-        """The loops for the comprehensions in a statement, which then has names for their lists."""
+        """The loops for the comprehensions in a statement, in which these are replaced by the names of their lists."""
         before: list[ast.stmt] = []
         fields = {ast.For: ("iter",), ast.If: ("test",)}.get(type(statement), ("value", "test", "exc"))
         if isinstance(statement, (ast.While, ast.FunctionDef)):
@@ -88,7 +88,7 @@ class _Spelling:
 
     def without(self, node: ast.expr, before: list[ast.stmt]) -> ast.expr:
         if isinstance(node, (ast.BoolOp, ast.IfExp, ast.Lambda)):
-            return node  # not always computed
+            return node  # not always evaluated
         if isinstance(node, ast.ListComp):
             one = len(node.generators) == 1
             return self.comprehension(node, before) if one else self.nested_comprehension(node, before)
@@ -126,7 +126,7 @@ class _Spelling:
         return placed(named(array), node)
 
     def nested_comprehension(self, node: ast.ListComp, before: list[ast.stmt]) -> ast.expr:
-        """One of several loops: a list that grows in them."""
+        """A comprehension with several loops, as a list that grows in them."""
         self.rename_bound(node)
         name = self.fresh("list")
         inside: list[ast.stmt] = []
@@ -141,7 +141,7 @@ class _Spelling:
         return placed(named(name), node)
 
     def rename_bound(self, node: ast.ListComp) -> None:
-        """The variables of a comprehension are its own."""
+        """Give the variables of a comprehension new names, since it has a scope of its own."""
         targets = [g.target for g in node.generators]
         names = {n.id: self.fresh(n.id) for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
         later = [g.iter for g in node.generators[1:]]
@@ -159,10 +159,10 @@ class _Spelling:
 
     def grown(self, body: list[ast.stmt]) -> list[ast.stmt]:
         for number, statement in enumerate(body):
-            name = begun(statement)
+            name = started(statement)
             if name is None:
                 continue
-            end = next((k for k in range(number + 1, len(body)) if begun(body[k]) == name), len(body))
+            end = next((k for k in range(number + 1, len(body)) if started(body[k]) == name), len(body))
             if any(changes(s, name) for s in body[number + 1 : end]):
                 return self.grown([*Growing(self, body[:end], number, name).block(), *body[end:]])
         return body
@@ -184,7 +184,7 @@ class _Spelling:
 
 
 def _one_by_one(statement: ast.stmt) -> list[ast.stmt]:
-    """``l, m = [], [x]`` as two assignments."""
+    """Split ``l, m = [], [x]`` into two assignments."""
     match statement:
         case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)) if len(targets) == len(values):
             names = {t.id for t in targets if isinstance(t, ast.Name)}
@@ -195,8 +195,10 @@ def _one_by_one(statement: ast.stmt) -> list[ast.stmt]:
 
 
 def _spell_calls(definition: ast.AST, known: dict[str, Any]) -> None:
-    """``list()``, and ``List()`` and ``List.empty_list(float64)`` of ``numba.typed``, as ``[]``; what is appended to a
-    list of a given type is converted to it."""
+    """Replace ``list()``, and ``List()`` and ``List.empty_list(float64)`` of ``numba.typed``, by ``[]``.
+
+    Items that are added to a list of a given type are converted to that.
+    """
     given: dict[str, set[Any]] = {}
     for node in ast.walk(definition):
         if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)):
@@ -223,7 +225,7 @@ def _spell_calls(definition: ast.AST, known: dict[str, Any]) -> None:
 
 
 def _spell_copies(definition: ast.FunctionDef, known: dict[str, Any]) -> None:
-    """``list(x)`` as a comprehension where its value is not enough: of what is no value, and if it grows or shrinks."""
+    """Replace ``list(x)`` by a comprehension if x is a range or generator, or if the list grows or shrinks."""
 
     def is_copy(node: ast.AST) -> bool:
         is_call = isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords

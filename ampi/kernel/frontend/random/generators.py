@@ -1,4 +1,4 @@
-"""Methods of random generators among a kernel's arguments, written after Numba's source as in `random_numbers`."""
+"""Methods of random generators among a kernel's arguments, as functions of basic random numbers (see `numbers`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ampi.kernel.frontend.written.functions import Written, inlined
 
 
 def single(name: str, dtype: types.Type, *parameters: Parameter) -> Callable[..., Any]:
-    """A function that draws one number from a generator, its first parameter, in the kernels below."""
+    """A function with which the kernels below draw a basic random number from a generator, its first parameter."""
 
     def stand_in(*_: Any) -> Any:
         raise NotImplementedError(name)
@@ -48,7 +48,7 @@ draw_geometric = single("draw_by_geometric", types.int64, real)
 
 
 def method(dtype: types.Type = types.float64) -> Callable[[Any], Any]:
-    """Register how a number of a distribution is drawn by a generator; and with it an array of a ``size``."""
+    """Register a kernel that draws a number by a generator's method; with a ``size`` it draws an array."""
 
     def register(function: Any) -> Any:
         METHODS[function.__name__] = handler_of(function, dtype)

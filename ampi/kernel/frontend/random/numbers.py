@@ -1,8 +1,8 @@
-"""NumPy's distributions in kernels, written with what is drawn after Numba's source, so that derivatives follow.
+"""NumPy's distributions in kernels, as functions of basic random numbers, so that derivatives follow.
 
-``normal(loc, scale)`` is ``loc + scale * z`` with ``z`` drawn; what is drawn from the uniform distribution by the
-inverse of a distribution function has the derivative of that.  Distributions that draw until a number is accepted have
-none with respect to what decides on it: these parameters must not carry derivatives.
+They follow Numba's source: ``normal(loc, scale)`` is ``loc + scale * z`` with a standard normal ``z``, and numbers that
+Numba draws by inverting a distribution function are functions of a uniform number.  Distributions sampled by rejection
+have no derivatives with respect to the parameters that decide on acceptance: these must not be active.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ampi.kernel.frontend.language import invocations
 from ampi.kernel.frontend.written.functions import Written, inlined, with_first
 from ampi.kernel.ir.intrinsics import cast
 
-# ----------------------------------------------------------------------------------------------- what is drawn
+# ----------------------------------------------------------------------------------------------- basic random numbers
 
 
 def real(builder: Any, node: ast.Call, value: Value) -> ir.Expr:
@@ -46,7 +46,7 @@ Parameter = Callable[[Any, ast.Call, Value], ir.Expr]
 
 
 def single(name: str, dtype: types.Type, *parameters: Parameter) -> Callable[..., Any]:
-    """A function that draws one number in the kernels below; its parameters have no derivative."""
+    """A function with which the kernels below draw a basic random number; its parameters have no derivatives."""
 
     def stand_in(*_: Any) -> Any:
         raise NotImplementedError(name)
@@ -85,7 +85,7 @@ def seed_(builder: Any, node: ast.Call, seed: Value) -> Value:
 
 
 def distribution(*functions: Any, dtype: types.Type = types.float64) -> Callable[[Any], Any]:
-    """Register how a number of a distribution is drawn, as a kernel; and with it an array of a ``size``."""
+    """Register a kernel that draws a number from a distribution; with a ``size`` it draws an array."""
 
     def register(function: Any) -> Any:
         rule(*functions, of_anything=True)(handler_of(function, dtype))
@@ -116,7 +116,7 @@ def handler_of(function: Any, dtype: types.Type) -> Callable[..., Value]:
 
 
 def settled(builder: Any, value: Value) -> Value:
-    """A parameter that is computed once for many numbers."""
+    """A parameter, evaluated once for many numbers."""
     if not isinstance(value, ir.Expr) or isinstance(value, ir.Const):
         return value
     return builder.temporary("parameter", value)
@@ -125,7 +125,7 @@ def settled(builder: Any, value: Value) -> Value:
 def several(builder: Any, node: ast.Call, dtype: types.Type, size: Value, make: Callable[[], Value]) -> ir.Var:
     """An array of numbers, each drawn by ``make``, the last axis fastest."""
     if isinstance(size, Group) and not size.items:
-        builder.fail(node, "size=()", "leave the size out")
+        builder.fail(node, "a random array with size=()", "leave the size out")
     shape = tuple(array_values.steady(builder, n) for n in invocations.shape_of_new(builder, node, size))
     target = array_values.new_array(builder, "drawn", dtype, shape)
     axes = array_values.axes_for(builder, len(shape))
@@ -408,11 +408,11 @@ def choice(builder: Any, node: ast.Call, a: Value, size: Value = None, replace: 
     if is_none(size):
         return make()
     if not is_none(replace) and not isinstance(replace, ir.Const):
-        builder.fail(node, "np.random.choice with a 'replace' that is not known", "write True or False")
+        builder.fail(node, "np.random.choice with a 'replace' that is not constant", "write True or False")
     if replace is None or replace.value:
         return several(builder, node, a.type.dtype if is_array else types.intp, size, make)
     if isinstance(size, Group) and len(size.items) != 1:
-        builder.fail(node, "np.random.choice of several dimensions without replacement", "reshape a vector of them")
+        builder.fail(node, "np.random.choice without replacement of several dimensions", "reshape a vector of them")
     number = size.items[0] if isinstance(size, Group) else size
     order = permutation(builder, node, a)
     return inlined(builder, node, first_of.py_func, [order, number], {})

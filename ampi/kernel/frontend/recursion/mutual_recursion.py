@@ -1,6 +1,6 @@
-"""Functions that call one another, put together in the one that is called first (inlining), before anything is typed.
+"""Mutual recursion: functions that call one another are inlined in the one that is called first, before type inference.
 
-The others take the places of their calls, and what is left is a function that calls itself, see `recursion`::
+The result is a function that calls itself, see `recursion`::
 
     def even(x, n):                               def even(x, n):
         if n == 0:                                    if n == 0:
@@ -26,23 +26,23 @@ from ampi.kernel.frontend.base.declared import declared
 from ampi.kernel.frontend.base.outside import free_names
 from ampi.kernel.frontend.base.source import Source, read_source
 from ampi.kernel.frontend.language.desugar import bound_names, in_order, spell_out
-from ampi.kernel.frontend.lists.nodes import assign, name_of, named, placed
-from ampi.kernel.frontend.recursion.nodes import Call
+from ampi.kernel.frontend.lists.nodes import Rename, assign, name_of, named, placed
+from ampi.kernel.frontend.recursion.nodes import ONE_FUNCTION, Call
 from ampi.kernel.frontend.recursion.separate_calls import Separate
 from ampi.kernel.ir.names import Names
 
 FunctionOf = Callable[[Any], Any]
 
 
-def put_together(function: Any, source: Source, known: dict[str, Any], function_of: FunctionOf) -> None:
-    """Rewrite ``source.definition`` in place, and add to ``known``, the names around it, those around the others.
+def inline_partners(function: Any, source: Source, known: dict[str, Any], function_of: FunctionOf) -> None:
+    """Rewrite ``source.definition`` in place, and add the globals of the inlined functions to ``known``, those of it.
 
-    ``function_of`` gives the Python function of a kernel, and None for anything else.
+    ``function_of`` is the Python function of a kernel, and None for anything else.
     """
     others = [f for f in _reached(function, function_of) if f.__code__ is not function.__code__]
     partners = [f for f in others if _reaches(f, function, function_of)]
     if partners:
-        _Together(source, known, function_of, partners).run()
+        _Inlining(source, known, function_of, partners).run()
 
 
 def _called(function: Any, function_of: FunctionOf) -> Iterator[Any]:
@@ -54,7 +54,7 @@ def _called(function: Any, function_of: FunctionOf) -> Iterator[Any]:
 
 
 def _reached(function: Any, function_of: FunctionOf) -> list[Any]:
-    """The kernels that a function calls, and these, and so on."""
+    """The kernels that a function calls, directly or indirectly."""
     found: list[Any] = []
     waiting = [function]
     while waiting:
@@ -69,18 +69,18 @@ def _reaches(function: Any, other: Any, function_of: FunctionOf) -> bool:
     return any(f.__code__ is other.__code__ for f in _reached(function, function_of))
 
 
-class _Together:
+class _Inlining:
     def __init__(self, source: Source, known: dict[str, Any], function_of: FunctionOf, partners: list[Any]):
         self.source, self.known, self.function_of, self.partners = source, known, function_of, partners
         self.fresh = Names([*in_order(source.definition), *known]).fresh
         self.local = bound_names(source.definition)
-        self.around: list[Any] = []  # those that are being put in
+        self.enclosing: list[Any] = []  # the functions that are being inlined
 
     def run(self) -> None:
         self.source.definition.body = self.body(self.source.name, self.source.definition.body)
 
     def partner(self, node: Any) -> Any:
-        """The function that a node calls, if it is one of the others."""
+        """The partner that a node calls, or None."""
         if isinstance(node, ast.Call) and name_of(node.func) not in self.local | {None}:
             found = self.function_of(self.known.get(name_of(node.func) or ""))
             return next((f for f in self.partners if found is not None and f.__code__ is found.__code__), None)
@@ -88,21 +88,21 @@ class _Together:
 
     def body(self, name: str, statements: list[ast.stmt]) -> list[ast.stmt]:
         is_call = lambda node: self.partner(node) is not None
-        return self.put_in(Separate(name, is_call, self.fresh, self.source.fail).body(statements))
+        return self.without_calls(Separate(name, is_call, self.fresh, self.source.fail).body(statements))
 
-    def put_in(self, body: list[ast.stmt]) -> list[ast.stmt]:
+    def without_calls(self, body: list[ast.stmt]) -> list[ast.stmt]:
         out: list[ast.stmt] = []
         for s in body:
             if isinstance(s, Call):
-                out += [placed(made, s) for made in self.instead(s)]
+                out += [placed(made, s) for made in self.replacement(s)]
                 continue
             for field in ("body", "orelse"):
                 if isinstance(getattr(s, field, None), list):
-                    setattr(s, field, self.put_in(getattr(s, field)))
+                    setattr(s, field, self.without_calls(getattr(s, field)))
             out.append(s)
         return out
 
-    def instead(self, s: Call) -> list[ast.stmt]:
+    def replacement(self, s: Call) -> list[ast.stmt]:
         """The statements that replace a call."""
         function = self.partner(s.call)
         source = read_source(function)
@@ -127,16 +127,16 @@ class _Together:
         for name in in_order(definition):
             if name not in names and name in outside:
                 names[name] = self.outside(name, outside[name])
-        body = [_Renamed(names).visit(statement) for statement in definition.body]
+        body = [Rename(names).visit(statement) for statement in definition.body]
         result = s.target or self.fresh("result")
-        whole = [*_returning(body, result, lambda node: self.gives_nothing(s, node, function)), ast.Break()]
-        self.around.append(function)
+        whole = [*_returning(body, result, lambda node: self.refuse_no_result(s, node, function)), ast.Break()]
+        self.enclosing.append(function)
         inside = self.body(source.name, whole)
-        self.around.pop()
+        self.enclosing.pop()
         return [*before, ast.While(ast.Constant(True), inside, [])]
 
     def outside(self, name: str, value: Any) -> str:
-        """A name around the function for what a name means around another one."""
+        """A global name of the function for a global of an inlined function."""
         if name not in self.local and name in self.known and self.known[name] is value:
             return name
         made = self.fresh(name)
@@ -144,18 +144,18 @@ class _Together:
         return made
 
     def refuse(self, s: Call, function: Any, source: Source) -> None:
-        one = "make one function of them, which calls itself, with a number that says which of the two it is"
+
         pair = f"'{self.source.name}' and '{function.__name__}' call one another"
-        if any(f.__code__ is function.__code__ for f in self.around):
-            self.source.fail(s, f"{pair}, and '{function.__name__}' itself on another way", one)
+        if any(f.__code__ is function.__code__ for f in self.enclosing):
+            self.source.fail(s, f"{pair}, and '{function.__name__}' also itself", ONE_FUNCTION)
         declaration = declared(function)
         if declaration is not None and (declaration.signatures or declaration.locals):
-            self.source.fail(s, f"{pair}, and '{function.__name__}' declares types", one)
+            self.source.fail(s, f"{pair}, and '{function.__name__}' declares types", ONE_FUNCTION)
         if source.definition.args.vararg or source.definition.args.kwarg:
             self.source.fail(s, f"{pair}, and '{function.__name__}' has *args", "name every parameter")
         for node in ast.walk(source.definition):
             if isinstance(node, (ast.For, ast.While)) and any(isinstance(n, ast.Return) for n in ast.walk(node)):
-                advice = "leave the loop by break, and return behind it"
+                advice = "leave the loop by break, and return after it"
                 self.source.fail(node, f"{pair}, and '{function.__name__}' returns from inside a loop", advice)
 
     def arguments(self, s: Call, function: Any) -> dict[str, ast.expr]:
@@ -169,21 +169,13 @@ class _Together:
         defaults = {n: p.default for n, p in signature.parameters.items() if n not in found}
         return {**found, **{n: named(self.outside(n, value)) for n, value in defaults.items()}}
 
-    def gives_nothing(self, s: Call, node: ast.AST, function: Any) -> None:
+    def refuse_no_result(self, s: Call, node: ast.AST, function: Any) -> None:
         if s.target is not None:
-            self.source.fail(node, f"'{function.__name__}' gives nothing that could be used", "return a value")
-
-
-class _Renamed(ast.NodeTransformer):
-    def __init__(self, names: dict[str, str]):
-        self.names = names
-
-    def visit_Name(self, node: ast.Name) -> ast.Name:
-        return ast.copy_location(ast.Name(self.names.get(node.id, node.id), node.ctx), node)
+            self.source.fail(node, f"'{function.__name__}' returns no value, but its result is used", "return a value")
 
 
 def _returning(body: list[ast.stmt], result: str, nothing: Callable[[ast.AST], None]) -> list[ast.stmt]:
-    """The same statements with ``break`` instead of ``return``."""
+    """Statements with ``break`` instead of ``return``."""
     out: list[ast.stmt] = []
     for s in body:
         if isinstance(s, ast.Return):

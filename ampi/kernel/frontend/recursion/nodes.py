@@ -1,4 +1,4 @@
-"""Nodes of the syntax tree for a function that calls itself, and what they are: see `recursion`."""
+"""Syntax tree nodes for recursive functions, and their IR: see `recursion`."""
 
 from __future__ import annotations
 
@@ -18,64 +18,70 @@ from ampi.kernel.ir import inference
 from ampi.kernel.ir.intrinsics import cast
 
 FIRST_ROOM = 16  # frames, before the stack grows
-OF_ARRAYS = "pass whole arrays on unchanged, with numbers that say which part is meant, and return numbers"
+OF_ARRAYS = "pass whole arrays on unchanged, with numbers that tell which part to use, and return numbers"
+ONE_FUNCTION = "make one recursive function of them, with a parameter that tells which of the two it is"
 
-# ------------------------------------------------------------------------------- in the flow of the function itself
+# ------------------------------------------------------------------------------- while control flow is rewritten
 
 
 class Call(ast.stmt):
-    """``target = f(...)``, of the function itself, on a line of its own."""
+    """``target = f(...)``: a call of the function itself, as a separate statement."""
 
     _fields = ("call",)
     target: str | None = None
 
 
-class Go(ast.stmt):
-    """Go on at a label; at the end of the function if it is None."""
+class Jump(ast.stmt):
+    """Continue at a label; at the end of the function if it is None."""
 
     _fields = ()
     label: int | None = None
 
 
-class Down(ast.stmt):
-    """Call with these arguments, and go on at ``back`` with what that gives; instead of returning, if it is None."""
+class PushFrame(ast.stmt):
+    """Call the function with these arguments, and continue at ``back`` with its result.
+
+    If ``back`` is None the call is a tail call: its result is returned.
+    """
 
     _fields = ("arguments",)
     back: int | None = None
 
 
-class Up(ast.stmt):
-    """Return."""
+class PopFrame(ast.stmt):
+    """Return a value."""
 
     _fields = ("value",)
 
 
-# --------------------------------------------------------------------------------------------------- in what is built
+# ----------------------------------------------------------------------------------------- in the loop over blocks
 
 
 class Enter(ast.Assign):
-    """``block = label``: the block of that label is next."""
+    """``block = label``: run the block of this label next."""
 
     label: int
     key: str
 
 
 class Block(ast.If):
-    """The block of a label in the chain of all of them; the last one has no ``orelse``.  What is never entered, for a
-    condition is a constant, is left out: what it needs may be nowhere."""
+    """The block of a label in the chain of all blocks; the last one has no ``orelse``.
+
+    A block that is never entered, since a condition is constant, is left out: it may use undefined variables.
+    """
 
     label: int
     key: str
 
 
 class Stack(ast.Assign):
-    """``stack = Slots()``, where something is kept in it."""
+    """``stack = Slots()``, if anything is saved in it."""
 
     key: str
 
 
 class Slots(ast.expr):
-    """A stack with a slot for each frame, of the type of what is kept in it."""
+    """A stack with a slot for each frame, whose type is that of the saved values."""
 
     _fields = ()
     key: str
@@ -88,19 +94,19 @@ class Slot(ast.expr):
     _fields = ("stack", "frame")
 
 
-class Keep(ast.stmt):
-    """``stack[frame] = value``; ``name`` is what it is to the user, ``given`` the type of the argument that it is."""
+class Save(ast.stmt):
+    """``stack[frame] = value``; ``name`` describes the value to users, ``given`` is its type if it is an argument."""
 
     _fields = ("stack", "frame", "value")
     key: str
     name: str
     given: Any = None
     is_result = False
-    entry: tuple[str, int] | None = None  # the block that it lets begin later
+    entry: tuple[str, int] | None = None  # the block that can be entered because of it
 
 
 class Grow(ast.stmt):
-    """Room in the stacks for a frame and the one above it."""
+    """Make room in the stacks for a frame and the next one."""
 
     _fields = ("stacks", "frame")
     keys: list[str]
@@ -145,7 +151,7 @@ def slot(builder: Any, node: Slot) -> Value:
     return ir.Load(stack, (frame,), stack.type.dtype)
 
 
-def keep(builder: Any, node: Keep) -> None:
+def save(builder: Any, node: Save) -> None:
     value = builder.value(node.value)
     if node.entry is not None:
         _note_entry(builder, *node.entry)
@@ -157,7 +163,7 @@ def keep(builder: Any, node: Keep) -> None:
     kind = _declared_kind(builder, node, kind_of(value))
     known = builder.scope.kinds.get(node.key)
     merged = kind if known is None else merge_kinds(known, kind)
-    if merged is None or not _is_steady(node.given, merged):
+    if merged is None or not _keeps_value(node.given, merged):
         was, is_ = describe_kind(known if merged is None else node.given), describe_kind(kind)
         problem = f"{node.name} is {was} here and {is_} there, where '{builder.source.name}' calls itself"
         builder.fail(node, problem, "give it one type: convert it in the first call")
@@ -169,17 +175,17 @@ def keep(builder: Any, node: Keep) -> None:
         builder.emit(ir.Store(array, (frame,), cast(item, array.type.dtype)))
 
 
-def _refuse(builder: Any, node: Keep, value: Value) -> None:
+def _refuse(builder: Any, node: Save, value: Value) -> None:
     itself = f"'{builder.source.name}' calls itself"
     if any(map(array_values.is_array, value.items if isinstance(value, Group) else (value,))):
-        problem = f"{node.name} is an array (or a list), another one in each call, where {itself}"
+        problem = f"{node.name} is an array (or a list) that differs from call to call, where {itself}"
         builder.fail(node, problem, OF_ARRAYS)
     problem = f"{node.name} is neither a number nor a tuple of numbers, where {itself}"
-    builder.fail(node, problem, "pass it on unchanged, under the name that it has")
+    builder.fail(node, problem, "pass it on unchanged, under its name")
 
 
-def _declared_kind(builder: Any, node: Keep, kind: Any) -> Any:
-    """The type of an argument; where a signature declares it, all calls convert to that."""
+def _declared_kind(builder: Any, node: Save, kind: Any) -> Any:
+    """The type of an argument; all calls convert to the type that a signature declares."""
     given = node.given
     if not isinstance(given, types.Type) or not inference.is_scalar(given) or not isinstance(kind, types.Type):
         return kind
@@ -192,8 +198,8 @@ def _declared_kind(builder: Any, node: Keep, kind: Any) -> Any:
     return inference.plain(given)
 
 
-def _is_steady(given: Any, kind: Any) -> bool:
-    """Return whether an argument keeps its value when it is converted to the type it has in all calls."""
+def _keeps_value(given: Any, kind: Any) -> bool:
+    """Return whether an argument keeps its value when it is converted to the common type of all calls."""
     if not isinstance(given, types.Type) or not isinstance(kind, types.Type) or inference.plain(given) == kind:
         return True
     return isinstance(given, types.Integer) and (kind == types.float64 or (given.signed and kind == types.int64))
@@ -213,7 +219,7 @@ def grow(builder: Any, node: Grow) -> None:
 
 EXPRESSIONS: dict[type[ast.expr], Callable[..., Value]] = {Slots: slots, Slot: slot}
 STATEMENTS: dict[type[ast.stmt], Callable[..., None]] = {
-    Keep: keep,
+    Save: save,
     Grow: grow,
     Enter: enter,
     Block: block,

@@ -1,6 +1,6 @@
-"""Functions that call themselves once, for an argument on the other side of a point, without recursion.
+"""Reflections: functions that call themselves once, with an argument on the other side of a point, need no recursion.
 
-Special functions use their symmetry so::
+Special functions use symmetries in this way::
 
     def cdf(x):                        def cdf(x):
         if x >= 0:                         def reflected(x):
@@ -9,9 +9,9 @@ Special functions use their symmetry so::
                                                return formula(x)
                                            return 1 - reflected(-x)
 
-The call takes the other way of the condition, in which there is no call. A loop with a stack (see `recursion`) would be
-correct as well; it takes ten times as long to compile. Where the argument is nan, Python's recursion does not end; here
-the formula is that of the other way.
+The call takes the other branch of the condition, which has no call.  A loop with a stack (see `recursion`) would be
+correct as well, but takes ten times as long to compile.  For nan Python's recursion does not end; here the result is
+that of the formula.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OPPOSITE = {ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt}
 
 
 def unfold_reflection(source: Source, signature: inspect.Signature, is_call: Callable[[Any], bool]) -> None:
-    """Rewrite ``source.definition`` in place if it is such a function; ``is_call`` tells its calls of itself."""
+    """Rewrite ``source.definition`` in place if it is such a function; ``is_call`` recognises its calls of itself."""
     definition = source.definition
     calls = [n for n in ast.walk(definition) if is_call(n)]
     found = _condition_around(definition, calls)
@@ -47,7 +47,7 @@ def unfold_reflection(source: Source, signature: inspect.Signature, is_call: Cal
         return
     read = {n.id for n in ast.walk(other) if isinstance(n, ast.Name)}
     if read & bound_names(definition) - bound_names(other):
-        return  # a variable of the way that is left out
+        return  # it reads a variable that the omitted branch assigns
     other.name = Names([*in_order(definition), definition.name]).fresh(f"{definition.name}_reflected")
     other.decorator_list = []
     for call in calls:
@@ -56,8 +56,10 @@ def unfold_reflection(source: Source, signature: inspect.Signature, is_call: Cal
 
 
 def _condition_around(definition: ast.FunctionDef, calls: list[Any]) -> tuple[ast.expr, bool, ast.FunctionDef] | None:
-    """The innermost condition on one way of which all calls are, whether it holds there, and the function without
-    that way."""
+    """The innermost condition with all calls in one branch, whether it holds there, and a function without this branch.
+
+    None if there is no such condition.
+    """
     inside = {id(c) for c in calls}
     here = lambda *nodes: {id(n) for s in nodes for n in ast.walk(s)} & inside
     found = None
@@ -69,14 +71,16 @@ def _condition_around(definition: ast.FunctionDef, calls: list[Any]) -> tuple[as
         ):
             return None
         if isinstance(node, (ast.If, ast.IfExp)):
-            ways = [way if isinstance(way, list) else [way] for way in (node.body, node.orelse)]
-            found = next(((number, node, k) for k, way in enumerate(ways) if inside and here(*way) == inside), found)
+            branches = [branch if isinstance(branch, list) else [branch] for branch in (node.body, node.orelse)]
+            found = next(
+                ((number, node, k) for k, branch in enumerate(branches) if inside and here(*branch) == inside), found
+            )
     other = copy.deepcopy(definition)
     if found is not None:
-        number, node, way = found
+        number, node, branch = found
         twin = next(n for k, n in enumerate(ast.walk(other)) if k == number)
-        _Prune(twin, twin.body if way else twin.orelse).visit(other)
-        return node.test, not way, other
+        _Prune(twin, twin.body if branch else twin.orelse).visit(other)
+        return node.test, not branch, other
     first = next((k for k, s in enumerate(definition.body) if here(s)), 0)
     for number in reversed(range(first)):
         match definition.body[number]:
@@ -106,7 +110,7 @@ def _number(node: ast.expr) -> float | None:
 
 
 def _crosses(argument: ast.expr, name: str, op: type, limit: float) -> bool:
-    """Return whether an argument crosses the limit for all values of a name that do not."""
+    """Return whether an argument is beyond the limit whenever the value of the name is not."""
     match argument:
         case ast.UnaryOp(op=ast.USub(), operand=ast.Name(id=read)) if read == name:
             total: float | None = 0
@@ -134,10 +138,10 @@ def _assigns(definition: ast.AST, name: str) -> bool:
 class _Prune(ast.NodeTransformer):
     """Replaces a condition by one of its branches."""
 
-    def __init__(self, condition: Any, way: Any):
-        self.condition, self.way = condition, way
+    def __init__(self, condition: Any, branch: Any):
+        self.condition, self.branch = condition, branch
 
     def visit(self, node: ast.AST) -> Any:
         if node is not self.condition:
             return self.generic_visit(node)
-        return self.way if self.way else ast.copy_location(ast.Pass(), node)
+        return self.branch if self.branch else ast.copy_location(ast.Pass(), node)

@@ -1,4 +1,4 @@
-"""Calls of the function itself on lines of their own (A-normal form, of these calls only): see `recursion`.
+"""Calls of the function itself as separate statements (A-normal form, of these calls only): see `recursion`.
 
 ::
 
@@ -7,7 +7,7 @@
                                      ->       v = f(i - 2)
                                               return t + u * v
 
-What Python computes before a call and the call may change, elements of arrays, is computed before it here as well.
+Elements of arrays that Python reads before a call, which may change them, are read before it here as well.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NOT_ALWAYS = (ast.NamedExpr, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictCom
 
 
 class Separate:
-    """Puts the calls for which ``is_call`` holds on lines of their own."""
+    """Makes the calls for which ``is_call`` is true separate statements."""
 
     def __init__(self, name: str, is_call: Callable[[Any], bool], fresh: Callable[[str], str], fail: Any):
         self.name, self.is_call, self.fresh, self.fail = name, is_call, fresh, fail
@@ -34,7 +34,7 @@ class Separate:
 
     def refuse(self, node: ast.AST, where: str) -> Any:
         problem = f"a call of '{self.name}' itself in {where}"
-        self.fail(node, problem, "give what it returns a name first, on a line of its own")
+        self.fail(node, problem, "assign its result to a name first, on a line of its own")
 
     # ------------------------------------------------------------------------------------------------- statements
 
@@ -50,8 +50,8 @@ class Separate:
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if self.is_call(value):
                 return self.call(value, name)
             case ast.Return(value=ast.IfExp(test=test, body=body, orelse=orelse)):
-                ways = [placed(ast.Return(v), s) for v in (body, orelse)]
-                return self.statement(placed(ast.If(test, ways[:1], ways[1:]), s))
+                branches = [placed(ast.Return(v), s) for v in (body, orelse)]
+                return self.statement(placed(ast.If(test, branches[:1], branches[1:]), s))
             case ast.Assign(targets=targets, value=value):
                 before, (s.value, *s.targets) = self.parts([value, *targets])
             case ast.AugAssign(target=target, op=op, value=value):
@@ -109,17 +109,17 @@ class Separate:
         for k, node in enumerate(nodes):
             pre, value = self.expression(node)
             before += pre
-            values.append(self.kept(value, before) if k < last else value)
+            values.append(self.saved(value, before) if k < last else value)
         return before, values
 
-    def kept(self, node: Any, before: list[ast.stmt]) -> Any:
-        """A name for what a later call may change."""
+    def saved(self, node: Any, before: list[ast.stmt]) -> Any:
+        """A name for the value of an expression that a later call may change."""
         if isinstance(node, (ast.Slice, ast.Tuple, ast.keyword, ast.Starred)):
             for field, value in ast.iter_fields(node):
                 if isinstance(value, ast.expr):
-                    setattr(node, field, self.kept(value, before))
+                    setattr(node, field, self.saved(value, before))
                 elif isinstance(value, list):
-                    value[:] = [self.kept(v, before) for v in value]
+                    value[:] = [self.saved(v, before) for v in value]
             return node
         if not any(isinstance(n, (ast.Subscript, ast.Call)) for n in ast.walk(node)):
             return node
@@ -138,8 +138,8 @@ class Separate:
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 before, test = self.expression(test)
                 name = self.fresh("value")
-                ways = [[*pre, assign(name, v)] for pre, v in map(self.expression, (body, orelse))]
-                return [*before, placed(ast.If(test, *ways), node)], placed(named(name), node)
+                branches = [[*pre, assign(name, v)] for pre, v in map(self.expression, (body, orelse))]
+                return [*before, placed(ast.If(test, *branches), node)], placed(named(name), node)
             case ast.BoolOp(op=op, values=[first, *others]):
                 name = self.fresh("value")
                 before, first = self.expression(first)
@@ -151,20 +151,20 @@ class Separate:
                 made = [placed(m, node) for m in (assign(name, first), *made)]
                 return [*before, *made], placed(named(name), node)
             case ast.Compare(comparators=[_, *others]) if any(map(self.calls, others)):
-                return self.refuse(node, "a comparison of three")
+                return self.refuse(node, "a chain of comparisons")
         if isinstance(node, _NOT_ALWAYS):
             return self.refuse(node, describe(node))
         return self.inside(node)
 
     def inside(self, node: Any) -> tuple[list[ast.stmt], Any]:
-        """The same for the parts of an expression, all of which are evaluated."""
+        """`expression` for the parts of an expression that always evaluates all of them."""
         places = [(field, None) for field, value in ast.iter_fields(node) if isinstance(value, (ast.expr, ast.keyword))]
         for field, value in ast.iter_fields(node):
             if isinstance(value, list):
                 places += [(field, k) for k, v in enumerate(value) if isinstance(v, (ast.expr, ast.keyword))]
         order = list(node._fields)
         places.sort(key=lambda place: (order.index(place[0]), place[1] or 0))
-        if isinstance(node, ast.Call):  # the function itself is no value
+        if isinstance(node, ast.Call):  # the name of a function is not saved
             places = [p for p in places if p[0] != "func"]
             if self.calls(node.func):
                 before, node.func = self.expression(node.func)

@@ -1,7 +1,7 @@
-"""Recursion as a loop with a stack of frames (recursion removal), before anything is typed.
+"""Recursion removal: a function that calls itself becomes a loop with a stack of frames, before type inference.
 
-A function that calls itself becomes one loop.  It is cut into blocks where it calls itself, and in each iteration one
-of them runs; what a call still needs when another one returns is in its frame::
+The function is cut into blocks where it calls itself, and each iteration of the loop runs one of them; the values that
+a call needs after another one has returned are in its frame::
 
     def f(n, x):                              depth = block = 0
         if n == 0:                            blocks[0], ns[0], xs[0] = -1, n, x
@@ -20,8 +20,8 @@ of them runs; what a call still needs when another one returns is in its frame::
                                                       depth, block = depth - 1, blocks[depth]
                                               return result
 
-Arguments that all calls pass on unchanged, arrays and functions for instance, are what they are in all frames.  The
-stacks grow as long as there is memory.  A call whose result is returned as it is needs no frame of its own.
+Arguments that all calls pass on unchanged, for instance arrays and functions, are not in the frames.  The stacks grow
+as long as there is memory.  A tail call, whose result is returned unchanged, needs no new frame.
 """
 
 from __future__ import annotations
@@ -44,25 +44,26 @@ from ampi.kernel.frontend.recursion.nodes import (
     OF_ARRAYS,
     Block,
     Call,
-    Down,
     Enter,
-    Go,
     Grow,
-    Keep,
+    Jump,
+    PopFrame,
+    PushFrame,
+    Save,
     Slot,
     Slots,
     Stack,
-    Up,
 )
 from ampi.kernel.frontend.recursion.separate_calls import Separate
 from ampi.kernel.ir.names import Names, stem
 
 _ENDS = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 _NUMBERS = (bool, int, float, complex)
+_VALUE = "a value"  # no variable has this name
 
 
 def is_call_of(definition: ast.FunctionDef, is_it: Callable[[Any], bool], known: dict[str, Any]) -> Callable[..., bool]:
-    """A function that tells if a node is a call of a function for which ``is_it`` is true."""
+    """A predicate: whether a node is a call of a function for which ``is_it`` is true."""
     local = bound_names(definition)
 
     def is_call(node: Any) -> bool:
@@ -82,8 +83,8 @@ def remove_recursion(
 ) -> None:
     """Rewrite ``source.definition``, whose variables are ``webs``, in place.
 
-    ``given`` are the types of its arguments, or what they are; ``known`` the names around it; ``is_call`` tells its
-    calls of itself.
+    ``given`` has the types or values of its arguments, ``known`` the names around it; ``is_call`` recognises its calls
+    of itself.
     """
     _Removal(source, signature, given, known, is_call, webs).run()
 
@@ -105,7 +106,7 @@ class _Removal:
         self.written = self.local - {n for n in self.local if stem(n) != n}  # by the user
         self.is_call = is_call
         self.blocks: dict[int, list[ast.stmt]] = {}
-        self.loops: list[tuple[int | None, int]] = []  # where break and continue go
+        self.loops: list[tuple[int | None, int]] = []  # the targets of break and continue
 
     def run(self) -> None:
         definition = self.definition
@@ -125,11 +126,11 @@ class _Removal:
         }
         self.passed = [p for p in parameters if p not in self.same]
         self.refuse_changing(calls)
-        self.returned = self.what_returns(body)
+        self.returned = self.form_of_results(body)
         self.block(body, None, 0)
-        if not any(isinstance(n, Up) for block in self.blocks.values() for s in block for n in ast.walk(s)):
-            problem = f"'{self.source.name}' calls itself on every way"
-            self.fail(calls[0], problem, "return without a call where it has come to an end")
+        if not any(isinstance(n, PopFrame) for block in self.blocks.values() for s in block for n in ast.walk(s)):
+            problem = f"'{self.source.name}' calls itself on every path"
+            self.fail(calls[0], problem, "return without a call when the recursion is to end")
         self.inline()
         definition.body = self.machine()
 
@@ -165,8 +166,8 @@ class _Removal:
                     problem = f"the array '{name}' is another one where '{self.source.name}' calls itself"
                     advice = OF_ARRAYS
                 else:
-                    problem = f"'{name}', which is no number, changes where '{self.source.name}' calls itself"
-                    advice = "pass it on unchanged, under the name that it has"
+                    problem = f"'{name}', which is not a number, changes where '{self.source.name}' calls itself"
+                    advice = "pass it on unchanged, under its name"
                 self.fail(node, problem, advice)
 
     def argument(self, name: str, node: ast.AST, argument: Any) -> ast.expr:
@@ -174,24 +175,24 @@ class _Removal:
             return argument
         if isinstance(argument, _NUMBERS):
             return ast.Constant(argument)
-        return self.fail(node, f"'{name}' is left out where '{self.source.name}' calls itself", "pass it")
+        return self.fail(node, f"'{name}' is not passed where '{self.source.name}' calls itself", "pass it")
 
-    def what_returns(self, body: list[ast.stmt]) -> str | None:
-        """The form of results: ``"value"``, the name of an argument that is returned, or None."""
+    def form_of_results(self, body: list[ast.stmt]) -> str | None:
+        """The form of results: `_VALUE`, the name of an unchanged argument that is returned, or None."""
         values = [n.value for s in body for n in ast.walk(s) if isinstance(n, ast.Return)]
         given = [v for v in values if v is not None and not (isinstance(v, ast.Constant) and v.value is None)]
         if not given:
             return None
         if len(given) < len(values) or self.webs.falls_through:
-            self.fail(self.definition, "some ways through return a value and others end without", "return on every way")
+            self.fail(self.definition, "some paths return a value and others do not", "return a value on every path")
         names = {name_of(v) for v in given}
         only = next(iter(names))
-        return only if len(names) == 1 and only in self.same else "value of its own"
+        return only if len(names) == 1 and only in self.same else _VALUE
 
     # -------------------------------------------------------------------------------------------------- blocks
 
     def block(self, body: list[ast.stmt], after: int | None, label: int | None = None) -> int:
-        """A new block of these statements, after which it goes on at a label."""
+        """A new block of these statements, which then continues at the label ``after``; its label."""
         label = self.new_label() if label is None else label
         self.blocks.setdefault(label, [])
         self.blocks[label] = self.sequence(body, after)
@@ -201,15 +202,15 @@ class _Removal:
         self.blocks[len(self.blocks)] = []
         return len(self.blocks) - 1
 
-    def go(self, label: int | None, like: ast.AST) -> ast.stmt:
+    def jump(self, label: int | None, like: ast.AST) -> ast.stmt:
         if label is None:
-            return placed(Up(None), like)
-        made = Go()
+            return placed(PopFrame(None), like)
+        made = Jump()
         made.label = label
         return placed(made, like)
 
     def sequence(self, body: list[ast.stmt], after: int | None) -> list[ast.stmt]:
-        """Statements that end in ``Go``, ``Down`` or ``Up`` on every way."""
+        """Statements that end in ``Jump``, ``PushFrame`` or ``PopFrame`` on every path."""
         out: list[ast.stmt] = []
         for k, s in enumerate(body):
             rest = body[k + 1 :]
@@ -220,13 +221,13 @@ class _Removal:
                 continue
             match s:
                 case Call():
-                    return [*out, self.down(s, rest, after)]
+                    return [*out, self.push_frame(s, rest, after)]
                 case ast.Return(value=value):
-                    return [*out, placed(Up(value if self.returned == "value of its own" else None), s)]
+                    return [*out, placed(PopFrame(value if self.returned == _VALUE else None), s)]
                 case ast.Break():
-                    return [*out, self.go(self.loops[-1][0], s)]
+                    return [*out, self.jump(self.loops[-1][0], s)]
                 case ast.Continue():
-                    return [*out, self.go(self.loops[-1][1], s)]
+                    return [*out, self.jump(self.loops[-1][1], s)]
                 case ast.If(test=test):
                     then, orelse = s.body, s.orelse
                     if _ends(then) or _ends(orelse):
@@ -237,15 +238,15 @@ class _Removal:
                         join = after
                     else:
                         join = self.block(rest, after) if rest else after
-                    ways = self.sequence(then, join), self.sequence(orelse, join)
-                    return [*out, placed(ast.If(test, *ways), s)]
+                    branches = self.sequence(then, join), self.sequence(orelse, join)
+                    return [*out, placed(ast.If(test, *branches), s)]
                 case ast.While():
                     return [*out, self.loop(s, s.test, s.body, rest, after)]
                 case ast.For():
                     before, test, inside = self.counted(s)
                     return [*out, *before, self.loop(s, test, [*inside, *s.body], rest, after)]
             raise AssertionError(ast.dump(s))
-        return [*out, self.go(after, body[-1] if body else self.definition)]
+        return [*out, self.jump(after, body[-1] if body else self.definition)]
 
     def leaves(self, s: ast.AST, inside: bool = False) -> bool:
         """Return whether a statement calls, returns, or leaves an enclosing loop."""
@@ -256,9 +257,9 @@ class _Removal:
         inside = inside or isinstance(s, (ast.For, ast.While))
         return any(self.leaves(n, inside) for n in ast.iter_child_nodes(s) if isinstance(n, ast.stmt))
 
-    def down(self, s: Call, rest: list[ast.stmt], after: int | None) -> ast.stmt:
+    def push_frame(self, s: Call, rest: list[ast.stmt], after: int | None) -> ast.stmt:
         arguments = self.arguments[id(s)]
-        made = Down([self.argument(p, s, arguments[p]) for p in self.passed])
+        made = PushFrame([self.argument(p, s, arguments[p]) for p in self.passed])
         made.back = None if self.is_last(s, rest, after) else self.block([*self.result(s), *rest], after)
         return placed(made, s)
 
@@ -267,7 +268,7 @@ class _Removal:
         if s.target is None:
             return []
         if self.returned is None:
-            return self.fail(s, f"'{self.source.name}' gives nothing that could be used here", "return a value")
+            return self.fail(s, f"'{self.source.name}' returns no value, but its result is used here", "return a value")
         value = named(self.returned) if self.returned in self.same else _Result()
         return [placed(assign(s.target, value), s)]
 
@@ -279,24 +280,24 @@ class _Removal:
         if not isinstance(first, ast.Return):
             return False
         plain = first.value is None or name_of(first.value) == s.target or isinstance(first.value, ast.Constant)
-        return plain if self.returned == "value of its own" else True
+        return plain if self.returned == _VALUE else True
 
     def loop(
         self, s: ast.stmt, test: ast.expr, body: list[ast.stmt], rest: list[ast.stmt], after: int | None
     ) -> ast.stmt:
-        """Go to a loop, which becomes a block that comes back to itself."""
+        """Jump to a loop, which becomes a block that jumps back to itself."""
         done = self.block(rest, after) if rest else after
         head = self.new_label()
         self.loops.append((done, head))
         inside = self.sequence(body, head)
         self.loops.pop()
         endless = isinstance(test, ast.Constant) and test.value is True
-        whole = inside if endless else [placed(ast.If(test, inside, [self.go(done, s)]), s)]
+        whole = inside if endless else [placed(ast.If(test, inside, [self.jump(done, s)]), s)]
         self.blocks[head] = whole
-        return self.go(head, s)
+        return self.jump(head, s)
 
     def counted(self, s: ast.For) -> tuple[list[ast.stmt], ast.expr, list[ast.stmt]]:
-        """A loop over numbers or items: what is done before, its test, and what begins each iteration."""
+        """A ``for`` loop as a ``while`` loop: statements before it, its test, and those that begin an iteration."""
         call = s.iter
         k = self.fresh("number")
         function = name_of(call.func) if isinstance(call, ast.Call) and not call.keywords else None
@@ -322,7 +323,7 @@ class _Removal:
                 items = list(call.args)
             if not all(name_of(i) in self.same or name_of(i) not in self.local | {None} for i in items):
                 problem = f"a loop over this, in which '{self.source.name}' calls itself or returns"
-                self.fail(call, problem, "write for i in range(...), and take the items by their numbers")
+                self.fail(call, problem, "write for i in range(...), and index the items")
             lengths: list[ast.expr] = [Length(copied(i)) for i in items]
             length = lengths[0] if len(lengths) == 1 else ast.Call(Known(min), lengths, [])
             before, test = [assign(k, ast.Constant(0))], ast.Compare(named(k), [ast.Lt()], [length])
@@ -336,27 +337,28 @@ class _Removal:
     # ------------------------------------------------------------------------------------------------- liveness
 
     def inline(self) -> None:
-        """Put blocks to which there is but one way in its place."""
+        """Move blocks to which only one jump leads to the place of this jump."""
         while True:
-            ways: dict[int, list[Any]] = {label: [] for label in self.blocks}
+            jumps: dict[int, list[Any]] = {label: [] for label in self.blocks}
             for label in self.blocks:
                 for s in self.blocks[label]:
                     for n in ast.walk(s):
-                        target = n.label if isinstance(n, Go) else n.back if isinstance(n, Down) else None
+                        target = n.label if isinstance(n, Jump) else n.back if isinstance(n, PushFrame) else None
                         if target is not None:
-                            ways[target].append((label, n))
+                            jumps[target].append((label, n))
             found = next(
-                (k for k, w in ways.items() if k and len(w) == 1 and isinstance(w[0][1], Go) and w[0][0] != k), None
+                (k for k, w in jumps.items() if k and len(w) == 1 and isinstance(w[0][1], Jump) and w[0][0] != k),
+                None,
             )
             if found is None:
                 break
-            (label, go), body = ways[found][0], self.blocks.pop(found)
-            self.blocks[label] = _replaced(self.blocks[label], go, body)
-        for label in [k for k, w in ways.items() if k and not w]:
+            (label, jump), body = jumps[found][0], self.blocks.pop(found)
+            self.blocks[label] = _replaced(self.blocks[label], jump, body)
+        for label in [k for k, w in jumps.items() if k and not w]:
             del self.blocks[label]
 
     def liveness(self) -> dict[int | None, set[str]]:
-        """The variables that are needed from the beginning of a block on."""
+        """The variables that are live at the start of each block."""
         live: dict[int | None, set[str]] = {label: set() for label in self.blocks}
         while True:
             before = {k: set(v) for k, v in live.items()}
@@ -366,15 +368,15 @@ class _Removal:
                 return live
 
     def live(self, body: list[ast.stmt], after: set[str], labels: dict[int | None, set[str]], loops: list) -> set[str]:
-        """The names that are live before some statements."""
+        """The variables that are live before statements, given those live after them."""
         now = set(after)
         for s in reversed(body):
             match s:
-                case Go(label=label):
+                case Jump(label=label):
                     now = set(labels[label])
-                case Down(back=back):
+                case PushFrame(back=back):
                     now = self.used(*s.arguments) | (labels[back] if back is not None else set())
-                case Up(value=value):
+                case PopFrame(value=value):
                     now = self.used(value)
                 case ast.Raise():
                     now = self.used(s)
@@ -383,8 +385,8 @@ class _Removal:
                 case ast.Continue():
                     now = set(loops[-1][1])
                 case ast.If():
-                    ways = (self.live(way, now, labels, loops) for way in (s.body, s.orelse))
-                    now = self.used(s.test).union(*ways)
+                    branches = (self.live(way, now, labels, loops) for way in (s.body, s.orelse))
+                    now = self.used(s.test).union(*branches)
                 case ast.For() | ast.While():
                     now = self.live_loop(s, now, labels, loops)
                 case _:
@@ -419,18 +421,18 @@ class _Removal:
         everything = [s for body in self.blocks.values() for s in body]
         self.variables = {*self.passed, *_assigned(everything)}
         self.live_at = self.liveness()
-        kept = set().union(*(self.live_at[label] for label in self.blocks))
+        in_frames = set().union(*(self.live_at[label] for label in self.blocks))
         order = {name: k for k, name in enumerate([*self.passed, *in_order(ast.Module(everything, []))])}
-        self.stacks = {name: self.fresh(f"{name}_frames") for name in sorted(kept, key=order.__getitem__)}
+        self.stacks = {name: self.fresh(f"{name}_frames") for name in sorted(in_frames, key=order.__getitem__)}
         self.depth, self.next = self.fresh("depth"), self.fresh("block")
         self.backs, self.results = self.fresh("blocks"), self.fresh("result")
         begin = [assign(self.depth, ast.Constant(0)), self.enter(0)]
         for key in (self.backs, *self.stacks.values()):
             begin.append(_stack(key, FIRST_ROOM))
-        if self.returned == "value of its own":
+        if self.returned == _VALUE:
             begin.append(_stack(self.results, 1))
-        begin.append(self.keep(self.backs, ast.Constant(0), ast.Constant(-1), "the block"))
-        begin += [self.kept(p, ast.Constant(0), named(p)) for p in self.passed if p in self.live_at[0]]
+        begin.append(self.save_slot(self.backs, ast.Constant(0), ast.Constant(-1), "the block"))
+        begin += [self.save_variable(p, ast.Constant(0), named(p)) for p in self.passed if p in self.live_at[0]]
         made: list[Any] = []
         for label in sorted(self.blocks, reverse=True):
             body = self.block_body(label)
@@ -453,23 +455,25 @@ class _Removal:
         return [*before, *self.code(body, set())]
 
     def code(self, body: list[ast.stmt], changed: set[str]) -> list[ast.stmt]:
-        """The statements of a block, in which these variables differ from what its frame has."""
+        """The final statements of a block; ``changed`` are variables whose values differ from those in the frame."""
         out: list[ast.stmt] = []
         for s in body:
             match s:
-                case Go(label=label):
-                    made = [*self.saved(changed, label), self.enter(label)]
-                case Down():
+                case Jump(label=label):
+                    made = [*self.save_changed(changed, label), self.enter(label)]
+                case PushFrame():
                     made = self.call(s, changed)
-                case Up(value=value):
-                    result = [] if value is None else [self.keep(self.results, ast.Constant(0), value, "the result")]
+                case PopFrame(value=value):
+                    result = (
+                        [] if value is None else [self.save_slot(self.results, ast.Constant(0), value, "the result")]
+                    )
                     for part in result:
                         part.is_result = True
                     back = assign(self.next, self.slot(self.backs, named(self.depth)))
                     made = [*result, back, increase(self.depth, ast.Constant(-1))]
-                case ast.If() if _is_way(s):
-                    ways = (self.code(way, set(changed)) for way in (s.body, s.orelse))
-                    out.append(placed(ast.If(s.test, *ways), s))
+                case ast.If() if _ends_block(s):
+                    branches = (self.code(way, set(changed)) for way in (s.body, s.orelse))
+                    out.append(placed(ast.If(s.test, *branches), s))
                     continue
                 case _:
                     changed |= _assigned([s])
@@ -478,26 +482,26 @@ class _Removal:
             out += [placed(m, s) for m in made]
         return out
 
-    def saved(self, changed: set[str], label: int | None) -> list[ast.stmt]:
-        """The statements that save names in the frame for a later block."""
+    def save_changed(self, changed: set[str], label: int | None) -> list[ast.stmt]:
+        """Statements that save changed variables in the frame for a later block."""
         wanted = changed & self.live_at[label]
-        return [self.kept(n, named(self.depth), named(n)) for n in self.stacks if n in wanted]
+        return [self.save_variable(n, named(self.depth), named(n)) for n in self.stacks if n in wanted]
 
-    def call(self, s: Down, changed: set[str]) -> list[ast.stmt]:
+    def call(self, s: PushFrame, changed: set[str]) -> list[ast.stmt]:
         made: list[ast.stmt] = []
         values = {p: v for p, v in zip(self.passed, s.arguments, strict=True) if p in self.live_at[0]}
         names = {p: self.fresh(p) for p in values}
         if s.back is not None:
-            made += self.saved(changed, s.back)
+            made += self.save_changed(changed, s.back)
         made += [assign(names[p], v) for p, v in values.items()]
         if s.back is not None:
             stacks = (self.backs, *self.stacks.values())
             room = Grow(list(map(named, stacks)), named(self.depth))
             room.keys = [f"frames {n}" for n in stacks]
             made += [room, increase(self.depth)]
-            made.append(self.keep(self.backs, named(self.depth), ast.Constant(s.back), "the block"))
+            made.append(self.save_slot(self.backs, named(self.depth), ast.Constant(s.back), "the block"))
             made[-1].entry = f"blocks {self.next}", s.back
-        made += [self.kept(p, named(self.depth), named(n)) for p, n in names.items()]
+        made += [self.save_variable(p, named(self.depth), named(n)) for p, n in names.items()]
         return [*made, self.enter(0)]
 
     def enter(self, label: int) -> ast.stmt:
@@ -505,14 +509,14 @@ class _Removal:
         made.label, made.key = label, f"blocks {self.next}"
         return made
 
-    def kept(self, name: str, frame: ast.expr, value: ast.expr) -> ast.stmt:
-        shown = f"'{name}'" if stem(name) in self.written else "what is kept here"
-        made = self.keep(self.stacks[name], frame, value, shown)
+    def save_variable(self, name: str, frame: ast.expr, value: ast.expr) -> ast.stmt:
+        shown = f"'{name}'" if stem(name) in self.written else "a value that is saved here"
+        made = self.save_slot(self.stacks[name], frame, value, shown)
         made.given = self.given.get(name) if name in self.passed else None
         return made
 
-    def keep(self, key: str, frame: ast.expr, value: ast.expr, name: str) -> Any:
-        made = Keep(named(key), frame, value)
+    def save_slot(self, key: str, frame: ast.expr, value: ast.expr, name: str) -> Any:
+        made = Save(named(key), frame, value)
         made.key, made.name = f"frames {key}", name
         return made
 
@@ -575,18 +579,18 @@ def _ends(body: list[ast.stmt]) -> bool:
     return isinstance(last, _ENDS)
 
 
-def _is_way(s: ast.If) -> bool:
-    """Return whether a condition decides how a block ends."""
-    return any(isinstance(n, (Go, Down, Up)) for n in ast.walk(s))
+def _ends_block(s: ast.If) -> bool:
+    """Return whether a block ends in the branches of a condition."""
+    return any(isinstance(n, (Jump, PushFrame, PopFrame)) for n in ast.walk(s))
 
 
-def _replaced(body: list[ast.stmt], go: ast.stmt, by: list[ast.stmt]) -> list[ast.stmt]:
+def _replaced(body: list[ast.stmt], jump: ast.stmt, by: list[ast.stmt]) -> list[ast.stmt]:
     out: list[ast.stmt] = []
     for s in body:
-        if s is go:
+        if s is jump:
             out += by
         else:
             if isinstance(s, ast.If):
-                s.body, s.orelse = _replaced(s.body, go, by), _replaced(s.orelse, go, by)
+                s.body, s.orelse = _replaced(s.body, jump, by), _replaced(s.orelse, jump, by)
             out.append(s)
     return out

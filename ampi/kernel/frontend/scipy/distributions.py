@@ -1,4 +1,4 @@
-"""Distribution functions that are other ones of other arguments, as SciPy's package ``special`` names them."""
+"""Distribution functions of ``scipy.special`` that follow from others, such as incomplete gamma functions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""SciPy's special functions of numbers as functions that have derivatives.
+"""SciPy's special functions in kernels, replaced by functions that have derivatives.
 
-Numba compiles them where numba-scipy is installed, or by their addresses in ``scipy.special.cython_special``.  Those of
-`_STAND_INS` are differentiated as the programs that they are; the others are SciPy's own, with the derivatives of
+Numba compiles them where numba-scipy is installed, or by their addresses in ``scipy.special.cython_special``.  Those in
+`_STAND_INS` are differentiated as Python source; the others are SciPy's, with the derivatives of
 `ampi.partials.special`.
 """
 

@@ -1,4 +1,4 @@
-"""More of NumPy's functions that are written as kernels (see ``written``): sets, pieces of arrays, grids, norms, QR."""
+"""More functions of NumPy that are written as kernels (see ``functions``): sets, parts of arrays, grids, norms, QR."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def setxor1d(ar1, ar2, assume_unique=False):
     return both[single]
 
 
-# --------------------------------------------------------------------------------------- pieces
+# --------------------------------------------------------------------------------------- parts of arrays
 
 
 @written(np.ediff1d, lists="to_end to_begin")
@@ -94,7 +94,7 @@ if (_older := getattr(np, "trapz", None)) is not None:
 @rule(np.delete)
 def delete(builder: Any, node: ast.Call, arr: Any, obj: Any) -> Any:
     if not array_values.is_array(obj) and not isinstance(getattr(obj, "type", None), types.Integer):
-        builder.fail(node, "np.delete takes an integer or an array of integers here", "use an array of the places")
+        builder.fail(node, "np.delete takes an integer or an array of integers here", "use an array of the indices")
     function = delete_several if array_values.is_array(obj) else delete_one
     return inlined(builder, node, function.py_func, [array(builder, node, arr), obj], {})
 
@@ -130,7 +130,7 @@ def select(builder: Any, node: ast.Call, condlist: Any, choicelist: Any, default
     """The first condition that holds decides."""
     lists = [v.items for v in (condlist, choicelist) if isinstance(v, Group)]
     if len(lists) != 2 or len(lists[0]) != len(lists[1]) or not lists[0]:
-        builder.fail(node, "np.select takes two lists of as many arrays", "use np.where")
+        builder.fail(node, "np.select takes two lists of equally many arrays", "use np.where")
     found = Const(0, array(builder, node, lists[1][0]).type.dtype) if default is None else default
     for condition, choice in reversed(list(zip(*lists))):
         found = array_functions.where(builder, node, condition, choice, found)
@@ -160,7 +160,7 @@ def trim_zeros(filt, trim="fb"):
 @rule(np.rot90)
 def rot90(builder: Any, node: ast.Call, m: Any, k: Any = None) -> Any:
     if k is not None and not isinstance(k, Const):
-        builder.fail(node, "np.rot90 a number of times that is no constant", "write it with an if")
+        builder.fail(node, "np.rot90 with a k that is not constant", "write it with an if")
     turn = (quarter, half, three_quarters)[(1 if k is None else k.value) % 4 - 1] if k is None or k.value % 4 else same
     return inlined(builder, node, turn.py_func, [array(builder, node, m)], {})
 
@@ -242,7 +242,7 @@ def unwrap(p, discont=None, axis=-1, period=6.283185307179586):
 
 @rule(np.sinc, of_anything=True)
 def sinc(builder: Any, node: ast.Call, x: Any) -> Any:
-    """An element at a time: a kernel of one number, or a loop."""
+    """A kernel for numbers, and one that calls it for all elements of an array."""
     function = sincs if array_values.is_array(x) else sinc_of_one
     return inlined(builder, node, function.py_func, [x], {})
 
@@ -408,7 +408,7 @@ def qr(builder: Any, node: ast.Call, a: Any) -> Any:
 
 @Written
 def householder(a):
-    """Reflections with LAPACK's signs."""
+    """The QR decomposition by Householder reflections, with LAPACK's signs."""
     m, n = a.shape
     count = min(m, n)
     r = a.copy()
@@ -495,7 +495,7 @@ def diff(builder: Any, node: ast.Call, a: Any, n: Any = None) -> Any:
     from ampi.kernel.frontend.arrays import shapes as array_shapes
 
     if n is not None and not isinstance(n, Const):
-        builder.fail(node, "np.diff a number of times that is no constant", "call it so many times")
+        builder.fail(node, "np.diff with an n that is not constant", "call it n times")
     for _ in range(1 if n is None else n.value):
         a = array_shapes.diff(builder, node, a)
     return a
@@ -511,7 +511,7 @@ def count_nonzero(builder: Any, node: ast.Call, a: Any, axis: Any = None) -> Any
 
 
 def with_result(function: Any) -> None:
-    """A rule whose function takes an array for its result."""
+    """Let the rule of a function also take an output array."""
     handler = FUNCTIONS[function]
 
     def into(builder: Any, node: ast.Call, *given: Any, out: Any = None, **keywords: Any) -> Any:

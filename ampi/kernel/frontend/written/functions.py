@@ -1,7 +1,7 @@
-"""NumPy's functions that are written as kernels, after what Numba compiles for them: calls of them are inlined.
+"""Functions of NumPy that are written as kernels, following Numba's implementations; calls of them are inlined.
 
-``@written(np.nanmean)`` enters a function of the same parameters.  Arrays come as they are; tuples and lists of numbers
-as arrays, for the parameters named in ``lists``.
+``@written(np.nanmean)`` registers a kernel with the same parameters.  Parameters named in ``lists`` also take tuples
+and lists of numbers, as arrays.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ampi.kernel.ir.intrinsics import cast
 def written(
     *functions: Any, method: str | None = None, lists: str = "", of_anything: bool = False
 ) -> Callable[[Any], Any]:
-    """Register what a function of NumPy does, as a kernel."""
+    """Register a kernel for functions of NumPy, and for a method of arrays."""
 
     def register(function: Any) -> Any:
         def handler(builder: Any, node: ast.Call, *positional: Value, **keywords: Value) -> Value:
@@ -49,7 +49,7 @@ def written(
 
 @dataclass(frozen=True)
 class Written:
-    """Stands for a function where others of these call it (compare ``numba``'s dispatchers)."""
+    """A registered kernel, which others can call, with the interface of a Numba dispatcher."""
 
     py_func: Any
 
@@ -64,17 +64,17 @@ def inlined(builder: Any, node: ast.Call, function: Any, positional: Any, keywor
 
 
 def with_first(function: Any) -> inspect.Signature:
-    """A function's signature, after the parser and the call."""
+    """A function's signature, preceded by parameters for the parser and the call."""
     first = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in ("builder", "node")]
     rest = inspect.signature(function).parameters.values()
     return inspect.Signature([*first, *rest])
 
 
-# --------------------------------------------------------------------------------------- without what is no number
+# --------------------------------------------------------------------------------------- functions that skip nan
 
 
-def present(builder: Any, node: ast.Call, function: Any, a: Any, op: ast.operator, first: int) -> ir.Expr:
-    """The sum or product of the elements that are numbers."""
+def fold_numbers(builder: Any, node: ast.Call, function: Any, a: Any, op: ast.operator, first: int) -> ir.Expr:
+    """The sum or product of the elements that are not nan."""
     type_ = array_values.result_type(builder, node, function, array(builder, node, a))
     nothing, combine = number(first, type_), binary(builder, node, op)
 
@@ -89,16 +89,16 @@ def present(builder: Any, node: ast.Call, function: Any, a: Any, op: ast.operato
 
 @rule(np.nansum)
 def nansum(builder: Any, node: ast.Call, a: Any) -> ir.Expr:
-    return present(builder, node, np.nansum, a, ast.Add(), 0)
+    return fold_numbers(builder, node, np.nansum, a, ast.Add(), 0)
 
 
 @rule(np.nanprod)
 def nanprod(builder: Any, node: ast.Call, a: Any) -> ir.Expr:
-    return present(builder, node, np.nanprod, a, ast.Mult(), 1)
+    return fold_numbers(builder, node, np.nanprod, a, ast.Mult(), 1)
 
 
 def extreme(builder: Any, node: ast.Call, function: Any, a: Any, pick: str) -> ir.Expr:
-    """The smallest or largest of the elements that are numbers."""
+    """The smallest or largest of the elements that are not nan."""
     type_ = array_values.result_type(builder, node, function, array(builder, node, a))
     if isinstance(type_, types.Complex):
         problem = f"{ast.unparse(node.func)} of complex numbers has no derivative"
@@ -313,7 +313,7 @@ quantiles(np.nanquantile, largest=1.0, factor=100.0, skip=True)
 
 
 def partition_vector(builder: Any, node: ast.Call, a: Any, kth: Any) -> Any:
-    """In the order in which Numba leaves the elements."""
+    """The elements in the order in which Numba leaves them."""
     order = argpartition_vector(builder, node, a, kth)
     axes = array_values.axes_for(builder, 1)
     value = array_values.element_at(a, (array_values.element_at(order, axes),))
@@ -328,7 +328,7 @@ def argpartition_vector(builder: Any, node: ast.Call, a: Any, kth: Any) -> ir.Va
 
 
 def along_rows(function: Any, of_vector: Any) -> Callable[[Any], Any]:
-    """Register a function of vectors, and the kernel that calls it for all rows (the last axis) of other arrays."""
+    """Register a rule for vectors, and a kernel that calls it for all rows (the last axis) of other arrays."""
 
     def register(of_rows: Any) -> Any:
         @rule(function)
@@ -402,7 +402,7 @@ def covariance(x, free):
 
 
 def of_rows(builder: Any, node: ast.Call, m: Any, y: Any, rowvar: Any) -> ir.Var:
-    """Variables in the rows of a matrix, of the type in which their covariances are computed."""
+    """The variables as rows of a matrix, in the type in which their covariances are computed."""
     turned = not getattr(rowvar, "value", True)
     if isinstance(rowvar, ir.Expr) and not isinstance(rowvar, ir.Const):
         builder.fail(node, "rowvar must be a constant", "write rowvar=True or rowvar=False")
@@ -430,7 +430,7 @@ def of_rows(builder: Any, node: ast.Call, m: Any, y: Any, rowvar: Any) -> ir.Var
 
 
 def is_single(m: Any, y: Any) -> bool:
-    """Return whether there is one variable only, whose variance is a 0-d array."""
+    """Return whether there is only one variable, whose variance is a 0-d array."""
     return is_none(y) and (m.type.ndim == 1 if array_values.is_array(m) else not isinstance(m.items[0], Group))
 
 

@@ -1,5 +1,7 @@
-"""NumPy's functions that say where elements are, cut arrays into parts, and take elements along an axis: rules as in
-``array_functions``, and kernels as in ``written``."""
+"""Functions of NumPy that find indices of elements, split arrays, or take elements along an axis.
+
+Some are rules, as in ``arrays.functions``, and some kernels, as in ``written.functions``.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def flatnonzero(builder: Any, node: ast.Call, a: Any) -> ir.Var:
 
 @rule(np.nonzero, method="nonzero")
 def nonzero(builder: Any, node: ast.Call, a: Any) -> Group:
-    """The places of the elements that are not zero, an array for each axis."""
+    """The indices of the elements that are not zero, an array for each axis."""
     found = flatnonzero(builder, node, a)
     sizes = shape_of(builder, a)
     if len(sizes) == 1:
@@ -109,7 +111,7 @@ def dstack(builder: Any, node: ast.Call, tup: Any) -> ir.Var:
 
 @rule(np.array_split)
 def array_split(builder: Any, node: ast.Call, ary: Any, indices_or_sections: Any, axis: Any = ZERO) -> Group:
-    """Views of parts that follow each other: so many, of nearly the same size, or cut before these places."""
+    """Views of consecutive parts: a number of parts of nearly the same size, or parts cut at given indices."""
     ary = computed(builder, array(builder, node, ary))
     along = axis_of(builder, node, ary, axis)
     cuts: list[Any] = list(getattr(indices_or_sections, "items", ()))
@@ -123,8 +125,8 @@ def array_split(builder: Any, node: ast.Call, ary: Any, indices_or_sections: Any
             before = index_algebra.add(index_algebra.mul(each, count), index_algebra.minimum(longer, count))
             cuts.append(builder.temporary("cut", before))
     elif not cuts or not all(isinstance(getattr(k, "type", None), types.Integer) for k in cuts):
-        problem = f"{ast.unparse(node.func)} where the number of parts is not known"
-        builder.fail(node, problem, "write the number, or a tuple of places, or take slices in a loop")
+        problem = f"{ast.unparse(node.func)} into a variable number of parts"
+        builder.fail(node, problem, "write a constant number, or a tuple of indices; or take slices in a loop")
     whole = [Range(None, None, None)] * along
     bounds = zip((None, *cuts), (*cuts, None))
     return Group(tuple(array_values.part(builder, node, ary, [*whole, Range(*b, None)], None) for b in bounds))
@@ -164,7 +166,7 @@ def take_along_axis(builder: Any, node: ast.Call, arr: Any, indices: Any, axis: 
     if is_none(axis):
         arr, axis = array_shapes.ravel(builder, node, arr), ZERO
     if arr.type.ndim != indices.type.ndim:
-        builder.fail(node, "np.take_along_axis takes arrays of as many dimensions")
+        builder.fail(node, "np.take_along_axis takes two arrays of equally many dimensions")
     along = axis_of(builder, node, arr, axis)
     sizes, axes = shape_of(builder, arr), axes_for(builder, arr.type.ndim)
     shape = list(shape_of(builder, indices))
@@ -187,13 +189,13 @@ def take_along_axis(builder: Any, node: ast.Call, arr: Any, indices: Any, axis: 
 
 @rule(sorted, of_anything=True)
 def sorted_(builder: Any, node: ast.Call, iterable: Any, key: Any = None, reverse: Any = None) -> ir.Var:
-    """A new list, in order."""
+    """A new, sorted list."""
     from ampi.kernel.frontend.arrays.orders import sorted_vector
 
     if not is_none(key):
         builder.fail(node, "sorted with a key", "take np.argsort of an array of the keys")
     if not (reverse is None or isinstance(reverse, ir.Const)):
-        builder.fail(node, "sorted in an order that is no constant", "write reverse=True or reverse=False")
+        builder.fail(node, "sorted with a 'reverse' that is not constant", "write reverse=True or reverse=False")
     values = iterable if is_array(iterable) else sequences.array_of(builder, node, iterable)
     found = computed(builder, sorted_vector(builder, node, values))
     if reverse is not None and reverse.value:

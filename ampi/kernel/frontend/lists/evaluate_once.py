@@ -1,4 +1,4 @@
-"""Random numbers where a list is made: what the array of a list would have computed twice is computed once, by a name.
+"""Expressions that draw random numbers, assigned to names where the rewriting of lists would evaluate them twice.
 
 ::
 
@@ -41,7 +41,7 @@ def _may_draw(function: ast.expr, known: dict[str, Any]) -> bool:
 
 
 def known_by(node: ast.expr, known: dict[str, Any]) -> Any:
-    """The value of a name or of a path such as ``numba.typed.List``; None if it is not known."""
+    """The value of a global name, or of a path such as ``numba.typed.List``; None if it is not known."""
     if isinstance(node, ast.Attribute):
         return getattr(known_by(node.value, known), node.attr, None)
     return known.get(node.id) if isinstance(node, ast.Name) else getattr(node, "function", None)
@@ -61,7 +61,7 @@ def _function_draws(value: Any, seen: list[Any]) -> bool:
 
 
 def once(items: ast.expr, known: dict[str, Any], fresh: Callable[[str], str]) -> tuple[list[ast.stmt], ast.expr]:
-    """Statements that compute what draws, and the expression that goes on from there."""
+    """Statements that evaluate the parts of an expression that draw, and the expression with names instead of them."""
     if not draws(items, known):
         return [], items
     is_through = isinstance(items, ast.Call) and isinstance(items.func, ast.Name) and not items.keywords
@@ -75,8 +75,8 @@ def once(items: ast.expr, known: dict[str, Any], fresh: Callable[[str], str]) ->
     return [placed(assign(name, items), items)], placed(named(name), items)
 
 
-class DrawnOnce(ast.NodeTransformer):
-    """Loops and statements that let lists grow, with names for what they draw to know how far."""
+class EvaluateOnce(ast.NodeTransformer):
+    """Assigns names to expressions that draw where statements let a list grow by a drawn number of items."""
 
     def __init__(self, known: dict[str, Any], fresh: Callable[[str], str]) -> None:
         self.known, self.fresh = known, fresh
