@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import numba
-import numpy as np
 from numba import types
 from numba.np import numpy_support
 
@@ -115,15 +114,12 @@ def generate(kernel: Any, case: Case) -> str:
     if parts:  # costs are measured (in a second, once per machine) only if there are several forms to choose from
         chosen = not kernel.deterministic and any(form in source for form in ("OWN", "ATOMIC"))
         costs = threads.costs() if chosen else threads.TYPICAL
-    read = dict(c for f in (program, *halves) for c in f.constants)
-    constants = [f"{n} = {array_source(a)}" for n, a in read.items()]
+    constants = constant_lines(program, *halves)
     text = [
         title("Adjoint", kernel, primal, wanted(primal, case), map(str, derivative.remarks)),
         emit.header(source, *split_sources),
         *constants,
-        "CONTRACT = {",
-        *(f'    "{n}": {v!r},' for n, v in facts.items()),
-        "}",
+        *contract_lines(facts),
         f"ADJOINT = {program.name if case.active else ''!r}",
         f"SOURCE = {(primal.filename, primal.first_line)!r}",
         f"PARTS = {[p.name for p in parts]!r}",
@@ -160,9 +156,23 @@ def disagreement(primal: ir.Function) -> list[str]:
     return [f"\ndef disagreement({', '.join(a.name for a in primal.arguments)}):", *checks, "    return 0\n"]
 
 
-def array_source(array: np.ndarray) -> str:
-    """A constant array as Python source."""
-    return f"np.array({array.tolist()!r}, dtype=np.{array.dtype.name})"
+def constant_lines(*programs: ir.Function) -> list[str]:
+    """The definitions of the constant arrays of programs."""
+    arrays = dict(constant for program in programs for constant in program.constants)
+    return [f"{n} = np.array({a.tolist()!r}, dtype=np.{a.dtype.name})" for n, a in arrays.items()]
+
+
+def contract_lines(facts: dict[str, Any]) -> list[str]:
+    """The definition of ``CONTRACT``, the facts about a program."""
+    return ["CONTRACT = {", *(f'    "{n}": {v!r},' for n, v in facts.items()), "}"]
+
+
+def source_lines(kernel: Any, primal: ir.Function, sources: list[str], constants: list[str]) -> list[str]:
+    """The place of the kernel, and the key of the compiled programs."""
+    return [
+        f"SOURCE = {(primal.filename, primal.first_line)!r}",
+        f"PROGRAM = {cache.fingerprint(identity(kernel, primal, sources), constants)!r}",
+    ]
 
 
 def prepared(primal: ir.Function) -> ir.Function:
@@ -210,7 +220,7 @@ def tangent_source(kernel: Any, argument_types: tuple[types.Type, ...], active: 
     names = active_leaves(kernel, primal.arguments, active)
     derivative = pipeline.build_tangent(prepared(primal), names, Options(without=kernel.without))
     (program,) = emit.spelled(without_constants(derivative.function, primal))
-    constants = "".join(f"{n} = {array_source(a)}\n" for n, a in program.constants)
+    constants = "".join(f"{line}\n" for line in constant_lines(program))
     source = emit.source(program)
     return f"{title('Tangent', kernel, primal, names)}\n{emit.header(source)}\n{constants}\n\n{source}"
 
@@ -238,18 +248,15 @@ def generate_tangent(kernel: Any, case: Case) -> str:
         "drawn": random_draws.dtypes_of(primal),
     }
     source = emit.source(program)
-    constants = [f"{n} = {array_source(a)}" for n, a in program.constants]
+    constants = constant_lines(program)
     text = [
         title("Tangent", kernel, primal, names),
         emit.header(source),
         *constants,
-        "CONTRACT = {",
-        *(f'    "{n}": {v!r},' for n, v in facts.items()),
-        "}",
+        *contract_lines(facts),
         f"TANGENT = {program.name!r}",
         f"THREADS = {case.threaded and bool(kernel.options.get('parallel')) and is_race_free(kernel, primal)!r}",
-        f"SOURCE = {(primal.filename, primal.first_line)!r}",
-        f"PROGRAM = {cache.fingerprint(identity(kernel, primal, [source]), constants)!r}",
+        *source_lines(kernel, primal, [source], constants),
         "\n",
         source,
         *disagreement(primal),
@@ -275,17 +282,14 @@ def generate_second(kernel: Any, case: Case) -> str:
         "new": tuple(position[n] for n in first.new),
     }
     source = emit.source(program)
-    constants = [f"{n} = {array_source(a)}" for n, a in program.constants]
+    constants = constant_lines(program)
     text = [
         title("Tangent of the adjoint", kernel, primal, wanted(primal, case)),
         emit.header(source),
         *constants,
-        "CONTRACT = {",
-        *(f'    "{n}": {v!r},' for n, v in facts.items()),
-        "}",
+        *contract_lines(facts),
         f"SECOND = {program.name!r}",
-        f"SOURCE = {(primal.filename, primal.first_line)!r}",
-        f"PROGRAM = {cache.fingerprint(identity(kernel, primal, [source]), constants)!r}",
+        *source_lines(kernel, primal, [source], constants),
         "\n",
         source,
     ]
@@ -321,9 +325,8 @@ def generate_lanes(kernel: Any, case: Case, count: int) -> str:
         for (form, derivative), program in zip(functions.items(), programs)
     }
     sources = [emit.source(program) for program in programs]
-    read = dict(c for f in programs for c in f.constants)
     heading = title(f"Adjoint in {count} directions at once", kernel, primal, wanted(primal, case))
-    return lanes_file(kernel, primal, heading, facts, sources, read, why)
+    return lanes_file(kernel, primal, heading, facts, sources, constant_lines(*programs), why)
 
 
 def generate_tangent_lanes(kernel: Any, case: Case, count: int) -> str:
@@ -332,29 +335,27 @@ def generate_tangent_lanes(kernel: Any, case: Case, count: int) -> str:
     primal = kernel.ir_of(case.types, case.same, case.single)
     options = replace(usual, without=usual.without | OF_NUMBERS, lanes=count)
     name, why, source = "", "", ""
-    read: tuple[tuple[str, Any], ...] = ()
+    constants: list[str] = []
     try:
         derivative = pipeline.build_tangent(prepared(primal), wanted(primal, case), options)
         (program,) = emit.spelled(without_constants(derivative.function, primal))
-        name, source, read = program.name, emit.source(program), program.constants
+        name, source, constants = program.name, emit.source(program), constant_lines(program)
     except NotInLanes as problem:
         why = str(problem)
     heading = title(f"Tangent in {count} directions at once", kernel, primal, wanted(primal, case))
-    return lanes_file(kernel, primal, heading, name, [source], dict(read), why)
+    return lanes_file(kernel, primal, heading, name, [source], constants, why)
 
 
 def lanes_file(
-    kernel: Any, primal: ir.Function, heading: str, lanes: Any, sources: list[str], read: dict[str, Any], why: str
+    kernel: Any, primal: ir.Function, heading: str, lanes: Any, sources: list[str], constants: list[str], why: str
 ) -> str:
     """A file of programs for several directions: with ``lanes``, the facts about them, or ``why`` there are none."""
-    constants = [f"{n} = {array_source(a)}" for n, a in read.items()]
     text = [
         heading,
         f"{emit.header(*sources)}from ampi.kernel.runtime.lanes import {', '.join(emit.LANES)}\n",
         *constants,
         f"LANES = {lanes!r}",
-        f"SOURCE = {(primal.filename, primal.first_line)!r}",
-        f"PROGRAM = {cache.fingerprint(identity(kernel, primal, sources), constants)!r}",
+        *source_lines(kernel, primal, sources, constants),
         f"# once for each direction: {why}" if why else "",
         "\n",
         *(f"{source}\n" for source in sources),
@@ -372,7 +373,7 @@ def generate_drawing(kernel: Any, case: Case) -> str:
     program = without_constants(pipeline.build_drawing(with_constants(primal)), primal)
     (program,) = identifiers.spelled((program,), emit.reserved())
     source = emit.source(program)
-    constants = [f"{n} = {array_source(a)}" for n, a in program.constants]
+    constants = constant_lines(program)
     text = [
         title("Random numbers", kernel, primal, ()),
         f"{emit.header(source)}from ampi.kernel.runtime.random_state import {', '.join(emit.DRAWING)}\n",
@@ -380,8 +381,7 @@ def generate_drawing(kernel: Any, case: Case) -> str:
         f"DRAWING = {program.name!r}",
         f"DTYPES = {random_draws.dtypes_of(primal)!r}",
         f"GENERATORS = {bool(primal.generators)!r}",
-        f"SOURCE = {(primal.filename, primal.first_line)!r}",
-        f"PROGRAM = {cache.fingerprint(identity(kernel, primal, [source]), constants)!r}",
+        *source_lines(kernel, primal, [source], constants),
         "\n",
         source,
     ]

@@ -323,7 +323,7 @@ def digits_of_a_ufunc(x):
         (lengthened_under_two_names, "arithmetic of a list", "np.array"),
         (other_row_in_a_list, "'rows' is read-only", "copy"),
         (array_or_none, "returns None on one path and an array or a tuple on another", "the same structure everywhere"),
-        (digits_of_a_ufunc, "last argument of numpy.rint is an array", "name"),
+        (digits_of_a_ufunc, "last argument of numpy.rint must be an output array", "name"),
     ],
 )
 def test_refusals_name_what_is_refused_and_what_serves_instead(function, problem, advice):
