@@ -156,10 +156,15 @@ def disagreement(primal: ir.Function) -> list[str]:
     return [f"\ndef disagreement({', '.join(a.name for a in primal.arguments)}):", *checks, "    return 0\n"]
 
 
+def array_source(array: np.ndarray) -> str:
+    """A constant array as Python source."""
+    return f"np.array({array.tolist()!r}, dtype=np.{array.dtype.name})"
+
+
 def constant_lines(*programs: ir.Function) -> list[str]:
     """The definitions of the constant arrays of programs."""
     arrays = dict(constant for program in programs for constant in program.constants)
-    return [f"{n} = np.array({a.tolist()!r}, dtype=np.{a.dtype.name})" for n, a in arrays.items()]
+    return [f"{name} = {array_source(array)}" for name, array in arrays.items()]
 
 
 def contract_lines(facts: dict[str, Any]) -> list[str]:

@@ -25,7 +25,7 @@ from ..errors import ActivityError, ActivityWarning, KernelError
 from ..kernel.arguments import leaves_of, plain
 from ..kernel.dispatcher import Kernel
 from ..kernel.frontend.base.declared import with_types
-from ..kernel.function_copies import numpys_own, with_names
+from ..kernel.function_copies import original, with_names
 from ..memory import storages as memory
 from ..tape import where_called
 from . import lifting
@@ -253,7 +253,7 @@ def _numbas(value: Any) -> Any:
         if _in_work and value is _in_work[-1]:
             return _ITSELF
         return value if value in _in_work else value.numbas_own
-    return numpys_own(value)
+    return original(value)
 
 
 def tracked(result: Any) -> Any:

@@ -143,7 +143,7 @@ class Spool(_Budget):
 
     def note_kept(self, record: Any, nbytes: int) -> None:
         """Count the bytes that a kernel has saved for its adjoint."""
-        arrays = [part for part in record.kept if may_go(part)]
+        arrays = [part for part in record.saved if may_go(part)]
         if arrays:
             self._note(_KeptItem(record, arrays))
 
@@ -240,7 +240,7 @@ class _KeptItem(_Item):
 
     def leave(self, places: list[Place]) -> None:
         by_array = {id(array): place for array, place in zip(self.arrays, places)}
-        self.record.kept = KeptInFile([by_array.get(id(part), part) for part in self.record.kept])
+        self.record.saved = KeptInFile([by_array.get(id(part), part) for part in self.record.saved])
 
 
 _saved: Any = Undo.__dict__["saved"]

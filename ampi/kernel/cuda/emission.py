@@ -77,7 +77,7 @@ def primal(launch: Any, args: tuple[Any, ...], bounded: bool = False) -> tuple[i
     def refuse(line: int, problem: str, advice: str) -> NoReturn:
         raise source.error(line, problem, advice) from None
 
-    way = pipeline.Way()
+    way = pipeline.State()
     return way.run("simplify", way.run("normalise", made)), refuse
 
 
@@ -101,7 +101,7 @@ def program(launch: Any, function: ir.Function, mode: str, active: frozenset[str
     """A program of a lowered kernel, with loops over blocks and threads."""
     options = Options(without=WITHOUT, unchecked=True)
     if mode == "primal":
-        way = pipeline.Way(options)
+        way = pipeline.State(options)
         made = way.run("prune", way.run("construct", programs.prepared(function)))
         return way.run("finish", made, only=("destruct",))
     build = pipeline.build_adjoint if mode == "adjoint" else pipeline.build_tangent
