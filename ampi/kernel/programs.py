@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numba
+import numpy as np
 from numba import types
 from numba.np import numpy_support
 
