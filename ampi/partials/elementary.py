@@ -17,7 +17,7 @@ import math
 _LN2, _LN10 = repr(math.log(2.0)), repr(math.log(10.0))
 _DEGREES, _RADIANS = repr(180.0 / math.pi), repr(math.pi / 180.0)
 _SIDE = "1 if x >= 0 else -1"
-_POWER = ("y * x ** (y - 1) if y != 0 else y / x if abs(x) > 0 else 0", "r * log(x) if r != 0 else 0")
+POWER = ("y * x ** (y - 1) if y != 0 else y / x if abs(x) > 0 else 0", "r * log(x) if r != 0 else 0")
 _FIRST, _SECOND = "1 if x == r else 0", "0 if x == r else 1"
 _AROUND = "0 if (h := hypot(x, y)) == 0 else 0 if isinf(h) else {0} / h / h"  # the squares may leave the range
 _SHARE = "0.5 if x == y else 1 if {0} == r else {1}({0} - r)"  # infinities may meet
@@ -29,8 +29,8 @@ PARTIALS: dict[str, tuple[str | None, ...]] = {
     "subtract": ("1", "-1"),
     "multiply": ("y", "x"),
     "divide": ("1 / y", "-(r / y)"),
-    "power": _POWER,
-    "float_power": _POWER,
+    "power": POWER,
+    "float_power": POWER,
     "remainder": ("1", "-floordiv(x, y)"),
     "fmod": ("1", "-round((x - r) / y)"),
     "maximum": ("1 if x >= y else 0", "0 if x >= y else 1"),

@@ -301,7 +301,7 @@ PARTIALS: dict[str, tuple[str, ...]] = {
         "x / (1 + y) if y != -1 else 0 if x == 0 else x / (1 + y)",
     ),
     "powm1": (
-        elementary.PARTIALS["power"][0],
+        elementary.POWER[0],
         "log(x) * x ** y if x != 0 else 0",
     ),
     "boxcox": (
