@@ -458,7 +458,7 @@ def variables_in(memory: np.ndarray, node: tuple) -> list[TrackedArray]:
     """Return new scalars for variables of a tape, one for each element of an array."""
     pool = memory.view(Pool)
     _set_flags(pool, False)
-    made = [_item(pool, (k, ...)) for k in range(len(memory))]
+    made: list[Any] = [_item(pool, (k, ...)) for k in range(len(memory))]
     for scalar in made:
         scalar._node = node
         _set_class(scalar, _scalar_type)

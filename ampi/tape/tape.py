@@ -103,10 +103,8 @@ class Tape(metaclass=PublicHelp):
     # before_append : callable or None
     #     Called before the record of any operation is appended (communication that has completed unnoticed must have
     #     its record before those of operations that use the received values).
-    # append_record : callable
-    #     Appends a record, without calling ``before_append``.
-    # elements : Elements
-    #     Statements on single elements.
+    # append_record : callable, which appends a record without calling ``before_append``
+    # elements : Elements, the statements on single elements
     # pen : Elements or None
     #     The same, as long as such statements are recorded there.
     # forward : Push or None
@@ -123,27 +121,20 @@ class Tape(metaclass=PublicHelp):
     #     Identifier, name, and result of `this_thread` of the thread that opened it, the only one that it records.
     # scope, inner_scopes : Scope or None, set of Scope
     #     The scope of its block, and remaining scopes of tapes that were opened and closed inside.
-    # resumed : Scope or None
-    #     The scope of the latest block in which it was resumed.
-    # records : list of Record
-    #     In the order of the operations.
-    # of_step : bool
-    #     True if a time loop has made it for one of its steps.
+    # resumed : Scope or None, that of the latest block in which it was resumed
+    # records : list of Record, in the order of the operations
+    # of_step : bool, true if a time loop has made it for one of its steps
     # reference : weakref.ref
     #     A reference to the tape, which is the `Storage.tape` of active memory.
-    # watches : dict
-    #     The independents.
-    # sweep_starts : dict
-    #     The callbacks of `at_sweep_start`.
+    # watches : dict of the independents
+    # sweep_starts : dict of the callbacks of `at_sweep_start`
     # notes : dict
     #     With ``AMPI_CHECK``: notes of needed memory that other code may write, by the ids of records.
     # tasks, accesses : object or None
     #     For tasks in other threads: an object with ``sweep(sweep)``; while some run, one with
     #     ``write(storage, array)``.
-    # sweep_lock : threading.Lock
-    #     Held by the sweep of the tape.
-    # latest_shadows : int
-    #     The most bytes that the shadows of the latest sweep in vector mode took.
+    # sweep_lock : threading.Lock, held by the sweep of the tape
+    # latest_shadows : int, the most bytes that the shadows of the latest sweep in vector mode took
 
     forward: Any = None
     returned: Any = None  # this rank's term of the objective, if that is a sum over ranks
