@@ -185,9 +185,8 @@ def sweep_in_python(
     """
     views: dict[int, tuple[Any, int]] = {}
     sums: Any = memoryview(adjoints)
-    integers, reals = integers[:], reals[:]
-    if type(integers) is not list:
-        integers, reals = integers.tolist(), reals.tolist()
+    integers = integers[:] if type(integers) is list else integers.tolist()
+    reals = array("d", reals).tolist()  # a NumPy number of single precision would round what it multiplies
     pop, pop_real = integers.pop, reals.pop
     while integers:
         code = pop()

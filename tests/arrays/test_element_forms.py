@@ -157,3 +157,13 @@ def test_an_array_of_one_element_that_becomes_constant():
         one[0] *= x[1]
         y = y + one[0]
     np.testing.assert_array_equal(tape.gradient(y, x), [6.0, 9.0])
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+def test_factors_of_lower_precision_keep_double_precision(kind):
+    def f(x):
+        return anp.sin(x[0] * kind(0.3)) * kind(0.7) + x[1] / kind(0.3)
+
+    x0 = np.array([0.7, 1.3])
+    expected = [np.cos(x0[0] * float(kind(0.3))) * float(kind(0.3)) * float(kind(0.7)), 1 / float(kind(0.3))]
+    np.testing.assert_allclose(ampi.grad(f)(x0), expected, rtol=1e-15)

@@ -128,7 +128,7 @@ def test_a_damaged_cache_is_mended(cache_folder, seed):
     for chosen in (names, [read[rng.integers(len(read))]]):
         for path in chosen:
             DAMAGES[rng.integers(len(DAMAGES))](path, rng)
-        with pytest.warns(ampi.CacheWarning, match="made anew"):
+        with pytest.warns(ampi.CacheWarning, match="made again"):
             assert gradient() == EXPECTED
         with warnings.catch_warnings():
             warnings.simplefilter("error")
