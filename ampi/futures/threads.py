@@ -14,9 +14,18 @@ from ..tape.recording import is_passive
 from .tasks import joined, passively, submitted
 
 
+_INSTALLED = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
+
+
+def _is_installed(frame: Any) -> bool:
+    """Return whether a frame is of an installed package, whose threads (a progress bar's monitor) are its own affair."""
+    file = frame.f_code.co_filename
+    return is_of_a_library(frame) or any(folder in file for folder in _INSTALLED)
+
+
 def start(found: Hook, arguments: tuple, keywords: dict[str, Any], depth: int = 3) -> Any:
     """Start a thread; the program's call of its ``start`` is so many frames further out."""
-    if not arguments or is_of_a_library(sys._getframe(depth)) or not getattr(arguments[0], "_initialized", False):
+    if not arguments or _is_installed(sys._getframe(depth)) or not getattr(arguments[0], "_initialized", False):
         return found.original(*arguments, **keywords)
     thread = arguments[0]
     if is_passive():

@@ -1,11 +1,13 @@
 """Threads of `threading`: start and join are a fork and a join; queues, events, locks ... order what they do."""
 
+import io
 import queue
 import threading
 import time
 
 import numpy
 import pytest
+import tqdm
 from patience import patience
 
 import ampi
@@ -388,6 +390,7 @@ def test_started_twice_is_pythons_error():
 
 
 PROGRAM = """
+import io
 import queue
 import threading
 import numpy as np
@@ -412,3 +415,16 @@ def test_unmodified_programs(tmp_path):
     _, (slope,) = ampi.trace(str(path), wrt=("theta",), of="J")
     s, j = 1 + numpy.arange(6) / 10, numpy.arange(4.0)
     assert abs(float(slope) - (s[:, None] * j * numpy.sin(1.4 * s[:, None] * j)).sum()) < 1e-12
+
+
+def test_threads_of_installed_packages_are_left_alone(monkeypatch):
+    """The monitor of a progress bar is no task."""
+    monkeypatch.setattr(tqdm.tqdm, "monitor", None)
+    with ampi.Tape() as tape:
+        x = tape.watch(X)
+        y = np.sum(x)
+        for _ in tqdm.tqdm(range(3), file=io.StringIO()):
+            y = y * y
+    tqdm.tqdm.monitor.exit()
+    assert tape.tasks is None
+    numpy.testing.assert_allclose(tape.gradient(y, x), numpy.full(4, 8.0 * X.sum() ** 7))
