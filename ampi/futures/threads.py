@@ -13,12 +13,11 @@ from ..interception.hooks import AlwaysHook, Hook, hook
 from ..tape.recording import is_passive
 from .tasks import joined, passively, submitted
 
-
 _INSTALLED = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 
 
 def _is_installed(frame: Any) -> bool:
-    """Return whether a frame is of an installed package, whose threads (a progress bar's monitor) are its own affair."""
+    """Return whether a frame is of an installed package: its threads (a progress bar's monitor) are no tasks."""
     file = frame.f_code.co_filename
     return is_of_a_library(frame) or any(folder in file for folder in _INSTALLED)
 

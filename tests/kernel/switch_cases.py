@@ -124,6 +124,6 @@ def table(names):
 
 
 if __name__ == "__main__":
-    loop_distribution.CYCLES_OF_A_DIVISION, loop_distribution.MOST_TAKEN = 1, 100  # as in test_switches
+    loop_distribution.CYCLES_OF_A_DIVISION, loop_distribution.MAX_TAKEN = 1, 100  # as in test_switches
     for switch, names in table([*FURTHER, *CASES]).items():
         print(f'    "{switch}": "{" ".join(names)}",')

@@ -65,7 +65,7 @@ def main():
     from ampi.kernel.options import Options
 
     loop_distribution.CYCLES_OF_A_DIVISION = 1
-    loop_distribution.MOST_TAKEN = 100
+    loop_distribution.MAX_TAKEN = 100
     are_drawn = sys.argv[1] == "drawn"
     for function, arguments in drawn() if are_drawn else of_corpus():
         active = activity_patterns(function, arguments)[0]

@@ -61,7 +61,7 @@ KERNELS = {"of pairs": of_pairs, "of a chain": of_a_chain, "in parallel": in_par
 def quick_divisions(monkeypatch):
     """Long arithmetic in few lines."""
     monkeypatch.setattr(loop_distribution, "CYCLES_OF_A_DIVISION", 1)
-    monkeypatch.setattr(loop_distribution, "MOST_TAKEN", 100)
+    monkeypatch.setattr(loop_distribution, "MAX_TAKEN", 100)
 
 
 def check(name, size, options=OPTIONS):
@@ -92,7 +92,7 @@ def test_derivatives_are_the_same(name, size, threads, monkeypatch):
 
 @pytest.mark.parametrize("most", [1, 2, 5])
 def test_any_number_of_cuts_will_do(most, monkeypatch):
-    monkeypatch.setattr(loop_distribution, "MOST_STAGES", most)
+    monkeypatch.setattr(loop_distribution, "MAX_STAGES", most)
     monkeypatch.setattr(loop_distribution, "WORTH_IT", 1.1)
     made = check("of pairs", 9)
     assert number_of_loops(made) == ([most] if most > 1 else [])

@@ -16,7 +16,7 @@ PAIRS = [(name, switch) for switch, names in CHANGED.items() for name in names.s
 def quick_divisions(monkeypatch):
     """Loops are distributed that are not as long as in practice."""
     monkeypatch.setattr(loop_distribution, "CYCLES_OF_A_DIVISION", 1)
-    monkeypatch.setattr(loop_distribution, "MOST_TAKEN", 100)
+    monkeypatch.setattr(loop_distribution, "MAX_TAKEN", 100)
 
 
 @functools.cache

@@ -18,7 +18,7 @@ from ampi.kernel import ir
 from ampi.kernel.cuda.guards import FALSE, TRUE, Guard, has_barrier
 from ampi.kernel.cuda.uniformity import Uniformity, assigned
 from ampi.kernel.frontend.cuda.language import INT, place
-from ampi.kernel.ir import inference
+from ampi.kernel.ir import inference, printer
 from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.rewrite import substitute
 
@@ -34,6 +34,11 @@ class Phase(ir.Stmt):
     """What each thread of a block does between two barriers."""
 
     body: tuple[ir.Stmt, ...]
+
+
+@printer.statement.register
+def _(s: Phase) -> printer.Parts:
+    yield "each thread of the block", s.body
 
 
 def split(

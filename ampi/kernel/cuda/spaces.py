@@ -24,6 +24,7 @@ from ampi.kernel.ir.index_algebra import Sum
 from ampi.kernel.ir.inference import is_array
 from ampi.kernel.ir.rewrite import mapped
 
+_OF_ONE_BLOCK = frozenset(f"{n}.{a}" for n in ("blockIdx", "blockDim") for a in AXES)
 SHARED_BYTES = 48 * 1024
 OF_EACH = 64
 """Elements of an array that each thread of a block keeps, though all of them have the same."""
@@ -314,7 +315,7 @@ class Spaces:
         """Whether threads agree on an expression."""
         for n in ir.walk(term):
             if isinstance(n, ir.Op) and not n.args:
-                if everywhere or not n.name.startswith("block"):
+                if everywhere or n.name not in _OF_ONE_BLOCK:
                     return False
             elif isinstance(n, ir.Load):
                 return False

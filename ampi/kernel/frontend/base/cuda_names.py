@@ -44,6 +44,10 @@ class Intrinsic(Mark):
     """A function of ``cuda``."""
 
 
+class Drawing(Intrinsic):
+    """A function of ``cuda.random``."""
+
+
 def _intrinsics(*names: str) -> dict[str, Intrinsic]:
     return {name: Intrinsic(name) for name in names}
 
@@ -104,7 +108,7 @@ def stand_in(value: Any) -> Any:
     if (getattr(value, "__module__", None) or "").startswith("numba.cuda."):
         name = (getattr(value, "__qualname__", None) or getattr(value, "__name__", "")).partition(".")
         if value.__module__ == "numba.cuda.random" and name[0] not in NAMES:
-            return Intrinsic(f"random.{name[0]}")
+            return Drawing(f"random.{name[0]}")
         owner = NAMES.get(name[0])
         return owner if not name[2] or owner is None else getattr(owner, name[2], value)
     return value

@@ -17,7 +17,7 @@ from numba.np import numpy_support
 from ampi.kernel import ir
 from ampi.kernel.frontend.arrays import values as array_values
 from ampi.kernel.frontend.arrays.values import is_array
-from ampi.kernel.frontend.base.cuda_names import WARP, Intrinsic
+from ampi.kernel.frontend.base.cuda_names import WARP, Drawing, Intrinsic
 from ampi.kernel.frontend.base.values import Group, Static, Value
 from ampi.kernel.frontend.language.invocations import AUTHORED, call_values, shape_of_new
 from ampi.kernel.ir import inference
@@ -40,7 +40,7 @@ def place(name: str) -> ir.Op:
 def call(builder: Any, function: Intrinsic, node: ast.Call, hint: str | None) -> Value:
     """The value of a call of a function of ``cuda``."""
     rule = RULES.get(function.name)
-    if function.name.startswith("random."):
+    if isinstance(function, Drawing):
         builder.fail(node, f"cuda.{function.name} draws from states that live on a card", DRAWN)
     if rule is None:
         builder.fail(node, f"cuda.{function.name} is not known to the differentiator", ADVICE.get(function.name, ""))
