@@ -67,11 +67,25 @@ class TaskTape(Tape):
         note_activated(self.strand, array)
 
     def at_sweep_start(self, key: Any, callback: Callable[[Sweep], None]) -> None:
-        """What needs this is communication, which tasks do not do."""
-        raise ActivityError(
-            f"{where_called()}: MPI is called in a task, with values that carry derivatives or that others may have; "
-            "communicate in the thread of the tape, before the submit or after the result, or inside of "
-            "`with ampi.passive():` if what is sent is a constant"
+        """Accept a log of messages, for constants; those of derivatives are refused when they are recorded."""
+        if key != "communication":
+            raise self._refusal()
+        super().at_sweep_start(key, callback)
+        append = self.append_record
+
+        def append_local(record: Any) -> None:
+            if record.adjoint is not None and not record.adjoint.is_local:
+                raise self._refusal()
+            append(record)
+
+        self.append_record = append_local
+
+    def _refusal(self) -> ActivityError:
+        return ActivityError(
+            f"{where_called()}: MPI is called in a task, in thread {self.thread_name!r}, with values that carry "
+            f"derivatives or that others may have; communicate in thread {self.root.thread_name!r}, which has the "
+            "tape, before the submit or after the result, or inside of `with ampi.passive():` if what is sent is a "
+            "constant"
         )
 
 

@@ -164,9 +164,18 @@ def _instead(name: str, method: Callable) -> Callable:
     return call
 
 
+_preparing = threading.Lock()
+
+
 def _begin(tape: Tape) -> None:
-    """Prepare for the first tape of the process."""
-    at_opening.remove(_begin)
+    """Prepare for the first tape of the process; tapes of other threads wait until that is done."""
+    with _preparing:
+        if _begin in at_opening:
+            _redirect()
+            at_opening.remove(_begin)
+
+
+def _redirect() -> None:
     places: dict[tuple[int, str], list[int]] = {}
     for cls, name, method in _methods():
         address, original = call_slot(method)
