@@ -56,7 +56,7 @@ class Early:
         records: Any = tape.records
         if not (tape.closed and tape.watches) or tape.tasks is not None or tape.observer is not None:
             return
-        if not records or isinstance(records[0].adjoint, Watch):
+        if not records or isinstance(next(iter(records)).adjoint, Watch):  # a report counts what a sweep reads by index
             return
         self.first = next((k for k, record in enumerate(records) if isinstance(record.adjoint, Watch)), 0)
         self.some = self.first > 0
