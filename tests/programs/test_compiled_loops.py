@@ -1,11 +1,12 @@
 """Loops of unmodified programs are compiled, with the results that Python has."""
 
+import math
 import pathlib
 import re
 
 import numpy as np
 import pytest
-from loop_programs import compared, gradients_compared
+from loop_programs import at_once, compared, gradients_compared
 
 import ampi
 import ampi.numpy
@@ -170,3 +171,27 @@ def test_solver_with_loops_on_two_ranks(mpiexec):
     assert "PerformanceWarning" not in found.stderr
     (value,) = re.findall(r"^energy = (\S+)", found.stdout, re.MULTILINE)
     assert float(value) == pytest.approx(float(plain.stdout.split()[1]), rel=1e-12)
+
+
+def of_infinity(function):
+    def f(x, s):
+        for i in range(x.shape[0]):
+            x[i] *= 2.0
+            s *= s
+            s += function(s)
+        return s
+
+    return f
+
+
+@pytest.mark.parametrize("function", [math.sin, math.cos, math.tan])
+def test_functions_of_infinity_raise_as_in_python(function):
+    """What the loop has written before is as it is in Python, too."""
+    x, again = np.ones(20), np.ones(20)
+    with pytest.raises(ValueError):
+        of_infinity(function)(x, 1e30)
+    with at_once(interpreted=False):
+        compiled = with_compiled_loops(of_infinity(function), [])
+        with pytest.raises(ValueError):
+            compiled(again, 1e30)
+    np.testing.assert_array_equal(again, x)

@@ -32,8 +32,8 @@ _MATH = set(
     "sin cos tan asin acos atan sinh cosh tanh exp expm1 log log1p log2 log10 sqrt fabs atan2 hypot copysign "
     "pow".split()
 )
-_SURE = {"sin", "cos", "tan", "atan", "tanh", "fabs", "copysign", "atan2"}
-"""Functions that have a finite value for every finite number."""
+_SURE = {"atan", "tanh", "fabs", "copysign", "atan2"}
+"""Functions that raise no exception, and give no warning, for any number (as the sine of infinity does)."""
 _OF_NUMPY: dict[Any, str] = {
     **{getattr(np, name): name for name in "sin cos tan sinh cosh tanh exp expm1 log log1p log2 log10 sqrt".split()},
     **{getattr(np, f"arc{name}"): f"a{name}" for name in "sin cos tan".split()},
