@@ -430,9 +430,13 @@ def compared(seed, interpreted=True):
 
 
 def recorded(function, arguments):
-    """The value of a function of watched arrays, and its gradient with respect to these; or its error."""
-    with ampi.Tape() as tape, warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
+    """The value of a function of watched arrays, and its gradient with respect to these; or its error.
+
+    The gradient is empty if a derivative was dropped with a warning (by ``float``, which compiled loops
+    differentiate).
+    """
+    with ampi.Tape() as tape, warnings.catch_warnings(record=True) as heard, np.errstate(all="ignore"):
+        warnings.simplefilter("always")
         seen = {}
         watched = []
         for a in arguments[:4]:
@@ -451,6 +455,8 @@ def recorded(function, arguments):
             (a.sum() for a in seen.values()), 0.0
         )
         total = total + arguments[-1].field.sum() + arguments[-1].pair.sum()
+    if any(issubclass(w.category, ampi.ActivityWarning) for w in heard):
+        return float(ampi.value(total)), []
     return float(ampi.value(total)), tape.gradient(total, list(seen.values()))
 
 
