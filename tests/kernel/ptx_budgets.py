@@ -1,5 +1,7 @@
 """Registers and spills of emitted CUDA kernels, for which no card is needed: numba-cuda writes PTX, ptxas reads it."""
 
+import functools
+import importlib.util
 import json
 import pathlib
 import re
@@ -31,13 +33,22 @@ def missing():
     return "" if ptxas() else "ptxas is not installed: pip install nvidia-cuda-nvcc-cu12"
 
 
+@functools.cache
+def example(name):
+    """A module of ``examples/gpu``; other examples have modules of the same names."""
+    path = BUDGETS.parent.parent.parent / "examples" / "gpu" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"gpu_{name}", path)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def corpus():
     """Launches with their arguments, by name."""
     import numpy as np
     import test_cuda
 
-    if str(BUDGETS.parent.parent.parent / "examples" / "gpu") not in sys.path:
-        sys.path.append(str(BUDGETS.parent.parent.parent / "examples" / "gpu"))
+    lbm, cross_sections, docking = map(example, ("lbm", "cross_sections", "docking"))
     skipped = {"largest"}  # atomic.max, which has no emitted adjoint
     found = {
         kernel.__name__: (kernel[launch], (np.ones(24), np.zeros(24)))
@@ -46,13 +57,8 @@ def corpus():
     }
     a, b, c = np.ones((7, 6)), np.ones((6, 8)), np.zeros((7, 8))
     found["product"] = test_cuda.product[(2, 2), (4, 4)], (a, b, c)
-    import lbm
-
     state, flags = lbm.at_rest((8, 8, 8)), lbm.flags_of((8, 8, 8))
     found["lbm"] = lbm.step[(2, 2, 2), lbm.BLOCK], (state, state.copy(), flags, 1.95)
-    import cross_sections
-    import docking
-
     molecules = docking.made_up(20, 30, 5)
     *given, protein_type, ligand_type = molecules
     arguments = given[0], protein_type, given[1], ligand_type, *given[2:], np.zeros(20)
