@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from typing import Any
 
 from .kinds import INT, Array, Refused, View, number
@@ -26,15 +27,62 @@ class Iterations:
         runs = self.hopeful and empty is not None
         if runs:
             self.prologue.setdefault(str(empty), line)
+        flag = self.flag_of_break(s)
+
+        def iteration(before: State) -> State | None:
+            with self.indented(head):
+                inside: State | None = before.copy()
+                for target, text, found in binders(before):
+                    inside = self.store(target, text, found, inside)  # type: ignore[arg-type]
+                return self.block(s.body, inside)
+
         leaves = _leaves(s)
+        self.conditional += leaves
+        self.line = line
+        before, back, breaks = self.until_stable(s, state, flag, trips, iteration)
+        self.conditional -= leaves
+        return self.leave(s, back if runs else before, breaks, flag)
+
+    def while_loop(self, s: ast.While, state: State) -> State | None:
+        flag = self.flag_of_break(s)
+
+        def iteration(before: State) -> State | None:
+            with self.indented("while True:"):
+                start = len(self.lines)
+                test = self.condition(s.test, before)
+                if len(self.lines) == start:
+                    self.lines[-1] = self.lines[-1][0], "    " * (self.depth - 2) + f"while {test}:"
+                else:
+                    self.emit(f"if not {test}:")
+                    self.lines.append((self.line, "    " * self.depth + "break"))
+                return self.block(s.body, before.copy())
+
+        self.conditional += 1
+        before, _, breaks = self.until_stable(s, state, flag, "10", iteration)
+        self.conditional -= 1
+        return self.leave(s, before, breaks, flag)
+
+    def flag_of_break(self, s: Any) -> str:
+        """The variable that says whether a loop with an ``else`` was left by ``break``; '' if it needs none."""
         flag = self.temporary("left") if s.orelse and _has_break(s) else ""
         if flag:
             self.emit(f"{flag} = 0")
-        self.conditional += leaves
+        return flag
+
+    def until_stable(
+        self, s: Any, state: State, flag: str, trips: str, iteration: Callable[[State], State | None]
+    ) -> tuple[State, State | None, list[State]]:
+        """Lower an iteration again until the kinds of the numbers before it no longer change.
+
+        Returns
+        -------
+        tuple
+            The state before each iteration, that at its end (None if it has none), and those at each ``break``.
+        """
+        line, before = self.line, state
         mark = len(self.lines), self.count, len(self.work)
         prologue, returns = dict(self.prologue), list(self.done.returns)
         failing = self.done.may_fail
-        before = state
         for _ in range(MOST_ROUNDS):
             del self.lines[mark[0] :], self.work[mark[2] :]
             self.count = mark[1]
@@ -45,69 +93,17 @@ class Iterations:
             continues: list[State] = []
             self.exits.append((breaks, continues, flag))
             self.trips.append(trips)
-            with self.indented(head):
-                inside: State | None = before.copy()
-                for target, text, found in binders(before):
-                    inside = self.store(target, text, found, inside)  # type: ignore[arg-type]
-                inside = self.block(s.body, inside)
+            back = iteration(before)
             self.trips.pop()
             self.exits.pop()
-            back = inside
             for one in continues:
                 back = joined(back, one, self)
             after = before if back is None else joined(before, back, self, loop=True)
             assert after is not None
             if after == before:
-                break
+                return before, back, breaks
             before = after
-        else:
-            raise Refused(s, "its numbers change their types too often")
-        self.conditional -= leaves
-        return self.leave(s, back if runs else before, breaks, flag)
-
-    def while_loop(self, s: ast.While, state: State) -> State | None:
-        line = self.line
-        flag = self.temporary("left") if s.orelse and _has_break(s) else ""
-        if flag:
-            self.emit(f"{flag} = 0")
-        self.conditional += 1
-        mark = len(self.lines), self.count, len(self.work)
-        prologue, returns = dict(self.prologue), list(self.done.returns)
-        failing = self.done.may_fail
-        before = state
-        for _ in range(MOST_ROUNDS):
-            del self.lines[mark[0] :], self.work[mark[2] :]
-            self.count = mark[1]
-            self.prologue, self.done.returns = dict(prologue), list(returns)
-            self.done.may_fail = failing
-            self.line = line
-            breaks: list[State] = []
-            continues: list[State] = []
-            self.exits.append((breaks, continues, flag))
-            self.trips.append("10")
-            with self.indented("while True:"):
-                start = len(self.lines)
-                test = self.condition(s.test, before)
-                if len(self.lines) == start:
-                    self.lines[-1] = self.lines[-1][0], "    " * (self.depth - 2) + f"while {test}:"
-                else:
-                    self.emit(f"if not {test}:")
-                    self.lines.append((self.line, "    " * self.depth + "break"))
-                inside = self.block(s.body, before.copy())
-            self.trips.pop()
-            self.exits.pop()
-            back = inside
-            for one in continues:
-                back = joined(back, one, self)
-            after = before if back is None else joined(before, back, self, loop=True)
-            assert after is not None
-            if after == before:
-                break
-            before = after
-        else:
-            raise Refused(s, "its numbers change their types too often")
-        self.conditional -= 1
-        return self.leave(s, before, breaks, flag)
+        raise Refused(s, "its numbers change their types too often")
 
     def leave(self, s: Any, normal: State | None, breaks: list[State], flag: str) -> State | None:
         """The state after a loop, and its ``else``."""
