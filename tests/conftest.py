@@ -47,11 +47,16 @@ os.environ.setdefault("AMPI_VERIFY", "1")  # what every pass of the kernel diffe
 
 try:
     import hypothesis
+    from hypothesis.internal.conjecture import providers
 except ImportError:
     pass
 else:  # every rank draws the same examples, and a slow machine is not a failure
     hypothesis.settings.register_profile("ampi", derandomize=True, deadline=None)
     hypothesis.settings.load_profile("ampi")
+    # Hypothesis also draws the constants that it finds in the modules imported so far: these depend on which tests ran
+    # before in this process, and a failure would not come again.
+    if hasattr(providers, "_get_local_constants"):
+        providers._get_local_constants = providers.Constants
 
 
 def pytest_addoption(parser):
