@@ -1,8 +1,8 @@
-"""Agreement: at the beginning of a sweep the ranks exchange their logs, so that all know what is reversed.
+"""Agreement: at the beginning of a sweep the ranks exchange their logs, and thus know which transfers are reversed.
 
 Each pair of ranks that exchanged messages exchanges the lists of them, and the ranks of each communicator the list of
-its collectives; all then know for each whether an adjoint is sent back.  The agreement holds for later sweeps of the
-tape, except that sweeps in vector mode exchange the number of their directions each time.
+its collectives; then all know for each whether an adjoint is sent back.  The agreement holds for later sweeps of the
+tape; only the number of directions, in vector mode, is exchanged each time.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def agree(logs: Iterable[Log], directions: int, early: Early) -> bool | None:
     Returns
     -------
     bool or None
-        Whether sweeps leave out what was recorded before anything was watched; None if this was known.
+        True if sweeps skip the records made before anything was watched; None if the earlier agreement still holds.
     """
     problems: list[str] = []
     exchanges = []
-    anew = False
+    is_new = False
     numbers: dict[tuple[Any, int], int] = {}  # of the messages sent so far, by channel and partner
     for log in sorted(logs, key=lambda log: log.reverse.turn):
         sent_to, received_from = log.by_partner()
@@ -54,22 +54,22 @@ def agree(logs: Iterable[Log], directions: int, early: Early) -> bool | None:
             numbers[place] = first + len(sent)
             if log.agreed.get(partner) != (len(sent), len(got)):
                 exchanges.append(_agree_messages(log, partner, sent, got, first, directions, early, problems))
-                anew = True
+                is_new = True
             elif directions:
                 exchanges.append(_agree_messages(log, partner, [], [], first, directions, early, problems))
         if log.agreed_collectives != (len(log.collectives), log.passive):
             exchanges.append(_agree_collectives(log, log.collectives, directions, early, problems))
-            anew = True
+            is_new = True
         elif directions and (log.collectives or log.passive):
             exchanges.append(_agree_collectives(log, [], directions, early, problems))
     _drive(exchanges, problems)
     if problems:
         raise CommunicationError("\n".join(problems))
-    return _leave_out(early) if anew else None
+    return _leave_out(early) if is_new else None
 
 
 def _leave_out(early: Early) -> bool:
-    """Agree whether nothing that was recorded before something was watched carries a derivative."""
+    """Agree whether all records made before anything was watched carry no derivative."""
     size = mpi.COMM_WORLD.Get_size()
     if size == 1:
         return early.holds
@@ -81,7 +81,7 @@ def _leave_out(early: Early) -> bool:
     found: list[bool] = []
 
     def steps() -> Generator[None]:
-        found.append((yield from _met(log, early) if log is not None else _passed_on(early, size - 1)))
+        found.append((yield from _ask_all(log, early) if log is not None else _ask_partners(early, size - 1)))
 
     reverse = early.edges[0][0] if log is None else log.reverse
     what = f"the agreement on {reverse.name} about what was recorded before anything was watched"
@@ -89,14 +89,14 @@ def _leave_out(early: Early) -> bool:
     return found[0]
 
 
-def _met(log: Log, early: Early) -> Generator[None, None, bool]:
+def _ask_all(log: Log, early: Early) -> Generator[None, None, bool]:
     """Ask all ranks of a communicator."""
     mine = np.array([[log.reverse.identity, not early.holds, 0]], np.int64)
     found = yield from _most(log.reverse, mine)
     return not found[0, 1]
 
 
-def _passed_on(early: Early, rounds: int) -> Generator[None, None, bool]:
+def _ask_partners(early: Early, rounds: int) -> Generator[None, None, bool]:
     """Ask all ranks that messages connect with this one: partners ask partners."""
     holds = early.holds
     for _ in range(rounds):
@@ -105,7 +105,7 @@ def _passed_on(early: Early, rounds: int) -> Generator[None, None, bool]:
             mine = np.array([reverse.identity, not holds, 0], np.int64)
             going.append((reverse.comm.Isend(mine, partner, AGREEMENT_TAG), mine))
         for reverse, partner in early.edges:
-            theirs = yield from _told(reverse, reverse.comm, partner, AGREEMENT_TAG, 3)
+            theirs = yield from _rows_from(reverse, reverse.comm, partner, AGREEMENT_TAG, 3)
             holds = holds and not theirs[0, 1]
         for request, _ in going:
             while not request.Test():
@@ -128,20 +128,20 @@ class _Exchange:
 
 
 def _drive(exchanges: list[_Exchange], problems: list[str]) -> None:
-    """Continue all exchanges until they have ended, or for a moment only if there are problems.
+    """Continue all exchanges until they have ended, or for a short time if there are problems.
 
-    Other ranks may have nothing to tell a rank that sees a problem.
+    Ranks that have seen no problem may send nothing more to a rank that has.
     """
     try:
         while exchanges:
-            exchanges = _going_on(exchanges, problems)
+            exchanges = _continue(exchanges, problems)
     except BaseException:
         stranded.extend(exchanges)
         raise
 
 
-def _going_on(exchanges: list[_Exchange], problems: list[str]) -> list[_Exchange]:
-    """Return the exchanges that are left when some have ended."""
+def _continue(exchanges: list[_Exchange], problems: list[str]) -> list[_Exchange]:
+    """Continue exchanges until some have ended; return the others."""
     with Patience(exchanges[0].describe, lambda: [exchange.whom for exchange in exchanges]) as patience:
         while True:
             waiting = [exchange for exchange in exchanges if not _finished(exchange)]
@@ -168,9 +168,9 @@ def _agree_messages(
     early: Early,
     problems: list[str],
 ) -> _Exchange:
-    """Exchange with one partner the messages sent to it and received from it, or none if they are known.
+    """Exchange with one partner the list of messages sent to it and received from it, or none if it is known.
 
-    ``first`` is the number of the first one sent, among those sent on all communicators that have had the channel.
+    ``first`` is the index of the first one sent, among those sent on all communicators that have used the channel.
     """
 
     def steps() -> Generator[None]:
@@ -184,7 +184,7 @@ def _agree_messages(
         )
         mine = np.array(rows, np.int64)
         request = reverse.comm.Isend(mine, partner, AGREEMENT_TAG)
-        theirs = yield from _told(reverse, reverse.comm, partner, AGREEMENT_TAG, 3)
+        theirs = yield from _rows_from(reverse, reverse.comm, partner, AGREEMENT_TAG, 3)
         n_sent, sweeps = theirs[0, 1:].tolist()
         if sweeps != header[2]:
             problems.append(_other_sweeps(reverse, header[2], f"rank {partner} {sweeps}"))
@@ -211,7 +211,9 @@ def _agree_messages(
     return _Exchange(steps(), (log.reverse, partner), describe)
 
 
-def _told(reverse: Reverse, comm: mpi.Comm, source: int, tag: int, width: int) -> Generator[None, None, np.ndarray]:
+def _rows_from(
+    reverse: Reverse, comm: mpi.Comm, source: int, tag: int, width: int
+) -> Generator[None, None, np.ndarray]:
     """Receive a rank's message in this communicator's agreement: rows of integers, the first one with its identity."""
     status = mpi.Status()
     while (theirs := reverse.channel.told(reverse.identity, comm, source, tag, status)) is None:
@@ -222,7 +224,7 @@ def _told(reverse: Reverse, comm: mpi.Comm, source: int, tag: int, width: int) -
 def _other_sweeps(reverse: Reverse, sweeps: int, others: str) -> str:
     return (
         f"rank {reverse.rank}: on {reverse.name} this rank has begun {sweeps} sweeps, {others}: ask for as many "
-        "gradients on each rank; go on with a duplicate of the communicator, comm.Dup(), made on all its ranks"
+        "gradients on each rank; continue with a duplicate of the communicator, comm.Dup(), made on all its ranks"
     )
 
 
@@ -239,12 +241,12 @@ def _other_directions(reverse: Reverse, directions: int, other: str, others: int
 def _agree_collectives(
     log: Log, calls: list[Collective], directions: int, early: Early, problems: list[str]
 ) -> _Exchange:
-    """Determine with all ranks of a communicator which of its collectives are reversed, if that is not known."""
+    """Determine with all ranks of a communicator which of its collectives are reversed, unless this is known."""
 
     def steps() -> Generator[None]:
         facts = yield from _most(log.reverse, _facts_of(log, calls, directions, early))
         if _compare_collectives(log, calls, directions, facts, early, problems) and (calls or log.passive):
-            yield from compare_pairs(log.reverse, calls, problems, partial(_told, log.reverse, log.reverse.comm))
+            yield from compare_pairs(log.reverse, calls, problems, partial(_rows_from, log.reverse, log.reverse.comm))
             log.agreed_collectives = len(log.collectives), log.passive
             if calls:
                 early.met.append(log)
@@ -259,9 +261,9 @@ def _agree_collectives(
 
 
 def _facts_of(log: Log, calls: list[Collective], directions: int, early: Early) -> np.ndarray:
-    """Return a row about this rank's calls on a communicator, and one about each.
+    """Return a row about all calls of this rank on a communicator, and one about each.
 
-    What must be equal is in it with both signs, because the ranks take the maximum.
+    Numbers that must be equal on all ranks stand there with both signs, because the ranks take the maximum.
     """
     n, sweeps, passive = len(calls), log.reverse.sweeps, log.passive
     facts = np.zeros((1 + n, 13), np.int64)
@@ -355,7 +357,7 @@ def _difference(call: Collective, row: list[int]) -> str:
 def _most(reverse: Reverse, mine: np.ndarray) -> Generator[None, None, np.ndarray]:
     """Return the elementwise maximum over all ranks, of both groups of an intercommunicator, over the common rows.
 
-    Messages are used, which can be told from those that an earlier sweep left behind; MPI's collectives cannot.
+    It uses messages, which can be distinguished from those left over from an earlier sweep, unlike MPI's collectives.
     """
     if not reverse.comm.Is_inter():
         return (yield from _most_of_group(reverse, reverse.comm, mine))
@@ -364,7 +366,7 @@ def _most(reverse: Reverse, mine: np.ndarray) -> Generator[None, None, np.ndarra
     dests = range(reverse.rank, others, size)
     going = [reverse.comm.Isend(mine, dest, COLLECTIVE_AGREEMENT_TAG) for dest in dests]
     source = reverse.rank % others
-    theirs = yield from _told(reverse, reverse.comm, source, COLLECTIVE_AGREEMENT_TAG, mine.shape[1])
+    theirs = yield from _rows_from(reverse, reverse.comm, source, COLLECTIVE_AGREEMENT_TAG, mine.shape[1])
     for request in going:
         while not request.Test():
             yield
@@ -372,14 +374,14 @@ def _most(reverse: Reverse, mine: np.ndarray) -> Generator[None, None, np.ndarra
 
 
 def _most_of_group(reverse: Reverse, comm: mpi.Intracomm, mine: np.ndarray) -> Generator[None, None, np.ndarray]:
-    """Take the maximum by dissemination: after k rounds a rank knows the 2^k ranks up to its own."""
+    """Take the maximum by dissemination: after k rounds a rank knows the values of the 2^k ranks up to its own."""
     rank, size = comm.Get_rank(), comm.Get_size()
     going = []
     distance = 1
     while distance < size:
         going.append(comm.Isend(mine, (rank + distance) % size, COLLECTIVE_AGREEMENT_TAG))
         source = (rank - distance) % size
-        mine = _higher(mine, (yield from _told(reverse, comm, source, COLLECTIVE_AGREEMENT_TAG, mine.shape[1])))
+        mine = _higher(mine, (yield from _rows_from(reverse, comm, source, COLLECTIVE_AGREEMENT_TAG, mine.shape[1])))
         distance *= 2
     for request in going:
         while not request.Test():
@@ -393,7 +395,7 @@ def _higher(mine: np.ndarray, theirs: np.ndarray) -> np.ndarray:
 
 
 def _code_of_value(value: float | None, rank: int) -> tuple[int, int]:
-    """Return a number for what a rank returned, with both signs; each rank that returned nothing has its own."""
+    """Return a checksum of a rank's result, with both signs; without a result it is different on each rank."""
     code = -1 - rank if value is None else zlib.crc32(np.float64(value).tobytes()) + 1
     return code, -code
 

@@ -1,15 +1,14 @@
-"""Channels of reverse traffic: communicators that the user's communicators have, one after the other.
+"""Channels of reverse traffic: communicators that the user's communicators use, one after the other.
 
 The adjoints of a communicator's messages are sent on another one with the same ranks, which a tape with messages on it
-needs for as long as it can be swept.  Programs make and free communicators and windows in loops, though, and MPI has
-room for a few thousand communicators.  So the next one that is made on the same ranks takes over the channel of one
-that has been freed.  Two never have a channel at the same time: messages on both have no order that all ranks agree
-on.
+needs for as long as it can be swept.  But programs make and free communicators and windows in loops, and MPI has room
+for a few thousand communicators.  So the next one that is made on the same ranks takes over the channel of one that has
+been freed.  Two never use a channel at the same time, since messages on both have no order that all ranks agree on.
 
 Three rules hold for a channel that a tape still refers to.  Ranks free communicators at different times: they agree on
 a channel that is free on all of them.  Agreements and notices carry the identity of the communicator that they are
-about, and what is read for another one is put aside for it.  Tags of adjoints, and the order of reversed collectives,
-are counted over all communicators of a channel, in the order in which they had it.
+about; a message for another one is put aside for it.  Tags of adjoints, and the order of reversed collectives,
+are counted over all communicators of a channel, in the order in which they used it.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ LEAVING_TAG = 4
 class Channel:
     """Communicators for the reverse traffic of one of the user's communicators or windows, and then of the next one.
 
-    It lives as long as one of these has it, and as long as a tape refers to one that has had it.
+    It lives as long as one of these uses it, and as long as a tape refers to one that has used it.
 
     Attributes
     ----------
     comm : mpi4py.MPI.Comm
         The user's ranks in a communication context of their own.
     local : mpi4py.MPI.Intracomm or None
-        Of an intercommunicator: the ranks of this group.
+        For an intercommunicator: the ranks of this group.
     group : Channel or None
-        Of an intercommunicator: for messages inside this group, which reductions of objects send.
+        For an intercommunicator: the channel for messages inside this group, which reductions of objects send.
     comms : list of mpi4py.MPI.Comm
         ``comm``, and ``local`` if there is one.
     pending : list of mpi4py.MPI.Request
@@ -57,7 +56,7 @@ class Channel:
     turns : int
         The number of communicators and windows that have used it.
     tenants : mapping
-        Those of them that are still referred to, by their identities.
+        Those of them that still exist, by their identities.
     broken : str
         The reason why no further sweep can use it: an earlier one stopped, and messages of it may still be in transit.
     by_thread : int or None
@@ -120,16 +119,16 @@ class Channel:
         return not any(log().waiting for log in self.in_forward_mode)  # type: ignore[union-attr]
 
     def under_way(self) -> int:
-        """Return the messages of forward mode sent minus those received; over all ranks that is those under way."""
+        """Return the number of messages of forward mode sent minus those received; its sum over ranks is under way."""
         parts = (self,) if self.group is None else (self, self.group)
         return sum(log().balance for part in parts for log in part.in_forward_mode if log() is not None)  # type: ignore
 
     def keep(self) -> None:
         """Never return the channel to MPI: there may be messages on it that are not received."""
-        _kept.update(comm.handle for comm in self.comms)
+        _never_freed.update(comm.handle for comm in self.comms)
 
     def told(self, identity: int, comm: mpi.Comm, source: int, tag: int, status: mpi.Status) -> np.ndarray | None:
-        """Return the next message of a rank about the tenant of this identity; None if it has not come.
+        """Receive the next message of a rank about the tenant of this identity; return None if it has not come.
 
         Messages about other tenants are put aside, and those about tenants that no longer exist are dropped.
         """
@@ -152,7 +151,7 @@ class Channel:
 # ------------------------------------------------------------------------------------------------------- taking over
 
 _left_by_kind: dict[Any, list[weakref.ref[Channel]]] = {}
-"""Channels that no communicator or window has, by kind, the latest first."""
+"""Channels that no communicator or window uses, by kind, the latest first."""
 
 _MOST_OFFERED = 8
 """The number of channels that one rank proposes to the others."""
@@ -173,7 +172,7 @@ def channel_for(comm: Any, of_window: bool = False) -> tuple[Channel, int]:
     identity, offered = _offer(inside, list(free)[:_MOST_OFFERED])
     channel = _agreed(inside, [free.get(other) for other in offered])
     if channel is None:
-        # Create, unlike Dup, calls no attribute callbacks of the user's.
+        # Unlike Dup, Create calls no attribute callbacks of the user's.
         channel = Channel(_Comm.Create(comm, group), identity)
         if merged is not None:
             channel.local = merged.Create(group)
@@ -232,9 +231,10 @@ class Election:
     Parameters
     ----------
     comms : list of mpi4py.MPI.Comm
-        The communicators on which all ranks vote: of an intercommunicator, inside this group and between both.
+        The communicators on which all ranks vote: for an intercommunicator, that of this group and the one between
+        both.
     elder : list of Channel or None
-        The same on all ranks.
+        The channels of earlier duplicates, the same on all ranks.
     """
 
     __slots__ = ("_ballots", "_free", "_requests", "_size")
@@ -259,7 +259,7 @@ class Election:
 
 
 def in_world(group: mpi.Group, ranks: list[int] | None = None, keep: bool = False) -> list[int]:
-    """Return the ranks in the world of ranks of a group (None: all), -1 for others; the group is freed."""
+    """Translate ranks of a group (None: all) to ranks of the world, -1 if they are not in it; the group is freed."""
     world = _Comm.Get_group(_WORLD)
     found = mpi.Group.Translate_ranks(group, ranks, world)
     for used in (world,) if keep else (group, world):
@@ -271,12 +271,12 @@ def in_world(group: mpi.Group, ranks: list[int] | None = None, keep: bool = Fals
 
 _unused: list[tuple[list[mpi.Comm], list[mpi.Request]]] = []  # channels that this rank has left
 _left: list[tuple[list[mpi.Comm], Iterator[None]]] = []  # channels of which other ranks are being informed
-_kept: set[int] = set()  # handles of channels with messages that may never be received
+_never_freed: set[int] = set()  # handles of channels with messages that may never be received
 
 _leaving = threading.Lock()
 
 MOST_LEFT = 256
-"""The number of channels that may wait until all ranks have left them; others are never returned to MPI."""
+"""The number of channels that may wait until all ranks have left them; the others are never returned to MPI."""
 
 # Release 2021.18 crashes in a later Rget if they wait.
 _FREED_AT_ONCE = mpi.get_vendor()[0] == "Intel MPI"
@@ -300,7 +300,7 @@ def free_unused() -> None:
 def _free_what_all_have_left() -> None:
     while _unused:
         comms, pending = _unused.pop()
-        if any(comm.handle in _kept for comm in comms):
+        if any(comm.handle in _never_freed for comm in comms):
             continue
         steps: Iterator[None] = _leave(pending, *comms)
         if _FREED_AT_ONCE:
@@ -313,7 +313,7 @@ def _free_what_all_have_left() -> None:
             continue
         _left.remove(left)
         if any(comm.Iprobe(mpi.ANY_SOURCE, mpi.ANY_TAG) for comm in comms):  # from a sweep that this rank never ran
-            _kept.update(comm.handle for comm in comms)
+            _never_freed.update(comm.handle for comm in comms)
             continue
         for comm in comms:
             comm.Free()

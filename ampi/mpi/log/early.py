@@ -1,10 +1,10 @@
-"""What the ranks recorded before they watched anything: no derivative comes from there, and sweeps leave it out.
+"""Records that the ranks made before they watched anything: they carry no derivatives, and sweeps skip them.
 
-A rank cannot know by itself that nothing it received depends on what another rank had watched before.  So the ranks
-find out together: each says which of its messages and collective calls are *early*, recorded before its first
-independent.  If no early receive on any rank got a message that was sent later, and each collective call was early on
-all of its ranks or on none, then nothing early carries a derivative anywhere.  They agree on this over a communicator
-of all ranks on which they made a collective call; where there is none, partners pass it on from one to the other.
+A rank cannot know alone that nothing it received depends on an independent of another rank.  So the ranks find out
+together: each states which of its messages and collective calls are *early*, recorded before its first independent.
+If no early receive on any rank got a message that was sent later, and each collective call was early on all of its
+ranks or on none, then no early record carries a derivative on any rank.  They agree on this on a communicator of all
+ranks on which they made a collective call; if there is none, partners pass it on from one to the next.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from .log import Log
 
 _LOCAL = ("ampi.arrays.", "ampi.rules.", "ampi.kernel.", "ampi.tape.")
-"""Rooms whose adjoints compute on this rank alone, and call nothing of the program's."""
+"""Rooms whose adjoints compute on this rank alone, and call no function of the program."""
 
 
 class Early:
-    """What a rank recorded before its first independent.
+    """The records that a rank made before its first independent.
 
     Attributes
     ----------
     first : int
         The number of records before the first independent.
     holds : bool
-        Whether nothing among them carries a derivative, as far as this rank knows.
+        True if none of them carries a derivative, as far as this rank knows.
     some : bool
-        Whether a rank of a communicator on which collective calls were made has such records.
+        True if a rank of a communicator on which collective calls were made has such records.
     met : list of Log
         The communicators whose collective calls all of their ranks compare in this agreement.
     edges : list of tuple
@@ -65,7 +65,7 @@ class Early:
             self._enter(record.adjoint)
         for record in records[self.first :]:
             adjoint = record.adjoint
-            if isinstance(adjoint, Completion):  # of what was begun earlier, perhaps
+            if isinstance(adjoint, Completion):  # perhaps of operations that were started earlier
                 self._late.update(id(getattr(part, "performed", part)) for part in adjoint)
             else:
                 self._late.add(id(_logged(adjoint)))
@@ -83,42 +83,42 @@ class Early:
             self.holds = self.holds and adjoint.is_local and module.startswith(_LOCAL)
 
     def is_early(self, sent: Sent) -> bool:
-        """Return whether a message was sent before anything was watched."""
+        """Return whether a message was sent before the first independent."""
         return id(sent) in self._early
 
     def note_sent(self, sent: Sent) -> None:
-        """Note that a message has an adjoint, as far as the two ranks know."""
+        """Note that a message has an adjoint, according to its two ranks."""
         if id(sent) in self._early:
             self._dead.append(sent)
 
     def note_received(self, received: Received, was_early: bool) -> None:
-        """Note that a message which has an adjoint was early on its sender's side, or was not."""
+        """Note whether a received message that has an adjoint was early on its sender's side."""
         if was_early:
             self._dead.append(received)
         elif id(received) in self._early and id(received) not in self._late:
             self.holds = False
 
     def connect(self, log: Log, partner: int) -> None:
-        """Note that messages were exchanged with a partner, one of the two with such records."""
+        """Note that messages were exchanged with a partner; one of the two ranks has such records."""
         if partner != log.reverse.rank and _is_among_all(log):
             self.edges.append((log.reverse, partner))
 
     def sides_of(self, call: Collective) -> tuple[bool, bool]:
-        """Return whether a call was early here, and whether it was not."""
+        """Return whether a call was early on this rank, and whether it was late."""
         early, late = id(call) in self._early, id(call) in self._late
         if not (early or late):
             late = bool(call.reads_active or call.writes_tracked)
         return early, late
 
     def note_call(self, call: Collective, early: int, late: int) -> None:
-        """Note whether a call that is reversed was early on some ranks, and whether it was not on some."""
+        """Note whether a reversed call was early on some ranks, and whether it was late on some."""
         if early and late:
             self.holds = False
         elif early:
             self._quiet.append(call)
 
     def settle(self, holds: bool) -> int:
-        """Take the ranks' decision; return the number of records that sweeps leave out."""
+        """Apply the ranks' decision; return the number of records that sweeps skip."""
         if not holds:
             return 0
         for message in self._dead:
@@ -129,7 +129,7 @@ class Early:
 
 
 def _logged(adjoint: Any) -> Any:
-    """The entry of a log that a record's adjoint belongs to, or the adjoint."""
+    """Return the entry of a log that a record's adjoint belongs to, or the adjoint itself."""
     return getattr(adjoint, "performed", None) or getattr(adjoint, "token", None) or adjoint
 
 
@@ -148,7 +148,7 @@ def _is_among_all(log: Log) -> bool:
 
 
 def meeting_place(logs: Iterable[Log]) -> Log | None:
-    """Return the log of a communicator of all ranks, the same one on all, which have made collective calls on it."""
+    """Return the log of a communicator of all ranks on which they made collective calls, the same on all ranks."""
     size = mpi.COMM_WORLD.Get_size()
     found = [log for log in logs if log.collectives and log.reverse.comm.Get_size() == size and _is_among_all(log)]
     return min(found, key=lambda log: log.reverse.identity) if found else None

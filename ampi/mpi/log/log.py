@@ -1,7 +1,7 @@
-"""Message log: what a rank sent, posted and called on each communicator while a tape recorded.
+"""Message log: the messages, receives and collective calls of a rank on each communicator while a tape recorded.
 
-Every message and every collective on an ampi communicator is logged, active or not: a receiver cannot know whether what
-it received was active, nor a sender whether it arrived in tracked memory.  At the start of a sweep the ranks
+Every message and every collective on an ampi communicator is logged, active or not: a receiver cannot know whether a
+message was active, nor a sender whether it arrived in tracked memory.  At the start of a sweep the ranks
 compare their logs (`agreement`).
 """
 
@@ -43,7 +43,7 @@ _Prequest, _WORLD = mpi.Prequest, mpi.COMM_WORLD  # mpi4py's own: its names may 
 
 
 _KEY = "communication"  # of the tape's sweep starts
-made_of: dict[str, Any] = {}
+communication_classes: dict[str, Any] = {}
 """The class of a tape's communication: ``"reverse"`` (`Communication`), ``"forward"``, ``"second"``."""
 MOST_PENDING = 64
 """The number of receives that may have ended unseen, and are tested before each record."""
@@ -61,7 +61,7 @@ class Log:
     collectives : list of Collective
         In the order of the calls.
     add_message, add_collective : callable
-        Append to these; in forward mode and second order they deal with the tangents first.
+        Append to these; in forward mode and second order they first send the tangents.
     passive : int
         Number of collective calls so far inside `ampi.passive`; all ranks must have made as many.
     passively : tuple
@@ -94,25 +94,25 @@ class Log:
         self.add_collective: Callable[[Any], None] = self.collectives.append
         self.passive = 0
         self.passively: Any = None
-        self.returned: Any = None  # by this rank, to be summed over ranks
-        self.alike = False  # all ranks have returned the same
+        self.returned: Any = None  # the result of this rank, to be summed over ranks
+        self.alike = False  # all ranks have returned the same result
         self.agreed: dict[int, tuple[int, int]] = {}
         self.agreed_collectives = 0, 0
         self.touched = False  # of a window: this rank has made calls on it
         self.used_by_others: Callable[[], bool] | None = None  # of a window: without a call here
 
-    def says_nothing(self) -> bool:
-        """Return whether nothing happened but that a window exists."""
-        return self.is_quiet() and not (self.used_by_others is not None and self.used_by_others())
+    def is_unused(self) -> bool:
+        """Return True if a window was made at most, and no rank has used it."""
+        return self.is_untouched() and not (self.used_by_others is not None and self.used_by_others())
 
-    def is_quiet(self) -> bool:
-        """Return whether nothing happened but that a window exists, or is used by others."""
+    def is_untouched(self) -> bool:
+        """Return True if this rank has at most made a window, which others may use."""
         if self.touched or self.messages or self.passive:
             return False
         return all(call.name in ("Win", "Free") for call in self.collectives)
 
     def partners(self) -> set[int]:
-        """Return the ranks that messages went to or came from: their sweeps and this rank's belong together."""
+        """Return the ranks with which messages were exchanged: their sweeps and this rank's belong together."""
         return {message.route.partner for message in self.messages if not message.void and message.route.partner >= 0}
 
     def concerned(self) -> set[int] | None:
@@ -123,13 +123,13 @@ class Log:
         """Tell partners why this rank has stopped; they pass it on to all ranks that wait for it, directly or not."""
         reverse, told = self.reverse, self.partners()
         if self.concerned() is None:
-            told |= self._hearers()
+            told |= self._to_inform()
         if not reverse.comm.Is_inter():
             told.discard(reverse.rank)
         tell(reverse, told, error)
 
-    def _hearers(self) -> set[int]:
-        """Ranks to tell of a stop where collectives have been recorded."""
+    def _to_inform(self) -> set[int]:
+        """Return the ranks to inform that this one has stopped, if collectives have been recorded."""
         reverse = self.reverse
         between = reverse.comm.Is_inter()
         # Others wait in the first one that this rank has not begun, or have gone on to earlier ones of the program.
@@ -157,7 +157,7 @@ class Log:
         Raises
         ------
         CommunicationError
-            A receive has not completed, or the message that it matched was not seen.
+            A receive has not completed, or it is not known which message it matched.
         """
         sent: defaultdict[int, list[Sent]] = defaultdict(list)
         received: defaultdict[int, list[Received]] = defaultdict(list)
@@ -189,24 +189,24 @@ def _check_completed(receive: Received) -> None:
 
 
 class Communication:
-    """All communication of a rank while a tape recorded; called at the start of each sweep to agree with the others.
+    """All communication of a rank while a tape recorded; called at the start of each sweep to agree with other ranks.
 
     Attributes
     ----------
     logs : dict
         One for each communicator.
     pending : list
-        Receives into tracked memory, among them all that have not been seen to complete, whose ``request`` is not
-        None.  Programs can complete a request unseen, through a class that they imported from mpi4py before ampi.
+        Receives into tracked memory, among them all whose completion ampi has not seen: their ``request`` is not
+        None.  A program can complete a request unseen, by way of a class that it imported from mpi4py before ampi.
     unwatched : list
-        Receives that were posted while `MOST_PENDING` were pending.  They must be seen to complete: to test all of them
-        before each record would take time that grows with their number.
+        Receives that were posted while `MOST_PENDING` were pending.  ampi must see their completion: testing all of
+        them before each record would take time that grows with their number.
     unseen : dict
-        Receives that had not been seen to complete when a sweep began.
+        Receives whose completion had not been seen when a sweep began.
     early : Early or None
-        What this rank recorded before it watched anything.
+        The records that this rank made before it watched anything.
     first : int
-        The number of records that sweeps leave out: nothing had been watched, on any rank.
+        The number of records that sweeps skip, since no rank had watched anything.
     """
 
     __slots__ = ("early", "first", "logs", "pending", "tape", "unseen", "unwatched")
@@ -230,7 +230,7 @@ class Communication:
         self.unwatched.append(receive)
 
     def look(self) -> None:
-        """Record the completion of receives that ended unseen, before any record that may use what came."""
+        """Record receives that completed unseen, before any record that may use the received values."""
         ended = LateCompletion()
         left = False
         for receive in reversed(self.pending):  # of two into the same memory, the later one has its adjoint
@@ -251,7 +251,7 @@ class Communication:
             self.tape().append_start(ended)  # type: ignore[union-attr]
 
     def forget(self) -> bool:
-        """Drop receives that have been seen to complete; return whether more may be pending now."""
+        """Drop receives whose completion has been seen; return whether more may be pending now."""
         self.pending[:] = [receive for receive in self.pending if receive.request is not None]
         return len(self.pending) < MOST_PENDING
 
@@ -277,7 +277,7 @@ class Communication:
         if isinstance(sweep, Push):
             completed = (record.adjoint for record in sweep.tape.records if isinstance(record.adjoint, Completion))
             sweep.state["completed later"] = {part for parts in completed for part in parts}
-        if all(log.says_nothing() for log in self.logs.values()):
+        if all(log.is_unused() for log in self.logs.values()):
             return  # a gradient of local work must not wait for ranks of a window that it has not touched
         if not sweep.tape.closed:
             self.look()
@@ -293,7 +293,7 @@ class Communication:
         for log in self.logs.values():
             if log.reverse.broken:
                 raise CommunicationError(
-                    f"rank {log.reverse.rank}: {log.reverse.name} cannot be swept any more, go on with a duplicate, "
+                    f"rank {log.reverse.rank}: {log.reverse.name} cannot be swept any more, continue with a duplicate, "
                     f"comm.Dup(), made on all its ranks: {log.reverse.broken}"
                 )
             log.reverse.ready()
@@ -310,7 +310,7 @@ class Communication:
             sweep.at_last.extend(partial(receive.arrive, sweep) for receive in self.unseen)
             return
         sweep.first = self.first
-        for receive in self.unseen:  # nothing that was recorded uses what came
+        for receive in self.unseen:  # no record uses the received values
             receive.begin(sweep)
 
     def _finish(self, sweep: Sweep, end: Callable[[], list], error: BaseException | None) -> None:
@@ -331,7 +331,7 @@ class Communication:
 
     def refuse(self, error: BaseException) -> None:
         """Tell ranks that may wait for this rank's sweep that it does not start."""
-        if all(log.says_nothing() for log in self.logs.values()):
+        if all(log.is_unused() for log in self.logs.values()):
             return
         for reverse, log in self.logs.items():
             if reverse.broken or reverse.pending:
@@ -341,7 +341,7 @@ class Communication:
             log.spread(error)
 
 
-made_of["reverse"] = Communication
+communication_classes["reverse"] = Communication
 
 
 def communication_of(tape: Tape) -> Communication:
@@ -349,14 +349,14 @@ def communication_of(tape: Tape) -> Communication:
     communication = tape.sweep_starts.get(_KEY)
     if communication is None:
         kind = "second" if tape.tangents is not None else "reverse" if tape.forward is None else "forward"
-        communication = made_of[kind](tape)
+        communication = communication_classes[kind](tape)
         tape.at_sweep_start(_KEY, communication)
         tape.at_refusal = communication.refuse
     return communication  # type: ignore[return-value]
 
 
 def begin(tape: Tape, receive: Received) -> None:
-    """Note that a receive has been posted that its request will complete."""
+    """Note that a receive has been posted, which its request will complete."""
     communication = tape.latest[2] or communication_of(tape)
     if tape.before_append is None:
         tape.before_append = communication.look
@@ -379,7 +379,7 @@ def log_for(tape: Tape, name: str, comm: Any, active: bool, buffer: Any = None) 
                 f"from mpi4py's own: make it from ampi.COMM_WORLD (or import MPI by `from ampi import MPI`), or write "
                 f"`comm = ampi.MPI.{kind}(comm).Dup()` on all its ranks before recording"
             )
-        return Log(reverse)  # type: ignore[arg-type]  # goes nowhere
+        return Log(reverse)  # type: ignore[arg-type]  # belongs to no sweep
     communication = tape.sweep_starts.get(_KEY) or communication_of(tape)
     if communication.pending:
         for storage in getattr(buffer, "storages", ()):
@@ -399,7 +399,7 @@ def log_sent(
     Parameters
     ----------
     active : bool
-        What is sent carries derivatives: the message has an adjoint.
+        True if the message carries derivatives: it has an adjoint.
     """
     log = log_for(tape, name, comm, active, buffer)
     sent = _new_sent(kind, buffer, active, Route(name, log.place, dest, tag, False, call_site(3)))
@@ -422,7 +422,7 @@ def log_received(
     Parameters
     ----------
     tracked : bool
-        What comes may carry derivatives: the message may have an adjoint.
+        True if the message may carry derivatives: it may have an adjoint.
     """
     # On a communicator without a reverse side, no active values can have been sent.
     log = log_for(tape, name, comm, False, buffer)
@@ -434,7 +434,7 @@ def log_received(
 
 
 def _new_sent(kind: type[Sent], buffer: AdjointMemory, active: bool, route: Route) -> Any:
-    """A message of a buffer that is sent."""
+    """Make the entry of a message that is sent."""
     sent = kind()
     sent.route = route
     sent.buffer = buffer if active else None
@@ -448,7 +448,7 @@ def _new_sent(kind: type[Sent], buffer: AdjointMemory, active: bool, route: Rout
 
 
 def _new_received(kind: type[Received], buffer: AdjointMemory, active: bool, route: Route) -> Any:
-    """A receive into a buffer."""
+    """Make the entry of a receive."""
     receive = kind()
     receive.route = route
     receive.buffer = buffer if active else None
@@ -482,20 +482,20 @@ def log_collective(
     name : str
         mpi4py's name of the operation (the blocking form's for all forms); the ranks must agree on it.
     reads_active : bool
-        This rank contributes active values.
+        True if this rank contributes active values.
     writes_tracked : bool
-        This rank receives into tracked floating-point memory.
+        True if this rank receives into tracked floating-point memory.
     loses : bool
-        This rank receives into memory that is not tracked, where a derivative would be lost.
+        True if this rank receives into memory that is not tracked, where a derivative would be lost.
     certain : bool
-        The values that it contributes are not just bytes which may hold active ones.
+        False if its contribution is of bytes that may or may not hold active values.
     root : int, optional
-        The one rank that all others exchange data with, as the call names it.
+        The rank that all others exchange data with, as given to the call.
 
     Returns
     -------
     Collective
-        ``token.reverse.comm`` is the communicator for the reverse traffic, ``token.happens(sweep)`` the agreement.
+        The entry; its ``reverse.comm`` is the communicator for the reverse traffic.
     """
     log = log_for(tape, name, comm, reads_active)
     collective = kind(name, log.reverse, reads_active, writes_tracked, loses, certain, root)
@@ -507,7 +507,7 @@ def log_collective(
 def refused(tape: Tape, collective: Collective, error: BaseException) -> bool:
     """Drop a logged collective that MPI has refused with an error which the program may catch; return whether it has.
 
-    Only data too long for the memory of some rank may have been moved nevertheless.
+    Data that were too long for the memory of a rank may have been moved nevertheless.
     """
     if isinstance(error, mpi.Exception) and error.Get_error_class() == mpi.ERR_TRUNCATE:
         return False
@@ -521,7 +521,7 @@ def refused(tape: Tape, collective: Collective, error: BaseException) -> bool:
 
 
 def count_passive(comm: Any) -> None:
-    """Count a collective call inside `ampi.passive`, where it must be on all ranks."""
+    """Count a collective call inside `ampi.passive`; it must be inside it on all ranks."""
     tape, reverse = opened(), reverse_of(comm)
     if tape is not None and reverse is not None:
         log = communication_of(tape).log(reverse)

@@ -1,4 +1,4 @@
-"""Message matching: which receive got which message, whether its adjoint is sent back, and with which tag.
+"""Message matching: the message of each receive, and the tag with which its adjoint is sent back.
 
 Messages are matched as MPI matched them: two messages of one sender with one tag on one communicator are received in
 the order in which they were sent, by the receives in the order in which those were posted (MPI 4.1, section 3.5).
@@ -19,13 +19,13 @@ from .reverse import FIRST_TAG, Reverse
 
 _ACTIVE = 1
 _DROPPED = 2  # received inside ampi.passive: the derivative is dropped on purpose
-_PACKED = 4  # a message of bytes: its adjoint has a number for each
+_PACKED = 4  # a message of bytes: its adjoint has a number for each byte
 _UNCERTAIN = 8  # bytes that may or may not hold active values
 _EARLY = 16  # sent before the sender's tape had watched anything
 
 
 def sent_row(sent: Sent, is_early: bool) -> tuple[int, int, int]:
-    """Return what the receiver is told of a message: its tag, its length, and the form of its adjoint."""
+    """Return what is sent to the receiver about a message: its tag, its length, and the form of its adjoint."""
     if not sent.active:
         return sent.route.tag, sent.nbytes, 0
     uncertain = _UNCERTAIN if sent.buffer.packed and sent.buffer.uncertain() else 0
@@ -34,7 +34,7 @@ def sent_row(sent: Sent, is_early: bool) -> tuple[int, int, int]:
 
 
 def received_row(got: Received) -> tuple[int, int, int]:
-    """Return what the sender is told of a receive: its tag, the number of partitions, and the form of the adjoint."""
+    """Return what is sent to the sender about a receive: its tag, its number of partitions, the form of its adjoint."""
     if not got.active:
         return got.route.tag, 0, _DROPPED if got.dropped else 0
     return got.route.tag, getattr(got, "parts", 0), _ACTIVE | _form(got.buffer)
@@ -46,7 +46,7 @@ def _form(buffer: AdjointMemory) -> int:
 
 
 def _same_form(message: Sent | Received, theirs: int) -> bool:
-    """Treat a message of elements as bytes if the partner does; return False if it has other elements there."""
+    """Treat a message of elements as bytes if the partner does; return False if the partner has other elements."""
     if theirs & _PACKED and not message.buffer.packed:
         if not isinstance(message.buffer, Buffer):
             return False
@@ -60,7 +60,7 @@ def _real(dtype: np.dtype) -> int:
 
 
 def _loses(receive: Received) -> bool:
-    """Return whether some of what came is in memory that is not tracked."""
+    """Return whether some received values are in memory that is not tracked."""
     if not receive.active:
         return True
     return isinstance(receive.buffer, Composite) and receive.buffer.within(receive.nbytes).loses
@@ -69,8 +69,8 @@ def _loses(receive: Received) -> bool:
 def pair(sent: list[int], posted: list[int]) -> list[int]:
     """Match the messages of one sender to one receiver with its receives.
 
-    Messages in the order of sending and receives in the order of posting are paired as MPI prescribes, whenever they
-    met: the first receive gets the first message that it accepts, and so on.
+    Messages in the order of sending and receives in the order of posting are paired as MPI prescribes, whatever their
+    timing: the first receive gets the first message that it accepts, and so on.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def pair(sent: list[int], posted: list[int]) -> list[int]:
     Returns
     -------
     list of int
-        For each receive the number of its message, or -1.
+        For each receive the index of its message, or -1.
     """
     waiting: dict[int, list[int]] = {}
     for k in range(len(sent) - 1, -1, -1):
@@ -109,7 +109,7 @@ def match_sent(
 ) -> None:
     """Determine which of the messages sent to a partner have an adjoint that comes back.
 
-    ``first`` is the number of the first one, from which the tags of adjoints are counted.
+    ``first`` is the index of the first one, from which the tags of adjoints are counted.
     """
     here = f"rank {reverse.rank}"
     pairs = pair([message.route.tag for message in sent], [tag for tag, _, _ in theirs])
@@ -157,8 +157,8 @@ def match_sent(
 def _fewer(count: int, tag: int, reverse: Reverse) -> str:
     return (
         f"{count} messages fewer with tag {tag} on {reverse.name} while its tape recorded than were sent while the "
-        "sender's did, or received bytes as an object; which ones carry derivatives is not known: give what only one "
-        "of the tapes sees another tag"
+        "sender's did, or received bytes as an object; which ones carry derivatives is not known: use another tag for "
+        "messages that only one of the tapes records"
     )
 
 

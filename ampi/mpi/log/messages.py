@@ -37,13 +37,13 @@ class Route:
     place : object
         The communicator's `Reverse.place`.
     partner, tag : int
-        As the call says.
+        As given to the call.
     wild : bool
-        Of a receive: from any source.
+        True for a receive from any source.
     code, instruction : code object and int
         The call site.
     matched : Route or None
-        Of a receive with a wildcard: that of the latest message which it matched.
+        For a receive with a wildcard: the route of the latest message that it matched.
     """
 
     __slots__ = ("code", "instruction", "matched", "name", "partner", "place", "tag", "wild")
@@ -74,19 +74,20 @@ class LoggedMessage(AdjointRecord):
     Attributes
     ----------
     route : Route
-        Of a receive, that of the message it has matched, once it has completed.
+        For a receive, that of the message it has matched, once it has completed.
     buffer : AdjointMemory or None
-        The memory.  None where it has no adjoint: what is sent does not carry derivatives, what is received does not
-        overwrite tracked floating-point memory (whether the sender was active is not known before the agreement).
+        The memory.  None if it has no adjoint: a sent message carries no derivatives, or a receive does not overwrite
+        tracked floating-point memory (whether the sender was active is not known before the agreement).
     nbytes : int
-        Length of the message; of a receive, known after the agreement.
+        Length of the message; for a receive, known after the agreement.
     request : mpi4py.MPI.Request or None
-        Of a receive: what will complete it.  Of a send: one that belongs to the user's request.
+        For a receive: the one that will complete it.  For a send: one that belongs to the user's request.
     wild : bool
-        The status at completion is needed: the sender is not known, or the program has tried to cancel it.
+        True if the status at completion is needed: the sender is unknown, or the program has tried to cancel it.
         (Which message a receive with ``ANY_TAG`` gets from a known sender follows from MPI's order of messages.)
     void : bool
-        It has no part in derivatives, and both sides know: it was cancelled, or it is an object without active arrays.
+        True if it has no part in derivatives, and both sides know: it was cancelled, or is an object without active
+        arrays.
     back : int or None
         The tag of its adjoint, None if there is none; known after the agreement.
     flight : object or None
@@ -116,7 +117,7 @@ class LoggedMessage(AdjointRecord):
         return self.buffer is not None
 
     def rename(self, name: str) -> None:
-        """Name the method that is running as the one that receives the message."""
+        """Set the method that is running as the one that receives the message."""
         route = self.route
         self.route = Route(name, route.place, route.partner, route.tag, route.wild, call_site(3))
 
@@ -156,7 +157,7 @@ class Sent(LoggedMessage):
             self.flight = self.reverse.comm.Irecv(_as_real(adjoint), self.route.partner, self.back), adjoint
 
     def __call__(self, sweep: Sweep) -> None:
-        """Mirror the start: x̄ += the adjoint that came."""
+        """Mirror the start: x̄ += the adjoint received."""
         if self.back is None:
             return
         self.begin(sweep)
@@ -180,7 +181,7 @@ class Sent(LoggedMessage):
 class Received(LoggedMessage):
     """A receive in the log of its rank, in the order of posting, and the adjoint of receiving.
 
-    ``undo`` is what it overwrites; ``dropped`` says that it was received inside `ampi.passive`.
+    ``undo`` holds the overwritten values; ``dropped`` is True for a receive inside `ampi.passive`.
     """
 
     __slots__ = ("dropped", "undo")
@@ -195,7 +196,7 @@ class Received(LoggedMessage):
         return f"{route.name} from {source} with {tag} on {self.reverse.name}, {line_of(route.where)}"
 
     def begin(self, sweep: Sweep) -> None:
-        """Mirror the wait: send back x̄ of what was received, and set it to zero."""
+        """Mirror the wait: send back x̄ of the received values, and set it to zero."""
         if self.flight is sweep or self.void:
             return
         self.flight = sweep  # done in this sweep
@@ -290,7 +291,7 @@ class Received(LoggedMessage):
 
 
 class Lost(Received):
-    """A receive whose object could not be unpickled: a derivative that comes with it is dropped."""
+    """A receive whose object could not be unpickled: its derivatives are dropped."""
 
     __slots__ = ()
     propagates_tangents = True
@@ -313,7 +314,7 @@ class Completion(AdjointRecord, list):
 
     __slots__ = ()
     is_local = False
-    reads_memory = False  # but what a collective's has put back
+    reads_memory = False  # only memory that the adjoint of a collective has restored
     second_order = "joint"
     batched = True
     propagates_tangents = True
@@ -324,7 +325,7 @@ class Completion(AdjointRecord, list):
             part.begin(sweep)
 
     def tangent(self, push: Push) -> None:
-        """Wait for the tangents of receives in a walk; otherwise they have come."""
+        """Wait for the tangents of receives in a walk; otherwise they have been received."""
         if push.walks:
             for part in self:
                 if not isinstance(part, Sent):
@@ -332,7 +333,7 @@ class Completion(AdjointRecord, list):
 
 
 class LateCompletion(Completion):
-    """Record of receives that were found to have ended just before another record is appended."""
+    """Record of receives that were found to have completed just before another record is appended."""
 
     __slots__ = ()
 
@@ -343,19 +344,19 @@ class Collective:
     Attributes
     ----------
     reverse : Reverse
-        ``token.reverse.comm`` is the communicator of the reverse traffic.
+        Its ``comm`` is the communicator of the reverse traffic.
     certain : bool
-        Active values that this rank contributes are no bytes of which it is not known what they hold.
+        False if this rank contributes bytes that may or may not hold active values.
     after : int
         Number of collective calls inside `ampi.passive` that came before it.
     root : int or None
-        The one rank that all others exchange data with, as the call names it, if there is one.
+        The rank that all others exchange data with, as given to the call, if there is one.
     passed : bool
-        In a sweep: the next reversed collective of the communicator may begin.
+        In a sweep: True once the next reversed collective of the communicator may begin.
     """
 
     depth = 2
-    """Number of frames between the call and `call_site` that are known to be ampi's."""
+    """Number of frames between the call and `call_site` that belong to ampi."""
     __slots__ = (
         "after",
         "certain",

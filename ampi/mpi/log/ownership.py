@@ -1,8 +1,7 @@
 """Ownership of communicators by threads: messages of two threads have no order that all ranks could agree on.
 
-Each thread records on its own tape, which its ranks sweep in the order of the tape.  Tapes of two threads that record
-at the same time must not share a communicator, even if their messages do not interleave: it would not be known to
-which of them a message of another rank belongs.
+Each thread records on its own tape.  Tapes of two threads that record at the same time must not share a communicator,
+even if their messages do not interleave: a rank could not know to which of them a message of another rank belongs.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def _refuse(tape: Tape, other: Tape, reverse: Reverse) -> None:
     raise CommunicationError(
         f"{where_called()}: rank {reverse.rank}: thread '{tape.thread_name}' communicates on {reverse.name} while its "
         f"tape records, and so does {who} on another tape: the ranks could not agree which messages belong to which; "
-        "give each thread a communicator of its own, `comm.Dup()`, made in the same order on all ranks"
+        "give each thread its own communicator, `comm.Dup()`, made in the same order on all ranks"
     )
 
 
@@ -64,8 +63,8 @@ def claim(sweep: Sweep, reverses: Collection[Reverse]) -> None:
             if channel.by_thread not in (None, me):
                 raise CommunicationError(
                     f"rank {reverse.rank}: two threads sweep tapes with messages on {reverse.name} at the same time; "
-                    "ask for one gradient after the other, in the same order on all ranks, or give each thread a "
-                    "communicator of its own, `comm.Dup()`"
+                    "ask for one gradient after the other, in the same order on all ranks, or give each thread its "
+                    "own communicator, `comm.Dup()`"
                 )
         sweep.state["claimed"] = [channel for channel in channels if channel.by_thread is None]
         for channel in channels:

@@ -1,4 +1,4 @@
-"""The reverse side of a communicator: adjoints are sent on its channel, which it gets when it is made."""
+"""The reverse side of a communicator: the channel on which adjoints are sent, chosen when the communicator is made."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class Reverse:
     Attributes
     ----------
     channel : Channel
-        What the traffic runs on, once `ready` has been called.
+        The communicators for the reverse traffic, usable once `ready` has been called.
     comm : mpi4py.MPI.Comm
         The channel's: the same ranks in a communication context of their own.
     local : mpi4py.MPI.Intracomm or None
-        Of an intercommunicator: the ranks of this group.
+        For an intercommunicator: the ranks of this group.
     turn : int
-        How many communicators had the channel before, with this one.
+        The number of communicators that have used the channel, this one included.
     identity : int
         The same on all ranks, different for each communicator. Agreements and notices carry it, since messages about
         other communicators of the channel may arrive, which are put aside, or about a sweep that never ran here, which
@@ -59,16 +59,16 @@ class Reverse:
         Messages of an agreement about this one that arrived while another one was expected, by communicator, rank and
         tag.
     place : object
-        Represents it where it must not be kept alive.
+        Stands for it where it must not be kept alive.
     duplicates : int
         Number of duplicates by Idup.
     rank : int
     name : str
         The communicator's, for messages.
     group : Reverse or None
-        Of an intercommunicator: for messages inside this group, which reductions of objects send.
+        For an intercommunicator: the reverse side for messages inside this group, which reductions of objects send.
     slots, slots_started : list of int or None
-        Of a topology: the slots of neighbors from which the edges that end here come, in blocking collectives and in
+        For a topology: the neighbors' slots from which the edges that end here come, in blocking collectives and in
         those with a request. If two edges join the same ranks, implementations differ, some even between these two.
     tags : int
         Number of tags for adjoints.
@@ -83,13 +83,13 @@ class Reverse:
     calls : dict
         Data shared by collective calls with the same arguments.
     tapes : list of weakref.ref
-        Tapes that have logged messages on it, and may be open.
+        Tapes that have logged messages on it, and may still record.
     election : Election or None
-        Of a duplicate by Idup: the choice of the channel that it takes over.
+        For a duplicate by Idup: the choice of the channel that it takes over.
     elder : list of weakref.ref
         The channels of earlier duplicates by Idup.
     world : dict
-        Ranks in the world of partners that were looked up individually.
+        The ranks in the world of partners that were looked up individually.
     """
 
     __slots__ = (
@@ -169,7 +169,7 @@ class Reverse:
 
     @property
     def partners(self) -> int:
-        """Number of ranks that a message can go to."""
+        """Number of ranks to which messages can be sent."""
         return self.comm.Get_remote_size() if self.comm.Is_inter() else self.comm.Get_size()
 
     def in_world(self, partner: int | None = None) -> list[int]:
@@ -198,7 +198,7 @@ class Reverse:
             self.sweeps_with[rank] = self.sweeps_with.get(rank, 0) + 1
 
     def sweep_with(self, rank: int) -> int:
-        """Return the number of the latest sweep that concerns another rank, which counts the same sweeps."""
+        """Return the number of the latest sweep that concerns another rank, which counts alike."""
         return self.sweeps + self.sweeps_with.get(rank, 0)
 
     def ready(self) -> None:
@@ -220,7 +220,7 @@ class Reverse:
 
 
 _reverses: dict[int, Reverse] = {}  # by handle of the communicator
-_duplicates: list[Any] = []  # by Idup, of which the handle is not known yet
+_duplicates: list[Any] = []  # by Idup, whose handles are not known yet
 
 
 def register(comm: Any) -> Reverse:
@@ -319,8 +319,8 @@ def _identity_of_duplicate(known: Reverse | None) -> int:
 def slots_of(comm: Any) -> tuple[list[int] | None, list[int] | None]:
     """Return the neighbors' slots from which the edges of a topology that end at this rank come; collective.
 
-    For blocking collectives, and for those with a request. None without a topology, and for graphs on which MPI has no
-    neighborhood collectives.
+    They are returned for blocking collectives, and for those with a request; None without a topology, and for graphs on
+    which MPI has no neighborhood collectives.
     """
     if not isinstance(comm, _Topocomm):
         return None, None
@@ -339,7 +339,7 @@ def slots_of(comm: Any) -> tuple[list[int] | None, list[int] | None]:
 
 
 def _is_consistent(edges: list[tuple[list[int], list[int]]]) -> bool:
-    """Return whether every edge that leaves a rank of a distributed graph arrives where it leads."""
+    """Return whether each edge of a distributed graph is given on both of its ranks."""
     left = sorted((rank, dest) for rank, (_, leaving) in enumerate(edges) for dest in leaving)
     return left == sorted((source, rank) for rank, (arriving, _) in enumerate(edges) for source in arriving)
 
@@ -354,7 +354,7 @@ def _is_symmetric(index: list[int], edges: list[int]) -> bool:
 def forgetting(comm: Any) -> Iterator[None]:
     """Forget a communicator that the user frees inside the block; its channel is freed when no tape refers to it.
 
-    It is forgotten first: its handle may at once be that of a communicator which another thread makes.
+    It is forgotten first, since another thread may at once make a communicator with the same handle.
     """
     handle = comm.handle
     reverse = _reverses.pop(handle, None)

@@ -26,13 +26,13 @@ def unequal_lengths(call: Collective, most: int, least: int, most_blocks: int, l
     if most != -least:
         low, high = sizes.amount(-least), sizes.amount(most)
         return (
-            f"{call.describe()}: the counts do not fit: this rank says {mine}, the ranks say {low} to {high}; MPI "
-            "wants them to be equal"
+            f"{call.describe()}: the counts do not fit: this rank gives {mine}, the ranks give {low} to {high}; MPI "
+            "requires them to be equal"
         )
     if most_blocks != -least_blocks:
         return (
-            f"{call.describe()}: the counts do not fit: this rank says {mine} in all, as the others do, but not all "
-            "ranks cut this into the same blocks"
+            f"{call.describe()}: the counts do not fit: this rank gives {mine} in all, as the others do, but not all "
+            "ranks divide this into the same blocks"
         )
     return ""
 
@@ -84,5 +84,5 @@ def _compare(
         if sent != expected:
             problems.append(
                 f"rank {reverse.rank}: {call.describe()}: the counts do not fit: {sender} sends {sizes.amount(sent)}, "
-                f"{receiver} {sizes.amount(expected)}; MPI wants them to be equal"
+                f"{receiver} {sizes.amount(expected)}; MPI requires them to be equal"
             )

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..memory.message_memory import AdjointMemory
 
-_NOBODY: Mapping[int, int] = {}
+_NONE: Mapping[int, int] = {}
 
 
 class Sizes:
@@ -26,11 +26,11 @@ class Sizes:
     blocks : int
         A checksum of the lengths of all ranks' blocks, if these must be the same on all ranks.
     going, coming : dict
-        Lengths of messages to and from other ranks, if these ranks must state the same.
+        Lengths of messages to and from other ranks, if these ranks must give the same.
     own : tuple of int or None
-        Lengths of what this rank sends to itself and receives from itself.
+        Lengths of the messages that this rank sends to itself and expects from itself.
     itemsize : int
-        Of the elements.
+        Bytes of an element.
     """
 
     __slots__ = ("blocks", "coming", "going", "itemsize", "own", "same")
@@ -40,8 +40,8 @@ class Sizes:
         buffer: AdjointMemory,
         same: int = 0,
         blocks: Sequence[int] = (),
-        going: Mapping[int, int] = _NOBODY,
-        coming: Mapping[int, int] = _NOBODY,
+        going: Mapping[int, int] = _NONE,
+        coming: Mapping[int, int] = _NONE,
         own: tuple[int, int] | None = None,
     ) -> None:
         self.same = same
@@ -60,7 +60,7 @@ class Sizes:
         return f"this rank contributes {gives}, and expects {takes} of itself"
 
     def amount(self, nbytes: int) -> str:
-        """Return a length in words."""
+        """Return a length as text."""
         if nbytes % max(self.itemsize, 1):
             return f"{nbytes} bytes"
         count = nbytes // max(self.itemsize, 1)

@@ -1,6 +1,6 @@
 """Completion of requests: what is recorded when they have completed, and before.
 
-What a request is for stands in its attributes ``parts``, ``recorded_by`` and ``unpack`` (see `requests`).
+The attributes ``parts``, ``recorded_by`` and ``unpack`` of a request say what it completes (see `requests`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from ..waiting.arrivals_seen import take_some
 
 
 def parts_of(request: Any) -> tuple[Sent | Received, ...] | None:
+    """Return the logged operations that a request completes; None if it was not recorded."""
     return getattr(request, "parts", None)
 
 
 def any_recorded(requests: Iterable[Any]) -> bool:
+    """Return whether a tape has recorded the start of any of these requests."""
     for request in requests:
         if getattr(request, "parts", None) is not None:
             return True
@@ -27,6 +29,7 @@ def any_recorded(requests: Iterable[Any]) -> bool:
 
 
 def status_for(request: Any, status: mpi.Status | None) -> mpi.Status | None:
+    """Return a status for a recorded request: the given one, or a new one if a receive has a wildcard."""
     if status is None:
         for part in request.parts:
             if part.wild:
@@ -35,6 +38,7 @@ def status_for(request: Any, status: mpi.Status | None) -> mpi.Status | None:
 
 
 def statuses_for(requests: Sequence[Any], statuses: list[mpi.Status] | None) -> list[mpi.Status] | None:
+    """Return a list for statuses: the given one, or a new one if a receive has a wildcard."""
     if statuses is None:
         for request in requests:
             for part in getattr(request, "parts", None) or ():
@@ -49,8 +53,8 @@ def record_completion(requests: Sequence[Any]) -> Completion | None:
     Returns
     -------
     Completion or None
-        What each of them completes.  None where something is to be learned when they have completed (`finish`), or
-        some have not been recorded.
+        The operations that they complete.  None if some have not been recorded, or if their statuses are needed
+        (`finish`).
     """
     completed = []
     reference = None
@@ -74,7 +78,7 @@ def record_completion(requests: Sequence[Any]) -> Completion | None:
     if reference is None:
         return None
     tape = reference()
-    if tape is None or tape.observer is not None:  # which looks at what others do, when this is recorded
+    if tape is None or tape.observer is not None:  # it is notified after the wait
         return None
     for request in requests:
         part = request.parts[0]
@@ -88,7 +92,7 @@ def record_completion(requests: Sequence[Any]) -> Completion | None:
 
 
 def restore(requests: Sequence[Any], completion: Completion) -> None:
-    """Restore requests after a failed wait: it is not known which of them have completed."""
+    """Restore requests after a failed wait: which of them have completed is unknown."""
     for request, part in zip(requests, completion):
         request.parts = (part,)
         if type(part) is Received:
@@ -98,8 +102,8 @@ def restore(requests: Sequence[Any], completion: Completion) -> None:
 
 
 def finish(requests: Sequence[Any], statuses: Sequence[mpi.Status | None] | None) -> None:
-    """Resolve what completed requests have matched, and record the wait on the tape of the start."""
-    begun = Completion()
+    """Determine which messages completed requests have matched, and record the wait on the tape of their start."""
+    completed = Completion()
     reference = None
     position = -1
     for request in requests:
@@ -109,30 +113,30 @@ def finish(requests: Sequence[Any], statuses: Sequence[mpi.Status | None] | None
             continue
         request.parts = None
         if request.recorded_by is not reference:
-            if begun:
-                _record(reference, begun)
-                begun = Completion()
+            if completed:
+                _record(reference, completed)
+                completed = Completion()
             reference = request.recorded_by
         for part in parts:
             if type(part) is Sent:
                 if part.wild:
                     part.resolve(None if statuses is None else statuses[position])
                 if part.buffer is not None:
-                    begun.append(part)
+                    completed.append(part)
             elif type(part) is Received:
                 part.resolve(None if statuses is None else statuses[position])
                 if part.buffer is not None:
-                    begun.append(part)
+                    completed.append(part)
             else:
                 part.resolve(None if statuses is None else statuses[position])
                 if part.active:
-                    begun.append(part)
-    if begun:
-        _record(reference, begun)
+                    completed.append(part)
+    if completed:
+        _record(reference, completed)
 
 
 def _record(reference: Any, completed: Completion) -> None:
-    """Record the wait on the tape of the start."""
+    """Record a wait on the tape that has recorded the start."""
     tape = reference()
     if tape is not None:
         tape.append_record(completed)
@@ -141,6 +145,7 @@ def _record(reference: Any, completed: Completion) -> None:
 def record_some(
     primal: Callable[..., list[int] | None], requests: Sequence[Any], statuses: list[mpi.Status]
 ) -> list[int] | None:
+    """Run Waitsome or Testsome, and record the requests that have completed."""
     indices = take_some(requests, statuses)
     if indices is None:
         try:
@@ -156,7 +161,7 @@ def record_some(
 def raised(requests: Sequence[Any], statuses: Sequence[mpi.Status | None] | None, error: mpi.Exception) -> None:
     """Finish the requests that completed although a wait or test raised an error, which the program may catch.
 
-    MPI fills the memory of a message that was too long with its head.
+    If a message was too long, MPI has filled the buffer with its beginning.
     """
     alone = len(requests) == 1 and error.Get_error_class() == mpi.ERR_TRUNCATE
     if statuses is not None and len(statuses) < len(requests):
@@ -183,6 +188,7 @@ def lost(requests: Sequence[Any]) -> None:
 def finish_objects(
     requests: Sequence[Any], statuses: Sequence[mpi.Status | None] | None, messages: Sequence[Any]
 ) -> list[Any]:
+    """Record a wait for requests of Python objects; return the objects for the user."""
     unpackers = [getattr(request, "unpack", None) if parts_of(request) else None for request in requests]
     messages = [message if unpack is None else unpack(message) for unpack, message in zip(unpackers, messages)]
     finish(requests, statuses)

@@ -1,15 +1,15 @@
 """Forward mode of messages: the tangent of a message is sent beside it, on the reverse communicator.
 
-Every message of a buffer has a message of its tangent, which is empty where the sender's memory carries none: the
-receiver cannot know.  (Pickled objects contain the tangents of their arrays: `bundles`.)
-It is sent before the message itself, so both are in flight together.  Messages of one sender and tag are received in
-the order in which they were sent, and so are their tangents, if these are asked for in the order in which MPI matches
-the receives: that of posting.  A receive that names its partner asks as soon as it is posted; one with a wildcard when
-it has completed, and after those that were posted before it.
+Every message of a buffer has a message with its tangent, which is empty if the sender's memory carries none, since the
+receiver cannot know this.  (Pickled objects contain the tangents of their arrays: `bundles`.)  The tangent is sent
+before the message itself, so both are in flight together.  Messages of one sender and tag are received in the order in
+which they were sent.  So are their tangents, if their receives are posted in the order in which MPI matches the
+receives of the messages: that of posting.  A receive that names its partner posts the receive of its tangent at once;
+one with a wildcard does so when it has completed, and after those that were posted before it.
 
 A last byte, which makes the length odd, gives the size of the elements' real numbers; it is omitted for the usual size,
-eight.  Zero: the message consists of bytes with packed elements, whose tangents (`packed_adjoints`) come in a separate
-message, with the number that this one contains.
+eight.  If it is zero, the message consists of bytes with packed elements, whose tangents (`packed_adjoints`) come in a
+separate message, with the number that this one contains.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def weakly(method: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 class ForwardCommunication(Communication):
-    """The messages of a program in forward mode."""
+    """The communication of a program in forward mode."""
 
     __slots__ = ("push",)
 
@@ -97,11 +97,11 @@ class ForwardLog(Log):
     waiting : list of ForwardReceived
         Receives that have not completed, in the order of posting.
     used : bool
-        Tangents may be under way.
+        True if tangents may be under way.
     numbers : dict
         Number of messages of packed elements sent so far, by rank; and of starts of partitioned requests.
     came : dict
-        Messages that came before they were asked for, by rank, key and number.
+        Messages that have arrived before they were needed, by rank, key and number.
     balance : int
         Number of tangents sent minus those received.
     """
@@ -117,15 +117,15 @@ class ForwardLog(Log):
         self.came: dict[tuple[int, int, int], list[np.ndarray]] = {}
         self.balance = 0
         reverse.channel.in_forward_mode.append(weakref.ref(self))
-        self.add_message = weakly(self.said)
-        self.add_collective = weakly(self.called)
+        self.add_message = weakly(self.log_message)
+        self.add_collective = weakly(self.log_collective)
 
-    def called(self, call: Any) -> None:
+    def log_collective(self, call: Any) -> None:
         """Refuse a collective call that would be recorded."""
         if call.name != "Win":
             raise no_tangent(f"{call.name} on {self.reverse.name}")
 
-    def said(self, message: Any) -> None:
+    def log_message(self, message: Any) -> None:
         """Send the tangent of a message that is about to be sent, or prepare for that of a receive."""
         message.reverse = self.reverse
         if isinstance(message.buffer, Bundle):
@@ -151,7 +151,7 @@ class ForwardLog(Log):
             raise no_tangent(f"{message.route.name} on {self.reverse.name}")
 
     def tag(self, tag: int) -> int:
-        """Return the tag of the tangent."""
+        """Return the tag of the tangent of a message with this tag."""
         if tag < 0:
             return tag  # any, or one that MPI refuses
         if tag >= self.reverse.tags:
@@ -165,7 +165,7 @@ class ForwardLog(Log):
         flat = _NOTHING if sent.buffer is None else tangent_in(self.push, sent.buffer)
         if sent.buffer is not None and sent.buffer.packed:
             number = self.numbers[route.partner] = self.numbers.get(route.partner, 0) + 1
-            self.say_aside(route.partner, (_SLOTS, number), flat, describe)
+            self.send_aside(route.partner, (_SLOTS, number), flat, describe)
             flat = np.append(np.array([number], np.int64).view(np.uint8), np.uint8(0))
         elif _real_size(flat.dtype) not in (1, 8):
             flat = np.append(flat.view(np.uint8), np.uint8(_real_size(flat.dtype)))
@@ -173,7 +173,7 @@ class ForwardLog(Log):
         outbox.send(self.reverse, flat.view(np.uint8), route.partner, self.tag(route.tag), describe)
 
     def ask_early(self, receive: ForwardReceived) -> None:
-        """Post the receive of a tangent, if it is certain which tangent it gets."""
+        """Post the receive of a tangent, if no other receive can match it."""
         route, buffer = receive.route, receive.buffer
         if not isinstance(buffer, Buffer) or buffer.dtype is None or route.partner < 0 or route.tag < 0:
             return
@@ -187,16 +187,16 @@ class ForwardLog(Log):
         flight.request = self.reverse.comm.Irecv(flight.array, route.partner, self.tag(route.tag))
 
     def completed(self, receive: ForwardReceived, status: mpi.Status | None) -> None:
-        """Get the tangent of what a completed receive has received."""
+        """Receive the tangent of the message that a completed receive has matched."""
         if not receive.void:
-            self.settle_before(receive)
+            self.find_earlier_tangents(receive)
         if receive in self.waiting:
             self.waiting.remove(receive)
         flight = receive.flight
         if flight.passed_over:
             raise CommunicationError(
-                f"forward mode: {receive.describe()} is of a buffer and matched by mprobe or improbe; take Mprobe, or "
-                "receive it before later messages of the same sender and tag"
+                f"forward mode: {receive.describe()} is of a buffer, but was matched by mprobe or improbe; use Mprobe, "
+                "or receive it before later messages of the same sender and tag"
             )
         if receive.void:
             if flight.request is not None:
@@ -216,7 +216,7 @@ class ForwardLog(Log):
         if memory is None:
             if array.any() and not receive.dropped:
                 raise ActivityError(
-                    f"{receive.describe()}: what came carries derivatives, and is received into memory that is not "
+                    f"{receive.describe()}: the message carries derivatives, but is received into memory that is not "
                     "tracked, where they would be lost; make the array with ampi.numpy, or send ampi.value(...)"
                 )
             return
@@ -231,7 +231,7 @@ class ForwardLog(Log):
             part = PackedAdjoints(part)
         if part.dtype is not None and not size:
             number = int(array.view(np.int64)[0])
-            array = self.hear_aside(receive.route.partner, _SLOTS, number, 2, receive.waiting)[1].view(SLOT_DTYPE)
+            array = self.receive_aside(receive.route.partner, _SLOTS, number, 2, receive.waiting)[1].view(SLOT_DTYPE)
         elif part.packed and array.size == part.nbytes * directions:
             typed = array.view(f"f{size}")
             array = np.zeros(part.count * directions, part.dtype)
@@ -241,16 +241,16 @@ class ForwardLog(Log):
         if receive.nbytes == CUT and array.size > part.count * directions:
             array = array.reshape(directions, -1)[:, : part.count].reshape(-1)
         if part.dtype is None or array.size != part.count * directions:
-            raise other_elements(receive, directions)
+            raise mismatched_elements(receive, directions)
         set_tangent(self.push, part, array)
 
-    def say_aside(self, partner: int, head: Sequence[int], flat: np.ndarray, describe: Callable[[], str]) -> None:
-        """Send tangents to a rank that will look for them by a key and a number, the first two of ``head``."""
+    def send_aside(self, partner: int, head: Sequence[int], flat: np.ndarray, describe: Callable[[], str]) -> None:
+        """Send tangents that a rank identifies by a key and a number, the first two of ``head``."""
         message = np.concatenate([np.array(head, np.int64).view(np.uint8), flat.view(np.uint8)])
         self.balance += 1
         outbox_of(self.push).send(self.reverse, message, partner, _ASIDE_TAG, describe)  # type: ignore[arg-type]
 
-    def hear_aside(
+    def receive_aside(
         self, partner: int, key: int, number: int, length: int, describe: Callable[[], str]
     ) -> tuple[list[int], np.ndarray]:
         """Wait for the next message with a key and a number; return its head of ``length`` integers, and the bytes."""
@@ -271,8 +271,8 @@ class ForwardLog(Log):
             del came[partner, key, number]
         return array[: 8 * length].view(np.int64).tolist(), array[8 * length :]
 
-    def settle_before(self, receive: ForwardReceived) -> None:
-        """Ask for the tangents of earlier receives that matched earlier messages of the same sender and tag."""
+    def find_earlier_tangents(self, receive: ForwardReceived) -> None:
+        """Find the tangents of earlier receives that matched earlier messages of the same sender and tag."""
         partner, tag = receive.route.partner, receive.route.tag
         for other in self.waiting:
             if other is receive:
@@ -281,14 +281,14 @@ class ForwardLog(Log):
                 continue
             source, there = other.route.partner, other.route.tag
             if source < 0 or there < 0:
-                # It was posted before, so it has matched a message, and will complete.
+                # It was posted earlier, so it has matched a message and will complete.
                 status = mpi.Status()
                 with Patience(other.waiting, lambda: [(self.reverse, None)]) as patience:
                     while not is_done(other.request, status):
                         patience.pause()
                 source, there = status.Get_source(), status.Get_tag()
             if source == partner and tag in (mpi.ANY_TAG, there):
-                if other.route.name in ("mprobe", "improbe"):  # of an object, as it seems
+                if other.route.name in ("mprobe", "improbe"):  # probably of an object
                     other.flight.passed_over = True
                     continue
                 status = mpi.Status()
@@ -296,8 +296,11 @@ class ForwardLog(Log):
                 other.flight.size = status.Get_count(mpi.BYTE)
 
     def probe(self, receive: ForwardReceived, source: int, tag: int, status: mpi.Status) -> mpi.Message:
-        """The next tangent of a sender and tag.  (What a receive of any tag gets from a known sender, of which the
-        status was not seen, follows from MPI's order of messages.)"""
+        """Wait for the next tangent of a sender and tag, and match it.
+
+        If a receive of any tag from a known sender was completed without a status, MPI's order of messages determines
+        which message it got.
+        """
         with Patience(receive.waiting, lambda: [(self.reverse, source)]) as patience:
             while True:
                 message = self.reverse.comm.Improbe(source, self.tag(tag), status)
@@ -307,7 +310,7 @@ class ForwardLog(Log):
 
 
 _NOTHING = np.zeros(0, np.uint8)
-_ASIDE_TAG = SIZES_TAG  # of sweeps, which there are none of here
+_ASIDE_TAG = SIZES_TAG  # only sweeps use it, and there are none in forward mode
 _SLOTS = 0  # the key of the tangents of packed elements; those of partitioned messages have negative ones
 _PROBES = ("Mprobe", "Improbe", "mprobe", "improbe")
 
@@ -316,12 +319,12 @@ PARTITIONED: dict[str, Callable[[ForwardLog, Any], None]] = {}
 """Functions called when a partitioned request has been started, by the name of the method that made it."""
 
 
-def other_elements(receive: Received, directions: int) -> CommunicationError:
-    """Return the error for tangents that do not belong to what is received."""
+def mismatched_elements(receive: Received, directions: int) -> CommunicationError:
+    """Return the error for tangents whose number or type is not that of the received elements."""
     others = "" if directions == 1 else f", and jvp in the same number of directions (here: {directions})"
     return CommunicationError(
-        f"{receive.describe()}: the sender's elements are not those of the receiver's datatype, so that "
-        f"derivatives cannot go with them; send and receive the same kind of numbers{others}"
+        f"{receive.describe()}: the sender's elements are not those of the receiver's datatype, so "
+        f"derivatives cannot be sent with them; send and receive the same kind of numbers{others}"
     )
 
 
@@ -336,11 +339,11 @@ class Flight:
     ----------
     log : ForwardLog
     request : mpi4py.MPI.Request or None
-        It has been asked for, into ``array``.
+        The receive of the tangent into ``array``, if it has been posted.
     message : mpi4py.MPI.Message or None
-        It has been found, of ``size`` bytes.
+        The matched message with the tangent, of ``size`` bytes, if it has been found.
     passed_over : bool
-        The message was taken for an object, which has none.
+        True if the message seemed to be an object, which has no separate tangent.
     """
 
     __slots__ = ("array", "log", "message", "passed_over", "request", "size")
@@ -354,15 +357,15 @@ class Flight:
         self.passed_over = False
 
     def is_settled(self) -> bool:
-        """Return whether it is certain which tangent it is."""
+        """Return whether the message with the tangent has been matched."""
         return self.request is not None or self.message is not None
 
     def forget(self, receive: ForwardReceived) -> None:
-        """Forget the tangent: the matched message is an object, which contains its tangents."""
+        """Drop this state: the matched message is an object, which contains its tangents."""
         if self.is_settled():
             raise CommunicationError(
-                f"forward mode: {receive.describe()} is of an object and matched by Mprobe or Improbe; take mprobe, or "
-                "receive it before later messages of the same sender and tag"
+                f"forward mode: {receive.describe()} is of an object, but was matched by Mprobe or Improbe; use "
+                "mprobe, or receive it before later messages of the same sender and tag"
             )
         self.log.waiting.remove(receive)
         receive.flight = None
@@ -386,14 +389,14 @@ class Flight:
         return self.array[: status.Get_count(mpi.BYTE)]
 
     def head(self, receive: ForwardReceived) -> np.ndarray:
-        """Return the part that came of a tangent that is too long, as its message was."""
+        """Return the received beginning of a tangent that was too long, as its message was."""
         buffer, directions = receive.buffer, len(lanes_of(self.log.push))
         if receive.nbytes != CUT:
-            raise other_elements(receive, directions)
+            raise mismatched_elements(receive, directions)
         if directions > 1 or buffer.packed:
             raise CommunicationError(
                 f"{receive.describe()}: the message was too long for its memory, which ampi.jvp does not differentiate "
-                "in several directions, or of packed elements; take a longer buffer"
+                "in several directions, or for packed elements; use a longer buffer"
             )
         head, size = self.array[: buffer.nbytes], _real_size(buffer.dtype)
         return head if size == 8 else np.append(head, np.uint8(size))
@@ -406,10 +409,10 @@ class ForwardReceived(Received):
     propagates_tangents = True
 
     def tangent(self, push: Push) -> None:
-        """Do nothing: the tangent comes when the message has come."""
+        """Do nothing: the tangent is received when the message has arrived."""
 
     def may_match(self, source: int, tag: int) -> bool:
-        """Return whether the receive, as it was posted, could match a message."""
+        """Return whether the receive, as it was posted, could match a message of this source and tag."""
         route = self.route
         return route.partner in (mpi.ANY_SOURCE, source) and (tag == mpi.ANY_TAG or route.tag in (mpi.ANY_TAG, tag))
 
@@ -426,4 +429,4 @@ class ForwardReceived(Received):
         return f"the tangent of {self.describe()}"
 
 
-log.made_of["forward"] = ForwardCommunication
+log.communication_classes["forward"] = ForwardCommunication

@@ -1,7 +1,7 @@
 """Forward mode of partitioned messages: the tangent of a partition is sent beside it, at its ``Pready``.
 
-Both sides count the starts of a pair of requests, and the receiver may have other partitions than the sender: a message
-of tangents contains the number of the start, and which elements it has.
+Both sides count the starts of a pair of requests, and the receiver's partitions may differ from the sender's.  So a
+message of tangents contains the number of the start and the range of its elements.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from ...errors import ActivityError
 from ...tape import Push, lanes_of
 from ..memory.buffers import Buffer
 from ..memory.tangents import set_tangent, tangent_in
-from .forward import PARTITIONED, ForwardLog, other_elements
+from .forward import PARTITIONED, ForwardLog, mismatched_elements
 from .partitioned import PartitionedReceived, PartitionedSent
 
 
 class Parts:
-    """The tangents of one start.
+    """The tangents of one start of a partitioned request.
 
     Attributes
     ----------
     log : ForwardLog
     number : int
-        Of the start.
+        The number of the start.
     came : dict
-        Of the receiver: the tangents by first element, with their length; None for zeros.
+        At the receiver: the number of elements and the tangents (None for zeros), by first element.
     total : int
         Number of elements of the message, once it is known.
     """
@@ -51,7 +51,7 @@ class Parts:
         flat = tangent_in(self.log.push, buffer.part(part * size, (part + 1) * size)) if active else _NOTHING
         head = sent.route.tag, self.number, part * size, size, buffer.count
         describe = lambda: f"the delivery of the tangent of {sent.describe()}"
-        self.log.say_aside(sent.route.partner, head, flat, describe)
+        self.log.send_aside(sent.route.partner, head, flat, describe)
 
     def get(self, received: ForwardPartitionedReceived, start: int, stop: int) -> None:
         """Wait for the tangents of some elements."""
@@ -60,7 +60,7 @@ class Parts:
                 start = self._end_of(start)
                 continue
             route = received.route
-            (*_, first, size, self.total), flat = self.log.hear_aside(
+            (*_, first, size, self.total), flat = self.log.receive_aside(
                 route.partner, route.tag, self.number, 5, received.waiting
             )
             self.came[first] = size, flat if flat.size else None
@@ -69,7 +69,7 @@ class Parts:
         return self._end_of(start) > start
 
     def _end_of(self, start: int) -> int:
-        """Where the elements end that have come with this one."""
+        """Return where the received block ends that has an element; the element itself if none has."""
         for first, (size, _) in self.came.items():
             if first <= start < first + size:
                 return first + size
@@ -85,7 +85,7 @@ class Parts:
             if buffer is None:
                 if flat is not None and flat.any() and not received.dropped:
                     raise ActivityError(
-                        f"{received.describe()}: what came carries derivatives, and is received into memory that is "
+                        f"{received.describe()}: the message carries derivatives, but is received into memory that is "
                         "not tracked, where they would be lost; make the array with ampi.numpy, or send "
                         "ampi.value(...)"
                     )
@@ -93,7 +93,7 @@ class Parts:
             if flat is None:
                 set_tangent(self.log.push, buffer.part(low, high), None)
             elif buffer.dtype is None or flat.size != size * directions * buffer.dtype.itemsize:
-                raise other_elements(received, directions)
+                raise mismatched_elements(received, directions)
             else:
                 values = flat.view(buffer.dtype).reshape(directions, size)[:, low - first : high - first]
                 set_tangent(self.log.push, buffer.part(low, high), values.reshape(-1))
@@ -109,19 +109,19 @@ class ForwardPartitionedReceived(PartitionedReceived):
     tangents: Parts
 
     def may_match(self, source: int, tag: int) -> bool:
-        """Ordinary messages are not for it."""
+        """Return False: it matches no ordinary message."""
         return False
 
     def tangent(self, push: Push) -> None:
-        """Nothing: it comes when the partitions have come."""
+        """Do nothing: tangents are received with the partitions."""
 
     def arrived(self, part: int) -> None:
-        """A partition has arrived."""
+        """Receive the tangents of a partition that has arrived."""
         size = self.buffer.count // self.parts
         self._take(part * size, (part + 1) * size)
 
     def resolve(self, status: mpi.Status | None) -> None:
-        """The receive has completed."""
+        """Receive the tangents of partitions that were not used before the wait."""
         PartitionedReceived.resolve(self, status)
         parts = self.tangents
         if self not in parts.log.waiting:

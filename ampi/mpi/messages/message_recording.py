@@ -32,13 +32,13 @@ def send_again(
     start: Callable[[Any, Any, int, int], mpi.Request] | None = None,
     least: int = 0,
 ) -> Any:
-    """Log and record a send of an active array that has been in a message before.
+    """Log and record a send of an active array that was sent or received before.
 
     Parameters
     ----------
     start : callable, optional
-        Starts to send, if the message has at least ``least`` bytes, and returns its request; the message is recorded
-        while it is on its way.
+        Starts the send if the message has at least ``least`` bytes, and returns its request; the message is recorded
+        while it is under way.
 
     Returns
     -------
@@ -96,7 +96,7 @@ def receive_again(
     tag: int,
     start: Callable[[Any, Any, int, int], mpi.Request] | None = None,
 ) -> Any:
-    """Log and record a receive into an array that has been in a message before, and save what it overwrites."""
+    """Log and record a receive into an array that was sent or received before, and save what it overwrites."""
     scope = scope_now()
     tape = scope.tape
     buffer = getattr(buf, "_message", None)
@@ -157,7 +157,7 @@ def receive_again(
 
 
 def _route(frame: Any, route: Route | None, name: str, place: object, partner: int, tag: int, wild: bool) -> Route:
-    """Return the route of a call that seems to differ from the latest one: a tracer may be between it and its line."""
+    """Return the route of a call that seems to differ from the latest one: it may have been made by way of a tracer."""
     same = (
         route is not None
         and route.partner == partner
@@ -259,7 +259,7 @@ def record_exchange(
 
 
 def nothing_to_learn(receive: Received) -> bool:
-    """Return whether nothing is to be done when a recorded blocking receive has ended."""
+    """Return True if nothing remains to be done after a recorded blocking receive."""
     return not receive.wild and opened().observer is None
 
 
@@ -275,10 +275,10 @@ def receive_ended(receive: Received, status: mpi.Status | None) -> None:
 def raised(
     error: BaseException, sent: Sent | None, receive: Received | None = None, status: mpi.Status | None = None
 ) -> None:
-    """Keep the records of what MPI has done in a call that raised an error, which the program may catch.
+    """Keep the records of the transfers in a call that raised an error, which the program may catch.
 
-    A message that is too long fills the memory with its beginning.  All other errors come before anything is sent or
-    posted.
+    If a message was too long, MPI has filled the buffer with its beginning.  All other errors are raised before
+    anything is sent or posted.
     """
     if isinstance(error, mpi.Exception) and error.Get_error_class() == mpi.ERR_TRUNCATE:
         if receive is not None:

@@ -42,7 +42,8 @@ def send_object(name: str, primal: Callable[..., Any], comm: Any, obj: Any, dest
 def _sending(name: str) -> Callable[..., Any]:
     """Make the method that sends an object in one of MPI's modes, blocking or not.
 
-    An object with active arrays takes a few hundred bytes more than pickled: buffered modes need a larger buffer.
+    The message of an object with active arrays is a few hundred bytes longer than the pickled object: buffered modes
+    need a larger buffer.
     """
 
     def method(self: Any, obj: Any, dest: int, tag: int = 0) -> Any:
@@ -67,7 +68,7 @@ def posted(name: str, comm: Any, source: int, tag: int) -> Received:
 def received(tape: Tape, receive: Received, message: Any) -> Any:
     """Activate the arrays of an object that has arrived, and return it."""
     if id(message) not in arrived:
-        receive.void = True  # the sender sent no parcel
+        receive.void = True  # the sender sent no active arrays
     elif receive.dropped:
         del arrived[id(message)]
     else:

@@ -1,9 +1,9 @@
 """Partitioned messages: one message for each start, whose parts are sent when they are ready and arrive one by one.
 
-A partition is sent as it is at its ``Pready``, and may be used at the receiver from its ``Parrived`` on.  The adjoint
-is sent back in partitions of the receiver: each at the mirror of its ``Parrived``, or of the wait; the adjoint of a
-``Pready`` waits for those that overlap with its partition.  So a program that computes one partition from the answer
-to another one does not deadlock in the sweep.  A walk forward uses the partitions of the sender.  Messages of one pair
+A partition is sent with its contents at its ``Pready``, and may be used at the receiver from its ``Parrived`` on.  The
+adjoint is sent back in partitions of the receiver: each at the mirror of its ``Parrived``, or of the wait; the adjoint
+of a ``Pready`` waits for those that overlap its partition.  So a program that computes one partition from the answer
+to another one does not deadlock in the sweep.  Forward walks use the partitions of the sender.  Messages of one pair
 of requests are matched with one another and with no others, in the order in which the requests were made.
 """
 
@@ -31,14 +31,14 @@ from ..waiting.waiting import Patience, outbox_of, wait
 from .requests import persistent
 
 _Comm = mpi.Comm  # mpi4py's own: the name in its module may be rebound
-_FIRST_KEY = -2000  # of the tags that stand for pairs of requests in the log: below all others
+_FIRST_KEY = -2000  # first of the tags that stand for pairs of requests in the log; no other tag is so low
 _TAGS = 1 << 31
 
 
 class PartitionedSent(Sent):
     """A started partitioned send in the log.
 
-    ``flight`` has what has come of the adjoint, ``tangents`` what goes in forward mode.
+    ``flight`` holds the received parts of the adjoint, ``tangents`` the state of forward mode.
     """
 
     __slots__ = ("parts", "parts_there", "tangents", "user_tag")
@@ -90,7 +90,7 @@ class PartitionedSent(Sent):
 class _Ready(BaseAdjoint):
     """Record of a Pready: x̄ of the partition += the adjoint that came.
 
-    Partitions of constants are recorded as well: in a walk the receiver cannot know which ones these are.
+    Partitions of constants are recorded as well, since in a walk the receiver cannot know which ones these are.
     """
 
     __slots__ = ("active", "part", "sent")
@@ -126,8 +126,8 @@ class _Ready(BaseAdjoint):
 class PartitionedReceived(Received):
     """A started partitioned receive in the log.
 
-    ``early`` are the partitions seen to arrive by themselves, ``count`` is the number of elements, ``tangents`` what
-    comes in forward mode.
+    ``early`` are the partitions that ``Parrived`` has reported, ``count`` is the number of elements, ``tangents`` the
+    state of forward mode.
     """
 
     __slots__ = ("count", "early", "parts", "tangents", "user_tag")
@@ -376,12 +376,12 @@ class _Receiving(_Partitioned):
 
 
 def goes_forward(tape: Tape) -> bool:
-    """Return whether tangents are sent beside the values."""
+    """Return whether a tape sends tangents beside the values."""
     return tape.forward is not None or tape.tangents is not None
 
 
 def _key(comm: Any, name: str, partner: int, tag: int) -> int:
-    """What stands for a pair of requests in the log: their tag, and which of those with that tag they are."""
+    """Return a pair of requests' tag in the log, made from their tag and their index among those with that tag."""
     reverse = reverse_of(comm)
     if reverse is None:
         return 0
@@ -414,7 +414,7 @@ class Partitioned:
     ) -> mpi.Prequest:
         """Create request for a partitioned recv operation."""
         request = _Comm.Precv_init(self, buf, partitions, source, tag, info)
-        if source < 0 or tag < 0:  # to nobody; MPI has no wildcards here
+        if source < 0 or tag < 0:  # from no rank; MPI has no wildcards here
             return request
         return persistent(request, _Receiving("Precv_init", self, buf, partitions, source, tag))
 
@@ -424,4 +424,8 @@ enter(
     Operation("Comm", "Precv_init", Treatment.DIFFERENTIATED, (), ("buf",), "by partition: Send x̄; x̄ = 0"),
 )
 for _name in ("Pready", "Pready_range", "Pready_list", "Parrived"):
-    enter(Operation("Prequest", _name, Treatment.DIFFERENTIATED, adjoint="says when the partition's adjoint travels"))
+    enter(
+        Operation(
+            "Prequest", _name, Treatment.DIFFERENTIATED, adjoint="determines when the partition's adjoint is sent"
+        )
+    )

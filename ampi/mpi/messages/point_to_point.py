@@ -44,7 +44,7 @@ _Isendrecv, _Isendrecv_replace = _Comm.Isendrecv, _Comm.Isendrecv_replace
 _PROC_NULL = mpi.PROC_NULL
 
 _LARGE = 1 << 16
-"""Bytes of a message that takes long enough to record a blocking send while it is under way."""
+"""Bytes from which on a blocking send takes long enough to be recorded while the message is under way."""
 
 
 def _blocking_send(name: str, primal: Callable[[Any, Any, int, int], None]) -> Callable[[Any, Any, int, int], None]:
@@ -366,7 +366,7 @@ class Message(MatchedObjects, Handles, _Message, metaclass=AcceptsBase):
 
 
 class WildReceive:
-    """A persistent receive from any source, which can be narrowed to one source for a time."""
+    """A persistent receive from any source, which can be restricted to one source temporarily."""
 
     def __init__(self, comm: Any, buf: Any, tag: int) -> None:
         buf, self._datatypes = duplicated(buf)
@@ -414,7 +414,7 @@ def _two_requests(
 ) -> mpi.Request:
     """Start a nonblocking exchange with wildcards as a separate send and receive.
 
-    The status of Isendrecv in MPICH 5.0 does not tell what was matched.
+    The status of Isendrecv in MPICH 5.0 does not contain what was matched.
     """
     sent, _ = parts
     pair = _Isend(comm, sendbuf, dest, sendtag)
@@ -433,7 +433,7 @@ def _copied(spec: Any) -> Any:
 
 
 def _status_for(receive: Received | None, status: mpi.Status | None) -> mpi.Status | None:
-    """Return a status for a receive with a wildcard, where the program gives none."""
+    """Return a status for a receive with a wildcard if the program passes none."""
     return mpi.Status() if status is None and receive is not None and receive.wild else status
 
 

@@ -298,8 +298,9 @@ class Completions:
         return finish_some_objects(requests, some, statuses)
 
 
-# What a recording tape stores with a request, absent if nothing: the messages in its log, the tape (by reference), the
-# function that makes the user's object of what mpi4py's lowercase wait returns; and what `held_buffers` keeps alive.
+# Set by a recording tape: ``parts``, the messages in its log; ``recorded_by``, a weak reference to it; ``unpack``,
+# which makes the user's object from the one that mpi4py's lowercase wait returns.  ``held`` is what `held_buffers`
+# keeps alive.
 _SLOTS = ("held", "parts", "recorded_by", "unpack")
 
 
@@ -341,8 +342,8 @@ class Prequest(Completions, Handles, _Prequest, metaclass=AcceptsBase):
     array([2., 4.])
     """
 
-    # _start logs the operation that starts, and returns its parts; receives with wildcards can be narrowed; the status
-    # of one that a tape has seen to arrive
+    # ``_start`` logs the operation that starts and returns its parts; ``receive`` is a `WildReceive`; ``arrived`` is
+    # the status if a tape has found that the request has completed.
     __slots__ = (*_SLOTS, "_start", "arrived", "receive")
     _base = _Prequest
 
@@ -409,7 +410,7 @@ def _log_start(request: mpi.Prequest) -> tuple[Sent | Received, ...]:
 def _start(requests: Sequence[mpi.Prequest], primal: Callable[[], None]) -> None:
     """Start requests.  MPI checks all of them, and starts none if it refuses one, with an error that programs catch."""
     tape = opened()
-    # A tangent is sent before its message, and cannot be recalled.  MPI knows better which requests are active.
+    # A tangent is sent before its message, and cannot be recalled.  Only MPI knows which requests are active.
     pushes = tape is not None and (tape.forward is not None or tape.tangents is not None)
     first = not all(requests) or (pushes and any_recorded(requests))
     if first:
@@ -463,13 +464,13 @@ def recorded(
     Parameters
     ----------
     tape : Tape
-        That logged the parts.
+        The tape that logged the parts.
     request : mpi4py.MPI.Request
-        To be dropped: the one returned takes its place.
+        To be dropped: the returned request replaces it.
     *parts : Sent, Received or Started
         Messages that the request completes, or a collective.
     unpack : callable, optional
-        For requests of Python objects: given the object that mpi4py's lowercase wait returns, the one for the user.
+        For requests of Python objects: makes the user's object from the one that mpi4py's lowercase wait returns.
     """
     ours = Request(request)  # type: ignore[call-arg]
     ours.parts = parts

@@ -1,7 +1,7 @@
 """Messages in second order.
 
-While the program runs, tangents go beside the values, as in forward mode, and everything is logged for the sweep, as in
-reverse mode.  In the sweep one message carries the adjoint and its tangents.
+While the program runs, tangents are sent beside the values, as in forward mode, and everything is logged for the sweep,
+as in reverse mode.  In the sweep one message carries the adjoint and its tangents.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class SecondLog(ForwardLog):
 
     __slots__ = ()
 
-    def said(self, message: Any) -> None:
-        """Send or ask for the tangent of a message that is about to be sent, or received."""
+    def log_message(self, message: Any) -> None:
+        """Send the tangent of a message that is about to be sent, or prepare for that of a receive."""
         require_program(self.push.tape)
-        super().said(message)
+        super().log_message(message)
         self.messages.append(message)
 
-    def called(self, call: Any) -> None:
+    def log_collective(self, call: Any) -> None:
         """Check a collective call."""
         require_program(self.push.tape)
         of_objects = call.name[0].islower()
@@ -64,4 +64,4 @@ class SecondLog(ForwardLog):
 _OF_WINDOWS = ("Win", "Fence", "Free")
 
 
-log.made_of["second"] = SecondCommunication
+log.communication_classes["second"] = SecondCommunication

@@ -1,7 +1,7 @@
-"""Persistent receives and collectives that a tape has seen complete before the program has.
+"""Persistent receives and collectives that a tape has found completed before the program has.
 
 A tape calls `Get_status` to find out whether mpi4py's own class has completed a persistent request unseen.  MPICH
-treats that as a completion: from then on the request is inactive, and neither Waitany nor a status tells what came.
+treats that as a completion: from then on the request is inactive, and Waitany and statuses report no message.
 So the status is stored with the request, and the methods here that complete requests pass it to the program.
 """
 
@@ -49,7 +49,7 @@ def is_done(request: Any, status: mpi.Status | None) -> bool:
 
 
 def take(request: Any, status: mpi.Status | None = None) -> bool:
-    """Complete a request that had been seen to arrive, with its status; return whether it had."""
+    """Complete a request that a tape has found completed, with its status; return False if there is none."""
     seen = getattr(request, "arrived", None) if _kept else None
     if seen is None:
         return False
@@ -59,7 +59,7 @@ def take(request: Any, status: mpi.Status | None = None) -> bool:
 
 
 def forget(request: Any) -> None:
-    """Forget the status of a request that starts again, or has passed it on."""
+    """Drop the status of a request that starts again, or has passed it on."""
     request.arrived = None
     _kept.discard(request.handle)
 
@@ -71,7 +71,7 @@ def tell(seen: mpi.Status, status: mpi.Status | None) -> None:
 
 
 def take_first(requests: Sequence[Any], status: mpi.Status) -> int:
-    """Complete the first request that has been seen to arrive; return its position, or -1 if there is none."""
+    """Complete the first request that a tape has found completed; return its position, or -1 if there is none."""
     if _kept:
         for position, request in enumerate(requests):
             if take(request, status):
@@ -80,14 +80,14 @@ def take_first(requests: Sequence[Any], status: mpi.Status) -> int:
 
 
 def take_all(requests: Sequence[Any], statuses: Sequence[mpi.Status] | None) -> None:
-    """Pass on the statuses of requests that had been seen to arrive: all requests have completed."""
+    """Pass on the statuses of those that a tape has found completed among requests that all have."""
     if _kept:
         for position, request in enumerate(requests):
             take(request, None if statuses is None else statuses[position])
 
 
 def take_some(requests: Sequence[Any], statuses: list[mpi.Status]) -> list[int] | None:
-    """Return requests that had been seen to arrive, and others that have completed; None without any of the former."""
+    """Return the positions of completed requests; None if a tape has found none of them completed before."""
     if not _kept or all(getattr(request, "arrived", None) is None for request in requests):
         return None
     others: list[mpi.Status] = []

@@ -52,11 +52,11 @@ class Board:
         the collective operation of all ranks of the world that it is in (0: none), and the ranks of this node that it
         waits for.
     meeting : memoryview
-        The cell of that number.
+        The cell with that number, of this rank.
     met : list of int
         The number of these operations that this rank has reached.
     counts : bool
-        That number is known.
+        True if the ranks count these operations alike.
     """
 
     def __init__(self, rank: int, places: dict[int, int], memory: mmap.mmap | bytearray, pids: bool) -> None:
@@ -156,7 +156,7 @@ class Board:
         return bool(self.rows[self.places[rank], _COMPILING] > 0)
 
     def without_tape(self, rank: int) -> str:
-        """Describe what a rank does that is in no sweep, records on no tape and compiles no kernel; else return ''."""
+        """Describe a rank that is in no sweep, records on no tape and compiles no kernel; return '' for others."""
         if self.state(rank) not in (RUNS, MEETS):
             return ""
         opened, tapes, recording, compiling = self.rows[self.places[rank], _OPENED:_MEETING].tolist()

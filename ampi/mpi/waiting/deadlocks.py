@@ -1,4 +1,4 @@
-"""Deadlock detection: whether what a rank waits for in a sweep can still come, as far as the `board` shows.
+"""Deadlock detection: the `board` shows whether the message that a rank waits for in a sweep can still come.
 
 It cannot if a rank that has to send it has ended, or is in a collective operation of the program that needs this
 rank; or if all ranks that this rank waits for, directly or not, only wait. The last messages may still be in transit,
@@ -19,7 +19,7 @@ from . import board as boards
 from .sides import Side
 
 Whom = tuple["Side | None", "int | None"]
-"""A rank that has to act: on a communicator, any rank of it, or any rank of the world."""
+"""A rank that has to act: a rank of a communicator, any of its ranks (None), or any rank of the world (two None)."""
 
 NOTICE = 60.0
 """Seconds after which a rank reports that it waits; then after twice that time, and so on."""
@@ -57,9 +57,9 @@ class Judge:
     def __init__(self, describe: Callable[[], str], whom: Sequence[Whom]) -> None:
         self.board = boards.board
         self.describe = describe
-        everybody = range(_WORLD.Get_size())
+        world = range(_WORLD.Get_size())
         self._ranks = {
-            rank for reverse, partner in whom for rank in (everybody if reverse is None else reverse.in_world(partner))
+            rank for reverse, partner in whom for rank in (world if reverse is None else reverse.in_world(partner))
         }
         self._needed = {
             rank
@@ -69,9 +69,11 @@ class Judge:
         }
         self._at = self._said = 0.0
         self._moved = -1
-        self._ended: dict[int, float] = {}  # since when
-        self._met: dict[int, tuple[int, float]] = {}  # in which collective operation, and since when
-        self._before: tuple[float, dict, dict] | None = None  # when nothing could come, for whom, and their looks then
+        self._ended: dict[int, float] = {}  # when this was first seen
+        self._met: dict[int, tuple[int, float]] = {}  # the collective operation, and when it was first seen
+        self._before: tuple[float, dict, dict] | None = (
+            None  # since when nothing can come, the ranks involved, their checks then
+        )
         self.board.waits(self._ranks)
 
     def consider(self, waited: float, moved: int) -> None:
@@ -131,7 +133,7 @@ class Judge:
             for rank, (state, _) in sorted(involved.items())
             if rank != self.board.rank
         ]
-        return "nobody can do anything but wait" + (f" ({', '.join(others[:_MOST])})" if others else "")
+        return "no rank can do anything but wait" + (f" ({', '.join(others[:_MOST])})" if others else "")
 
     def _stays(self, rank: int, now: float) -> bool:
         """Return whether a rank has been in one collective operation for so long that no message is still under way."""
@@ -151,7 +153,7 @@ class Judge:
         return {rank: why for rank, why in found.items() if why}
 
     def _say(self, waited: float) -> None:
-        """Print a line: each rank that waits for one that does not wait, and one of those that wait for many."""
+        """Print a line, on each rank that waits for one that does not wait, and on one of those that wait for many."""
         without = self._without_tape()
         if without:
             if len(self._ranks) > 1 and not self.board.first_to_wait():

@@ -1,7 +1,7 @@
 """Collective operations that need all ranks of the world: a rank that is in one publishes this on the `board`.
 
-Another rank that waits for it in a sweep, and has not reached this operation, thus learns that it waits in vain.  The
-ranks count these operations.  A rank with the same count has reached the operation, so its partner waits there for
+A rank that waits for it in a sweep, and has not reached this operation, thus learns that it waits in vain.  The ranks
+count these operations: if a rank has the same count, it has reached the operation, and its partner waits there for
 another rank.
 """
 
@@ -36,7 +36,7 @@ def begin(shown: bool = True) -> None:
 def forget() -> None:
     """Stop publishing operations, and stop using those of others: the ranks may count differently.
 
-    There are ranks of other worlds, so that it is not known any more who is on a communicator; or an operation has
+    There are ranks of other worlds, so the members of a communicator are no longer known; or an operation has
     ended with an exception, before or after the ranks met.
     """
     global _world
@@ -45,7 +45,7 @@ def forget() -> None:
 
 
 def attended(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a collective method so that it is on the board while it runs; unchanged where no rank could see it."""
+    """Decorate a collective method to be shown on the board while it runs; unchanged if no rank could see it."""
     if not _world:
         return method
 

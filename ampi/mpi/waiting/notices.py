@@ -1,10 +1,10 @@
 """Notices that a sweep has stopped: a rank tells a few others, which stop and tell others in turn.
 
 A rank that waits for one that has stopped waits for a message from it, or in a collective.  In the agreement, and in
-collectives whose results depend on all ranks, every rank waits until all have come: whatever tree or ring MPI's
-algorithm uses, ranks at distances of powers of two pass the news on to all in log2(size) steps.  Where only a root
-needs the contributions, ranks that would pass the news on may already have finished.  The root has not: it is told,
-and tells all.
+collectives whose results depend on all ranks, every rank waits for all: whatever tree or ring MPI's algorithm uses,
+ranks at distances of powers of two pass a notice on to all in log2(size) steps.  If only a root needs the
+contributions, ranks that would pass the notice on may already have finished.  The root has not: it is told, and tells
+all.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _WORLD = mpi.COMM_WORLD  # mpi4py's own: the name in its module may be rebound t
 _TEXT = 2000  # bytes of a notice
 
 stranded: list[Any] = []
-"""Requests of sweeps that stopped, with their buffers, which MPI may read and write until it is finalised.  That is
-after the interpreter has freed all modules: this list is never freed."""
+"""Requests of sweeps that stopped, with their buffers, which MPI may read and write until it is finalised.  Since that
+is after the interpreter has freed all modules, this list is never freed."""
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(stranded))
 
 
@@ -40,13 +40,13 @@ def tell(reverse: Side, partners: Iterable[int], error: BaseException) -> None:
 
 
 def neighbours(rank: int, size: int) -> set[int]:
-    """Return the ranks at distances of powers of two around a ring: news that each passes on reach all in few steps."""
+    """Return the ranks at distances of powers of two around a ring: a notice that each passes on soon reaches all."""
     distances = [1 << k for k in range((size - 1).bit_length())]
     return {(rank + sign * distance) % size for distance in distances for sign in (1, -1)}
 
 
 def across(rank: int, size: int, others: int) -> set[int]:
-    """Return such ranks of an intercommunicator's other group, with those that this rank tells in the agreement."""
+    """Return the ranks of the other group to inform: such neighbours, and partners in the agreement."""
     return {rank % others} | neighbours(rank, others) | set(range(rank, others, size))
 
 
@@ -56,7 +56,7 @@ def look(listening: Iterable[Side], describe: Callable[[], str]) -> None:
     Parameters
     ----------
     listening : iterable of Side
-        Where notices may come from.
+        Communicators on which notices may come.
     describe : callable
         Describes what is waited for.
 
@@ -72,7 +72,7 @@ def look(listening: Iterable[Side], describe: Callable[[], str]) -> None:
         for notice in reverse.notices.copy():
             source, number, stopped = notice
             if number > reverse.sweep_with(source):
-                continue  # of a later sweep: that rank has done its part of this one
+                continue  # of a later sweep: that rank has finished this one
             reverse.notices.remove(notice)
             if number < reverse.sweep_with(source):
                 continue  # of a sweep that this rank refused as well

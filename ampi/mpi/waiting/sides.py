@@ -12,14 +12,14 @@ class Tenant(Protocol):
     Attributes
     ----------
     notices : list of tuple
-        From ranks that stopped a sweep: the rank, the number of the sweep, and why.
+        Notices of ranks that stopped a sweep: the rank, the number of the sweep, and the reason.
     """
 
     notices: list[tuple[int, int, str]]
 
 
 class Line(Protocol):
-    """A channel: the communicator that adjoints are sent on, and the communicators that have it, by identity."""
+    """A channel: the communicator on which adjoints are sent, and the user's communicators that use it, by identity."""
 
     comm: Any
     tenants: Mapping[int, Tenant]
@@ -48,7 +48,7 @@ class Side(Tenant, Protocol):
         """True while MPI may not have made the channel."""
 
     def keep(self) -> None:
-        """Keep the channel from MPI: messages that no rank receives may be on their way."""
+        """Never return the channel to MPI: messages that no rank receives may be under way."""
 
     def in_world(self, partner: int | None = None) -> list[int]:
         """Return the ranks of a partner, or of all ranks (None), in the world."""

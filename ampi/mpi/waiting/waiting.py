@@ -1,7 +1,7 @@
-"""Waiting in a sweep: it ends when what is waited for has come, or when it is certain that it cannot come.
+"""Waiting in a sweep: it ends when the message has come, or when it is certain that it cannot come.
 
-A rank that computes for minutes is waited for, with a line on stderr now and then.  If what is waited for cannot come,
-an error is raised: a partner has sent a notice that it stopped its sweep, its program has ended, or ranks wait for each
+A rank that computes for minutes is waited for, with a line on stderr now and then.  If the message cannot come, an
+error is raised: a partner has sent a notice that it stopped its sweep, its program has ended, or ranks wait for each
 other.
 """
 
@@ -25,7 +25,7 @@ SOON = 0.5
 """Seconds after which a rank that waits begins to find out why."""
 
 LONGEST = 1.0
-"""Seconds that one pause counts for at most: a process that was suspended has not waited meanwhile."""
+"""The most seconds that one pause counts for: a process that was suspended has not waited meanwhile."""
 
 _WORLD = mpi.COMM_WORLD  # mpi4py's own: the name in its module may be rebound to ours
 
@@ -87,7 +87,7 @@ def timeout() -> float | None:
 
 
 class Patience:
-    """Pauses between two tests whether something has come: a little longer each time.
+    """Pauses between two tests whether a message has come: a little longer each time.
 
     Used in a ``with`` statement, at the end of which the wait is over.
 
@@ -96,8 +96,8 @@ class Patience:
     describe : callable
         Describes what is waited for, for messages.
     whom : callable, optional
-        Gives pairs of a `Side` and a rank on it that must do something, or None if some rank on it must.  Without
-        it, some rank of the world must.
+        Returns pairs of a `Side` and the rank on it that must act, or None if some rank on it must.  Without it, some
+        rank of the world must.
 
     Attributes
     ----------
@@ -179,15 +179,15 @@ def wait(
     describe : callable
         Gives the text for the error message: the operation, its partner, tag and source line.
     reverse : Side, optional
-        What it runs on.
+        The communicator's side on which the request was made.
     partner : int, optional
         The rank on it without which the request does not complete.
 
     Raises
     ------
     CommunicationError
-        It cannot come: ranks have ended or wait for each other, or a partner stopped its sweep with an error.  Or
-        nothing came for AMPI_TIMEOUT seconds, if that is set.
+        The request cannot complete: ranks have ended or wait for each other, or a partner stopped its sweep with an
+        error.  Or nothing came for AMPI_TIMEOUT seconds, if that is set.
     """
     if request.Test():
         return
@@ -201,9 +201,9 @@ def wait(
 
 
 class Outbox:
-    """Adjoints on their way to other ranks.  Sending never blocks: the program may have relied on buffering.
+    """Adjoints under way to other ranks.  Sending never blocks: the program may have relied on buffering.
 
-    Delivered ones are dropped whenever number or bytes have doubled since the last time.
+    Delivered ones are dropped whenever their number or size has doubled since the last time.
     """
 
     __slots__ = ("_many", "_much", "_patient", "flights", "nbytes")
@@ -228,7 +228,7 @@ class Outbox:
         self.nbytes += array.nbytes
         if len(self.flights) > self._many or self.nbytes > self._much:
             self._forget_delivered()
-            # Memory is bounded where the receivers keep up; where they cannot, going on is better than a deadlock.
+            # Memory is bounded if the receivers keep up; if they cannot, using more is better than a deadlock.
             deadline = time.monotonic() + 0.1
             while self.nbytes > self._patient:
                 if time.monotonic() > deadline:

@@ -1,8 +1,7 @@
 """Records of one-sided operations and epochs, and their adjoints on the shadow window.
 
-The origin of an operation alone does the adjoint of what it did: it fetches x̄ for a Put, and adds x̄ for a Get.
-Operations whose derivatives depend on values (PROD, MIN, MAX, MINLOC, MAXLOC) fetch the target's old value along with
-the primal.
+The origin of an operation alone executes its adjoint: it fetches x̄ for a Put, and adds x̄ for a Get.  Operations whose
+derivatives depend on values (PROD, MIN, MAX, MINLOC, MAXLOC) fetch the target's old value along with the primal.
 """
 
 from __future__ import annotations
@@ -63,15 +62,15 @@ class Access(BaseAdjoint):
     Attributes
     ----------
     op : MPI.Op or None
-        What is done to the target's memory; None: nothing.
+        The operation on the target's memory; None if it is only read.
     origin : Buffer or None
-        What was read here, if it is active.
+        The buffer that was read on this rank, if it is active.
     result : Buffer or None
-        What was received here, if it is tracked.
+        The buffer that was received into on this rank, if it is tracked.
     old : Buffer or ndarray or None
-        Where the target's old value arrives, if the derivative needs it or the operation has been postponed.
+        Receives the target's old value, if the derivative needs it or the operation has been postponed.
     request : object or None
-        Of an operation with a request that brings a result: the request's part.
+        For an operation with a request that returns a result: the request's `Requested`.
     dots : list of (ndarray, ndarray)
         In second order, if the partial derivatives depend smoothly on values: the tangents of `values`, in each
         direction.
@@ -99,12 +98,12 @@ class Access(BaseAdjoint):
         self.where = call_site()
         self._operand: np.ndarray | None = None
         self._sink: Buffer | None = None
-        self._values: tuple[np.ndarray, np.ndarray] | None = None  # of the target before, and of the origin
+        self._values: tuple[np.ndarray, np.ndarray] | None = None  # the target's before the operation, and the origin's
         self.dots: list[tuple[np.ndarray, np.ndarray]] = []
 
     @property
     def updates(self) -> bool:
-        """True if the target's memory is changed."""
+        """True if it changes the target's memory."""
         return self.op is not None and self.op != mpi.NO_OP
 
     @property
@@ -133,7 +132,7 @@ class Access(BaseAdjoint):
             self.old = np.empty_like(self._operand)
 
     def holds(self, buffer: Buffer) -> bool:
-        """Return whether the buffer's memory is still to be read or written."""
+        """Return whether the operation will still write to the buffer's memory."""
         return buffer is self.old or buffer is self._sink
 
     def execute(self, win: Any) -> None:
@@ -226,7 +225,7 @@ class Access(BaseAdjoint):
         self.collect(sweep)
 
     def tangent(self, push: Push) -> None:
-        """In a walk: start the tangent in such an epoch; it arrives at the end of the epoch."""
+        """In a walk: start to send the tangent in such an epoch; it arrives at the end of the epoch."""
         forward = shadow_of(push, self.window)
         if forward is None:
             self.forget(push)
@@ -235,7 +234,7 @@ class Access(BaseAdjoint):
         forward.push(self)
 
     def forget(self, push: Push) -> None:
-        """In a walk: set the tangent of the result to zero, because nothing differentiable happened."""
+        """In a walk: set the tangent of the result to zero, since the window had no differentiable use."""
         if self.result is not None:
             set_tangent(push, self.result, None)
 
@@ -249,7 +248,7 @@ class Access(BaseAdjoint):
 
 
 class Begun(BaseAdjoint):
-    """Record of the start of an access in a lock epoch, or of one that is postponed: it reads the origin now."""
+    """Record of the start of an access in a lock epoch, or of a postponed one: the origin is read now."""
 
     __slots__ = ("access",)
     is_local = False
@@ -264,20 +263,20 @@ class Begun(BaseAdjoint):
         self.access.collect(sweep)
 
     def tangent(self, push: Push) -> None:
-        """In a walk: save the tangent of the origin until the access has its turn."""
+        """In a walk: save the tangent of the origin until the turn of the access."""
         forward = shadow_of(push, self.access.window)
         if forward is not None:
             forward.note(self.access, self.access.origin)
 
 
 class Completed(BaseAdjoint):
-    """Record of the completion of accesses to one target in a lock epoch: their ticket has its turn."""
+    """Record of the completion of accesses to one target in a lock epoch, which share a ticket."""
 
     __slots__ = ("accesses", "rank", "ticket", "window")
     is_local = False
     second_order = "joint"
     batched = True
-    touches_windows = False  # without a ticket
+    touches_windows = False  # only under its ticket
     propagates_tangents = True
 
     def __init__(self, window: Window, rank: int, ticket: int, accesses: list[Access]) -> None:
@@ -371,7 +370,7 @@ class Made(_OfAllRanks):
     batched = True
 
     def __call__(self, sweep: Sweep) -> None:
-        """Close the shadow window, if it has been opened where the window was freed; collective."""
+        """Close the shadow window, if it was opened at the mirror of the window's Free; collective."""
         if self.window in lanes_of(sweep)[0].state["passing windows"]:
             leave(sweep, self.window)
 
@@ -380,14 +379,14 @@ class Made(_OfAllRanks):
 
 
 class Freed(_OfAllRanks):
-    """Record of the end of a window, where the sweep opens its shadow window."""
+    """Record of Free: the sweep opens the shadow window here."""
 
     __slots__ = ()
     second_order = "joint"
     batched = True
 
     def __call__(self, sweep: Sweep) -> None:
-        """Open the shadow window, once all ranks have come; collective."""
+        """Open the shadow window when all ranks are here; collective."""
         opening = lanes_of(sweep)[0].state["opened windows"].pop(self.window, None)
         if opening is not None:
             reverse = self.window.reverse
@@ -422,18 +421,18 @@ class Handshake(BaseAdjoint):
         shadow.win.Sync()
         if self.name == "Wait":
             for origin in self.partners:
-                shadow.tell(sweep, origin, READY, [], self.waiting)
+                shadow.send(sweep, origin, READY, [], self.waiting)
         elif self.name == "Complete":
             for target in self.partners:
-                shadow.hear(target, READY, self.waiting)
+                shadow.receive(target, READY, self.waiting)
         elif self.name == "Start":
-            # The target adds it: it alone knows when it does not touch its shadow.
+            # The target adds them: only the target knows when it does not use its shadow.
             later = shadow.taken_later()
             for target in self.partners:
                 entries = [entry for entry in later if entry[0].rank == target]
-                shadow.tell(sweep, target, DONE, entries, self.waiting)
+                shadow.send(sweep, target, DONE, entries, self.waiting)
         else:
-            came = [shadow.hear(origin, DONE, self.waiting) for origin in self.partners]
+            came = [shadow.receive(origin, DONE, self.waiting) for origin in self.partners]
             shadow.settle()
             for entries in came:
                 shadow.add(entries, self.waiting)
@@ -446,7 +445,7 @@ class Handshake(BaseAdjoint):
             forward.shake_hands(push, self.name, self.partners, self.waiting)
 
     def meetings(self) -> list[tuple[Any, bool]]:
-        """Return the counters of both sides that it belongs to, and whether the other side comes after it."""
+        """Return the counters that it shares with its partners, and whether each partner's call comes after it."""
         rank, identity = self.window.reverse.rank, self.window.reverse.identity
         kind, comes_first = (
             ("access" if self.name in ("Start", "Post") else "exposure"),

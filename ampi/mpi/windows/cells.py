@@ -14,7 +14,7 @@ class Cells:
     Attributes
     ----------
     own : ndarray of int64
-        Those of this rank.
+        The integers of this rank.
     """
 
     __slots__ = ("_open", "own", "rank", "win")
@@ -25,7 +25,7 @@ class Cells:
         self.own[:] = values
         self.rank = comm.Get_rank()
         self._open = False
-        comm.Barrier()  # the values are there before others use them
+        comm.Barrier()  # the values are set before others use them
 
     def add(self, rank: int, cell: int, value: int) -> int:
         """Add to a cell; return the value before."""
@@ -40,7 +40,7 @@ class Cells:
         self._exchange(rank, cell, value, mpi.REPLACE)
 
     def swap(self, rank: int, cell: int, expected: int, value: int) -> bool:
-        """Replace the expected value of a cell; return whether it was there."""
+        """Replace the value of a cell if it is the expected one; return whether it was."""
         self._ready()
         before, going, there = np.zeros(1, np.int64), np.array([value]), np.array([expected])  # until the flush
         self.win.Compare_and_swap(going, there, before, rank, cell)
@@ -48,7 +48,7 @@ class Cells:
         return int(before[0]) == expected
 
     def free(self) -> None:
-        """Free the window; collective.  The last values of this rank stay."""
+        """Free the window; collective.  The last values of this rank remain in ``own``."""
         self.own = self.own.copy()
         if self._open:
             self.win.Unlock_all()

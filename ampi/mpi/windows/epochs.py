@@ -1,4 +1,4 @@
-"""Epochs: accesses are completed, tickets drawn, and operations that were postponed executed in their order."""
+"""Epochs: completion of accesses, drawing of tickets, and ordered execution of postponed operations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def complete(window: Window, rank: int = -1, primal: Callable[[], None] | None =
         win = _Win.fromhandle(window.handle)
         for target in {access.target.rank for _, access in done}:
             _Win.Flush(win, target)
-        _completed(done)  # others may be let in after the primal
+        _completed(done)  # other ranks may access the memory after the primal
         done = []
     if primal is not None:
         primal()
@@ -74,7 +74,7 @@ def _draw(window: Window, accesses: list[tuple[Trace, Access]]) -> None:
 
 
 def execute_postponed(win: Any, window: Window, primal: Callable[[], Any]) -> None:
-    """Execute what this rank has postponed, while no other rank does; the primal call completes it."""
+    """Execute the operations that this rank has postponed, while no other rank does; the primal call completes them."""
     accesses, window.postponed = window.postponed, []
     for trace, access in accesses:
         if trace.tape() is not opened():
@@ -88,7 +88,7 @@ def execute_postponed(win: Any, window: Window, primal: Callable[[], Any]) -> No
 
 
 def catch_up(win: Any, window: Window, assertion: int) -> None:
-    """At a fence: the ranks execute what they have postponed, one after the other; collective."""
+    """At a fence, execute the postponed operations, one rank after the other; collective."""
     if assertion:  # its promises about the next epoch do not hold yet
         _Win.Fence(win, mpi.MODE_NOPRECEDE)
     comm = window.reverse.comm
@@ -102,14 +102,14 @@ def catch_up(win: Any, window: Window, assertion: int) -> None:
             execute_postponed(win, window, fence)
         else:
             fence()
-        if late[rank] == 2:  # its tangents have come after its fence
+        if late[rank] == 2:  # its tangents arrive after its fence
             comm.Barrier()
 
 
 def one_by_one(win: Any, window: Window) -> None:
-    """Complete an epoch of Start: one origin at a time executes what it has postponed.
+    """Complete an epoch of Start: one origin at a time executes its postponed operations.
 
-    A rank that makes others wait does not itself depend on them: its targets have posted.
+    A rank that makes others wait does not depend on them: its targets have posted.
     """
     order = window.order
     for target in window.started:
@@ -164,7 +164,7 @@ def handshake(win: Any, name: str, partners: list[int]) -> None:
         communication_of(tape).log(window.reverse).touched = True
     record = Handshake(name, window, partners)
     if name in ("Start", "Post") and len({*partners, window.reverse.rank}) < window.order.size:
-        trace.announce()  # to those that have no part in it
+        trace.announce()  # to the ranks that take no part in it
     if name == "Start":
         trace.epoch, trace.access_epoch = True, record
     elif name == "Complete" and trace.access_epoch is not None:
@@ -181,7 +181,7 @@ def handshake(win: Any, name: str, partners: list[int]) -> None:
 
 
 def end_exposure(win: Any) -> None:
-    """Wait or Test has ended an epoch of Post."""
+    """Record that Wait or Test has ended an epoch of Post."""
     window = window_of(win)
     if window is not None:
         handshake(win, "Wait", window.posted)

@@ -1,12 +1,12 @@
 """Tangents of one-sided communication: they pass through a shadow window as values pass through the window.
 
-This holds in forward mode, and in second order while the program runs, where the operations are recorded for the sweep
-as well.  The shadow window exposes the tangents of window memory.  It is made, collectively, with the window, or at
-the first fence inside `ampi.jvp` or `ampi.hvp` of an older window.  The origin of an operation also applies it to the
+This holds in forward mode, and in second order while the program runs, when the operations are recorded for the sweep
+as well.  The shadow window exposes the tangents of window memory.  It is made, collectively, with the window, or at the
+first fence inside `ampi.jvp` or `ampi.hvp` of an older window.  The origin of an operation also applies it to the
 target's tangents, in a passive epoch that lasts as long as the shadow.  All operations of an epoch are under way
 together with the values, and complete before the call that ends the epoch ends it for other ranks.  Atomic operations
-whose order matters are executed one after the other, as on a tape of reverse mode (`epochs`), and so are those on
-their tangents.
+whose order matters are executed one after the other, as on a tape of reverse mode (`epochs`), and so are those on their
+tangents.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ForwardShadow(Shadow):
     Parameters
     ----------
     attached : iterable of Storage, optional
-        Of a dynamic window, in a walk: all that was attached at some time.
+        For a dynamic window, in a walk: all memory that was attached at some time.
     """
 
     __slots__ = ("_directory", "_listed", "push")
@@ -135,9 +135,9 @@ class ForwardShadow(Shadow):
 
 
 class ForwardTrace:
-    """What this rank does with a window in forward mode, instead of a `trace.Trace`.
+    """The operations of this rank on a window in forward mode, instead of a `trace.Trace`.
 
-    It has a shadow for each direction.
+    It has a shadow window for each direction.
     """
 
     pushes = True
@@ -151,9 +151,9 @@ class ForwardTrace:
         self.tape = tape.reference
         self.window = window
         self.shadows = shadows
-        self._noted: dict[Access, list[np.ndarray]] = {}  # tangents of what was read here
+        self._noted: dict[Access, list[np.ndarray]] = {}  # tangents of the origin buffers
         self.under_way: dict[Access, list[Exchange]] = {}
-        self.token = SimpleNamespace(reads_active=False)  # what it is told is for sweeps
+        self.token = SimpleNamespace(reads_active=False)  # it is used by sweeps only
         self.attached: dict[Storage, Any] = {}
         self.accesses: list[Access] = []
         self.access_epoch: Any = None
@@ -163,7 +163,7 @@ class ForwardTrace:
         self.heard: dict[int, int] = {}
 
     def refuse(self, text: str) -> None:
-        """Raise an error: forward mode cannot differentiate this."""
+        """Raise the error that forward mode cannot differentiate an operation."""
         raise no_tangent(text)
 
     def announce(self) -> None:
@@ -180,7 +180,7 @@ class ForwardTrace:
                 access.request.end()
 
     def note(self, access: Access, source: Buffer | None) -> None:
-        """Save the tangent of what an operation reads here, before it starts."""
+        """Save the tangent of an operation's origin buffer, before the operation starts."""
         self._noted.pop(access, None)
         if access.origin is not None:
             self._noted[access] = [tangent_in(shadow.push, source) for shadow in self.shadows]
@@ -188,8 +188,8 @@ class ForwardTrace:
     def push(self, access: Access) -> None:
         """Apply an operation to the target's tangents.
 
-        If it needs no values, it is under way until `settle`, together with the values and other operations.  If it
-        does, the values have come, and it is executed after all operations that are under way.
+        If this needs no values, it is under way until `settle`, together with the values and other operations.  If it
+        does, the values have arrived, and it is executed after all operations that are under way.
         """
         if not access.nonlinear:
             if access not in self.under_way:
@@ -205,7 +205,7 @@ class ForwardTrace:
         return shadow.begin(access.target, x_dot, mpi.NO_OP if reads else access.op)
 
     def settle(self) -> None:
-        """Complete what is under way."""
+        """Complete the operations that are under way."""
         under_way, self.under_way = self.under_way, {}
         for access, exchanges in under_way.items():
             for shadow, exchange in zip(self.shadows, exchanges):
@@ -218,7 +218,7 @@ class ForwardTrace:
             self._noted.pop(access, None)
 
     def _by_shadow(self, access: Access) -> Iterator[tuple[ForwardShadow, np.ndarray | None]]:
-        """Iterate over the shadows, each with the tangent of what an operation has read here."""
+        """Iterate over the shadows, each with the tangent of an operation's origin buffer."""
         for shadow, x_dot in zip(self.shadows, self._noted.get(access, [None] * len(self.shadows))):
             if x_dot is not None and shadow.place(access.target) is None:
                 raise CommunicationError(
@@ -244,7 +244,7 @@ class ForwardTrace:
             set_tangent(shadow.push, access.result, came)
 
     def shake(self, name: str, partners: list[int]) -> None:
-        """Mirror Post, Start, Complete or Wait: operations on tangents happen between them as well."""
+        """Mirror Post, Start, Complete or Wait, between which tangents are accessed as well."""
         log: Any = log_of(self.tape(), self.window)
         self.settle()
         self.sync()
@@ -254,11 +254,11 @@ class ForwardTrace:
             elif name == "Complete":
                 number = self.told[rank] = self.told.get(rank, 0) + 1
                 describe = lambda: f"the end of an epoch of Start in {self.window.reverse.name}"
-                log.say_aside(rank, (_COMPLETED, number), np.zeros(0, np.uint8), describe)
+                log.send_aside(rank, (_COMPLETED, number), np.zeros(0, np.uint8), describe)
             elif name == "Wait":
                 number = self.heard[rank] = self.heard.get(rank, 0) + 1
                 describe = lambda: f"the tangents of an epoch of Post in {self.window.reverse.name}"
-                log.hear_aside(rank, _COMPLETED, number, 2, describe)
+                log.receive_aside(rank, _COMPLETED, number, 2, describe)
         self.sync()
 
     def sync(self) -> None:
@@ -268,12 +268,12 @@ class ForwardTrace:
 
 
 def push_of(tape: Tape) -> Any:
-    """Return the push of tangents beside the program; None in reverse mode."""
+    """Return the `Push` that computes tangents beside the program; None in reverse mode."""
     return tape.forward if tape.tangents is None else tape.tangents
 
 
 def log_of(tape: Tape, window: Window) -> ForwardLog:
-    """Return the log of messages beside the window's operations, on its reverse communicator."""
+    """Return the log of the messages that accompany a window's operations, on its reverse communicator."""
     log: Any = communication_of(tape).log(window.reverse)
     log.used = True
     return log
@@ -312,7 +312,7 @@ def _close(traces: dict[Window, ForwardTrace], error: BaseException | None) -> N
 
 
 def forward_trace(tape: Tape, window: Window) -> ForwardTrace:
-    """Return what this rank does with a window in forward mode."""
+    """Return the trace of a window in forward mode."""
     trace = push_of(tape).state.get("windows", {}).get(window)
     if trace is None:
         name = "ampi.jvp" if tape.tangents is None else "ampi.hvp"
@@ -324,7 +324,7 @@ def forward_trace(tape: Tape, window: Window) -> ForwardTrace:
 
 
 def open_at_fence(tape: Tape, window: Window) -> ForwardTrace:
-    """Return the trace of a window at a fence of all ranks; collective where the window has no shadow yet."""
+    """Return the trace of a window at a fence of all ranks; collective if the window has no shadow yet."""
     trace = push_of(tape).state.get("windows", {}).get(window)
     if trace is not None:
         return trace
@@ -338,7 +338,7 @@ def open_at_fence(tape: Tape, window: Window) -> ForwardTrace:
 def fenced(tape: Tape, window: Window, assertion: int) -> None:
     """Synchronise the shadows after a fence."""
     trace = forward_trace(tape, window)
-    if assertion & mpi.MODE_NOPRECEDE:  # MPI may let ranks through before the others have come
+    if assertion & mpi.MODE_NOPRECEDE:  # MPI may let ranks continue before the others are here
         trace.shadows[0].barrier(lambda: f"a fence of {window.reverse.name}")
     trace.sync()
 
@@ -346,7 +346,7 @@ def fenced(tape: Tape, window: Window, assertion: int) -> None:
 def check_lost(
     trace: ForwardTrace, access: Access | None, name: str, rank: int, spec: Any, given: Any, sink: Buffer
 ) -> None:
-    """Raise an error if tangents come from a target into memory where they would be lost."""
+    """Raise an error if tangents are received from a target into memory where they would be lost."""
     window = trace.window
     if not sink.loses or not sink.nbytes or not window.tracked[rank] or sink.dtype is None or sink.raw or sink.mixed:
         return
@@ -358,6 +358,6 @@ def check_lost(
     trace.settle()
     if any(shadow.exchange(access.target, None, mpi.NO_OP, access.waiting).any() for shadow in trace.shadows):
         raise ActivityError(
-            f"{name} at {where_called()}: what comes from rank {rank} carries derivatives, and is received into "
-            "memory that is not tracked, where they would be lost; make the array with ampi.numpy"
+            f"{name} at {where_called()}: the data of rank {rank} carry derivatives, but are received into memory "
+            "that is not tracked, where they would be lost; make the array with ampi.numpy"
         )

@@ -1,4 +1,4 @@
-"""History of a tape with RMA accesses: which collectives had started and ended at each ticket and mark."""
+"""History of a tape with RMA accesses: the collectives that had started and ended at each ticket and mark."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class _Stage:
     ----------
     moment : Moment
     ended : dict
-        What had ended before, by chains as well.
+        The collectives that had ended before, also known by way of other ranks.
     tickets : list of (Window, int, int)
-        Windows, targets and tickets that were drawn.
+        The drawn tickets, with windows and targets.
     position : int or None
-        Of the last record of a visit.
+        The position of the last record of a visit.
     touched : tuple
-        What operations in an epoch of a lock touch.
+        The effects of the operations in a lock epoch.
     window, seen : Window and int, or None
-        The last ticket of a window that had been seen.
+        A window, and its last ticket that had been seen.
     """
 
     moment: Moment = Moment({}, {})  # noqa: RUF009  (never changed)
@@ -170,21 +170,21 @@ class History:
     def drawn(
         self, window: Window, rank: int, tickets: Sequence[int]
     ) -> list[tuple[int, Moment, Counts, tuple[Touched, ...]]]:
-        """Return tickets for a target's memory, their moments, what had ended before them, and what they touch."""
+        """Return tickets for a target's memory, with their moments, the collectives ended before, and their effects."""
         stages = [self._stages_of.get((window, rank, abs(ticket)), _NEVER) for ticket in tickets]
         return [(ticket, stage.moment, stage.ended, stage.touched) for ticket, stage in zip(tickets, stages)]
 
     def hand_on(
         self, window: Window, came: dict[tuple[int, int], Sequence[Any]], told: dict[int, Sequence[Any]]
     ) -> bool:
-        """Extend what had ended before each ticket to this rank's later tickets; return whether that changes anything.
+        """Pass on the collectives ended before each ticket to this rank's later tickets; return whether any is new.
 
         Parameters
         ----------
         came : dict
-            For this rank's tickets, by target and ticket: position in the target's order, and what had ended before.
+            For this rank's tickets, by target and ticket: position in the target's order, and collectives ended before.
         told : dict
-            For all tickets for this rank's memory: the same; the tape has marks of which it had seen where.
+            The same for all tickets for this rank's memory; the tape has marks that tell when it had seen them.
         """
         ended: Counts = {}
         is_new = False
@@ -206,7 +206,7 @@ class History:
         Parameters
         ----------
         order : list of Drawn
-            All of them.
+            All tickets for this rank's memory.
         seen : int
             The last one that this rank has seen.
         """
@@ -227,7 +227,7 @@ class History:
     def preceding(self, order: list[Drawn], marks: Iterable[Mark]) -> list[int]:
         """Return for each mark, and the end of the tape, the last ticket drawn before a collective that had ended here.
 
-        The access came before the mark, whenever it was seen.
+        The access came before the mark, even if it was seen later.
         """
         ended = [*(self.facts[mark][1] for mark in marks), self._ended]
         last = [0] * len(ended)

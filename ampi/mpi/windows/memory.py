@@ -38,7 +38,7 @@ class Elsewhere(Storage):
 
     @property
     def tape(self) -> Any:  # type: ignore[override]
-        """The tape on which it is active, which is every one; the caller is about to record a load or store."""
+        """The open tape: it is active on every one.  The caller is about to record a load or store."""
         return self._visited()
 
     @tape.setter
@@ -47,7 +47,7 @@ class Elsewhere(Storage):
 
     @property
     def needs(self) -> dict:  # type: ignore[override]
-        """Nothing: values are copied when they are used.  The caller is about to store."""
+        """Always empty: values are copied when they are used.  The caller is about to store."""
         self._visited()
         return {}
 
@@ -72,7 +72,7 @@ class Elsewhere(Storage):
 
 
 def register(win: Any, comm: Any, unit: int, memory: Any = None, shared: bool = False) -> Any:
-    """Register a new window; collective over it.  Without memory of the user MPI has allocated it."""
+    """Register a new window; collective over it.  If the user gave no memory, MPI has allocated it."""
     reverse = reverse_of_window(comm)
     if memory is None:
         buffer = _Win.tomemory(win)
@@ -100,7 +100,7 @@ def _enter(win: Any, window: Window) -> None:
 
 
 def _trace(window: Window) -> None:
-    """Have the open tape record what is done with a new window."""
+    """Trace a new window on the open tape."""
     tape = tape_of(window)
     if tape is not None and push_of(tape) is not None:
         open_shadow(tape, window)

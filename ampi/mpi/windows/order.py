@@ -9,15 +9,15 @@ time, each with its own ticket.
 Atomic operations in epochs of Fence and of Start whose order matters are postponed to the end of the epoch, and get
 their tickets there: at a fence the ranks execute them one after the other, at Complete one origin at a time.
 
-The target looks at its counter whenever something is recorded on its tape, and so knows between which tickets its own
-loads and stores lie.
+The target reads its counter at each record of its tape, and so knows between which tickets its own loads and stores
+lie.
 
-In the sweep the tickets have their turns in descending order.  A turn begins when the target's sweep has come to the
-ticket, which the target shows by lowering a limit; and the target does not touch the adjoint of its memory before the
-turns of all tickets that were drawn later have ended.  No rank waits for anything but what happened later in the
-program, so a program that did not deadlock does not deadlock in the sweep.  The adjoint of a collective waits for what
-all ranks did after it, though: accesses by a rank that had left it, which by chance came before it on another rank, are
-moved behind it at the start of the sweep (`precedence`; `history` has the facts of the tape).
+In the sweep the tickets have their turns in descending order.  A turn begins when the target's sweep has reached the
+ticket, which the target publishes by lowering a limit; and the target does not use the adjoint of its memory before the
+turns of all tickets that were drawn later have ended.  Each rank waits only for events that were later in the program,
+so a program that did not deadlock does not deadlock in the sweep.  But the adjoint of a collective waits for the later
+operations of all ranks: accesses by a rank that had left it, which by chance came before it on another rank, are moved
+behind it at the start of the sweep (`precedence`; `history` has the facts of the tape).
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _WORLD = mpi.COMM_WORLD  # mpi4py's own: the name in its module may be rebound
 
 # ------------------------------------------------------------------------------------------------- while recording
 
-_TICKETS, _ATOMIC = 0, 1  # tickets drawn; a rank is updating
+_TICKETS, _ATOMIC = 0, 1  # number of tickets drawn; 1 while a rank executes an atomic update
 _FENCE = 2  # the last fence at which operations were postponed
-_STEPPED, _STEPPING, _STEP_FENCE = 3, 4, 5  # in steps: atomic operations so far; one is under way; as _FENCE
-_EPOCHS, _EXCLUSIVE = 6, 7  # in steps: epochs of locks that have ended, and those of exclusive ones
+_STEPPED, _STEPPING, _STEP_FENCE = 3, 4, 5  # in steps: atomic operations so far; 1 while one runs; as _FENCE
+_EPOCHS, _EXCLUSIVE = 6, 7  # in steps: lock epochs that have ended, and those with exclusive locks
 _MISUSED = 8  # in steps: uses by tapes of steps of a window that is older than the loop
-_POSTS = 9  # from here on, epochs posted for each rank; and then, on which tapes each rank has used the window
+_POSTS = 9  # from here on, epochs posted for each rank; then the cells of `Uses`
 
 
 class Order:
@@ -73,12 +73,12 @@ class Order:
         return self.cells.add(rank, _TICKETS, 1) + 1
 
     def call(self, fence: int) -> None:
-        """Before a fence: announce to all ranks that operations which were postponed follow it."""
+        """Announce to all ranks, before a fence, that postponed operations follow it."""
         for rank in range(self.size):
             self.cells.write(rank, _FENCE, fence)
 
     def called(self, fence: int) -> bool:
-        """After a fence: return whether any rank has postponed operations."""
+        """Return, after a fence, whether any rank has postponed operations."""
         return int(self.cells.own[_FENCE]) == fence
 
     def post(self, ranks: list[int]) -> None:
@@ -103,15 +103,15 @@ class Order:
         while not self.cells.swap(rank, door, 0, 1):
             _give_way()
 
-    # In steps of time loops: see `rma_replay`.
+    # In steps of time loops: see `replay`.
 
     def call_step(self, fence: int) -> None:
-        """As `call`, for what steps postponed."""
+        """Announce to all ranks, before a fence, that operations postponed by steps follow it."""
         for rank in range(self.size):
             self.cells.write(rank, _STEP_FENCE, fence)
 
     def step_called(self, fence: int) -> bool:
-        """As `called`."""
+        """Return, after a fence, whether any rank's step has postponed operations."""
         return int(self.cells.own[_STEP_FENCE]) == fence
 
     def misuse(self) -> None:
@@ -129,7 +129,7 @@ class Order:
         self._close(rank, _STEPPING)
 
     def leave_step(self, rank: int) -> None:
-        """Let other steps do so."""
+        """Let other steps execute atomic operations on the memory of a rank."""
         self.cells.write(rank, _STEPPING, 0)
 
     def stepped(self, rank: int) -> int:
@@ -137,12 +137,12 @@ class Order:
         return self.cells.read(rank, _STEPPED)
 
     def await_step(self, rank: int, number: int) -> None:
-        """Wait until ``number`` of them have been executed."""
+        """Wait until steps have executed ``number`` atomic operations on the memory of a rank."""
         while self.stepped(rank) < number:
             _give_way()
 
     def step(self, rank: int, count: int) -> int:
-        """Count ``count`` more of them; return the number before."""
+        """Count ``count`` more of these operations; return the number before."""
         return self.cells.add(rank, _STEPPED, count)
 
     def epochs(self, rank: int) -> int:
@@ -150,7 +150,7 @@ class Order:
         return self.cells.read(rank, _EPOCHS)
 
     def exclusive_epochs(self, rank: int) -> int:
-        """Return the number of those of exclusive locks."""
+        """Return the number of those with exclusive locks."""
         return self.cells.read(rank, _EXCLUSIVE)
 
     def end_epoch(self, rank: int, exclusive: bool) -> int:
@@ -163,14 +163,14 @@ class Order:
 
 
 def _give_way() -> None:
-    _WORLD.Iprobe()  # lets MPI serve requests of other ranks: the one that updates now may wait for this rank
+    _WORLD.Iprobe()  # lets MPI serve other ranks: the one that updates may wait for this rank
     os.sched_yield()
 
 
 class Observer:
-    """Observer of a tape that marks which tickets for this rank's memory had been drawn at each record.
+    """Observer of a tape that marks the tickets for this rank's memory drawn before each record.
 
-    Loads from other ranks' memory and stores to it get tickets here.
+    It also draws tickets for loads from other ranks' memory and stores to it.
 
     Attributes
     ----------
@@ -195,11 +195,11 @@ class Observer:
 
     def watch(self, window: Window) -> None:
         """Begin to watch a window."""
-        self.seen[window] = window.order.drawn  # perhaps by others, whose tapes started before this one
+        self.seen[window] = window.order.drawn  # other ranks, whose tapes began earlier, may have drawn some
         self.records.append(_record(Mark(window, 0, 0)))
 
     def leave(self, window: Window) -> None:
-        """Stop to watch a window that has been freed: no more tickets are drawn for it."""
+        """Stop watching a window that has been freed: no more tickets are drawn for it."""
         drawn = self.last[window] = window.order.drawn
         seen = self.seen.pop(window)
         if seen != drawn:
@@ -208,7 +208,7 @@ class Observer:
     def append(self, record: Record) -> None:
         """Append a record, with the marks that belong before and after it."""
         if self.visited and not _communicates(record):
-            self.visited = {visit for visit in self.visited if not visit[0].freed}  # those were examined only
+            self.visited = {visit for visit in self.visited if not visit[0].freed}  # these were only examined
             if self.visited:
                 self._append_visit(record)
                 return
@@ -233,7 +233,7 @@ class Observer:
             self._add(record)
 
     def _append_visit(self, record: Record) -> None:
-        """Append the record of local work on other ranks' memory, which gets its turn there in the sweep.
+        """Append the record of local work on other ranks' memory, which has its turn there in the sweep.
 
         It also gets a turn for this rank's own memory, on which it may work as well.  All tickets are drawn under one
         lock, so that any two ranks have theirs in the same order.
@@ -260,8 +260,8 @@ class Observer:
     def look(self) -> None:
         """Mark new tickets at the end of a communication, whose record is the last one.
 
-        It may have lasted for some time.  Accesses of others in that time do not concern its memory, but perhaps its
-        partner's progress: neither waits for the other in the sweep.
+        It may have taken some time.  Accesses by others in that time do not concern its memory, but its partner may
+        depend on them: neither waits for the other in the sweep.
         """
         position = len(self.records) - 1
         for window, seen in self._news():
@@ -269,14 +269,14 @@ class Observer:
             self.records.append(_record(Mark(window, seen, None)))
 
     def has_received(self, receive: Any) -> None:
-        """Mark the end of a blocking receive, which has no record where it has overwritten nothing that matters."""
+        """Mark the end of a blocking receive, which has no record if it has overwritten nothing of importance."""
         if self.records and self.records[-1].adjoint is receive:
             self.look()
         else:
             self.close()
 
     def _meet(self, record: Record) -> None:
-        """Append a record that waits in the sweep for what other ranks did later, perhaps here.
+        """Append a record that waits in the sweep for later operations of other ranks, perhaps on this rank's memory.
 
         Their accesses may have been seen before it, by chance: see `precedence`.
         """
@@ -308,13 +308,13 @@ def _communicates(record: Record) -> bool:
 
 
 def _synchronizes(record: Record) -> bool:
-    """Return whether a record's adjoint may wait for what other ranks did later."""
+    """Return whether a record's adjoint may wait for later operations of other ranks."""
     return record.adjoint is not None and record.adjoint.synchronizes
 
 
 # --------------------------------------------------------------------------------------------------- in the sweep
 
-_TURN, _LIMIT = 0, 1  # whose turn it is, or one of the two below; tickets up to the limit must still wait
+_TURN, _LIMIT = 0, 1  # the ticket whose turn it is, or one of the two below; tickets up to the limit must wait
 _BUSY, _HELD = -1, -2  # instead of a turn: it has started; the rank itself works on the adjoint of its memory
 
 
@@ -324,9 +324,9 @@ class Mark(BaseAdjoint):
     Attributes
     ----------
     limit : int or None
-        In the sweep tickets above it may have their turns from here on.
+        In the sweep, tickets above it may have their turns from here on.
     bound : int or None
-        From here on the adjoint of the memory is touched only when all tickets above it have had theirs.
+        From here on the adjoint of the memory is used only after the turns of all tickets above it.
     """
 
     __slots__ = ("bound", "limit", "window")
@@ -348,7 +348,7 @@ class Mark(BaseAdjoint):
             shadow.turns.lower(self)
 
     def tangent(self, push: Push) -> None:
-        """Do nothing: a walk knows from its start what waits for what."""
+        """Do nothing: a walk schedules all waits at its start."""
 
 
 class Visit(BaseAdjoint):
@@ -410,12 +410,12 @@ class Schedule:
     Parameters
     ----------
     tickets : dict
-        This rank's, by target; negative for updates.
+        This rank's tickets, by target; negative for updates.
     seen : int
         The last one for this rank's memory that its tape knows of.
     touched : bool
-        The memory is an output.
-    history : rma_history.History
+        True if the memory is an output.
+    history : History
 
     Attributes
     ----------
@@ -428,7 +428,7 @@ class Schedule:
     seen : int
         The number of the last ticket for this rank's memory that its tape knows of.
     problems : list of str
-        Of all ranks: why they cannot be swept.
+        The reasons of all ranks why the window cannot be swept.
     """
 
     __slots__ = ("_first", "cells", "numbers", "places", "problems", "reverse", "seen")
@@ -466,8 +466,8 @@ class Schedule:
         if is_contradicted(order):
             problem = (
                 f"rank {reverse.rank}: two ranks accessed this rank's memory in {reverse.name} under locks, the "
-                "first one after a collective call to which the second one came later: MPI need not let them have this "
-                "order, and the sweep cannot follow it; make both accesses before the call, or both after it"
+                "first one after a collective call which the second one reached later: MPI does not guarantee this "
+                "order, and the sweep cannot reverse it; make both accesses before the call, or both after it"
             )
         self.problems = [text for text in comm.allgather(problem) if text]
 
@@ -476,7 +476,7 @@ class Schedule:
         raise NotImplementedError
 
     def open(self) -> None:
-        """Tickets can have their turns from now on; collective."""
+        """Let tickets have their turns from now on; collective."""
         self.cells = Cells(self.reverse.comm, self._first)
 
     def close(self) -> None:
@@ -496,7 +496,7 @@ class Turns(Schedule):
     __slots__ = ("_bound", "_held", "_limit", "_settled")
 
     def beginning(self, order: list[Drawn], history: Any) -> list[int]:
-        """Give the last ticket the first turn; tickets that the tape knows of must wait."""
+        """Give the last ticket the first turn; tickets that the tape has seen must wait."""
         *above, end = history.preceding(order, self.places)
         self.places = {
             mark: (max(bound if mark.limit is None else limit, k), max(bound, k))
@@ -508,13 +508,13 @@ class Turns(Schedule):
         return [len(order), self._limit]
 
     def open(self) -> None:
-        """Tickets can have their turns from now on; collective."""
+        """Let tickets have their turns from now on; collective."""
         super().open()
         running.underway.append(self.release)
 
     def close(self) -> None:
         """End the schedule: all tickets have had their turns; collective."""
-        if self.release in running.underway:  # at the end of the sweep it is not
+        if self.release in running.underway:  # not at the end of the sweep
             running.underway.remove(self.release)
         super().close()
 
@@ -545,7 +545,7 @@ class Turns(Schedule):
         self._settled = False
 
     def settle(self) -> None:
-        """Wait for the turns that come first, before this rank touches the adjoint of its memory."""
+        """Wait for the turns that come first, before this rank uses the adjoint of its memory."""
         if self._settled:
             return
         with Patience(self._waiting, lambda: [(self.reverse, None)]) as patience:
@@ -558,7 +558,7 @@ class Turns(Schedule):
         if not 0 <= turn <= self._bound:
             return False
         if self._limit >= turn:
-            return True  # the next one has to wait for this rank
+            return True  # the next ticket has to wait for this rank
         if self.cells.swap(self.cells.rank, _TURN, turn, _HELD):
             self._held = turn
             return True

@@ -1,14 +1,14 @@
-"""Precedence of accesses in a program with RMA: what the program orders, apart from what happened by chance.
+"""Precedence of accesses in a program with RMA: the order that the program imposes, without what is due to chance.
 
-Tickets tell in which order accesses took place, and marks which of them a target had seen at a position of its tape.
-Some of that is chance: a rank that has left a reduction may access the memory of a rank that has not reached it yet.
-The program does not order the two, for MPI may let every collective wait for all ranks of its communicator.  The sweep
-would: the adjoint of a collective does wait for all of them.
+Tickets give the order in which accesses took place, and marks those that a target had seen at a position of its tape.
+Some of that is due to chance: a rank that has left a reduction may access the memory of a rank that has not reached it
+yet.  The program does not order the two, since MPI may let every collective wait for all ranks of its communicator.
+The sweep does: the adjoint of a collective waits for all of them.
 
-So an access that came after a collective on its rank follows all that came before this collective on any rank.  At the
-start of a sweep, tickets and marks that contradict this are reordered; what no collective orders is unchanged.  Where
-two accesses under locks would have to be exchanged whose order matters, the sweep is refused.  The same holds for an
-epoch of Start, which follows that of Post, and for Wait, which follows Complete.
+So an access after a collective on its rank follows all accesses before this collective on any rank.  At the start of a
+sweep, tickets and marks that contradict this are reordered; the others keep their order.  If two accesses under locks
+would have to be exchanged whose order matters, the sweep is refused.  Likewise an epoch of Start follows that of Post,
+and Wait follows Complete.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-Counts = dict[Any, int]  # by what is counted: collectives of a communicator, or epochs between two ranks
+Counts = dict[Any, int]  # by kind: collectives of a communicator, or epochs between two ranks
 
 
 class Moment(NamedTuple):
@@ -36,8 +36,8 @@ Touched = tuple[int, int, int]
 class Drawn(NamedTuple):
     """A ticket.
 
-    ``takes_part`` are the kinds of collectives that its rank has a part in, ``ended`` what had ended before it, by
-    chains as well, and ``touched`` where operations begin and end, and what they do.
+    ``takes_part`` are the kinds of collectives in which its rank takes part, ``ended`` the collectives that had ended
+    before it, also known by way of other ranks, and ``touched`` the range of each operation and its effect.
     """
 
     ticket: int
@@ -52,7 +52,7 @@ class Drawn(NamedTuple):
         return any(begun.get(kind, 0) < number and kind in takes_part for kind, number in what_ended.items())
 
     def by_its_rank(self) -> Drawn:
-        """Return the ticket without the ends of collectives that its rank had not reached, but knew of by chance."""
+        """Return the ticket without the ends of collectives that its rank had not reached, but had seen by chance."""
         if not self.precedes(self.ended):
             return self
         begun, takes_part = self.moment.begun, self.takes_part
@@ -69,12 +69,9 @@ class Drawn(NamedTuple):
 
 
 def in_order(tickets: Iterable[Drawn]) -> list[Drawn]:
-    """Sort the tickets for one rank's memory by their accesses; where nothing orders two, as they were drawn.
-
-    Two are exchanged only where a collective orders them.
-    """
+    """Sort the tickets for one rank's memory: as they were drawn, except where a collective orders two otherwise."""
     order: list[Drawn] = []
-    most: Counts = {}  # of those so far
+    most: Counts = {}  # the highest counts so far
     for drawn in sorted(tickets, key=lambda drawn: drawn.ticket):
         place = len(order)
         if drawn.precedes(most):
@@ -88,7 +85,7 @@ def in_order(tickets: Iterable[Drawn]) -> list[Drawn]:
 
 
 def is_contradicted(order: list[Drawn]) -> bool:
-    """Return whether accesses whose order matters came in a different order."""
+    """Return whether accesses whose order matters took place in a different order."""
     most = 0
     for k, drawn in enumerate(order):
         if drawn.ticket < most and any(other.ticket > drawn.ticket and other.minds(drawn) for other in order[:k]):
@@ -104,7 +101,7 @@ def higher(counts: Counts, others: Counts) -> Counts:
 
 
 def handed_on(order: list[Drawn]) -> list[Counts]:
-    """Return what had ended before any of the tickets up to and including each in the order."""
+    """Return, for each ticket, the collectives that had ended before it or any earlier one in the order."""
     return list(itertools.accumulate((drawn.ended for drawn in order), higher))
 
 
@@ -114,13 +111,13 @@ def counter(order: list[Drawn], follows: Callable[[Counts], int]) -> Callable[[i
     Parameters
     ----------
     follows : callable
-        ``follows(ended)``: the record that is known to have begun before what had ended; -1 if there is none.
+        ``follows(ended)`` returns the last record that began before these collectives ended; -1 if there is none.
 
     Returns
     -------
     callable
-        ``count(ticket, record)``: the number of the last one in the order that was drawn up to a ticket and does not
-        follow that record or a later one.  To be called with rising arguments.
+        ``count(ticket, record)`` returns the index of the last one in the order that was drawn up to a ticket and does
+        not follow that record or a later one.  It must be called with increasing arguments.
     """
     upcoming = sorted(((d.ticket, follows(d.ended), number) for number, d in enumerate(order, 1)), reverse=True)
     waiting: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""Recording of one-sided operations: what each reads and writes, and when it is executed."""
+"""Recording of one-sided operations: the memory that each reads and writes, and when it is executed."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def record(
     spec
         mpi4py's target argument.
     reads, writes
-        Buffer arguments: what is read and what is received on this rank; None if there is none.
+        Buffer arguments that are read, and received into, on this rank; None if there is none.
     op : MPI.Op
-        What is done to the target's memory; None: nothing.
+        The operation on the target's memory; None if it is only read.
 
     Returns
     -------
@@ -90,7 +90,7 @@ def record(
 
 
 def _cut(tape: Tape, window: Window | None, sink: Buffer | None, undo: Any, is_forward: bool) -> None:
-    """Note that what is received carries no derivatives."""
+    """Record that the received values carry no derivatives."""
     cut = sink is not None and sink.tracked and window is not None
     if cut and is_forward:
         window.to_push = partial(set_tangent, tape.forward, sink, None)  # type: ignore[union-attr]
@@ -138,19 +138,19 @@ def _trace_so_far(tape: Tape, window: Window) -> Any:
 
 
 def _roll_back(tape: Tape, window: Window, records: int, incomplete: int, postponed: int) -> None:
-    """Remove what was recorded of an operation that was refused, after these numbers of records and operations."""
+    """Remove the records of an operation that was refused, which follow these numbers of records and operations."""
     window.to_push = None
     del window.incomplete[incomplete:], window.postponed[postponed:]
     dropped = [record for record in tape.records[records:] if isinstance(record.adjoint, (Access, Begun, Cut))]
     trace = trace_of(tape, window) if dropped else None
-    for record in dropped:  # that nothing has been overwritten undoes nothing
+    for record in dropped:  # its undo entries restore what was not overwritten, which does no harm
         if record.adjoint in trace.accesses:  # type: ignore[union-attr]
             trace.accesses.remove(record.adjoint)  # type: ignore[union-attr]
         record.adjoint = None
 
 
 class Cut(BaseAdjoint):
-    """Adjoint of a receive of what carries no derivatives into tracked memory: it overwrites."""
+    """Adjoint of receiving values without derivatives into tracked memory: it is overwritten."""
 
     __slots__ = ("sink",)
     second_order = "linear"
@@ -159,7 +159,7 @@ class Cut(BaseAdjoint):
         self.sink = sink
 
     def __call__(self, sweep: Sweep) -> None:
-        """Set to zero the adjoint of what it overwrites, or the tangent of what it received."""
+        """Set to zero the adjoint of the overwritten memory, or the tangent of the received values."""
         self.sink.zero(sweep)
 
     tangent = __call__
@@ -191,7 +191,7 @@ def _access(
     sink: Buffer | None,
     op: mpi.Op | None,
 ) -> Access | None:
-    """Return the access that the sweep reverses, None if there is nothing to do, and inform the agreement."""
+    """Return the access that the sweep reverses, or None if there is none; note its activity for the agreement."""
     window, token = trace.window, trace.token
     dtype = (source if sink is None else sink).dtype  # type: ignore[union-attr]
     updates = op is not None and op != mpi.NO_OP
@@ -252,8 +252,8 @@ def _access(
 def _is_postponed(trace: Trace, access: Access, fetches: bool) -> bool:
     """Return whether an operation in an epoch of Fence or Start is postponed to its end.
 
-    In an epoch of Start that is every atomic operation.  In one of Fence the sums that do not fetch come first: they
-    commute, and what is postponed comes after them.
+    In an epoch of Start every atomic operation is.  In one of Fence, sums that do not fetch are executed at once, since
+    they commute, and the postponed operations come after them.
     """
     if trace.access_epoch is None and not trace.epoch:
         trace.refuse(
@@ -271,7 +271,7 @@ def _is_postponed(trace: Trace, access: Access, fetches: bool) -> bool:
 
 
 class Requested:
-    """The part of a request of Rget or Rget_accumulate: like a receive, for `requests`."""
+    """The operation that a request of Rget or Rget_accumulate completes, which `requests` treats as a receive."""
 
     __slots__ = ("access", "active", "buffer", "request", "wild", "win")
 
@@ -339,7 +339,7 @@ def old_argument(access: Any) -> Any:
 
 
 def requested(win: Any, access: tuple[Trace, Access] | None, request: mpi.Request) -> mpi.Request:
-    """Return the request of an operation that brings a result."""
+    """Return the request of an operation with a result."""
     if access is None or access[1].result is None or access not in access[1].window.incomplete:
         return request
     trace, operation = access

@@ -115,9 +115,9 @@ class Turn:
     number : int or None
         Its position among the operations on the target's memory, if it is known.
     again : bool
-        The step runs again, and the position is that of its first run.
+        True if the step runs again, and the position is that of its first run.
     is_replayed : bool
-        The operation returns the values of the first run, and changes nothing.
+        True if the operation returns the values of the first run, and changes nothing.
     """
 
     __slots__ = ("_books", "_values", "again", "call", "is_replayed", "number", "window")
@@ -168,7 +168,7 @@ def _await(window: Window, reached: Callable[[], bool], what: str) -> None:
 
 @contextlib.contextmanager
 def _in_turn(window: Window, rank: int, turns: Sequence[Turn]) -> Iterator[None]:
-    """Context of atomic operations on a rank's memory, which are complete at its end."""
+    """Execute atomic operations on a rank's memory inside the block, at whose end they are complete."""
     order = window.order
     turns = [turn for turn in turns if turn.call.rank == rank]
     to_do = [turn for turn in turns if not turn.is_replayed]

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 _Win = mpi.Win  # mpi4py's own: the name in its module is rebound
 
 
-# Tags on a window's reverse communicator: of Wait, of Start, and of what a fence delivers.
+# Tags on a window's reverse communicator: of Wait, of Start, and of the adjoints that a fence delivers.
 READY, DONE, _LATER = FIRST_TAG, FIRST_TAG + 1, FIRST_TAG + 2
 _REQUESTS_CRASH = mpi.get_vendor()[0] == "Intel MPI"  # in Raccumulate and Rget_accumulate, release 2021.18
 
 
 @dataclass(slots=True)
 class Exchange:
-    """An atomic step on a target's adjoint or tangent that is under way; ``came`` is what was there before."""
+    """An atomic operation under way on a target's adjoint or tangent; ``came`` receives the value before it."""
 
     target: Target
     came: np.ndarray
@@ -49,11 +49,11 @@ class Shadow:
     Attributes
     ----------
     came : dict
-        What has been fetched for the origins of accesses, until these get it.
+        The adjoints fetched for the origins of accesses, until they are added.
     later : list of (Target, ndarray)
         Adjoints that are added to targets' at the end of the mirrored epoch.
     turns : Turns or None
-        Of the tickets that were drawn in lock epochs; None if there are none.  All lanes of a sweep have the same.
+        The turns of the tickets drawn in lock epochs; None without any.  All lanes of a sweep share them.
     visiting : set of int
         Ranks whose shared memory's adjoint this rank works on.
     """
@@ -99,7 +99,7 @@ class Shadow:
             self._guarded[storage] = guard, others
 
     def leave(self, sweep: Sweep) -> None:
-        """The mirror of the window's creation: the adjoint of its memory is this rank's own again; collective."""
+        """Mirror the window's creation: the adjoint of its memory belongs to this rank alone again; collective."""
         if self.window.segments is not None:
             self.barrier(lambda: f"the mirror of the creation of {self.window.reverse.name}")
             sweep.adopt(self.window.storage, self.block.copy())
@@ -132,7 +132,7 @@ class Shadow:
         return np.asarray(memoryview(self.win.Shared_query(rank)[0])).view(np.uint8)
 
     def require_turn(self, rank: int) -> None:
-        """Raise an error if work on another rank's memory does not have its turn."""
+        """Raise an error if local work on another rank's memory has no turn."""
         if rank not in self.visiting:
             raise CommunicationError(
                 f"rank {self.window.reverse.rank}: work on rank {rank}'s memory in {self.window.reverse.name} was "
@@ -158,14 +158,14 @@ class Shadow:
             self.win.Sync()
 
     def exchange(self, target: Target, going: np.ndarray | None, op: mpi.Op, describe: Callable[[], str]) -> np.ndarray:
-        """Combine an array with the target's adjoint in one atomic step; return what was there before."""
+        """Combine an array with the target's adjoint in one atomic operation; return the value before it."""
         under_way = self.begin(target, going, op)
         self.await_request(under_way, describe)
         self.flush(under_way)
         return under_way.came
 
     def begin(self, target: Target, going: np.ndarray | None, op: mpi.Op) -> Exchange:
-        """Begin to combine an array, which must not change meanwhile, with the target's adjoint."""
+        """Start to combine an array, which must not change meanwhile, with the target's adjoint."""
         came = np.zeros(target.count, target.dtype)
         start = self.place(target)
         if not target.count or start is None:
@@ -188,7 +188,7 @@ class Shadow:
             self.win.Flush(under_way.target.rank)
 
     def add_what_precedes(self, target: Target, describe: Callable[[], str]) -> None:
-        """Add now the adjoints of what this rank received from the same place later in the program."""
+        """Add at once the adjoints of later Gets of this rank from the same place."""
         now = [entry for entry in self.later if entry[0].overlaps(target)]
         if now:
             self.later = [entry for entry in self.later if not entry[0].overlaps(target)]
@@ -213,16 +213,16 @@ class Shadow:
         counts[list(going)] = 1
         wait(comm.Ialltoall(counts, coming), describe, self.window.reverse)
         for rank, entries in going.items():
-            self.tell(sweep, rank, _LATER, entries, describe)
+            self.send(sweep, rank, _LATER, entries, describe)
         for rank in np.flatnonzero(coming).tolist():
-            self.add(self.hear(rank, _LATER, describe), describe)
+            self.add(self.receive(rank, _LATER, describe), describe)
 
-    def tell(self, sweep: Sweep, partner: int, tag: int, what: Any, describe: Callable[[], str]) -> None:
+    def send(self, sweep: Sweep, partner: int, tag: int, what: Any, describe: Callable[[], str]) -> None:
         """Send adjoints to the rank that adds them."""
         message = np.frombuffer(pickle.dumps(what), np.uint8)
         outbox_of(sweep).send(self.window.reverse, message, partner, tag, describe)
 
-    def hear(self, partner: int, tag: int, describe: Callable[[], str]) -> Any:
+    def receive(self, partner: int, tag: int, describe: Callable[[], str]) -> Any:
         """Receive the adjoints of another rank."""
         reverse, status = self.window.reverse, mpi.Status()
         with Patience(describe, lambda: [(reverse, partner)]) as patience:
@@ -233,7 +233,7 @@ class Shadow:
         return pickle.loads(came.tobytes())
 
     def taken_later(self) -> list[tuple[Target, np.ndarray]]:
-        """Return and forget the adjoints that had to wait for the end of the mirrored epoch."""
+        """Remove and return the adjoints that had to wait for the end of the mirrored epoch."""
         entries, self.later = self.later, []
         return entries
 
@@ -263,7 +263,7 @@ def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[],
 
 
 def shadow_of(sweep: Sweep, window: Window) -> Shadow | None:
-    """Return the shadow window of a window; None if nothing differentiable happened through it."""
+    """Return the shadow window of a window; None if the window had no differentiable use."""
     return sweep.state["windows"].get(window)
 
 

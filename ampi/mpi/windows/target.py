@@ -1,4 +1,4 @@
-"""Targets of one-sided operations: which elements of another rank's window one touches."""
+"""Targets of one-sided operations: the elements of another rank's window that one accesses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..memory.typemaps import Piece, Typemap, reach, regrouped
 
 
 class Target:
-    """Which elements of a target's window an operation touches.
+    """The elements of a target's window that an operation accesses.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class Target:
     count : int
         Number of basic elements of ``dtype``.
     pieces : list of Piece or None
-        Where the elements lie, from ``start`` on; None: one after the other.
+        The places of the elements, from ``start`` on; None if they are contiguous.
     """
 
     __slots__ = ("count", "dtype", "pieces", "rank", "start", "stop")
@@ -40,7 +40,7 @@ class Target:
         self.pieces = None if pieces is None else [piece._replace(offset=piece.offset - low) for piece in pieces]
 
     def overlaps(self, other: Target) -> bool:
-        """Return whether both may touch one location; never False if they do."""
+        """Return whether both may access one location; never False if they do."""
         return self.rank == other.rank and self.start < other.stop and other.start < self.stop
 
     @contextlib.contextmanager
@@ -59,14 +59,14 @@ class Target:
 
 
 def target_of(rank: int, unit: int, spec: Any, origin: Any, dtype: np.dtype) -> Target:
-    """Return the elements of the dtype that a target argument of mpi4py names.
+    """Return the elements of a dtype that a target argument of mpi4py denotes.
 
     Parameters
     ----------
     unit : int
         Displacement unit of the target.
     spec
-        The target argument; what it does not give is as in the origin argument.
+        The target argument; its omitted parts are as in the origin argument.
     """
     displacement, count, datatype = 0, None, None
     if isinstance(spec, (list, tuple)):

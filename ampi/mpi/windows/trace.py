@@ -1,4 +1,4 @@
-"""Window traces: what a rank did with each window while a tape recorded, agreed upon at the start of a sweep."""
+"""Window traces: the uses of each window by a rank while a tape recorded, compared at the start of a sweep."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ from .window import Window, require_own, tape_of, windows
 
 
 class Trace:
-    """What a rank did with a window while a tape recorded.
+    """The uses of a window by a rank while a tape recorded.
 
     Attributes
     ----------
     token : Collective
-        For the agreement: differentiable operations through the window on any rank.
+        The entry in the log, by which the ranks agree whether any has used the window differentiably.
     refused : str
-        Why the window cannot be differentiated, in case that is needed.
+        The reason why the window cannot be differentiated, if a sweep needs it.
     accesses : list of Access
-        Since the last fence, those that were not postponed.
+        The accesses since the last fence that were not postponed.
     access_epoch, exposure : Handshake or None
-        Of Start and Post, while they last.
+        The records of Start and Post, while their epochs last.
     epoch : bool
-        An epoch was opened while the tape recorded.
+        True if an epoch was opened while the tape recorded.
     tickets : dict
         Tickets drawn in lock epochs, by target; negative for updates.
     announced : bool
-        The other ranks can see that the window is used in epochs that they have no part in.
-    counted : rma_uses.Counted or None
-        The tape among those which this rank opens beside the window.  None for tapes of a loop's steps beside a window
-        from before the loop, which steps cannot use.
+        True if other ranks have been informed that the window is used in epochs in which they take no part.
+    counted : uses.Counted or None
+        The numbers of the tape among those that this rank opens while the window exists.  None for tapes of a loop's
+        steps if the window is older than the loop, since steps cannot use it.
     sweeps : int
-        Number of the tape's sweeps so far.
+        Number of sweeps of the tape so far.
     joined : bool
-        All ranks have swept it.
+        True if all ranks have swept it together.
     attached : dict
-        Of a dynamic window: an array by storage of all that was attached at some time.
+        For a dynamic window: an array for each storage that was attached at some time.
     made, freed : bool
-        There are records of the window's creation and of its end.
+        True if there are records of the window's creation, and of its Free.
     """
 
     pushes = False
@@ -114,7 +114,7 @@ class Trace:
         return self.window.order.uses.by(self.counted, self.sweeps)
 
     def leave_alone(self) -> None:
-        """Note that the tape has been closed, and swept by this rank alone."""
+        """Note that this rank has closed and swept the tape alone."""
         if self.counted is not None:
             self.window.order.uses.alone(self.counted)
             self.counted = None
@@ -150,7 +150,7 @@ class Trace:
         return ticket
 
     def refuse(self, text: str) -> None:
-        """Note that the sweep cannot reverse what happens here."""
+        """Note that the sweep cannot reverse an operation."""
         self.refused = self.refused or f"{text}, {line_of(call_site())}"
 
     def note_creation(self, tape: Tape) -> None:
@@ -164,7 +164,7 @@ class Trace:
         tape.append(Freed(self.window, self.log(tape, "Free", False, False)))
 
     def draw(self, rank: int, accesses: list[Access]) -> None:
-        """Accesses to a target's memory are completed: draw a ticket, and record it."""
+        """Draw and record a ticket for completed accesses to a target's memory."""
         tape, window = self.tape(), self.window
         if tape is None:
             return
@@ -206,7 +206,7 @@ class SecondTrace(Trace):
         return forward_trace(self.tape(), self.window)  # type: ignore[arg-type]
 
     def note(self, access: Access, source: Any) -> None:
-        """Save the tangent of what an operation reads here, before it starts."""
+        """Save the tangent of an operation's origin buffer, before the operation starts."""
         self.forward.note(access, source)
 
     def push(self, access: Access) -> None:
@@ -214,12 +214,12 @@ class SecondTrace(Trace):
         self.forward.push(access)
 
     def settle(self) -> None:
-        """Complete what is under way."""
+        """Complete the operations that are under way."""
         self.forward.settle()
 
 
 class Traces:
-    """What a rank did with windows while a tape recorded; called at the beginning of each sweep."""
+    """The traces of all windows on a tape; called at the beginning of each sweep."""
 
     __slots__ = ("observer", "of")
 
@@ -236,14 +236,14 @@ class Traces:
             if tape is None:
                 continue
             is_misused = trace.counted is None and window.order.is_misused()
-            if is_misused or not communication_of(tape).log(window.reverse).says_nothing():
+            if is_misused or not communication_of(tape).log(window.reverse).is_unused():
                 used += trace.attached if window.storage is None else [window.storage]
         return used
 
     def __call__(self, sweep: Sweep) -> None:
         """Expose adjoints (in a walk, tangents) of window memory; collective over each window that was used."""
         shadow_for, turns_for = (walked, ForwardTurns) if isinstance(sweep, Push) else (Shadow, Turns)
-        lanes = lanes_of(sweep)  # of which each has its own shadow of a window; their turns are the same
+        lanes = lanes_of(sweep)  # each has its own shadow of a window; they share the turns
         shadows: list[dict[Window, Any]] = [{} for _ in lanes]
         openings: dict[Window, Callable[[], None]] = {}
         passing: set[Window] = set()
@@ -257,13 +257,13 @@ class Traces:
                 happening[window] = trace
             elif (log := logs.get(window.reverse)) is not None:
                 if not sweep.tape.closed:
-                    log.agreed_collectives = 0, 0  # the token may say something else next time
+                    log.agreed_collectives = 0, 0  # the token may change until the next sweep
                     continue
-                del logs[window.reverse]  # not concerned by what happens from now on
+                del logs[window.reverse]  # later uses by others do not concern this tape
                 if log.agreed_collectives == (0, 0):
                     trace.leave_alone()
-        is_quiet = all(log.is_quiet() for log in logs.values())
-        facts = {window: _agreed(trace, is_quiet) for window, trace in happening.items()}
+        is_untouched = all(log.is_untouched() for log in logs.values())
+        facts = {window: _agreed(trace, is_untouched) for window, trace in happening.items()}
         for trace in self.of.values():
             trace.sweeps += 1
         problems = [text for window, (wrong, *_) in facts.items() if wrong for text in _problems(happening[window])]
@@ -301,7 +301,7 @@ class Traces:
 
 
 def _open(sweep: Sweep, window: Window, trace: Trace, follow: Callable[[], None]) -> None:
-    """In a sweep: expose the adjoint of a window's memory where the window was freed; collective over it."""
+    """In a sweep: expose the adjoint of a window's memory at the mirror of its Free; collective over it."""
     for lane in lanes_of(sweep):
         lane.state["windows"][window] = Shadow(lane, window, trace.attached)
     follow()
@@ -319,13 +319,13 @@ def _follow(sweep: Sweep, window: Window, order: Any) -> None:
     order.attend(sweep, shadows)
 
 
-def _agreed(trace: Trace, is_quiet: bool) -> tuple[bool, bool, bool, bool]:
+def _agreed(trace: Trace, is_untouched: bool) -> tuple[bool, bool, bool, bool]:
     """Return whether any rank has a problem, any has drawn tickets, all have made the window, and all have freed it.
 
-    ``is_quiet``: all that this rank knows of the sweep is what others have announced.
+    ``is_untouched``: this rank takes part in the sweep only because others have announced uses.
     """
     reverse, order = trace.window.reverse, trace.window.order
-    told = trace.told() if is_quiet and not trace.joined else None
+    told = trace.told() if is_untouched and not trace.joined else None
     trace.joined = True
     mine = np.array(
         [bool(trace.problem()), bool(trace.tickets), trace.made, trace.freed, *(trace.counted or (0, 0, 0, 0))]
@@ -338,7 +338,7 @@ def _agreed(trace: Trace, is_quiet: bool) -> tuple[bool, bool, bool, bool]:
     if not fits:
         raise CommunicationError(
             f"the ranks of {reverse.name} sweep different tapes; ask for gradients in the same order on all of them, "
-            "and for those of tapes that only some of them have right after these have been recorded"
+            "and for those of tapes that only some ranks have right after recording them"
         )
     problem, tickets, made, freed = facts[:, :4].astype(bool).T
     return bool(problem.any()), bool(tickets.any()), bool(made.all()), bool(freed.all())
@@ -381,7 +381,7 @@ def _forward(tape: Tape, window: Window) -> Any:
 
 
 def window_freed(window: Window) -> None:
-    """Tell the open tape that a window has been freed; collective over it."""
+    """Record on the open tape that a window has been freed; collective over it."""
     tape = tape_of(window)
     if tape is None:
         return
@@ -406,7 +406,7 @@ def activate(storage: Storage, tape: Tape) -> None:
 
 
 def require_innermost(tape: Tape, window: Window) -> None:
-    """Raise an error if an older window is used on an inner tape, while an outer tape needs to see what is done.
+    """Raise an error if a window of an outer tape is used on an inner tape, where the outer tape would not see it.
 
     Steps of time loops, which have their own tapes, are checked by the loop.
     """
@@ -417,7 +417,7 @@ def require_innermost(tape: Tape, window: Window) -> None:
         if traces is not None and window in traces.of:
             raise ActivityError(
                 f"{where_called()}: {window.reverse.name} is used inside an inner tape, and was made before it on an "
-                "outer tape, which would not see what is done to its memory; make the window inside of the inner tape"
+                "outer tape, which would not see the changes of its memory; make the window inside the inner tape"
             )
 
 
@@ -439,7 +439,7 @@ def _end(tape: Tape) -> None:
     if traces is not None:
         logs = communication_of(tape).logs
         for window, trace in traces.of.items():  # type: ignore[attr-defined]
-            if trace.sweeps and window.reverse in logs and logs[window.reverse].says_nothing():
+            if trace.sweeps and window.reverse in logs and logs[window.reverse].is_unused():
                 trace.leave_alone()
 
 

@@ -2,13 +2,13 @@
 
 A rank that has not communicated while a tape recorded does not take part in the tape's sweep, so that gradients of
 local work wait for no other rank.  If others have used one of its windows on their tapes, it has to take part: they
-*announce* that, once for a tape, with the number of the tape at their window.  Ranks that open the same tapes in the
-same order number them equally.  Tapes of only some ranks are not counted once they have been swept alone; and the
-numbers of a tape on all ranks are exchanged in its sweep, so that ranks which have counted differently know it from
-then on.
+*announce* this, once for a tape, with the number of the tape.  Ranks that open the same tapes in the same order number
+them equally.  Tapes that only some ranks have are not counted once they have been swept alone; and the numbers of a
+tape on all ranks are exchanged in its sweep, so ranks that have counted differently know it from then on.
 
 A tape on which no rank uses the window is also swept alone, by each rank at its own time: the next one then has the
-same number on a rank that is ahead.  So announcements also contain the ordinal of the tape, at its line and in all.
+same number on a rank that is ahead.  So announcements also contain the ordinals of the tape, among all tapes and among
+those opened at the same line.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from .cells import Cells
 
 SLOTS = 16
-"""Tapes that can wait for their sweeps at a time, if there are ranks that have no part in any communication on them."""
+"""Number of tapes that can wait for their sweeps at a time, if some ranks take part in no communication on them."""
 CELLS = 2 * SLOTS
-"""Of every rank, for each other one."""
-_SWEEPS, _SITE = 1 << 8, 1 << 31  # more than what is told of sweeps, and than the number of any site
+"""Number of cells of a rank for each other one."""
+_SWEEPS, _SITE = 1 << 8, 1 << 31  # above all announced numbers of sweeps, and all hashes of sites
 
 
 class Counted(NamedTuple):
@@ -34,13 +34,13 @@ class Counted(NamedTuple):
     Attributes
     ----------
     number : int
-        Its ordinal without tapes that this rank had swept alone before it was opened.
+        Its ordinal, not counting tapes that this rank had swept alone before.
     opened : int
         Its ordinal.
     site : int
-        Where in the program it was opened; 0 if it is older than the window.
+        Hash of the line that opened it; 0 if it is older than the window.
     here : int
-        Its ordinal among the tapes opened there.
+        Its ordinal among the tapes opened at that line.
     """
 
     number: int
@@ -50,7 +50,7 @@ class Counted(NamedTuple):
 
 
 class _Common(NamedTuple):
-    """A tape that all ranks have swept: its numbers here, and on all ranks."""
+    """A tape that all ranks have swept: its numbers on this rank, and on all ranks."""
 
     mine: Counted
     numbers: np.ndarray
@@ -67,9 +67,9 @@ class Uses:
     last : int
         Number of the last tape that this rank has opened while the window existed.
     opened : int
-        How many it has opened.
+        Number of tapes that it has opened meanwhile.
     common : list
-        Tapes that all ranks have swept, in the order of their numbers, where these tell how the ranks count.
+        Tapes that all ranks have swept and numbered differently than expected, in the order of their numbers.
     sites : dict
         The number of tapes that this rank has opened at each line.
     """
@@ -118,7 +118,7 @@ class Uses:
         return (there == numbers) & (numbers > 0) & (after <= sweeps) & same
 
     def alone(self, tape: Counted) -> None:
-        """Take back the number of a tape that this rank has swept alone: others do not count it."""
+        """Withdraw the number of a tape that this rank has swept alone: others do not count it."""
         if tape.number == self.last:
             self.last -= 1
 
@@ -145,11 +145,11 @@ class Uses:
         return True
 
     def _known(self, number: int) -> _Common:
-        """Return the last tape before this number that tells how the ranks count."""
+        """Return the last common tape before this number."""
         return self.common[max(bisect.bisect_right(self.common, number, key=_number) - 1, 0)]
 
     def _ahead(self, tape: Counted) -> np.ndarray:
-        """Return how many more tapes than this rank the others are known to have opened where this one was."""
+        """Return how many more tapes than this rank the others are known to have opened at the line of this one."""
         found = np.zeros(self._size, np.int64)
         for common in self.common[: bisect.bisect_right(self.common, tape.number, key=_number)]:
             there = common.sites == tape.site

@@ -1,10 +1,9 @@
 """Walks over one-sided communication: `tape.tangent` moves tangents through shadow windows in the order of the tape.
 
-A walk does forwards what a sweep does backwards.  Operations are executed on windows on the tangents of memory, as
-in forward mode (`forward_windows`); in epochs of locks, and where their order matters, each has its turn (`order`), in
-the order that the sweep reverses.  A rank's own work on its memory, between two marks on its tape, follows the tickets
-that it had seen by then, and precedes the others.  No rank waits for anything but what happened earlier in the
-program.
+Operations are executed on windows on the tangents of memory, as in forward mode (`forward_windows`); in lock epochs,
+and where their order matters, each has its turn (`order`), in the order that the sweep reverses.  A rank's own work on
+its memory, between two marks on its tape, follows the tickets that it had seen by then, and precedes the others.  Each
+rank waits only for events that were earlier in the program.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from .precedence import Drawn
 from .shadow import DONE, READY
 from .window import Window
 
-_DONE, _LAST = 0, 1  # the last ticket whose turn is over; the last one that may have its turn by now
+_DONE, _LAST = 0, 1  # the last ticket whose turn is over; the last one that may have its turn now
 
 
 class ForwardTurns(Schedule):
@@ -32,21 +31,21 @@ class ForwardTurns(Schedule):
     __slots__ = ("lasts", "waits")
 
     def beginning(self, order: list[Drawn], history: Any) -> list[int]:
-        """Give the first ticket the first turn, as soon as this rank has come far enough."""
-        # A mark tells what had been seen before: records that touch the memory come before the tickets above the bound
+        """Give the first ticket the first turn, as soon as this rank has reached it."""
+        # A mark gives the tickets seen before it: records that touch the memory come before the tickets above the bound
         # of the next mark, and after those up to its limit.
         touching = history.touching()
         places = [history.facts[mark][0] for mark in self.places]
         *above, end = history.preceding(order, self.places)
         last = max(self.seen, end)
-        self.lasts: dict[int, int] = {}  # by record, the last ticket that is let in after it
+        self.lasts: dict[int, int] = {}  # by record, the last ticket that may have its turn after it
         self.waits: dict[int, int] = {}  # by record, the last ticket that comes before it
         following, limit_after = len(touching), self.seen
         for mark, (limit, bound), at, other in reversed(list(zip(self.places, self.places.values(), places, above))):
             before = bisect_left(touching, at)
             if mark.bound is not None:
                 if before:
-                    self.lasts.setdefault(touching[before - 1], last)  # of marks with nothing in between the last one's
+                    self.lasts.setdefault(touching[before - 1], last)  # of adjacent marks the last one counts
                     last = max(bound, other)
             if mark.limit is not None:
                 if before < following:
@@ -68,7 +67,7 @@ class ForwardTurns(Schedule):
         self.cells.write(rank, _DONE, self.numbers[rank, ticket])
 
     def attend(self, push: Push, forward: Sequence[Walked]) -> None:
-        """Prepare a walk: schedule what waits for what."""
+        """Prepare a walk: schedule the waits at its records."""
 
         def let_in(last: int) -> None:
             for each in forward:
@@ -99,7 +98,7 @@ class ForwardTurns(Schedule):
 
 
 class Walked(ForwardTrace):
-    """What a walk does with a window, in one direction."""
+    """The operations of a walk on a window, in one direction."""
 
     __slots__ = ("turns",)
 
@@ -113,11 +112,11 @@ class Walked(ForwardTrace):
         return self.shadows[0]
 
     def is_touched(self) -> bool:
-        """Return False: no memory has a tangent yet that others could change too early."""
+        """Return False: at the start of a walk no memory has a tangent."""
         return False
 
     def follow(self, push: Push, turns: ForwardTurns) -> None:
-        """Have this rank wait for the turns of others before it goes on."""
+        """Use these turns."""
         self.turns = turns
 
     def visit(self, rank: int, begins: bool) -> None:
@@ -137,9 +136,9 @@ class Walked(ForwardTrace):
         self.sync()
         for rank in partners:
             if name in ("Post", "Complete"):
-                shadow.tell(push, rank, READY if name == "Post" else DONE, None, describe)  # type: ignore[arg-type]
+                shadow.send(push, rank, READY if name == "Post" else DONE, None, describe)  # type: ignore[arg-type]
             else:
-                shadow.hear(rank, READY if name == "Start" else DONE, describe)
+                shadow.receive(rank, READY if name == "Start" else DONE, describe)
         self.sync()
 
     def free(self) -> None:

@@ -1,4 +1,4 @@
-"""Window registry: what ampi knows of each window while it exists."""
+"""Registry of windows: the state of each while it exists."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 
 class InSteps:
-    """What steps of time loops do with a window: see `replay`.
+    """The uses of a window by steps of time loops: see `replay`.
 
     Attributes
     ----------
-    later : list of rma_replay.Call
-        Put off to the end of the present epoch.
+    later : list of replay.Call
+        Operations postponed to the end of the present epoch.
     locks : dict
-        For present epochs of locks, by rank: what their entries in books are, which are told their numbers at the end.
+        The entries in books of the present lock epochs, by rank, to which numbers are added at the end.
     touched : set of int
-        Ranks whose memory an epoch of Lock_all has concerned.
+        Ranks whose memory was accessed in an epoch of Lock_all.
     """
 
     __slots__ = ("_beside", "_made_in", "later", "locks", "touched")
@@ -47,15 +47,15 @@ class InSteps:
         self.touched: set[int] = set()
 
     def made_in(self, book: Book) -> bool:
-        """Return whether the window was made in the step whose book this is."""
+        """Return whether the window was made in the step that has this book."""
         return any(book is other for other in self._made_in)
 
     def is_beside(self, tape: Tape) -> bool:
-        """Return whether a tape does not see the window: a step of a loop on it made it, which is not recorded."""
+        """Return whether a tape does not see the window, because an unrecorded step of a loop made it."""
         return tape.reference is self._beside and recording() is None
 
     def taken(self) -> list[Any]:
-        """Return and forget the operations that were postponed."""
+        """Remove and return the postponed operations."""
         later, self.later = self.later, []
         return later
 
@@ -66,15 +66,15 @@ class Window:
     Attributes
     ----------
     reverse : Reverse
-        For messages between the ranks in a sweep.
+        The communicator for messages between the ranks in a sweep.
     storage : Storage or None
-        Of this rank's memory; None if it is not tracked.
+        The storage of this rank's memory; None if it is not tracked.
     offset, nbytes : int
-        The window in its storage.
+        Position and size of the window in its storage.
     units : list of int
         Displacement unit of each rank.
     tracked : list of bool
-        For each rank: its memory is tracked.
+        For each rank, True if its memory is tracked.
     posted, started : list of int
         Ranks of the present epochs of Post and Start.
     starts : list of int
@@ -84,24 +84,24 @@ class Window:
     locked : dict
         Kinds of the present locks, by rank; that of Lock_all under `ALL`.
     order : Order
-        Of accesses in lock epochs.
+        The order of accesses in lock epochs.
     incomplete : list of Access
-        In lock epochs, with the tapes' traces.
+        The incomplete accesses in lock epochs, with their traces.
     postponed : list of Access
-        To the end of the present epoch of Fence or Start, with the tapes' traces.
+        Operations postponed to the end of the present epoch of Fence or Start, with their traces.
     segments : dict or None
-        Of a shared window: other ranks' memory that is known here, by rank.
+        For a shared window: other ranks' memory that this rank has queried, by rank.
     attached : dict or None
-        Of a dynamic window: arrays of this rank's tracked memory by storage, kept alive as long as they are attached.
+        For a dynamic window: arrays of this rank's tracked memory by storage, kept alive while they are attached.
     shared : bool
     handle : int
-        MPI's, of the window.
+        MPI's handle of the window.
     in_steps : InSteps
     to_push : callable or None
         Sends the tangents of an operation that is about to start.
     freed : bool
     thread : object
-        That made it (`this_thread`): only tapes of this thread see what is done with it.
+        The thread that made it (`this_thread`): only tapes of this thread see its uses.
     """
 
     __slots__ = (
@@ -176,7 +176,7 @@ def _carries_tangents(tape: Tape | None) -> bool:
     return tape is not None and (tape.forward is not None or tape.tangents is not None)
 
 
-ALL = -1  # instead of a rank: all of them
+ALL = -1  # stands for all ranks
 windows: dict[int, Window] = {}
 """By handle, in the order of their creation."""
 
@@ -187,7 +187,7 @@ def window_of(win: Any) -> Window | None:
 
 
 def tape_of(window: Window | None) -> Any:
-    """Return the innermost open tape of this thread if it sees what is done with a window; else None."""
+    """Return the innermost open tape of this thread if it sees the uses of a window; else None."""
     tape = opened()
     return None if tape is None or (window is not None and window.in_steps.is_beside(tape)) else tape
 
@@ -199,9 +199,9 @@ def alive(window: weakref.ref[Window]) -> Window | None:
 
 
 def require_own(window: Window) -> None:
-    """Raise an error unless this is the thread that made the window, or no tape can see what is done.
+    """Raise an error unless this is the thread that made the window, or no tape can see its uses.
 
-    Other ranks use a window without a call of this one: it must be known which of two threads' tapes is concerned.
+    Other ranks use a window without a call of this one, so only one thread's tapes can be concerned.
     """
     if window.thread is this_thread():
         return
@@ -209,5 +209,5 @@ def require_own(window: Window) -> None:
         return
     raise CommunicationError(
         f"{where_called()}: {window.reverse.name} is used by thread '{threading.current_thread().name}', but a tape "
-        "sees what is done with a window only in the thread that made it; make the window in the thread that uses it"
+        "sees the uses of a window only in the thread that made it; make the window in the thread that uses it"
     )

@@ -2,14 +2,14 @@
 
 The target of a Put or Get makes no call that a tape could record.  In a sweep every rank of a window therefore exposes
 the adjoint of its window memory through a *shadow window* (`shadow`), and the origin alone reverses its operation.
-Epochs are mirrored, each kind in its own way; those of locks have no mirror at the target, but an order (`order`).  So
-have atomic operations whose adjoints depend on their order: in epochs of Fence and of Start, where MPI does not define
+Epochs are mirrored, each kind in its own way; lock epochs have no mirror at the target, but are ordered (`order`).  So
+are atomic operations whose adjoints depend on their order: in epochs of Fence and of Start, where MPI does not define
 it, they are postponed while a tape records, and executed one after the other at the end of the epoch.
 
 Two things follow for window memory.  Other ranks overwrite it unseen, so values that an adjoint needs are copied when
 they are used (`Storage.volatile`), and it counts as active from the start of a tape.  And other ranks add to its
-adjoint: where both a rank itself and others may read a location in one epoch, the contributions of the others wait for
-the end of the mirrored epoch, when the rank does not touch its shadow.
+adjoint: if both a rank itself and others may read a location in one epoch, the contributions of the others wait for the
+end of the mirrored epoch, when the rank does not use its shadow.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
     def Shared_query(self, rank: int) -> tuple[mpi.buffer, int]:
         """Query the memory of a rank in a shared window.
 
-        An `ampi.ndarray` on it is differentiated, whosever memory it is.  What loads from another rank's memory or
-        stores to it while a tape records must be ordered with what others do there, as MPI demands.
+        An `ampi.ndarray` on it is differentiated, whichever rank's memory it is.  While a tape records, loads from
+        another rank's memory and stores to it must be ordered with the accesses of others, as MPI requires.
         """
         buffer, unit = _Shared_query(self, rank)
         track_segment(self, rank, buffer)

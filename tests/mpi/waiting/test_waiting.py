@@ -283,7 +283,7 @@ tapes = [recorded(comm.Dup()), allreduced(comm.Dup())]
 print(swept(*tapes[rank % 2]), flush=True)
 """
     _, out, err = run(source, ranks=ranks)
-    assert "nobody can do anything but wait" in out, out + err
+    assert "no rank can do anything but wait" in out, out + err
     for line in out.splitlines():
         assert "gave up waiting" in line and int(line.split()[0]) < patience(20)
 

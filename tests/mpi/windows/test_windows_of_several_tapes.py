@@ -206,7 +206,7 @@ def test_a_window_of_an_outer_tape_is_not_used_inside_of_an_inner_one():
             with ampi.Tape() as inner:
                 inner.watch(data)
                 for operation in (win.Put, win.Get, win.Accumulate):
-                    with pytest.raises(ampi.ActivityError, match="make the window inside of the inner tape"):
+                    with pytest.raises(ampi.ActivityError, match="make the window inside the inner tape"):
                         operation(data, after)
             with pytest.raises(ampi.ActivityError, match="make it inside the function"):
                 ampi.jvp(lambda u: win.Put(u, after), (data,), (numpy.ones(2),))
