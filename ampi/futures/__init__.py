@@ -1,8 +1,7 @@
-"""Tasks in other threads and on other ranks, differentiated: the names of `concurrent.futures` and `mpi4py.futures`,
-which a program may as well import there.
+"""Differentiated tasks in other threads and on other ranks: the names of `concurrent.futures` and `mpi4py.futures`.
 
-A task records what it computes, wherever it runs; the reverse sweep is the graph of the tasks backwards, on the same
-executor.
+Programs may as well import them there.  A task records its computations wherever it runs; the reverse sweep runs the
+graph of the tasks backwards, on the same executor.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Episodes: the parts of a tape during which tasks run in other threads.
 
-An episode begins with the first submit and ends when the tape's own thread has learned that all tasks have ended.  It
-then has a place among the tape's records, where those of all its strands stand in an order that agrees with what
-happened before what, and `races` looks for accesses that nothing orders.
+An episode begins with the first submit and ends when the tape's own thread has learned that all tasks have ended.  The
+records of all its strands are then inserted among those of the tape, in an order that agrees with the happened-before
+relation, and `races` looks for accesses that nothing orders.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OWN = "the thread of the tape"
 
 
 class TaskTape(Tape):
-    """What records in the thread of a task: arrays are active on it that are so on the tape of the program."""
+    """The tape of a task's thread; the active arrays are those of the program's tape."""
 
     def __init__(self, root: Tape, strand: Strand) -> None:
         super().__init__()
@@ -53,21 +53,21 @@ class TaskTape(Tape):
         self.thread_name = threading.current_thread().name
 
     def need(self, array: np.ndarray) -> np.ndarray:
-        """`Tape.need`, noted for races."""
+        """Record the read for `races`, and do as `Tape.need`."""
         return need_noted(self, self.strand, array, super().need)
 
     def need_again(self, need: Need) -> None:
-        """`Tape.need_again`, noted for races."""
+        """Record the read for `races`, and do as `Tape.need_again`."""
         self.strand.read(need.storage, need.extent)
         super().need_again(need)
 
     def activate(self, array: np.ndarray) -> None:
-        """`Tape.activate`, noted for races."""
+        """Do as `Tape.activate`, and record the write for `races`."""
         super().activate(array)
         note_activated(self.strand, array)
 
     def at_sweep_start(self, key: Any, callback: Callable[[Sweep], None]) -> None:
-        """Accept a log of messages, for constants; those of derivatives are refused when they are recorded."""
+        """Accept a log of messages of constants; messages with derivatives are refused when they are recorded."""
         if key != "communication":
             raise self._refusal()
         super().at_sweep_start(key, callback)
@@ -84,7 +84,7 @@ class TaskTape(Tape):
         return ActivityError(
             f"{where_called()}: MPI is called in a task, in thread {self.thread_name!r}, with values that carry "
             f"derivatives or that others may have; communicate in thread {self.root.thread_name!r}, which has the "
-            "tape, before the submit or after the result, or inside of `with ampi.passive():` if what is sent is a "
+            "tape, before the submit or after the result, or inside `with ampi.passive():` if the message is a "
             "constant"
         )
 
@@ -104,30 +104,30 @@ def note_activated(strand: Strand, array: np.ndarray) -> None:
 
 
 def plain_submit() -> Callable:
-    """What `ThreadPoolExecutor.submit` is without ampi."""
+    """Return the original `ThreadPoolExecutor.submit`, without ampi's hook."""
     found = hook_of(ThreadPoolExecutor.submit)
     return ThreadPoolExecutor.submit if found is None else found.original
 
 
 class Episode:
-    """One of them.
+    """A part of a tape during which tasks run in other threads.
 
     Attributes
     ----------
     strands : dict of Strand
     begin, end : int
-        Its records on the tape, once it has ended.
+        The range of its records on the tape, once it has ended.
     workers : int
-        The most threads that ran its tasks.
+        The largest number of threads that ran its tasks.
     pool : weakref.ref or None
-        To the executor of its first task.
+        The executor of its first task.
     """
 
     def __init__(self, tape: Tape) -> None:
         self.own = Strand((), OWN, tape.records, {})
         self.strands: dict[Path, Strand] = {(): self.own}
         self.begin = self.end = len(tape.records)
-        self.unfinished: dict[Path, Any] = {}  # what waits for the task, and says whether it was cancelled
+        self.unfinished: dict[Path, Any] = {}  # the `Task` of each strand that may still run
         self.workers = 1
         self.pool: Any = None
         self.closed = False
@@ -139,14 +139,14 @@ class Episode:
         note_tasks()
 
     def fork(self, strand: Strand) -> Strand:
-        """A strand submits a task."""
+        """Return the strand of a task that a strand submits."""
         child = strand.fork(where_called())
         self.strands[child.path] = child
         return child
 
     @contextlib.contextmanager
     def lend_threads(self) -> Iterator[Callable]:
-        """Gives a function to submit to the executor of the tasks, or to one like it if that is shut down."""
+        """Yield a function that submits to the executor of the tasks, or to a new one if that is shut down."""
         pool = None if self.pool is None else self.pool()
         submit = plain_submit()
         if pool is not None and not (pool._shutdown or pool._broken):
@@ -156,7 +156,7 @@ class Episode:
             yield functools.partial(submit, made)
 
     def is_over(self) -> bool:
-        """Whether the tape's own thread knows of all that tasks did."""
+        """Return whether the tape's own thread has learned that all tasks have ended."""
         own = self.own
         return all(s is own or (s.ended and own.knows(s)) or self._is_cancelled(s) for s in list(self.strands.values()))
 
@@ -165,7 +165,7 @@ class Episode:
         return task is not None and task.is_cancelled()
 
     def close(self, tape: Tape) -> None:
-        """Give the tape the records of all strands."""
+        """End the episode: insert the records of all strands into the tape."""
         self.closed = True
         running.remove(self)
         tape.accesses = None
@@ -187,8 +187,8 @@ _NOTED = ("need", "need_again", "activate")
 
 
 def _note_reads(tape: Tape, strand: Strand) -> None:
-    """Have a tape note what its own thread reads and writes while tasks run."""
-    reference = weakref.ref(tape)  # what the tape holds is not to hold the tape
+    """Make a tape record the reads and writes of its own thread while tasks run."""
+    reference = weakref.ref(tape)  # its own attributes must not keep the tape alive
     kind = type(tape)
 
     def need(array: np.ndarray) -> np.ndarray:
@@ -207,7 +207,7 @@ def _note_reads(tape: Tape, strand: Strand) -> None:
 
 
 class Episodes:
-    """Those of a tape.
+    """The episodes of a tape.
 
     Attributes
     ----------
@@ -220,7 +220,7 @@ class Episodes:
         self.past: list[Episode] = []
 
     def begin(self, tape: Tape) -> Episode:
-        """The present one, or a new one."""
+        """Return the present episode, or begin one."""
         if self.present is None:
             if tape.before_append is not None:
                 tape.before_append()
@@ -228,7 +228,7 @@ class Episodes:
         return self.present
 
     def look(self, tape: Tape, check: bool = True) -> None:
-        """End the present one if it is over; raises an error if tasks were in a race."""
+        """End the present episode if it is over; raise an error if tasks were in a race."""
         episode = self.present
         if episode is None or not episode.is_over():
             return
@@ -240,14 +240,14 @@ class Episodes:
             raise error
 
     def give_up(self, tape: Tape) -> None:
-        """End the present one without what other strands have recorded."""
+        """End the present episode, and drop the records of other strands."""
         episode, self.present = self.present, None
         episode.strands = {(): episode.own}  # type: ignore[union-attr]
         episode.own.segments[1:], episode.own.events = [], []  # type: ignore[union-attr]
         episode.close(tape)  # type: ignore[union-attr]
 
     def sweep(self, sweep: Sweep) -> None:
-        """Walk back over the tape: over episodes by as many threads as ran them."""
+        """Sweep the tape, each episode by as many threads as ran it."""
         records = sweep.tape.records
         position = len(records)
         for episode in reversed(self.past):
@@ -258,8 +258,10 @@ class Episodes:
 
 
 def _end(tape: Tape) -> None:
-    """A tape ends to record: what its tasks did belongs to it, so they are waited for.  Threads are not: the program
-    would not wait for them either."""
+    """Wait, when a tape stops recording, for its tasks, whose records belong to it.
+
+    Threads are not waited for, since the program would not wait for them either.
+    """
     episodes = tape.tasks
     if episodes is None or episodes.present is None:
         return
@@ -285,7 +287,7 @@ def _end(tape: Tape) -> None:
         if regular:
             raise ActivityError(
                 f"the thread started at {lost[0].strand.where} has used arrays that carry derivatives, and the program "
-                "goes on without having learned that it has ended; call its join() before the result is used"
+                "continues without having learned that it has ended; call its join() before the result is used"
             )
         return
     episodes.look(tape, check=regular)

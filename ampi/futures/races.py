@@ -21,7 +21,7 @@ _OPAQUE = (np.ndarray, np.dtype, Storage, type, types.ModuleType, str, bytes, in
 
 
 def extent_of(region: Region) -> Extent:
-    """The bytes that a region names, in its storage."""
+    """Return the bytes of a region in its storage."""
     storage = region.storage
     low = storage.address + region.offset
     extent = Extent.__new__(Extent)
@@ -43,7 +43,7 @@ def extent_of(region: Region) -> Extent:
 
 
 def regions_of(adjoint: Any) -> list[Region]:
-    """The regions with whose adjoints the adjoint of a record computes: those that it holds, however deep."""
+    """Return the regions that a record's adjoint may read or write: all that it refers to, directly or not."""
     found: list[Region] = []
     seen: set[int] = set()
     wanted = [adjoint]
@@ -96,7 +96,7 @@ def _slots_of(kind: type) -> tuple[str, ...]:
 
 
 class Access:
-    """Of a segment to an extent."""
+    """An access of a segment to an extent."""
 
     __slots__ = ("extent", "region", "segment", "strand", "writes")
 
@@ -104,12 +104,12 @@ class Access:
         self.strand, self.segment, self.extent, self.writes, self.region = strand, segment, extent, writes, region
 
     def precedes(self, other: Access) -> bool:
-        """Whether it happened before the other one."""
+        """Return whether this access happened before the other one."""
         return other.strand.segments[other.segment].clock.get(self.strand.path, 0) > self.segment
 
 
 def accesses_of(strand: Strand) -> Iterator[tuple[Storage, Access]]:
-    """What a strand did, each thing once for each segment."""
+    """Iterate over the accesses of a strand, each once for each segment."""
     for k, segment in enumerate(strand.segments):
         seen: set[Any] = set()
         begin, end = strand.bounds(k)
@@ -133,14 +133,14 @@ def _touched(record: Any, seen: set[Any]) -> list[Region]:
         return []
     found = []
     for region in regions_of(adjoint):
-        if id(region) not in seen:  # records keep them
+        if id(region) not in seen:  # records keep them alive
             seen.add(id(region))
             found.append(region)
     return found
 
 
 def found_in(strands: dict[Path, Strand], tape: Tape) -> ActivityError | None:
-    """The error for a race of strands; None if there is none."""
+    """Return the error for a race of strands; None if there is none."""
     by_storage: dict[Storage, list[Access]] = defaultdict(list)
     for strand in strands.values():
         for storage, access in accesses_of(strand):
@@ -185,10 +185,10 @@ def _error(storage: Storage, first: Access, second: Access) -> ActivityError:
         array = np.lib.stride_tricks.as_strided(np.empty(1, region.dtype), region.shape, [0] * len(region.shape))
     parts = [f"{_name(access.strand)} {'writes to' if access.writes else 'reads'} it" for access in (first, second)]
     return ActivityError(
-        f"{describe(storage, array)} is used at the same time by two tasks, and nothing says which one comes first: "
+        f"{describe(storage, array)} is used at the same time by two tasks, in no determined order: "
         f"{parts[0]}, and {parts[1]}; ask for the result of one before the other is submitted (a lock, an event or a "
-        "queue that both use says it, too), or give each a part of the array that no other one overlaps (a slice: an "
-        "array of indices or a mask counts as all of it), or a copy"
+        "queue that both use orders them, too), or give each a part of the array that no other one overlaps (a slice: "
+        "an array of indices or a mask counts as all of it), or a copy"
     )
 
 

@@ -1,9 +1,9 @@
 """Tasks on other ranks: the pool of ``mpi4py.futures.MPICommExecutor`` while a tape is open on any of its ranks.
 
-mpi4py's own pool sends tasks from another thread, of which no tape knows.  This one sends them as messages of ampi, in
-the threads that entered the executor: a task is an object that goes to a worker, and its result one that comes back.
-So what a task computes is recorded where it runs; its adjoint runs there in the sweep, and forward mode, second order
-and vector modes are those of messages.
+mpi4py's own pool sends tasks from another thread, which no tape observes.  This one sends them as messages of ampi, in
+the threads that entered the executor: a task is an object that is sent to a worker, and its result one that is sent
+back.  So a task is recorded where it runs; its adjoint runs there in the sweep, and forward mode, second order and
+vector modes are those of messages.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from ..tape import Tape
 from ..tape.recording import is_passive, opened, passive, recording, resumed
 
 _TASK, _RESULT = 1, 2  # tags
-_LONGEST = 1e-3  # seconds between two looks for messages
+_LONGEST = 1e-3  # most seconds between two checks for messages
 
 
 class _Pause:
-    """Sleep for longer and longer, as mpi4py's pool does: other ranks may need the core."""
+    """Pauses of growing length, as in mpi4py's pool, since other ranks may need the core."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -49,7 +49,7 @@ class _Pause:
 
 
 class _Event:
-    """The event of what waits for futures, which makes the pool go on meanwhile."""
+    """The event of a waiter for futures, which keeps the pool working meanwhile."""
 
     def __init__(self, pool: Pool, event: Any) -> None:
         self.pool, self.event = pool, event
@@ -60,7 +60,7 @@ class _Event:
 
 
 class _Waiters(list):
-    """Of a future: what waits for it, and for others, by ``wait`` and ``as_completed``."""
+    """The waiters of a future, which ``wait`` and ``as_completed`` append."""
 
     def __init__(self, pool: Pool) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class _Waiters(list):
 
 
 class RankFuture(Future):
-    """The future of a task on another rank: whoever asks makes the pool go on."""
+    """The future of a task on another rank; asking for its state keeps the pool working."""
 
     def __init__(self, pool: Pool) -> None:
         super().__init__()
@@ -81,28 +81,28 @@ class RankFuture(Future):
         self._waiters = _Waiters(pool)
 
     def result(self, timeout: float | None = None) -> Any:
-        """The task's result, as `concurrent.futures.Future.result`."""
+        """Return the task's result, as `concurrent.futures.Future.result`."""
         self._pool.go_on(super().done, timeout)
         return super().result(self._pool.rest_of(timeout))
 
     def exception(self, timeout: float | None = None) -> Any:
-        """The task's exception, as `concurrent.futures.Future.exception`."""
+        """Return the task's exception, as `concurrent.futures.Future.exception`."""
         self._pool.go_on(super().done, timeout)
         return super().exception(self._pool.rest_of(timeout))
 
     def done(self) -> bool:
-        """True if the task has ended or was cancelled."""
+        """Return whether the task has ended or was cancelled."""
         self._pool.step()
         return super().done()
 
 
 class Pool:
-    """What an executor sends tasks to, with the interface of mpi4py's pools.
+    """The pool of workers of an executor, with the interface of mpi4py's pools.
 
     Attributes
     ----------
     tape : Tape or None
-        What was open on the root where the executor was entered.
+        The tape that was open on the root when the executor was entered.
     size : int
         The number of workers.
     """
@@ -118,13 +118,13 @@ class Pool:
         self._joined = False
 
     def wait(self) -> None:
-        """Until there are workers: there are."""
+        """Do nothing: the workers exist."""
 
     def done(self) -> None:
-        """No further tasks are pushed."""
+        """Do nothing: no further tasks are pushed."""
 
     def push(self, item: tuple[Any, tuple]) -> None:
-        """Have a worker do a task, or do it here if there is none."""
+        """Send a task to a worker, or run it here if there is none."""
         future, task = item
         if self._broken:
             future.set_running_or_notify_cancel()
@@ -132,13 +132,13 @@ class Pool:
         elif self.comm.size == 1:
             _run_here(future, task)
         else:
-            # It gets the values of now, and gradients are summed up in the order of the submits.
+            # It gets the present values, and gradients are summed in the order of the submits.
             task = task[0], *mapped(lambda x: x.copy() if isinstance(x, np.ndarray) else x, task[1:])
             self._queue.append((future, task, is_passive()))
             self.step()
 
     def cancel(self, handler: Callable[[Any], None] | None = None) -> None:
-        """Cancel the tasks that no worker has begun."""
+        """Cancel the tasks that no worker has started."""
         while self._queue:
             future, _, _ = self._queue.popleft()
             if handler is not None:
@@ -147,7 +147,7 @@ class Pool:
                 future.set_running_or_notify_cancel()
 
     def join(self) -> None:
-        """Wait for all tasks, and let the workers go."""
+        """Wait for all tasks, and release the workers."""
         if self._joined:
             return
         self._joined = True
@@ -158,11 +158,11 @@ class Pool:
         self.comm.Free()
 
     def rest_of(self, timeout: float | None) -> float | None:
-        """How long there is still to wait when the pool has gone on for so long."""
+        """Return the remaining time after `go_on` has waited for this long."""
         return timeout if get_ident() != self._thread else 0
 
     def go_on(self, is_enough: Callable[[], bool], timeout: float | None) -> bool:
-        """Send tasks and receive results until it is enough; returns whether it is."""
+        """Send tasks and receive results until ``is_enough()``; return whether it is."""
         until = None if timeout is None else time.monotonic() + timeout
         if get_ident() != self._thread:
             return is_enough()
@@ -177,7 +177,7 @@ class Pool:
         return True
 
     def step(self) -> bool:
-        """Send and receive what can be at this moment; returns whether there was anything."""
+        """Send and receive without waiting; return whether there was anything."""
         if (self._joined and not (self._queue or self._pending)) or get_ident() != self._thread:
             return False
         sent = False
@@ -197,7 +197,7 @@ class Pool:
         try:
             with self._recording(passively):
                 request = _send("isend", self.comm, (passively, *task), rank, _TASK)
-        except BaseException as error:  # as mpi4py's pool: what cannot be pickled
+        except BaseException as error:  # of objects that cannot be pickled, as in mpi4py's pool
             self._free.append(rank)
             future.set_exception(error)
         else:
@@ -219,7 +219,7 @@ class Pool:
 
     @contextlib.contextmanager
     def _recording(self, passively: bool) -> Iterator[None]:
-        """Have the executor's tape record, whatever is open around the call that makes the pool go on."""
+        """Make the executor's tape record inside the block, whatever tapes are open around the present call."""
         tape = self.tape
         with contextlib.ExitStack() as stack:
             if tape is not None and not tape.closed and recording() is not tape:
@@ -246,7 +246,7 @@ def _run_here(future: Any, task: tuple) -> None:
 
 
 def _send(name: str, comm: Any, obj: Any, dest: int, tag: int) -> Any:
-    """Send an object; plain arrays in it are constants, as they are in tasks of threads, and draw no warning."""
+    """Send an object; plain arrays in it are constants, as in tasks of threads, and cause no warning."""
     return send_object(name, getattr(BASE["Comm"], name), comm, obj, dest, tag)
 
 
@@ -256,7 +256,7 @@ def _failed(error: BaseException, comm: Any) -> tuple[None, BaseException]:
 
 
 def _start_workers(comm: Any, options: dict[str, Any], root: int) -> bool:
-    """Run the initializer on all workers; returns whether that has gone well.  Collective."""
+    """Run the initializer on all workers; return whether it succeeded.  Collective."""
     names = ("initializer", "initargs", "initkwargs")
     given = {name: options[name] for name in names if name in options} if comm.rank == root else None
     given = BASE["Comm"].bcast(comm, given, root)
@@ -265,7 +265,7 @@ def _start_workers(comm: Any, options: dict[str, Any], root: int) -> bool:
 
 
 def _serve(comm: Any, root: int) -> None:
-    """Of a worker: do tasks until there are none."""
+    """Run tasks on a worker until the root sends no more."""
     _start_workers(comm, {}, root)
     probe = BASE["Comm"].Iprobe
     pause = _Pause()
@@ -294,7 +294,7 @@ def _serve(comm: Any, root: int) -> None:
 
 
 def _enter(found: Hook, arguments: tuple, keywords: dict[str, Any]) -> Any:
-    """``MPICommExecutor.__enter__``, collective: mpi4py's own pool where nothing is differentiated on any rank."""
+    """Run ``MPICommExecutor.__enter__``, collective, with mpi4py's own pool if no rank has a tape."""
     executor, comm, root = _bind(*arguments, **keywords)
     tape = opened()
     if _core().SharedPool is not None or not any(BASE["Comm"].allgather(comm, tape is not None)):
@@ -321,7 +321,7 @@ def _bind(executor: Any, comm: Any, root: int) -> tuple[Any, Any, int]:
 
 
 class _EverHook(Hook):
-    """A hook that is called in every thread, always: the ranks agree there on what they do."""
+    """A hook that is called in every thread, with or without a tape: the ranks agree there on the pool."""
 
     __slots__ = ()
 
@@ -333,7 +333,7 @@ class _EverHook(Hook):
 
 
 def _held(x: Any) -> Iterator[Any]:
-    """The values in the arguments of a task, and in the closure of its function."""
+    """Iterate over the values in the arguments of a task, and in the closure of its function."""
     for leaf in leaves(x):
         if isinstance(leaf, functools.partial):
             yield from _held((leaf.func, leaf.args, leaf.keywords))
@@ -353,7 +353,7 @@ def _submit(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
     ):
         raise ActivityError(
             f"{where_called()}: a task of mpi4py.futures is given a value that carries derivatives, and its workers do "
-            "not record what they do with it. Enter a `with MPICommExecutor(comm, root=0) as executor:` inside of the "
+            "not record its use. Enter a `with MPICommExecutor(comm, root=0) as executor:` inside the "
             "function or program that is differentiated, on all ranks of comm (workers that MPIPoolExecutor spawns, or "
             "`python -m mpi4py.futures` has, are not differentiated); or pass ampi.value(x), let each task return its "
             "gradient (ampi.value_and_grad), and put these together with ampi.custom_vjp"

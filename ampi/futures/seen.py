@@ -1,4 +1,4 @@
-"""What of `concurrent.futures` is seen while a tape is open: submits, and what tells that a task has ended."""
+"""Hooks of `concurrent.futures` for open tapes: submits, and calls by which a thread learns that a task has ended."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _task_of(future: Any) -> Task | None:
 
 
 def _asked(found: Hook, arguments: tuple, keywords: dict[str, Any]) -> Any:
-    """``future.result``, ``future.exception``: whoever has the answer comes after the task."""
+    """``future.result``, ``future.exception``: their return happens after the task."""
     task = _task_of(arguments[0]) if arguments else None
     if task is None:
         return found.original(*arguments, **keywords)
@@ -83,7 +83,7 @@ def _add_done_callback(found: Hook, arguments: tuple, keywords: dict[str, Any]) 
     def call(future: Any) -> Any:
         return own.run(_after, (task, function, future), {})
 
-    # If the task has ended, it is called at once, here: by chance, so this thread learns nothing by that.
+    # If the task has ended, the callback runs at once in this thread.  That is chance, and orders nothing.
     return found.original(future, call)
 
 

@@ -1,9 +1,9 @@
-"""Signals between strands: what queues, events, conditions, semaphores, barriers and locks order.
+"""Signals between strands: the order imposed by queues, events, conditions, semaphores, barriers and locks.
 
-Whoever puts an item, sets an event or releases a lock gives a signal; whoever gets the item, sees the event or acquires
-the lock afterwards has got it, and what the first one did before happened before what that one does next.  Only calls
-by the program count: the locks inside of libraries would order by chance what the program does not order, and in the
-middle of an operation at that.
+A strand that puts an item, sets an event or releases a lock gives a signal.  One that gets the item, sees the event or
+acquires the lock afterwards receives it, and all that the first did before happened before all that the second does
+next.  Only calls by the program count: locks inside libraries would impose an order by chance, and in the middle of an
+operation.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Signals = dict[tuple[int, Path], tuple[Any, Token]]
 
 
 _OPERATIONS = {"arrays", "foreign", "kernel", "memory", "mpi", "numpy", "rules", "tape"}
-"""Rooms whose functions record."""
+"""Packages of ampi whose functions record operations."""
 
 
 def _is_in_an_operation() -> bool:
-    """Whether this is a part of an operation, whose record comes after what it writes: nothing may come in between."""
+    """Return whether an operation is running: no event may come between its writes and its record."""
     if is_passive():
         return True
     frame = sys._getframe(2)
@@ -48,7 +48,7 @@ def _is_in_an_operation() -> bool:
 
 
 def given() -> Signals:
-    """What this thread has done so far on the tapes around it."""
+    """Return a signal of this thread for each tape around it."""
     found: Signals = {}
     if _is_in_an_operation():
         return found
@@ -66,7 +66,7 @@ def given() -> Signals:
 
 
 def got(signals: Signals) -> None:
-    """What others had done when they gave these signals happened before what this thread does next."""
+    """Receive signals: the earlier work of their strands happened before the next work of this thread."""
     if not signals or _is_in_an_operation():
         return
     with strand_lock:
@@ -87,7 +87,7 @@ def got(signals: Signals) -> None:
 
 
 class _Items:
-    """Of a queue: the signals of its items, of the places that became free, and of the items that are done."""
+    """The signals of a queue: of its items, of places that became free, and of items that are done."""
 
     def __init__(self) -> None:
         self.of_items: dict[int, deque[Signals]] = defaultdict(deque)
@@ -96,7 +96,7 @@ class _Items:
         self.done: Signals = {}
 
     def put(self, item: Any, room: int) -> None:
-        """An item is about to be put where there is room for so many (0: no bound)."""
+        """Note that an item is about to be put into a queue with room for so many (0: no bound)."""
         if room:  # the place that it takes was free before, so others' places do not count
             while len(self.free) >= room:
                 self.older.update(self.free.popleft())
@@ -104,7 +104,7 @@ class _Items:
         self.of_items[id(item)].append(given())
 
     def get(self, item: Any, latest: bool, bounded: bool) -> None:
-        """An item has been got."""
+        """Note that an item has been taken from the queue."""
         signals = self.of_items.get(id(item))
         if signals:
             got(signals.pop() if latest else signals.popleft())
@@ -137,7 +137,7 @@ def _items_of(x: queue.Queue) -> _Items:
 
 
 def _by_program() -> bool:
-    """Whether the program itself calls the function whose hook's handler asks."""
+    """Return whether the program itself has called the hooked function whose handler asks."""
     return not is_of_a_library(sys._getframe(4))
 
 
@@ -228,7 +228,7 @@ _HANDLERS: dict[type, dict[str, Handler]] = {
 
 
 def _see() -> None:
-    """When tasks run for the first time."""
+    """Install the hooks, when a task runs for the first time."""
     for cls, handlers in _HANDLERS.items():
         for name, handle in handlers.items():
             if name in vars(cls):

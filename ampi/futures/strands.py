@@ -1,10 +1,10 @@
-"""Strands: what the threads of a program with tasks record, and which of it happened before what.
+"""Strands: the records of each thread of a program with tasks, and the happened-before relation between them.
 
-The tape's own thread and each task have a *strand*: a list of records, cut into segments where the strand submits
-a task (`Forked`), gives a signal (`Released`), or learns that a task has ended or has given one (`Joined`).  Each
-segment has a vector clock: how many segments of each strand had ended before it began (Lamport, "Time, clocks, and the
-ordering of events in a distributed system", 1978; Mattern, "Virtual time and global states of distributed systems",
-1989).  What neither clock orders is concurrent.
+The tape's own thread and each task have a *strand*: a list of records, divided into segments where the strand submits a
+task (`Forked`), gives a signal (`Released`), or learns that a task has ended or has given one (`Joined`).  Each segment
+has a vector clock: the number of segments of each strand that had ended before it began (Lamport, "Time, clocks, and
+the ordering of events in a distributed system", 1978; Mattern, "Virtual time and global states of distributed systems",
+1989).  Segments that their clocks do not order are concurrent.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from ..memory.regions import Region
 from ..memory.storages import Storage
 
 Path = tuple[int, ...]
-"""A strand by the numbers of the submits that led to it; the tape's own thread has the empty one."""
+"""The indices of the submits that led to a strand; empty for the tape's own thread."""
 
 
 class Segment:
-    """What a strand did between two events.
+    """The part of a strand between two events.
 
     Attributes
     ----------
     begin : int
         The position of its first record.
     clock : dict
-        By the paths of strands: the number of their segments that ended before this one began.
+        By the paths of strands, the number of their segments that ended before this one began.
     writes : list of Region
-        What was overwritten, or came to carry derivatives.
+        Regions that were overwritten, or became active.
     reads : list of tuple
         Storages and extents of the values that adjoints need.
     """
@@ -47,7 +47,7 @@ class Segment:
 
 
 class Forked:
-    """A strand submitted a task."""
+    """Event: a strand submitted a task."""
 
     __slots__ = ("child",)
 
@@ -56,13 +56,13 @@ class Forked:
 
 
 class Released:
-    """A strand gave a signal, which others may wait for: a queue, an event, a lock."""
+    """Event: a strand gave a signal for which others may wait, by a queue, an event or a lock."""
 
     __slots__ = ()
 
 
 class Token:
-    """A signal: the strand that gave it and the number of the event, with the clock of what happened before."""
+    """A signal: the strand that gave it, the index of the event, and the strand's clock."""
 
     __slots__ = ("clock", "number", "path")
 
@@ -71,8 +71,10 @@ class Token:
 
 
 class Joined:
-    """A strand learned that another one had ended; ``new``: the segments that it learned of by that, as path, first
-    and last segment (exclusive).  With a ``number`` it has got the signal of that event; the other one may go on."""
+    """Event: a strand learned that another one had ended, or had given the signal of event ``number``.
+
+    ``new`` has the segments that it learned of, as path, first segment and last segment (exclusive).
+    """
 
     __slots__ = ("new", "number", "path")
 
@@ -83,7 +85,7 @@ class Joined:
 
 
 class Strand:
-    """What one thread recorded, from its submit (or from where the tape's own thread submitted the first task) on.
+    """The records of one thread, from its submit on (the tape's own thread: from the first submit on).
 
     Attributes
     ----------
@@ -93,12 +95,10 @@ class Strand:
     records : list
     segments : list of Segment
     events : list of Forked, Joined or Released
-        Each is between two segments.
+        One between each two segments.
     clock : dict
-        That of the segment which begins next.
+        The clock of the next segment.
     ended : bool
-    failed : bool
-        It has recorded nothing and never will: the task was cancelled.
     """
 
     def __init__(self, path: Path, where: str, records: list[Any], clock: dict[Path, int]) -> None:
@@ -114,11 +114,11 @@ class Strand:
     # ------------------------------------------------------------------------------------------- what is accessed
 
     def write(self, storage: Storage, array: np.ndarray) -> None:
-        """An array is about to be overwritten, or carries derivatives from now on."""
+        """Note that an array is about to be overwritten, or becomes active."""
         self.segments[-1].writes.append(Region(storage, array))
 
     def read(self, storage: Storage, extent: Extent) -> None:
-        """The values of an extent are needed by the adjoint of the record that comes next."""
+        """Note that the adjoint of the next record needs the values of an extent."""
         self.segments[-1].reads.append((storage, extent))
 
     # -------------------------------------------------------------------------------------------------- the order
@@ -132,7 +132,7 @@ class Strand:
         return {**self.clock, self.path: len(self.segments)}
 
     def fork(self, where: str) -> Strand:
-        """A task is submitted: its strand."""
+        """Return the strand of a task that is submitted."""
         path = (*self.path, self.children)
         self.children += 1
         clock = self._after_present()
@@ -140,21 +140,20 @@ class Strand:
         return Strand(path, where, [], clock)
 
     def end(self) -> None:
-        """The task has ended."""
+        """Note that the task has ended."""
         self.clock = self._after_present()
         self.ended = True
 
     def knows(self, other: Strand) -> bool:
-        """Whether all that another strand did happened before what this one does next."""
+        """Return whether all segments of another strand happened before the next one of this strand."""
         return self.clock.get(other.path, 0) >= len(other.segments)
 
     def join(self, other: Strand) -> None:
-        """This strand has learned that another one has ended; its records so far are followed by no further one that
-        belongs to the segment before."""
+        """Note that this strand has learned that another one has ended."""
         self._learn(other.clock, other.path)
 
     def release(self) -> Token:
-        """This strand gives a signal: what it has done so far happened before what others do once they have it."""
+        """Give a signal: the segments so far happen before the segments of strands that receive it."""
         last, latest = self.segments[-1], self.events[-1] if self.events else None
         idle = len(self.records) == last.begin and not last.reads and not last.writes
         if not (idle and isinstance(latest, Released)):
@@ -162,7 +161,7 @@ class Strand:
         return Token(self.path, len(self.events) - 1, self.clock)
 
     def acquire(self, token: Token) -> None:
-        """This strand has got a signal."""
+        """Receive a signal."""
         if token.path != self.path:
             self._learn(token.clock, token.path, token.number)
 
@@ -175,17 +174,17 @@ class Strand:
         self._cut(Joined(path, sorted(new), number), known)
 
     def has_accessed(self) -> bool:
-        """Whether anything of it matters to the sweep, or to other strands."""
+        """Return whether the strand matters to the sweep, or to other strands."""
         return bool(self.records or self.children or any(s.reads or s.writes for s in self.segments))
 
     def bounds(self, k: int) -> tuple[int, int]:
-        """Where the records of a segment begin and end."""
+        """Return the range of the records of a segment."""
         end = self.segments[k + 1].begin if k + 1 < len(self.segments) else len(self.records)
         return self.segments[k].begin, end
 
 
 def in_order(strands: dict[Path, Strand]) -> Iterator[tuple[Strand, int]]:
-    """All segments, each after those that happened before it, in an order that the program alone decides."""
+    """Iterate over all segments, each after those that happened before it, in a deterministic order."""
     done = dict.fromkeys(strands, 0)
     for path in sorted(strands):
         wanted = [(path, len(strands[path].segments))]

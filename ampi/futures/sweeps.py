@@ -1,11 +1,12 @@
 """The sweep over tasks: the graph of their strands backwards, by as many threads as ran it.
 
-Every strand has shadows of its own.  The adjoint of what learns that a task has ended hands the adjoints of what the
-task wrote on to the task's strand, whose sweep begins when all have done so; the adjoint of the submit waits for that
-sweep, and adds what is left in the task's shadows, the adjoints of what the task read.  So no two threads touch the
-same shadow, sums are formed in the order of the program, and results are the same bits with any number of threads.
+Every strand has its own shadows.  Where a strand learned that a task had ended, its adjoint passes the adjoints of the
+memory that the task wrote to the task's strand, whose sweep begins when all such strands have done so.  The adjoint of
+the submit waits for that sweep, and adds the rest of the task's shadows, which are the adjoints of the memory that the
+task read.  So no two threads use the same shadow, sums are formed in the order of the program, and results are bitwise
+identical with any number of threads.
 
-A worker never waits: a strand that needs another one is put aside, and goes on when that is through.
+A worker never waits: a strand that needs another one is suspended, and resumed when that has finished.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ if TYPE_CHECKING:
     from .episodes import Episode
 
 Place = tuple[Path, "int | None"]
-"""Where a strand may have to wait: for its own event of this number to be passed by those who have learned of it, or
-for the end of a strand's sweep (None)."""
+"""Where a strand may have to wait: at the event of this index, until the sweeps of all strands that received it have
+passed, or (None) for the end of a strand's sweep."""
 
 Mail = tuple[Storage, np.ndarray, list[Region]]
-"""Adjoints for another strand: of a storage as a whole, or in the region that is given alone."""
+"""Adjoints for another strand: of a whole storage, or of the one region in the list."""
 
 
 class StrandSweep(Sweep):
-    """The sweep of a task's strand: shadows of its own, and what is undone put back with all else by the tape's sweep.
+    """The sweep of a task's strand, with its own shadows; the tape's sweep restores undone memory.
 
     Attributes
     ----------
     noted : dict of list of Region
-        By storages: what of their shadows is not zero, at most.
+        For each storage, regions outside of which its shadow is zero.
     """
 
     def __init__(self, root: Sweep, strand: Strand) -> None:
@@ -52,46 +53,46 @@ class StrandSweep(Sweep):
         self.noted: dict[Storage, list[Region]] = defaultdict(list)
 
     def shadow(self, region: Region) -> np.ndarray:
-        """`Sweep.shadow`, noted."""
+        """Do as `Sweep.shadow`, and note the region."""
         self.noted[region.storage].append(region)
         return super().shadow(region)
 
     def begin_anew(self, region: Region, others: Sequence[Region]) -> np.ndarray | None:
-        """`Sweep.begin_anew`, noted."""
+        """Do as `Sweep.begin_anew`, and note the region."""
         self.noted[region.storage].append(region)
         return super().begin_anew(region, others)
 
     def add_once(self, region: Region, value: np.ndarray, kept: np.ndarray) -> None:
-        """`Sweep.add_once`, noted."""
+        """Do as `Sweep.add_once`, and note the region."""
         self.noted[region.storage].append(region)
         super().add_once(region, value, kept)
 
     def begin(self, region: Region, value: np.ndarray) -> None:
-        """`Sweep.begin`, noted."""
+        """Do as `Sweep.begin`, and note the region."""
         self.noted[region.storage].append(region)
         super().begin(region, value)
 
     def forget(self, storage: Storage) -> None:
-        """`Sweep.forget`."""
+        """Do as `Sweep.forget`, and forget the regions."""
         super().forget(storage)
         self.noted.pop(storage, None)
 
     def steps(self, reversal: Reversal) -> Iterator[Place]:
-        """Walk back over the strand; gives what it has to wait for."""
+        """Walk back over the strand; yield the places where it has to wait."""
         reversal.receive_at(self, (self.strand.path, None))
         yield from reversal.walk_back(self, self.strand)
         self.put_all_back()
 
 
 def merge(into: Sweep, shadows: Sweep) -> None:
-    """Add the shadows of a strand that is through to those of the strand that submitted it."""
+    """Add the shadows of a finished strand to those of the strand that submitted it."""
     for storage, block in shadows.blocks():
         _add_block(into, storage, block, shadows.noted.get(storage, []))  # type: ignore[attr-defined]
     shadows.clear()
 
 
 def receive(sweep: Sweep, mail: Iterable[Mail]) -> None:
-    """Add what another strand has handed on."""
+    """Add adjoints that another strand has passed on."""
     for storage, values, regions in mail:
         if values.dtype == np.uint8 and values.nbytes >= storage.nbytes and values.ndim == 1:
             _add_block(sweep, storage, values, regions)
@@ -131,8 +132,7 @@ def _add_block(sweep: Sweep, storage: Storage, block: np.ndarray, regions: list[
 
 
 def _flat(regions: list[Region]) -> tuple[np.dtype, int, int] | None:
-    """The kind of real numbers of which all regions are, and the bytes among which they lie; None if there are
-    several."""
+    """Return the real dtype that all regions have, and the range of their bytes; None if they differ."""
     dtypes = {region.dtype for region in regions}
     if any(dtype.names is not None for dtype in dtypes):
         return None
@@ -164,17 +164,17 @@ class Reversal:
 
     Attributes
     ----------
-    through : set of Path
+    finished : set of Path
         The tasks whose sweeps have ended.
     """
 
     def __init__(self, episode: Episode, root: Sweep) -> None:
         self.episode, self.root = episode, root
         self.strands = episode.strands
-        self.through: set[Path] = set()
+        self.finished: set[Path] = set()
         self._sweeps: dict[Path, StrandSweep] = {}
         self._mail: dict[Place, dict[tuple[Path, int], list[Mail]]] = defaultdict(dict)
-        self._joins: dict[Place, int] = defaultdict(int)  # that have not been passed, by what was learned of
+        self._joins: dict[Place, int] = defaultdict(int)  # number of joins that the sweep has not passed, by place
         for strand in self.strands.values():
             for event in strand.events:
                 if isinstance(event, Joined):
@@ -183,11 +183,11 @@ class Reversal:
         self._aside: dict[Place, list[tuple[Path, Iterator[Place]]]] = defaultdict(list)
         self._changed = threading.Condition()
         self._error: BaseException | None = None
-        self._active = 0  # workers on their way
+        self._active = 0  # number of workers that sweep
         self._submit: Any = None
 
     def run(self) -> None:
-        """Walk back over all strands; that of the tape in this thread."""
+        """Walk back over all strands, over that of the tape in this thread."""
         with self.episode.lend_threads() as self._submit:
             try:
                 for place in self.walk_back(self.root, self.episode.own):
@@ -196,11 +196,11 @@ class Reversal:
                 with self._changed:
                     self._error = self._error or error
                     self._ready.clear()
-                    self._changed.wait_for(lambda: not self._active)  # who use the memory that is put back then
+                    self._changed.wait_for(lambda: not self._active)  # they use memory that is restored after an error
                 raise
 
     def walk_back(self, sweep: Sweep, strand: Strand) -> Iterator[Place]:
-        """Walk back over a strand; gives what it has to wait for."""
+        """Walk back over a strand; yield the places where it has to wait."""
         for k in reversed(range(len(strand.segments))):
             begin, end = strand.bounds(k)
             sweep.walk(strand.records, end, begin)
@@ -211,7 +211,7 @@ class Reversal:
                 self._hand_on(sweep, here, event)
                 continue
             place = (event.child, None) if isinstance(event, Forked) else here
-            while not self.is_through(place):
+            while not self.is_finished(place):
                 yield place
             if isinstance(event, Released):
                 self.receive_at(sweep, here)
@@ -221,7 +221,7 @@ class Reversal:
                     merge(sweep, found)
 
     def _hand_on(self, sweep: Sweep, here: tuple[Path, int], event: Joined) -> None:
-        """The adjoint of what learned of another strand: that one is given the adjoints of what it has written."""
+        """Mirror a join: pass the adjoints of the memory that another strand has written to that strand."""
         sweep.put_all_back()
         mail = self._adjoints_of(sweep, event)
         place = event.path, event.number
@@ -236,21 +236,21 @@ class Reversal:
             else:
                 self._make_ready(self._aside.pop(place, ()))
 
-    def is_through(self, place: Place) -> bool:
-        """Whether nobody has to wait there any more."""
+    def is_finished(self, place: Place) -> bool:
+        """Return whether no strand has to wait at a place any more."""
         path, number = place
         if number is not None:
             return not self._joins.get(place, 0)
-        return path in self.through or not self.strands[path].ended  # there is nothing to sweep: it was cancelled
+        return path in self.finished or not self.strands[path].ended  # a cancelled task has nothing to sweep
 
     def receive_at(self, sweep: Sweep, place: Place) -> None:
-        """Add what others have handed on, in the order of the program."""
+        """Add the adjoints that others have passed on, in the order of the program."""
         found = self._mail.pop(place, {})
         for key in sorted(found):
             receive(sweep, found[key])
 
     def _adjoints_of(self, sweep: Sweep, event: Joined) -> list[Mail]:
-        """Take the adjoints of what was written in the segments that were new."""
+        """Take the adjoints of the memory written in the new segments of a join."""
         mail: list[Mail] = []
         seen = set()
         for path, first, last in event.new:
@@ -281,12 +281,12 @@ class Reversal:
     def _make_ready(self, strands: Iterable[tuple[Path, Iterator[Place]]]) -> None:
         for strand in strands:
             self._ready.append(strand)
-            with contextlib.suppress(RuntimeError):  # the executor is shut down: the sweep's own thread does it
+            with contextlib.suppress(RuntimeError):  # the executor is shut down: the sweep's own thread does the work
                 self._submit(self._work)
         self._changed.notify_all()
 
     def _work(self) -> None:
-        """Of a worker: walk back over a strand as far as that goes."""
+        """Walk back over a strand, in a worker, until it has to wait."""
         with self._changed:
             if not self._ready or self._error is not None:
                 return
@@ -304,20 +304,20 @@ class Reversal:
         with self._changed:
             self._active -= 1
             if missing is None:
-                self.through.add(path)
+                self.finished.add(path)
                 self._make_ready(self._aside.pop((path, None), ()))
-            elif self.is_through(missing):
+            elif self.is_finished(missing):
                 self._make_ready([(path, steps)])
             else:
                 self._aside[missing].append((path, steps))
 
     def _wait_for(self, place: Place) -> None:
-        """In the thread of the sweep, which lends a hand where the workers have other things to do."""
+        """Wait at a place in the sweep's own thread, which helps if the workers are busy with other work."""
         while True:
             with self._changed:
                 if self._error is not None:
                     raise self._error
-                if self.is_through(place):
+                if self.is_finished(place):
                     return
                 idle = not self._changed.wait(PATIENCE)
             if idle:

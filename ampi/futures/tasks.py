@@ -1,4 +1,4 @@
-"""Tasks: calls that another thread makes, and what a strand learns when they have ended."""
+"""Tasks: calls that another thread makes, on strands of their own, and the joins when they have ended."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ strand_lock = threading.RLock()  # of the strands of an episode
 
 
 class Task:
-    """A call in another thread, on a strand of its own.
+    """A call in another thread, with its own strand.
 
     Attributes
     ----------
     strand : Strand
     episode : Episode
     executor : weakref.ref or None
-        None for a thread of the program's own, for which no sweep waits unless the program does.
+        None for a thread that the program started, for which no sweep waits unless the program does.
     thread : int or None
-        Who has made the call.
+        The thread that made the call.
     future : object or None
-        Has ``cancelled()``, once it is there.
+        The task's future with ``cancelled()``, once it has been made.
     """
 
     def __init__(self, episode: Episode, strand: Strand, root: Tape, executor: Any) -> None:
@@ -44,7 +44,7 @@ class Task:
         self._dropped = False
 
     def run(self, function: Callable, arguments: tuple, keywords: dict[str, Any]) -> Any:
-        """Make the call, in whatever thread this is."""
+        """Make the call, in the present thread."""
         root, self.thread = self._root, get_ident()
         if self._dropped:
             return function(*arguments, **keywords)
@@ -64,7 +64,7 @@ class Task:
             self._over.set()
 
     def drop(self) -> None:
-        """It never runs (its submit failed), or goes on without a tape: nobody waits for it."""
+        """Mark the task as one that never runs (its submit failed), or that continues without a tape."""
         with strand_lock:
             self._dropped = True
             if self._tape is not None:
@@ -77,30 +77,30 @@ class Task:
                 )
 
     def is_cancelled(self) -> bool:
-        """Whether it never runs."""
+        """Return whether the task never runs."""
         return self._dropped or (self.future is not None and self.future.cancelled())
 
     def wait(self) -> None:
-        """Until it has ended, or is cancelled."""
+        """Wait until the task has ended or is cancelled."""
         while not self._over.wait(0.05):
             if self.is_cancelled():
                 return
 
 
 def root_of(tape: Tape) -> Tape:
-    """The tape of the program of which a task's tape is a part."""
+    """Return the program's tape, to which a task's tape belongs."""
     return tape.root if isinstance(tape, TaskTape) else tape
 
 
 def takes_tasks(tape: Tape) -> bool:
-    """Whether tasks can record on a tape."""
+    """Return whether tasks can record on a tape."""
     root = root_of(tape)
     plain = root.forward is None and root.tangents is None and not isinstance(root.budget, Spool)
     return plain and root.observer is None and type(root.records) is list
 
 
 def submitted(executor: Any, number: int) -> Task | None:
-    """A task is submitted by what this thread records; None if nothing records, or tasks have no part in that."""
+    """Make a task on the tape of this thread; return None if no tape records here, or not with tasks."""
     tape = recording()
     if tape is None or not takes_tasks(tape):
         return None
@@ -126,13 +126,13 @@ def submitted(executor: Any, number: int) -> Task | None:
 
 
 def tasks_of(executor: Any) -> list[Task]:
-    """What was submitted to an executor, and is remembered, in the order of the program."""
+    """Return the tasks submitted to an executor that still exist, in the order of the program."""
     found = list(executor.__dict__.get("_ampi_tasks", ()))
     return sorted(found, key=lambda task: task.strand.path)
 
 
 def joined(tasks: Iterable[Task]) -> None:
-    """This thread has learned that tasks have ended: what they did happened before what it does next."""
+    """Note that this thread has learned that tasks have ended: they happened before its next segment."""
     if is_passive():
         return
     for task in tasks:
@@ -153,7 +153,7 @@ def joined(tasks: Iterable[Task]) -> None:
 
 
 def passively(function: Callable) -> Callable:
-    """A function for another thread, in which it is as in this one: inside of `ampi.passive`."""
+    """Wrap a function for another thread, so that it runs inside `ampi.passive` there as well."""
 
     def call(*arguments: Any, **keywords: Any) -> Any:
         with passive():

@@ -1,4 +1,4 @@
-"""Threads of `threading` as tasks: ``start`` forks a strand, and what learns that a thread has ended joins it."""
+"""Threads of `threading` as tasks: ``start`` forks a strand; ``join`` and ``is_alive`` join it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _is_installed(frame: Any) -> bool:
 
 
 def start(found: Hook, arguments: tuple, keywords: dict[str, Any], depth: int = 3) -> Any:
-    """Start a thread; the program's call of its ``start`` is so many frames further out."""
+    """Start a thread; the program's call of ``start`` is ``depth`` frames further out."""
     if not arguments or _is_installed(sys._getframe(depth)) or not getattr(arguments[0], "_initialized", False):
         return found.original(*arguments, **keywords)
     thread = arguments[0]
@@ -46,7 +46,7 @@ def start(found: Hook, arguments: tuple, keywords: dict[str, Any], depth: int = 
 
 
 def _runs(thread: threading.Thread, function: Any) -> None:
-    """Have a thread run a function."""
+    """Make a thread run a function."""
 
     def run() -> None:
         thread.__dict__.pop("run", None)  # it refers to the thread

@@ -55,8 +55,8 @@ def nothing_is_put_back(patch):
 
 
 def nobody_waits_for_signals(patch):
-    is_through = sweeps.Reversal.is_through
-    patch.setattr(sweeps.Reversal, "is_through", lambda self, at: at[1] is not None or is_through(self, at))
+    is_finished = sweeps.Reversal.is_finished
+    patch.setattr(sweeps.Reversal, "is_finished", lambda self, at: at[1] is not None or is_finished(self, at))
 
 
 def shadows_are_dropped(patch):
