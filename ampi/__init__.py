@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from .derivatives.jacobians import hessian, jacfwd, jacrev
     from .derivatives.jax_functions import from_jax
     from .derivatives.second_order import hvp
+    from .derivatives.torch_modules import from_torch
     from .programs.declared import dependent, independent
     from .programs.outlining.compiled_loops import compiled_loops
     from .programs.tracing import trace
@@ -95,6 +96,7 @@ __all__ = [
     "dependent",
     "errors",
     "from_jax",
+    "from_torch",
     "grad",
     "hessian",
     "hvp",
@@ -147,6 +149,7 @@ _HOMES = {
     "custom_vjp": "derivatives.custom",
     "dependent": "programs.declared",
     "from_jax": "derivatives.jax_functions",
+    "from_torch": "derivatives.torch_modules",
     "grad": "derivatives.first_order",
     "hessian": "derivatives.jacobians",
     "hvp": "derivatives.second_order",

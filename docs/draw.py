@@ -6,6 +6,7 @@ are stored in ``docs/pictures/``, since some of the programs compile kernels for
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -27,9 +28,12 @@ EXAMPLES = {
     "ensemble": ("ensemble/ensemble.py",),
     "sparse_cg": ("sparse_cg/sparse_cg.py",),
     "training": ("training/training.py",),
+    "closure": ("training/closure.py",),
     "field": ("inversion/field.py",),
 }
 """The program of each picture, with its arguments."""
+NEEDS = {"closure": "torch"}
+"""Packages that the extra ``examples`` does not install: without them the stored picture stays."""
 PALETTE = 128  # colours of a stored picture
 
 
@@ -92,6 +96,8 @@ def main(names: list[str]) -> None:
         print(name, flush=True)
         if name in tutorials:
             draw_tutorial(tutorials[name])
+        elif importlib.util.find_spec(NEEDS.get(name, "sys")) is None:
+            print(f"  is left as it is: it needs {NEEDS[name]}")
         else:
             draw_example(name)
 

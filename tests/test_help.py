@@ -14,8 +14,9 @@ import ampi.numpy
 import ampi.scaling
 
 OTHERS = {"prange": "Numba's own", "COMM_SELF": "an Intracomm", "COMM_WORLD": "an Intracomm"}
-if importlib.util.find_spec("jax") is None:
-    OTHERS["from_jax"] = "its example needs JAX"
+for module, name in (("jax", "from_jax"), ("torch", "from_torch")):
+    if importlib.util.find_spec(module) is None:
+        OTHERS[name] = f"its example needs {module}"
 """Names that have no help of their own."""
 MODULES = ("rules", "testing", "scaling")
 """Public modules, all of whose names are to have examples; ampi.numpy has NumPy's, errors are names of ampi's own."""

@@ -113,7 +113,9 @@ def _found_in(modules: Iterable[types.ModuleType]) -> Iterator[Place]:
         visited.add(id(module))
         home = module.__name__
         for x in list(names.values()):
-            if isinstance(x, types.ModuleType):
+            if issubclass(
+                type(x), types.ModuleType
+            ):  # isinstance would ask what stands for another object for its class
                 if x.__name__.startswith(f"{home}.") and x.__name__ not in sys.modules:
                     pending.append(x)
             else:
@@ -133,14 +135,22 @@ def _places_of(x: Any, home: str) -> Iterator[Place]:
     elif kind.__name__ in _CYTHONS:
         if is_foreign(x.__module__ or home):
             yield from _callable(x, f"{x.__module__ or home}.{x.__qualname__}")
-    elif isinstance(x, type):
+    elif issubclass(kind, type):
         if is_foreign(vars(x).get("__module__", x.__module__)):
             yield from _class(x)
     elif kind.__name__ == "fortran" and kind.__module__ == "builtins":
         yield from _fortran(kind)
     elif is_foreign(kind.__module__):
         yield from _class(kind)
-        yield from _callable(x, f"{kind.__module__}.{getattr(x, '__name__', kind.__name__)}")
+        yield from _callable(x, f"{kind.__module__}.{_own_name(x)}")
+
+
+def _own_name(x: Any) -> str:
+    """The name of an object of a package; its own ``__getattr__``, which may compute anything, is not called."""
+    try:
+        return str(object.__getattribute__(x, "__name__"))
+    except Exception:
+        return type(x).__name__
 
 
 _PLAIN = {str, int, float, bool, bytes, tuple, list, dict, set, type(None), np.ufunc, np.ndarray}
@@ -306,11 +316,20 @@ def _check_call(name: str, function: Any, arguments: tuple, keywords: dict) -> A
 def _refused(name: str, x: np.ndarray) -> ActivityError:
     what = "is assigned" if name == "a Fortran module" else "is compiled code without a derivative rule and was given"
     kind = "a number" if not np.ndim(x) else f"an array of shape {np.shape(x)}"
-    return ActivityError(
-        f"{line_outside(name)}: {name} {what} {kind} that carries derivatives, which it would drop; define its "
-        "derivative with ampi.rules.define(...) or wrap it with ampi.custom_vjp, or pass ampi.value(x) if its "
-        "result is a constant"
+    maker = _MAKERS.get(name.partition(".")[0])
+    way = (
+        f"call it in a function f for ampi.{maker}(f), which has its derivatives"
+        if maker
+        else "define its derivative with ampi.rules.define(...) or wrap it with ampi.custom_vjp"
     )
+    return ActivityError(
+        f"{line_outside(name)}: {name} {what} {kind} that carries derivatives, which it would drop; {way}, "
+        "or pass ampi.value(x) if its result is a constant"
+    )
+
+
+_MAKERS = {"torch": "from_torch", "jax": "from_jax", "jaxlib": "from_jax"}
+"""Functions of ampi for packages that have derivatives of their own."""
 
 
 def _call_fortran(routine: int, given: int, named: int) -> Any:

@@ -258,3 +258,18 @@ def test_a_package_that_is_said_to_be_transparent(things):
             assert things.fast(tape.watch(numpy.ones(3))) == 3.0
     finally:
         KNOWN.remove("foreign_things")
+
+
+@pytest.mark.parametrize("kind", ["attribute", "class", "name"])
+def test_objects_of_modules_are_not_asked_for_attributes_that_they_compute(kind, monkeypatch):
+    """Some packages hold objects that start a device, or import something, when one asks them for anything."""
+
+    def fails(self, *name):
+        raise RuntimeError("computed")
+
+    names = {"attribute": {"__getattr__": fails}, "class": {"__class__": property(fails)}}
+    members = names.get(kind, {"__name__": property(fails)})
+    module = type(sys)("things_that_compute")
+    module.thing = type("Thing", (), {**members, "__module__": "things_that_compute"})()
+    monkeypatch.setitem(sys.modules, "things_that_compute", module)
+    assert ampi.grad(lambda x: np.sum(x * x))(numpy.ones(2)).tolist() == [2.0, 2.0]
