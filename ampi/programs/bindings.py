@@ -11,8 +11,7 @@ _SCOPES = (*Function, ast.ClassDef, ast.Lambda)
 
 
 def stored(node: ast.AST) -> Iterator[ast.expr]:
-    """The targets of a statement itself, for a loop or a ``with`` those in its header; without augmented assignments
-    and walruses."""
+    """Return the targets of a statement (of a loop or ``with``, those in its header), without ``+=`` and ``:=``."""
     match node:
         case ast.Assign():
             for target in node.targets:
@@ -117,8 +116,7 @@ def scopes(tree: ast.AST, outer: str = "") -> Iterator[tuple[str, ast.AST]]:
 
 
 def assigned_in(tree: ast.AST, scope: str) -> set[str]:
-    """Everything that is assigned in the scopes of a name; in the module's own also what functions declare as
-    global."""
+    """Return all names assigned in the scopes of a name; for the module's own, also globals that functions assign."""
     found: set[str] = set()
     for name, node in scopes(tree):
         if name == scope:

@@ -39,8 +39,11 @@ class Comparison:
         The precision of the arithmetic.
     apart : Comparison or None
         The same along a direction that differs among ranks with equal values, and also displaces elements that are
-        zero. way : str A description of what is displaced there and not in this one. note : str What has not been
-        compared, and why.
+        zero.
+    way : str
+        A description of the displacements of ``apart`` that this one does not have.
+    note : str
+        What has not been compared, and why.
     """
 
     text: str
@@ -226,7 +229,7 @@ def _compare_apart(
 ) -> None:
     """Add comparisons along directions drawn separately on each rank, with elements that are zero where possible."""
     texts = [x.text for x in problem.session.independents]
-    missing: dict[str, str] = {}  # what was not compared, and why
+    missing: dict[str, str] = {}  # displacements that were not compared, and the reasons
     for zeros in (True, False):
         if _compare_in_way(problem, found, seed, singles, compared, missing, zeros, texts):
             break

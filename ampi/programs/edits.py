@@ -51,9 +51,9 @@ class Request:
         The index of the independent or dependent.
     name : Name
     placed : bool
-        Whether a module with the variable has been found.
+        True if a module with the variable has been found.
     compiled : bool
-        Whether it is in a function that Numba compiles, where nothing is inserted.
+        True if it is in a function that Numba compiles, where nothing is inserted.
     """
 
     role: str

@@ -48,7 +48,7 @@ class Gradients:
         The gradients with respect to this rank's parts of the independents, in their structures; None where this rank
         has none.
     replicated : Any
-        The collective call from which all ranks have one value that was counted once per rank, if any.
+        The collective call that gave all ranks one value which was counted once per rank, if any.
     """
 
     session: Session
@@ -115,11 +115,11 @@ class Differentiation:
         Packages that belong to the program.
     objective : {"sum", "replicated", "root"}
     declared : bool
-        Whether to add the variables that the program marks (`ampi.independent`, `ampi.dependent`).
+        True to add the variables that the program marks (`ampi.independent`, `ampi.dependent`).
     replicated : sequence of str
         Independents that are one value of all ranks: they are displaced equally.
     compares : bool
-        Whether there may be runs with displaced independents.
+        True if there may be runs with displaced independents.
     comm : mpi4py.MPI.Intracomm
         The ranks that run the program.
     """
@@ -348,7 +348,7 @@ class Differentiation:
         self.agree(
             [
                 f"{dependent.text} does not depend on {asked}: no derivative arrives there. Either the value is not "
-                f"used for it (or is assigned anew before), or the way leads through something that carries no "
+                f"used for it (or is assigned anew before), or the path leads through something that carries no "
                 f"derivative: python -m ampi.check lists such places{later}"
             ]
         )

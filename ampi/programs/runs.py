@@ -106,7 +106,7 @@ class Runner:
     program : Program
     modules : Modules
     final : bool
-        Whether this is the only run, and nothing follows.
+        True if this is the only run, and nothing follows.
 
     Attributes
     ----------

@@ -57,7 +57,7 @@ class Independent:
     direction : list of array or None
         The direction of its displacements.
     is_none : bool
-        Whether None was assigned, which cannot be watched.
+        True if None was assigned, which cannot be watched.
     """
 
     def __init__(self, text: str, name: Name | None) -> None:
@@ -192,7 +192,7 @@ class Session:
     ----------
     independents, dependents : list
     declared : bool
-        Whether to add variables that the program marks.
+        True to add variables that the program marks.
     requests : list of Request
         For `edits.edit`.
     tape : Tape or None

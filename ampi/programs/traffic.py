@@ -75,7 +75,7 @@ def run(problem: Differentiation) -> str:
 
 
 def _arrays(tape: Tape, namespace: dict[str, Any]) -> dict[str, str]:
-    """Whether the arrays and numbers at the end of the script's top level carry derivatives, by name."""
+    """Return whether the arrays and numbers at the end of the script's top level carry derivatives, by name."""
     found = {}
     for name, value in namespace.items():
         if isinstance(value, (np.ndarray, np.inexact, float)) and not name.startswith("__"):

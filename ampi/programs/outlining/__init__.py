@@ -1,1 +1,1 @@
-"""Compiled loops of unmodified programs: one that proves hot becomes a kernel where results stay Python's."""
+"""Compiled loops of unmodified programs: a hot loop becomes a kernel if its results remain those of Python."""

@@ -43,7 +43,7 @@ _OF_NUMPY: dict[Any, str] = {
 
 
 class Calls:
-    """Lowers calls; a part of `lowering.Lowering`."""
+    """Lowering of calls; a base of `lowering.Lowering`."""
 
     # ------------------------------------------------------------------------------------------------------- calls
 
@@ -82,7 +82,7 @@ class Calls:
         return self.of_library(node, name, function, arguments)
 
     def summed(self, node: ast.Call, found: Any, state: State) -> tuple[str, Number]:
-        """``sum(x[i] for i in range(n))`` of NumPy's numbers; Python's floats it adds in another way."""
+        """Lower ``sum(x[i] for i in range(n))`` of NumPy's numbers; Python's floats are summed with compensation."""
         name = f"sum_at_{node.lineno}_{node.col_offset}"
         self.assigned.add(name)
         load, store = ast.Name(name, ast.Load()), ast.Name(name, ast.Store())
@@ -133,7 +133,7 @@ class Calls:
         return f"abs({text})", Number(found.kinds, frozenset(), found.magnitude, low, high, found.real)
 
     def extremes(self, node: Any, function: Any, arguments: Any, numpys: bool = False) -> tuple[str, Number]:
-        """``max(a, b)``: the first of equal ones."""
+        """Lower ``max(a, b)``, which returns the first of equal values."""
         forms = {found.form for _, found in arguments}
         if len(forms) > 1 and any(found.form == INT and found.magnitude > EXACT for _, found in arguments):
             raise Refused(node, "large integers beside floating-point numbers")
@@ -158,7 +158,7 @@ class Calls:
     # ------------------------------------------------------------------------------------------------------ ranges
 
     def range_of(self, node: ast.Call, state: State) -> tuple[str, Number, str, str | None]:
-        """The range of a loop: its text, its numbers, how many they are, and the condition of its being empty."""
+        """Return the range of a loop: its text, its numbers, their count, and the condition that it is empty."""
         if node.keywords or not 1 <= len(node.args) <= 3:
             raise Refused(node, "the arguments of range()")
         found = [self.expression(x, state) for x in node.args]

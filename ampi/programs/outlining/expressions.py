@@ -40,12 +40,12 @@ DERIVED = {"T", "shape", "size", "ndim"}
 
 
 def unwrapped(value: Any) -> Any:
-    """NumPy's and Python's own object for that of a stand-in."""
+    """Return the original object of NumPy or Python for that of a stand-in."""
     return getattr(value, "numpy_function", value)
 
 
 class Expressions:
-    """Lowers expressions; a part of `lowering.Lowering`."""
+    """Lowering of expressions; a base of `lowering.Lowering`."""
 
     loop: Any
     assigned: set[str]
@@ -56,7 +56,7 @@ class Expressions:
     # ------------------------------------------------------------------------------------------------- any value
 
     def anything(self, node: Any, state: State) -> tuple[str, Any]:
-        """An expression of any value."""
+        """Lower an expression with any value."""
         match node:
             case ast.Name(id=name):
                 return self.name(node, name, state)
@@ -67,7 +67,7 @@ class Expressions:
         return self.expression(node, state)
 
     def expression(self, node: Any, state: State) -> tuple[str, Number]:
-        """An expression whose value is a number."""
+        """Lower an expression whose value is a number."""
         match node:
             case ast.Constant(value=value):
                 return self.literal(node, value)
@@ -133,7 +133,7 @@ class Expressions:
         raise Refused(node, f"{ast.unparse(node)} is no plain attribute")
 
     def constant_of(self, node: Any, state: State) -> Any:
-        """The function that a name or an attribute means; None if it means something else."""
+        """Return the function that a name or an attribute denotes; None for other objects."""
         if isinstance(node, (ast.Name, ast.Attribute)):
             _, found = self.anything(node, state)
             if isinstance(found, Constant):
@@ -188,7 +188,7 @@ class Expressions:
         return View(found.array, tuple(indices))
 
     def checked(self, array: Array, axis: int, text: str, known: Number, state: State) -> str:
-        """An index that is within the bounds of an axis, or else the kernel raises an exception."""
+        """Return the text of an index, and make the kernel raise an exception if it is out of bounds."""
         length = f"{array.name}.shape[{axis}]"
         if known.low is not None and (self.hopeful or not self.conditional):  # type: ignore[attr-defined]
             self.prologue.setdefault(f"{known.high} >= {length} or {known.low} < -{length}", self.line)
@@ -298,7 +298,7 @@ class Expressions:
         return Number(kinds, frozenset(), magnitude, low, high)
 
     def nonzero(self, text: str, node: Any) -> str:
-        """A divisor for which the kernel raises an exception if it is zero."""
+        """Return the text of a divisor, and make the kernel raise an exception if it is zero."""
         if isinstance(node, ast.Constant) and node.value:
             return text
         if not text.isidentifier():
@@ -325,7 +325,7 @@ class Expressions:
         return self.finite(f"{a} ** {b}"), Number(kinds, real=True)
 
     def finite(self, text: str) -> str:
-        """A result for which the kernel raises an exception if it is infinite or no number."""
+        """Return the text of a result, and make the kernel raise an exception if it is infinite or no number."""
         name = self.temporary("value")  # type: ignore[attr-defined]
         self.emit(f"{name} = {text}")  # type: ignore[attr-defined]
         self.require(f"not ({name} <= {_BIGGEST} and {name} >= -{_BIGGEST})", "FloatingPointError")  # type: ignore[attr-defined]
@@ -383,7 +383,7 @@ class Expressions:
         return f"({a} {symbol} {b})", number(*kinds)
 
     def logical(self, node: ast.BoolOp, state: State) -> tuple[str, Number]:
-        """``a and b``: what follows is evaluated where it is in Python."""
+        """Lower ``a and b``, in which operands are evaluated when Python would evaluate them."""
         start = len(self.lines)  # type: ignore[attr-defined]
         text, found = self.expression(node.values[0], state)
         kinds = set(found.kinds)

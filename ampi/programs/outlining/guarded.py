@@ -1,4 +1,4 @@
-"""The loops of a program's modules: guards are put before them when a module is compiled."""
+"""The loops of a program's modules, before which guards are inserted when a module is compiled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Loops:
     Parameters
     ----------
     holds : callable
-        Whether decisions that depend on active values are recorded or repeated now.
+        Returns whether decisions that depend on active values are being recorded or repeated.
 
     Attributes
     ----------

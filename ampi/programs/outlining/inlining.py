@@ -1,4 +1,4 @@
-"""Calls of a program's own functions in loops: their bodies take the place of the calls, under other names."""
+"""Inlining of a program's own functions in loops: their bodies replace the calls, with renamed variables."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Body:
     Attributes
     ----------
     parameters : list of str
-        Its parameters, as they are named here.
+        The new names of its parameters.
     statements : list of ast.stmt
     result : str
         The variable for its result.
@@ -99,7 +99,7 @@ class Body:
         return definition
 
     def _tail(self, body: list[Any], node: Any) -> list[Any]:
-        """Statements in which the result is assigned where it is returned at their end."""
+        """Return statements that assign the result instead of returning it."""
         found: list[Any] = []
         for k, s in enumerate(body):
             self.count += 1
@@ -139,7 +139,7 @@ class _Renamed(ast.NodeTransformer):
 
 
 class Inlining:
-    """Lowers calls of Python functions; a part of `lowering.Lowering`."""
+    """Lowering of calls of Python functions; a base of `lowering.Lowering`."""
 
     depth_of_calls = 0
 
@@ -186,7 +186,7 @@ class Inlining:
         found = after.env.get(body.result)
         if not isinstance(found, Number) or body.result in after.maybe:
             raise Refused(node, f"the result of {function.__name__}(), which may be no number")
-        state.env.update(after.env)  # what else the call has assigned has names that nothing else has
+        state.env.update(after.env)  # the other variables of the call have unique names
         state.maybe, state.checked = after.maybe, after.checked
         name = self.temporary("result")  # type: ignore[attr-defined]
         self.emit(f"{name} = {body.result}")  # type: ignore[attr-defined]

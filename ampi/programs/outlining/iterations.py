@@ -10,11 +10,11 @@ from .kinds import INT, Array, Refused, View, number
 from .states import State, joined
 
 MOST_ROUNDS = 40
-"""Number of times that the body of a loop is lowered at most, until the kinds of its numbers no longer change."""
+"""Most times that the body of a loop is lowered, until the kinds of its numbers no longer change."""
 
 
 class Iterations:
-    """Lowers loops; a part of `lowering.Lowering`."""
+    """Lowering of loops; a base of `lowering.Lowering`."""
 
     line: int
     conditional: int
@@ -63,7 +63,7 @@ class Iterations:
         return self.leave(s, before, breaks, flag)
 
     def flag_of_break(self, s: Any) -> str:
-        """The variable that says whether a loop with an ``else`` was left by ``break``; '' if it needs none."""
+        """Return the variable that is 1 if a loop with an ``else`` was left by ``break``; '' if it needs none."""
         flag = self.temporary("left") if s.orelse and _has_break(s) else ""
         if flag:
             self.emit(f"{flag} = 0")
@@ -121,7 +121,7 @@ class Iterations:
         return end
 
     def header(self, s: ast.For, state: State) -> tuple[str, Any, str, str | None]:
-        """The head of a loop in the kernel, what its targets are assigned, how often it runs, and when it does not."""
+        """Return the head of a loop in the kernel, the values of its targets, its trip count, and when that is zero."""
         if isinstance(s.iter, ast.Call) and self.constant_of(s.iter.func, state) is range:
             text, found, trips, empty = self.range_of(s.iter, state)
             if not isinstance(s.target, ast.Name):

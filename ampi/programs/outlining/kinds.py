@@ -1,4 +1,4 @@
-"""Kinds of numbers in a loop: Python's and NumPy's classes, bounds of integers, and what arithmetic makes of them."""
+"""Kinds of numbers in a loop: Python's and NumPy's classes, bounds of integers, and results of arithmetic."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ INT, BOOL, FLOAT = "int", "bool", "float"
 INT64, INT32, BOOL_, FLOAT64 = "int64", "int32", "bool_", "float64"
 
 SAFE = 1 << 31
-"""Integers that come from outside, and counters, stay below this in magnitude; otherwise the loop runs in Python."""
+"""Bound of the magnitude of integer inputs and counters; beyond it the loop runs in Python."""
 LARGEST = (1 << 63) - 1
 EXACT = 1 << 53
-"""Up to here integers are exact as floating-point numbers."""
+"""Integers up to this magnitude are exact as floating-point numbers."""
 
 _OF_TYPES: dict[type, str] = {
     int: INT, bool: BOOL, float: FLOAT,
@@ -48,7 +48,7 @@ class Refused(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Number:
-    """What is known of a number.
+    """The abstract value of a number.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Number:
     low, high : str or None
         Expressions of the loop's arguments that bound an integer.
     real : bool
-        Whether the kernel has it as a floating-point number, though it may be an integer of Python.
+        True if the kernel stores it as a floating-point number, though it may be an integer in Python.
     """
 
     assigned: frozenset[str]
@@ -115,7 +115,7 @@ class View:
 
 @dataclasses.dataclass(frozen=True)
 class Constant:
-    """A function, a module, or whatever else a name means."""
+    """A function, a module, or another object that a name denotes."""
 
     value: Any
 
@@ -125,7 +125,7 @@ def number(*kinds: str, magnitude: int = SAFE, low: str | None = None, high: str
 
 
 def kind_of(value: Any) -> Any:
-    """The kind of a number, the dtype and dimensions of an array; for anything else its identity."""
+    """Return the kind of a number, the dtype and dimensions of an array, or the identity of another object."""
     known = _OF_TYPES.get(type(value))
     if known is not None:
         return known
@@ -148,7 +148,7 @@ def is_known_array(value: Any) -> bool:
 
 
 def join(a: Number, b: Number) -> Number:
-    """What is known of a number that is either of two."""
+    """Return the abstract value of a number that is either of two."""
     same = (a.low, a.high) == (b.low, b.high)
     return Number(
         a.assigned | b.assigned,

@@ -41,7 +41,7 @@ class Loop:
     paths : tuple of tuple of str
         Its inputs with the attributes that it reads, ``("self", "dx")``.
     refusal : tuple of (int, str) or None
-        Line and reason, if it is not compiled whatever its values are.
+        Line and reason, if it cannot be compiled for any values.
     """
 
     def __init__(self, node: Any, filename: str, function: str, scope: Any) -> None:
@@ -129,7 +129,7 @@ def _of_call(node: ast.Call) -> str:
 
 
 def _used_outside(node: Any, scope: Any) -> set[str]:
-    """Names that code outside the loop may read: all at the top of a module, whose names other functions see."""
+    """Return the names that code outside the loop may read: at the top of a module all, as other functions see them."""
     if not isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
     inside = set(ast.walk(node))

@@ -1,9 +1,9 @@
 """Outlining: a loop as the source of a kernel, for arguments of certain kinds.
 
-The loop is interpreted abstractly, with the kinds of its numbers (`kinds`): what Python would make of them is then
-known, and what cannot be known is refused.  Where Python raises an exception, so does the kernel: any exception, since
-the loop then runs again in Python, from the state before it.  Checks of indices whose bounds follow from those of loops
-come first, before anything is written.
+The loop is interpreted abstractly, with the kinds of its numbers (`kinds`), so the classes of Python's results are
+known; a loop for which they are not is refused.  Where Python would raise an exception, the kernel raises one as well,
+of any class, since the loop then runs again in Python, from the state before it.  Indices whose bounds follow from
+those of loops are checked first, before anything is written.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ class Lowered:
     arguments : list of (tuple of str, str, str)
         Paths of the values that it takes, their names in the kernel, and their forms there.
     outputs : list of (str, str or tuple, str or None)
-        Names that get new values, their kinds, and the variables that say whether they do.  Of a part of an array the
+        Names that may get new values, their kinds, and the variables that are 1 if they do.  For a part of an array the
         kind is the path of the array, and the number of indices.
     returns : list
         For each ``return``: its kind, or the constant that it returns.
     writes : set of str
         Arguments that are written.
     may_fail : bool
-        Whether the kernel may raise an exception after it has written something.
+        True if the kernel may raise an exception after it has written something.
     compares : bool
-        Whether it compares floating-point numbers.
+        True if it compares floating-point numbers.
     others : dict
         Global variables of functions that it calls, by paths: namespace, name and kind.
     outside : str
-        An expression of the arguments: whether an index that is checked before the loop is out of bounds.
+        An expression of the arguments that is true if an index checked before the loop is out of bounds.
     work : str
         An expression of the arguments that estimates the number of operations.
     """
@@ -86,7 +86,7 @@ class Lowered:
 
 
 def lower(loop: Loop, values: dict[tuple[str, ...], Any], hopeful: bool) -> Lowered:
-    """Lower a loop for the values that its paths have now.
+    """Lower a loop for the present values of its paths.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def lower(loop: Loop, values: dict[tuple[str, ...], Any], hopeful: bool) -> Lowe
     values : dict
         By paths.
     hopeful : bool
-        Whether indices in branches, and behind exits, are checked before the loop as if they were always used.
+        True to check indices in branches, and after exits, before the loop as if they were always used.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def lower(loop: Loop, values: dict[tuple[str, ...], Any], hopeful: bool) -> Lowe
 
 
 class Lowering(Inlining, Vectors, Iterations, Calls, Expressions):
-    """Lowers one loop; facts that are found on the way start it again."""
+    """Lowering of one loop, which restarts when it finds facts that change earlier lines."""
 
     def __init__(self, loop: Loop, values: dict[tuple[str, ...], Any], hopeful: bool) -> None:
         self.loop = loop
@@ -240,7 +240,7 @@ class Lowering(Inlining, Vectors, Iterations, Calls, Expressions):
         return name
 
     def path(self, node: Any, path: tuple[str, ...]) -> Any:
-        """What a path means that the loop does not assign: a number, an array, or a constant."""
+        """Return the abstract value of a path that the loop does not assign: a number, an array, or a constant."""
         if path not in self.values and path in self.others:
             space, name, _ = self.others[path]
             self.values = {**self.values, path: space[name]}

@@ -34,13 +34,13 @@ _WRITTEN = "_written"
 
 
 class Objects:
-    """Objects that become constants of code, for which texts stand until it has been compiled."""
+    """Objects that become constants of code, represented by texts until it has been compiled."""
 
     def __init__(self) -> None:
         self.by_text: dict[str, Any] = {}
 
     def text_of(self, value: Any) -> str:
-        """The text that stands for an object."""
+        """Return the text that represents an object."""
         text = _MARK.format(len(self.by_text))
         self.by_text[text] = value
         return text
@@ -80,9 +80,9 @@ class Guards(ast.NodeTransformer):
     unset : object
         The value of a variable that a loop has not assigned.
     is_compiled : callable
-        Whether Numba compiles a function definition.
+        Returns whether Numba compiles a function definition.
     is_kept : callable
-        Whether the changes to a loop say that it has to run in Python.
+        Returns whether the changes to a loop require that it runs in Python.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Guards(ast.NodeTransformer):
         return node
 
     def visit_FunctionDef(self, node: Any) -> Any:
-        """A function; one that looks at its own variables, or that Numba compiles, stays as it is."""
+        """Guard the loops of a function, unless it inspects its own variables or is compiled by Numba."""
         if self.is_compiled(node) or _looks_at_names(node):
             return node
         self.names.append(node.name)
@@ -126,7 +126,7 @@ class Guards(ast.NodeTransformer):
         return node
 
     def visit_AsyncFunctionDef(self, node: Any) -> Any:
-        """A coroutine stays as it is."""
+        """Return a coroutine unmodified."""
         return node
 
     def visit_For(self, node: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Loops while a program runs: when one proves hot it is compiled, and what its kernel computes is Python's result."""
+"""Loops of a running program: a hot loop is compiled, and the results of its kernel are those of Python."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .plain_attributes import MISSING, plain_attribute
 from .remembered import note_hot, was_hot
 
 RECORDED, UNRECORDED = 25_000, 1_000_000
-"""Operations of a loop, as estimated, after which it is compiled: while a tape records, and without one."""
+"""Estimated operations of a loop after which it is compiled: while a tape records, and without one."""
 REMEMBERED = 2_000
-"""Operations after which one looks whether an earlier run has compiled the loop."""
+"""Operations after which the cache is searched for the loop, which an earlier run may have compiled."""
 FEWEST = 60
 """Operations below which a loop runs in Python, since the call of a kernel takes as long."""
 MOST_FAILURES = 3
@@ -44,7 +44,7 @@ class Running:
     ----------
     loop : Loop
     on : bool
-        Whether its guard asks.
+        True if its guard calls this object.
     forms : dict
         Its compiled forms, and those refused, by the kinds of its values.
     """
@@ -73,7 +73,7 @@ class Running:
         return None if form.refusal else form.enter(values)
 
     def values(self, given: tuple[Any, ...]) -> dict[tuple[str, ...], Any] | None:
-        """The values of all paths now; of those that lead through an array, the array."""
+        """Return the present values of all paths; for paths that lead through an array, the array."""
         if not self.wide:
             return {path: given[k] for path, k in self.bound.items()}
         found: dict[tuple[str, ...], Any] = {}
@@ -97,7 +97,7 @@ class Form:
     Attributes
     ----------
     refusal : Refused or None
-        Why it is not compiled.
+        The reason why it is not compiled.
     """
 
     def __init__(self, running: Running, values: dict[tuple[str, ...], Any]) -> None:
@@ -139,7 +139,7 @@ class Form:
             slots += count
 
     def enter(self, values: dict[tuple[str, ...], Any]) -> Any:
-        """Run the loop's kernel; None: it is to run in Python."""
+        """Run the loop's kernel; return None if the loop must run in Python."""
         for path, (space, name, kind) in self.lowered.others.items():
             value = space.get(name, UNSET)
             if kind_of(value) != kind:
@@ -181,7 +181,7 @@ class Form:
         return self.outcome(found, values)
 
     def is_hot(self, work: float) -> bool:
-        """Count operations; return whether it is worth compiling: at once if an earlier run has found so."""
+        """Count operations; return whether compiling the loop is worth while, at once if an earlier run compiled it."""
         self.done += work
         running = self.running
         if running.was_hot is None and self.done > REMEMBERED:
@@ -194,7 +194,7 @@ class Form:
         return bool(running.was_hot)
 
     def fail_outside(self, values: dict[tuple[str, ...], Any]) -> None:
-        """An index may be out of bounds: the loop runs in Python, and after some times with checks inside."""
+        """Count a loop with an index that may be out of bounds: it runs in Python, later with checks inside."""
         self.failures += 1
         if self.hopeful:
             self.lower(values, False)
@@ -202,13 +202,13 @@ class Form:
             self.refusal = Refused(None, "indices out of bounds")
 
     def fail(self, error: Exception) -> None:
-        """An error in the kernel: the loop runs in Python, which raises the program's own if there is one."""
+        """Count an error in the kernel: the loop runs in Python, which raises the program's error if it has one."""
         self.failures += 1
         if self.failures >= MOST_FAILURES:
             self.refusal = Refused(None, f"{type(error).__name__}: {error}")
 
     def outcome(self, found: Any, given: dict[tuple[str, ...], Any]) -> tuple[Any, ...]:
-        """What the guard assigns: the result of a ``return`` in a tuple, or None, and the changed numbers."""
+        """Return the values that the guard assigns: a ``return``'s result in a tuple, or None, and changed numbers."""
         lowered = self.lowered
         if not isinstance(found, tuple):
             return (None,) + (UNSET,) * len(self.places)
@@ -232,7 +232,7 @@ class Form:
 
 
 def as_kind(value: Any, kind: str) -> Any:
-    """A kernel's number as the object that Python would have made."""
+    """Convert a kernel's number to the class that Python would have returned."""
     if isinstance(value, TrackedArray):
         if kind in (FLOAT, FLOAT64):
             return value

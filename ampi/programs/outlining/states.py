@@ -9,7 +9,7 @@ from .kinds import BOOL, Number, Refused, join
 
 
 class Restart(Exception):
-    """A fact has been found with which a loop is interpreted again from its beginning."""
+    """Raised to interpret a loop again from its beginning, with a fact that was found."""
 
 
 @dataclasses.dataclass
@@ -28,7 +28,7 @@ class State:
 
 
 def joined(a: State | None, b: State | None, lowering: Any, loop: bool = False) -> State | None:
-    """The state after either of two ways; `loop`: the second leads back to the head of a loop."""
+    """Return the state after either of two paths; with ``loop`` the second leads back to the head of a loop."""
     if a is None or b is None:
         return a if b is None else b
     env: dict[str, Any] = {}

@@ -12,7 +12,7 @@ from .running import Running
 
 
 def refused_in(tree: ast.Module, filename: str) -> list[tuple[int, int, str]]:
-    """The innermost loops over elements in a module that are not compiled, whatever their values are.
+    """Return the innermost loops over elements in a module that cannot be compiled for any values.
 
     Returns
     -------
@@ -31,7 +31,7 @@ def refused_in(tree: ast.Module, filename: str) -> list[tuple[int, int, str]]:
 
 
 def _is_over_elements(node: Any) -> bool:
-    """Return whether a loop without others in it computes with elements."""
+    """Return whether an innermost loop computes with elements."""
     inner = [n for s in node.body for n in ast.walk(s)]
     if any(isinstance(n, (ast.For, ast.While)) for n in inner):
         return False
@@ -40,7 +40,7 @@ def _is_over_elements(node: Any) -> bool:
 
 
 def described(loops: list[Running]) -> list[str]:
-    """Lines on the loops that a program has run and that were not compiled, with most work first."""
+    """Return lines about the uncompiled loops of a program's run, those with most work first."""
     found: dict[tuple[str, int, str], float] = {}
     for running in loops:
         for form in running.forms.values():

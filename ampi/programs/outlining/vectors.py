@@ -42,7 +42,7 @@ def slices(node: Any) -> list[ast.Slice]:
 
 
 class Vectors:
-    """Lowers statements on slices; a part of `lowering.Lowering`."""
+    """Lowering of statements on slices; a base of `lowering.Lowering`."""
 
     def is_vector(self, node: Any, state: State) -> bool:
         """Return whether an expression is a vector: it has a slice, or is a part of an array."""
@@ -83,7 +83,7 @@ class Vectors:
         return state
 
     def _element(self, node: Any, k: int, length: int, state: State) -> Any:
-        """The expression of one element of a vector; of a number itself."""
+        """Return the expression of one element of a vector; for a number, the number."""
         match node:
             case ast.Subscript(value=whole, slice=key) if slices(key):
                 keys = list(key.elts) if isinstance(key, ast.Tuple) else [key]
