@@ -117,6 +117,11 @@ class Episode:
     strands : dict of Strand
     begin, end : int
         The range of its records on the tape, once it has ended.
+    places : list of tuple of int
+        Of these, those of the segments of the tape's own thread: first and last (exclusive).
+    passes, links : list of tuple
+        What the latest sweep did for tasks: path, thread, begin and end in nanoseconds; and where it handed the
+        adjoints of a task on (True) or got those that were left: path, thread, time.
     workers : int
         The largest number of threads that ran its tasks.
     pool : weakref.ref or None
@@ -128,9 +133,13 @@ class Episode:
         self.strands: dict[Path, Strand] = {(): self.own}
         self.begin = self.end = len(tape.records)
         self.unfinished: dict[Path, Any] = {}  # the `Task` of each strand that may still run
+        self.places: list[tuple[int, int]] = []
+        self.passes: list[tuple[Path, tuple[int, str], int, int]] = []
+        self.links: list[tuple[bool, Path, int, int]] = []
         self.workers = 1
         self.pool: Any = None
         self.closed = False
+        self._records = tape.records
         self._pen = tape.pen
         tape.pen = None
         tape.accesses = self.own
@@ -140,7 +149,8 @@ class Episode:
 
     def fork(self, strand: Strand) -> Strand:
         """Return the strand of a task that a strand submits."""
-        child = strand.fork(where_called())
+        of_task = getattr(self._records, "of_task", None)
+        child = strand.fork(where_called(), [] if of_task is None else of_task())
         self.strands[child.path] = child
         return child
 
@@ -173,12 +183,14 @@ class Episode:
         for name in _NOTED:
             vars(tape).pop(name, None)
         records = tape.records
-        self.own.records = list(records)
         found: list[Any] = []
         for strand, k in in_order(self.strands):
             begin, end = strand.bounds(k)
+            if strand is self.own:
+                self.places.append((self.begin + len(found), self.begin + len(found) + end - begin))
             found += strand.records[begin:end]
         records[self.begin :] = found
+        self.own.records = []
         self.end = len(records)
         self.unfinished.clear()
 
@@ -248,13 +260,12 @@ class Episodes:
 
     def sweep(self, sweep: Sweep) -> None:
         """Sweep the tape, each episode by as many threads as ran it."""
-        records = sweep.tape.records
-        position = len(records)
+        position = len(sweep.tape.records)
         for episode in reversed(self.past):
-            sweep.walk(records, position, episode.end)
+            sweeps.walk_part(sweep, position, episode.end)
             sweeps.Reversal(episode, sweep).run()
             position = episode.begin
-        sweep.walk(records, position)
+        sweeps.walk_part(sweep, position, 0)
 
 
 def _end(tape: Tape) -> None:

@@ -10,6 +10,7 @@ the ordering of events in a distributed system", 1978; Mattern, "Virtual time an
 from __future__ import annotations
 
 from collections.abc import Iterator
+from time import perf_counter_ns as now
 from typing import Any
 
 import numpy as np
@@ -47,12 +48,13 @@ class Segment:
 
 
 class Forked:
-    """Event: a strand submitted a task."""
+    """Event: a strand submitted a task, at a time in nanoseconds."""
 
-    __slots__ = ("child",)
+    __slots__ = ("child", "time")
 
     def __init__(self, child: Path) -> None:
         self.child = child
+        self.time = now()
 
 
 class Released:
@@ -76,9 +78,10 @@ class Joined:
     ``new`` has the segments that it learned of, as path, first segment and last segment (exclusive).
     """
 
-    __slots__ = ("new", "number", "path")
+    __slots__ = ("new", "number", "path", "time")
 
     def __init__(self, path: Path, new: list[tuple[Path, int, int]], number: int | None = None) -> None:
+        self.time = now()
         self.path = path
         self.new = new
         self.number = number
@@ -99,6 +102,14 @@ class Strand:
     clock : dict
         The clock of the next segment.
     ended : bool
+    name : str
+        The function that it called.
+    worker : tuple
+        Identifier and name of the thread that ran it.
+    begun, over : int
+        When, in nanoseconds (0: it has not run).
+    threads : int or None
+        On how many threads its kernels ran.
     """
 
     def __init__(self, path: Path, where: str, records: list[Any], clock: dict[Path, int]) -> None:
@@ -109,6 +120,10 @@ class Strand:
         self.segments = [Segment(len(records), clock)]
         self.events: list[Forked | Joined | Released] = []
         self.ended = False
+        self.name = ""
+        self.worker: tuple[int, str] = 0, ""
+        self.begun = self.over = 0
+        self.threads: int | None = None
         self.children = 0
 
     # ------------------------------------------------------------------------------------------- what is accessed
@@ -131,13 +146,13 @@ class Strand:
     def _after_present(self) -> dict[Path, int]:
         return {**self.clock, self.path: len(self.segments)}
 
-    def fork(self, where: str) -> Strand:
-        """Return the strand of a task that is submitted."""
+    def fork(self, where: str, records: list[Any]) -> Strand:
+        """Return the strand of a task that is submitted, with an empty list for its records."""
         path = (*self.path, self.children)
         self.children += 1
         clock = self._after_present()
         self._cut(Forked(path), clock)
-        return Strand(path, where, [], clock)
+        return Strand(path, where, records, clock)
 
     def end(self) -> None:
         """Note that the task has ended."""

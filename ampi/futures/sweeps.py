@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from _thread import get_ident
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
+from time import perf_counter_ns as now
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from ..memory.storages import Region, Storage
 from ..tape import Sweep
 from ..tape.recording import sweeps_for
 from .strands import Forked, Joined, Path, Released, Strand
+from .thread_counts import on_threads
 
 if TYPE_CHECKING:
     from .episodes import Episode
@@ -82,6 +85,15 @@ class StrandSweep(Sweep):
         reversal.receive_at(self, (self.strand.path, None))
         yield from reversal.walk_back(self, self.strand)
         self.put_all_back()
+
+
+def walk_part(sweep: Sweep, position: int, begin: int) -> None:
+    """Walk back over a part of the tape's records; a report's list of records learns that others may come next."""
+    records = sweep.tape.records
+    sweep.walk(records, position, begin)
+    pause = getattr(records, "pause", None)
+    if pause is not None:
+        pause()
 
 
 def merge(into: Sweep, shadows: Sweep) -> None:
@@ -172,6 +184,7 @@ class Reversal:
         self.episode, self.root = episode, root
         self.strands = episode.strands
         self.finished: set[Path] = set()
+        self.passes, self.links = episode.passes, episode.links = [], []
         self._sweeps: dict[Path, StrandSweep] = {}
         self._mail: dict[Place, dict[tuple[Path, int], list[Mail]]] = defaultdict(dict)
         self._joins: dict[Place, int] = defaultdict(int)  # number of joins that the sweep has not passed, by place
@@ -202,8 +215,12 @@ class Reversal:
     def walk_back(self, sweep: Sweep, strand: Strand) -> Iterator[Place]:
         """Walk back over a strand; yield the places where it has to wait."""
         for k in reversed(range(len(strand.segments))):
-            begin, end = strand.bounds(k)
-            sweep.walk(strand.records, end, begin)
+            if strand is self.episode.own:
+                begin, end = self.episode.places[k]
+                walk_part(sweep, end, begin)
+            else:
+                begin, end = strand.bounds(k)
+                sweep.walk(strand.records, end, begin)
             if not k:
                 break
             event, here = strand.events[k - 1], (strand.path, k - 1)
@@ -219,6 +236,7 @@ class Reversal:
                 found = self._sweeps.pop(event.child, None)
                 if found is not None:
                     merge(sweep, found)
+                    self.links.append((False, event.child, get_ident(), now()))
 
     def _hand_on(self, sweep: Sweep, here: tuple[Path, int], event: Joined) -> None:
         """Mirror a join: pass the adjoints of the memory that another strand has written to that strand."""
@@ -231,6 +249,7 @@ class Reversal:
             if self._joins[place]:
                 return
             if event.number is None:
+                self.links.append((True, event.path, get_ident(), now()))
                 strand = self._sweeps[event.path] = StrandSweep(self.root, self.strands[event.path])
                 self._make_ready([(event.path, strand.steps(self))])
             else:
@@ -293,7 +312,8 @@ class Reversal:
             path, steps = self._ready.popleft()
             self._active += 1
         try:
-            with sweeps_for(self.root.thread), np.errstate(all="ignore"):
+            begin, threads = now(), self.strands[path].threads
+            with sweeps_for(self.root.thread), on_threads(threads), np.errstate(all="ignore"):
                 missing = next(steps, None)
         except BaseException as error:
             with self._changed:
@@ -303,6 +323,7 @@ class Reversal:
             return
         with self._changed:
             self._active -= 1
+            self.passes.append((path, (get_ident(), threading.current_thread().name), begin, now()))
             if missing is None:
                 self.finished.add(path)
                 self._make_ready(self._aside.pop((path, None), ()))

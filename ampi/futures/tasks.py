@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from _thread import get_ident
 from collections.abc import Callable, Iterable
+from time import perf_counter_ns as now
 from typing import Any
 
 from ..errors import TapeError
@@ -14,6 +16,7 @@ from ..tape.budget import Spool
 from ..tape.recording import around, end_resumed, is_passive, passive, recording, resumed
 from .episodes import Episode, Episodes, TaskTape
 from .strands import Strand
+from .thread_counts import thread_count
 
 strand_lock = threading.RLock()  # of the strands of an episode
 
@@ -51,10 +54,13 @@ class Task:
         if self.episode.closed or root.closed:
             raise TapeError("a task began to run when the tape of its program had been closed")
         self._tape = tape = TaskTape(root, self.strand)
+        strand = self.strand
+        strand.name, strand.worker, strand.begun = name_of(function), (tape.thread, tape.thread_name), now()
         try:
             with resumed(tape):
                 return function(*arguments, **keywords)
         finally:
+            strand.over, strand.threads = now(), thread_count()
             with strand_lock:
                 tape.closed, self._tape = True, None
                 root.saved_bytes += tape.saved_bytes
@@ -87,6 +93,16 @@ class Task:
                 return
 
 
+def name_of(function: Callable) -> str:
+    """The name of what a task calls."""
+    of = getattr(function, "__self__", None)
+    if isinstance(of, threading.Thread):
+        return of.name
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__name__", type(function).__name__)
+
+
 def root_of(tape: Tape) -> Tape:
     """Return the program's tape, to which a task's tape belongs."""
     return tape.root if isinstance(tape, TaskTape) else tape
@@ -96,7 +112,7 @@ def takes_tasks(tape: Tape) -> bool:
     """Return whether tasks can record on a tape."""
     root = root_of(tape)
     plain = root.forward is None and root.tangents is None and not isinstance(root.budget, Spool)
-    return plain and root.observer is None and type(root.records) is list
+    return plain and root.observer is None and (type(root.records) is list or hasattr(root.records, "of_task"))
 
 
 def submitted(executor: Any, number: int) -> Task | None:

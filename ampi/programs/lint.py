@@ -55,8 +55,9 @@ class Finding:
 _ADVICE = {
     "foreign": "its code is not seen, active arrays are an error there; wrap its calls with ampi.custom_vjp",
     "jax": "its code is not seen, active arrays are an error there; wrap its functions with ampi.from_jax",
-    "parallel": "what other threads and processes compute is not recorded (in another thread it is an error); make it "
-    "one step with ampi.custom_vjp",
+    "parallel": "what its threads and processes compute is not recorded (in a thread it is an error); use tasks "
+    "(ThreadPoolExecutor of concurrent.futures, MPICommExecutor of mpi4py.futures), or make it one step with "
+    "ampi.custom_vjp",
     "library": "it has NumPy itself, active arrays are an error there; --also {} if it is Python, or wrap its calls "
     "with ampi.custom_vjp",
     "operation": "operations made of Python functions have no derivative; ampi.Op.Create takes a kernel",
@@ -68,7 +69,8 @@ _ADVICE = {
 _OWN_RULES = "write it with functions that have a rule, or wrap it with ampi.custom_vjp"
 _NO_NUMPY = set("h5py matplotlib pytest netCDF4 zarr tqdm rich tabulate psutil yaml mpl_toolkits".split())
 _FOREIGN = {"ctypes", "cffi", "cython", "pythran", "pybind11", "rpy2", "cupy", "pycuda", "numexpr", "torch", "jax"}
-_PARALLEL = {"threading", "multiprocessing", "concurrent", "subprocess", "_thread", "joblib", "dask"}
+_PARALLEL = {"multiprocessing", "subprocess", "_thread", "joblib", "dask"}
+_PROCESSES = {f"concurrent.futures.{module}ProcessPoolExecutor" for module in ("", "process.")}
 _WRITES = {
     *(f"numpy.{name}" for name in ("save", "savez", "savez_compressed", "savetxt", "memmap")),
     *("pickle.dump", "json.dump", "h5py.File"),
@@ -290,6 +292,8 @@ class _File(ast.NodeVisitor):
             self._say(node, name, "active numbers are an error there; write it with numpy's functions")
         elif name == "array.array" and node.args and ast.unparse(node.args[0])[1:-1] in ("d", "f"):
             self._say(node, name, _ADVICE["buffer"])
+        elif name in _PROCESSES:
+            self._say(node, name, _ADVICE["parallel"])
         elif name == "mpi4py.MPI.Op.Create":
             self._say(node, "MPI.Op.Create", _ADVICE["operation"])
         elif isinstance(node.func, ast.Name) and node.func.id == "open" and _opens_for_writing(node):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import threading
 import warnings
 from typing import Any
 
@@ -33,12 +34,20 @@ class Recorded(list):
         super().__init__()
         self.lines: collections.Counter = collections.Counter()
         self.receptions: collections.Counter = collections.Counter()
+        self._lock = threading.Lock()  # tasks count as well
+
+    def of_task(self) -> Recorded:
+        """A list for the records of a task, which are counted with these."""
+        records = Recorded()
+        records.lines, records.receptions, records._lock = self.lines, self.receptions, self._lock
+        return records
 
     def append(self, record: Any) -> None:
         """Append a record, and count it."""
         if record.adjoint is not None:
             counts = self.receptions if is_reception(record.adjoint) else self.lines
-            counts[where_called(), name_of(record)] += 1
+            with self._lock:
+                counts[where_called(), name_of(record)] += 1
         super().append(record)
 
 

@@ -57,6 +57,9 @@ def figures_of(ranks: Ranks, title: str, check: Any = None) -> dict[str, Any]:
         "phases": [[[_tenths(t), phase] for t, phase in rank["phases"]] for rank in ranks],
         "events": _shown(ranks, notes),
         "arrows": _some(found, notes),
+        "lanes": [rank["lanes"] for rank in ranks],
+        "tasks": _tasks(ranks, notes),
+        "edges": _edges(ranks, notes),
         "comms": ranks[0]["comms"],
         "matrix": matrix(ranks),
         "reverse": matrix(ranks, back=True),
@@ -122,6 +125,34 @@ def _shown(ranks: Ranks, notes: list[str]) -> list[list[int]]:
             "the table"
         )
     return shown
+
+
+def _tasks(ranks: Ranks, notes: list[str]) -> list[list[int]]:
+    """Tasks by rank, flat: begin, length, lane, site, phase."""
+    if unkept := sum(rank["unkept_tasks"] for rank in ranks):
+        notes.append(f"{unkept} tasks are in no picture, since a rank keeps a limited number")
+    shown = []
+    for rank in ranks:
+        flat: list[int] = []
+        for begin, end, *rest in sorted(_longest(rank["tasks"], MOST_SHOWN // len(ranks))):
+            flat += (_tenths(begin), _tenths(end) - _tenths(begin), *rest)
+        shown.append(flat)
+    return shown
+
+
+def _longest(events: list[tuple], most: int) -> list[tuple]:
+    return events if len(events) <= most else sorted(events, key=lambda event: event[0] - event[1])[:most]
+
+
+def _edges(ranks: Ranks, notes: list[str]) -> list[list[int]]:
+    """Edges of the graphs of tasks: rank, time and lane of the beginning, time and lane of the end, phase."""
+    found = []
+    most = MOST_ARROWS // len(ranks)
+    for k, rank in enumerate(ranks):
+        if len(rank["edges"]) > most:
+            notes.append(f"rank {k}: the timeline has the first {most} edges between tasks, of {len(rank['edges'])}")
+        found += [[k, _tenths(a), i, _tenths(b), j, phase] for a, i, b, j, phase in rank["edges"][:most]]
+    return found
 
 
 def _some(found: list[list[int]], notes: list[str]) -> list[list[int]]:

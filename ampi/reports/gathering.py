@@ -11,6 +11,7 @@ from typing import Any
 from mpi4py import MPI as mpi
 
 from .events import EVENT, MESSAGE, rows_of
+from .tasks import EDGE, TASK
 from .tracer import Tracer
 
 ROUNDS = 8
@@ -132,6 +133,10 @@ def gather(tracer: Tracer, clocks: Clocks, tape: dict[str, Any]) -> list[dict[st
         "plain": [(*found[:6], *map(at, found[6:])) for found in tracer.plain.messages(tracer.comms, False)],
         "comms": {**tracer.comms, **tracer.named},
         "spoken": [(at(begin), identity) for begin, identity in rows_of(tracer.spoken, 2).tolist()],
+        "lanes": tracer.tasks.lanes,
+        "tasks": [(at(b), at(e), *rest) for b, e, *rest in rows_of(tracer.tasks.events, TASK).tolist()],
+        "edges": [(at(a), k, at(b), *rest) for a, k, b, *rest in rows_of(tracer.tasks.edges, EDGE).tolist()],
+        "unkept_tasks": tracer.tasks.dropped,
         "compiling": tracer.compiling,
         "tape": tape,
         "host": mpi.Get_processor_name(),
@@ -156,6 +161,8 @@ def _from_zero(ranks: list[dict[str, Any]]) -> None:
     move = lambda t: t - first if t else 0
     for rank in ranks:
         rank["events"] = [(begin - first, end - first, *rest) for begin, end, *rest in rank["events"]]
+        rank["tasks"] = [(begin - first, end - first, *rest) for begin, end, *rest in rank["tasks"]]
+        rank["edges"] = [(a - first, k, b - first, *rest) for a, k, b, *rest in rank["edges"]]
         for name in ("phases", "memory", "shadows", "checkpoints", "spoken"):
             rank[name] = [(t - first, *rest) for t, *rest in rank[name]]
         rank["messages"] = [(*found[:6], *map(move, found[6:10]), found[10]) for found in rank["messages"]]
@@ -168,6 +175,7 @@ def _number_alike(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
         number = [sites.setdefault(tuple(site), len(sites)) for site in rank["sites"]]
         rank["events"] = [(b, e, number[site], phase, kind) for b, e, site, phase, kind in rank["events"]]
+        rank["tasks"] = [(b, e, lane, number[site], phase) for b, e, lane, site, phase in rank["tasks"]]
         rank["totals"] = {(number[site], phase): value for (site, phase), value in rank["totals"].items()}
         rank["compiled"] = {(number[site], phase): spent for (site, phase), spent in rank["compiled"].items()}
         rank["adjoints"] = {number[site]: count for site, count in rank["adjoints"].items()}

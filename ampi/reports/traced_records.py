@@ -88,6 +88,11 @@ class TracedRecords(list):
                 self.memory.extend((now(), site, saved - self.saved, kept - self.kept))
                 self.saved, self.kept = saved, kept
 
+    @staticmethod
+    def of_task() -> list:
+        """A list for the records of a task, which have no times (`ampi.reports.tasks` has those of tasks)."""
+        return []
+
     def close(self, site: int) -> None:
         """End recording; bytes saved since the last record belong to this line."""
         tape, self.tape = self.tape, None
@@ -215,7 +220,7 @@ class SweptRecords(TracedRecords):
     def current(self) -> int:
         """The site of the sweep's present record."""
         if not self.times:
-            return AGREEMENT
+            return 0 if self.agreed else AGREEMENT
         return self.sites.get(id(_item(self, 0 if self.due == _NONE else self.due + 1)), 0)
 
     def settle(self) -> None:
@@ -247,6 +252,17 @@ class SweptRecords(TracedRecords):
         self.first -= many
         self.times, self.inside = self.times[-1:], self.inside[-1:]
 
+    def pause(self) -> None:
+        """End a part of the sweep: tasks come next, or another part."""
+        if not self.times:
+            return
+        self.times.append(now())
+        self.inside.append(self.tracer.inside)
+        self.settle()
+        self.passages.extend(self.times[-1:])
+        self.times, self.inside = array("q"), array("q")
+        self.due = _FIRST
+
     def _note_passed(self, adjoints: list[Any], passes: list[int]) -> None:
         """Note at which of these records the sweep has passed messages, collective calls and one-sided operations."""
         swept, before = self.swept, len(self.passages)
@@ -261,11 +277,7 @@ class SweptRecords(TracedRecords):
 
     def end(self) -> None:
         """End a sweep."""
-        self.times.append(now())
-        self.inside.append(self.tracer.inside)
-        self.settle()
-        self.passages.extend(self.times[-1:])
-        self.times, self.inside = array("q"), array("q")
+        self.pause()
         self.tracer.inside += self.counted
 
     def passed_before(self, things: Iterable[Any], begin: int) -> None:

@@ -26,6 +26,7 @@ from . import hooks
 from .events import COMPILING, COMPUTED, EVENT, MEMORY, PRIMAL, RECORDING, SWEEP, WAITING, rows_of
 from .harvest import harvest, unseen_receives
 from .plain import Plain
+from .tasks import Tasks
 from .traced_records import SweptRecords, TracedRecords, name_of
 
 MOST_EVENTS = 1_000_000
@@ -62,6 +63,8 @@ class Tracer:
         The results of `harvest.of_tape`, flat, by the numbers of tapes.
     plain : Plain
         Messages outside tapes.
+    tasks : Tasks
+        Tasks in other threads.
     comms : dict
         Names of communicators, by their identities.
     named : dict
@@ -101,6 +104,7 @@ class Tracer:
         self.spoken: array[int] = array("q")
         self.speaker: tuple[Any, int | None] = None, None  # the communicator that was used last, and its identity
         self.plain = Plain()
+        self.tasks = Tasks(self.thread)
         self.inside = 0
         self.tapes: list[weakref.ref] = []
         self.dropped = 0
@@ -189,6 +193,7 @@ class Tracer:
         if not isinstance(records, TracedRecords):
             return
         records.close(max(self.call, 0))
+        self.tasks.recorded(self, tape)
         self.turn(SWEEP if self.depth else RECORDING if around else PRIMAL)
 
     def gone(self, number: int) -> None:
@@ -232,6 +237,7 @@ class Tracer:
             records.__class__ = TracedRecords
             del records.sweep, records.homes  # type: ignore[attr-defined]  # a circle would keep the tape alive
             self.depth -= 1
+            self.tasks.swept(self, sweep.tape)
             if error is None:
                 harvest(self, sweep.tape)
             phase, self.call, self.swept = before
@@ -359,13 +365,17 @@ class Tracer:
         self._own.setdefault(id(code), (code, False))  # keeps it alive
         own = self._own[id(code)][1]
         where = "" if own else line_of((code, instruction))
+        number = self._numbers[id(code), instruction, name] = self.site_at(where, name, kind)
+        return number
+
+    def site_at(self, where: str, name: str, kind: int) -> int:
+        """The number of a function called at a line, by the text of the line."""
         number = self._numbers.get((where, name))
         if number is None:
             number = self._numbers[where, name] = len(self.sites)
             self.sites.append((where, name, kind))
             self.kinds.append(kind)
             self.lines.append(self._lines.setdefault(where, len(self._lines)))
-        self._numbers[id(code), instruction, name] = number
         return number
 
     def outside(self, record: Any) -> int:

@@ -65,6 +65,7 @@ def write_trace(path: str, ranks: Ranks) -> str:
                         "args": {"line": where},
                     }
                 )
+            lines += _tasks(k, rank, sites)
         lines += _flows(ranks)
         file.write(",\n".join(json.dumps(line, separators=(",", ":")) for line in lines))
         file.write("\n]}\n")
@@ -90,6 +91,28 @@ def _head(k: int, rank: dict[str, Any]) -> list[dict[str, Any]]:
         if phase >= 0:
             one = {"name": PHASES[phase], "cat": "phase", "ph": "X", "pid": k, "tid": 1}
             found.append({**one, "ts": t / 1000, "dur": (end - t) / 1000})
+    return found
+
+
+FIRST_LANE = 1
+"""The number of a worker's lane in the trace is larger by this than that among the rank's threads."""
+
+
+def _tasks(k: int, rank: dict[str, Any], sites: list[tuple[str, str, int]]) -> list[dict[str, Any]]:
+    """A rank's tasks, in lanes of the threads that ran them, and arrows between them."""
+    found: list[dict[str, Any]] = []
+    place = lambda lane: lane + FIRST_LANE if lane else 0
+    for lane in range(1, rank["lanes"]):
+        name = {"name": f"worker {lane}"}
+        found.append({"name": "thread_name", "ph": "M", "pid": k, "tid": place(lane), "args": name})
+    for begin, end, lane, site, phase in rank["tasks"]:
+        where, name, _ = sites[site]
+        one = {"name": name, "cat": f"{PHASES[phase]},task", "ph": "X", "pid": k, "tid": place(lane)}
+        found.append({**one, "ts": begin / 1000, "dur": (end - begin) / 1000, "args": {"line": where}})
+    for number, (begin, lane, end, there, phase) in enumerate(rank["edges"]):
+        one = {"name": PHASES[phase], "cat": "task", "id": f"{k}.{number}", "pid": k}
+        found.append({**one, "ph": "s", "tid": place(lane), "ts": begin / 1000})
+        found.append({**one, "ph": "f", "bp": "e", "tid": place(there), "ts": end / 1000})
     return found
 
 

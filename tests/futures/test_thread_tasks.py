@@ -4,6 +4,7 @@ import io
 import queue
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy
 import pytest
@@ -428,3 +429,39 @@ def test_threads_of_installed_packages_are_left_alone(monkeypatch):
     tqdm.tqdm.monitor.exit()
     assert tape.tasks is None
     numpy.testing.assert_allclose(tape.gradient(y, x), numpy.full(4, 8.0 * X.sum() ** 7))
+
+
+def test_adjoints_of_kernels_use_as_many_threads_as_the_kernels_did():
+    """Numba has a number of threads for each thread, which is that of the machine in new ones."""
+    numba = pytest.importorskip("numba")
+    if numba.config.NUMBA_NUM_THREADS < 2:
+        pytest.skip("one thread")
+    from numba import get_num_threads, set_num_threads
+
+    found = []
+
+    @ampi.custom_vjp
+    def doubled(x):
+        return 2.0 * x
+
+    def backward(nothing, seed):
+        found.append(get_num_threads())
+        return (2.0 * seed,)
+
+    doubled.defvjp(lambda x: (2.0 * x, None), backward)
+
+    def work(x):
+        found.append(get_num_threads())
+        return np.sum(doubled(x))
+
+    def f(x):
+        with ThreadPoolExecutor(1, initializer=set_num_threads, initargs=(1,)) as pool:
+            return pool.submit(work, x).result()
+
+    before = get_num_threads()
+    set_num_threads(2)
+    try:
+        numpy.testing.assert_array_equal(ampi.grad(f)(X), numpy.full(4, 2.0))
+        assert found == [1, 1] and get_num_threads() == 2
+    finally:
+        set_num_threads(before)

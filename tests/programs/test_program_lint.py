@@ -15,7 +15,10 @@ LINES = {
     "import somelib": "import somelib: .*--also somelib",
     "from somelib.inner import thing": "import somelib.inner",
     "import ctypes": "import ctypes: its code is not seen",
-    "from concurrent.futures import ThreadPoolExecutor": "import concurrent.futures: .*threads",
+    "from concurrent.futures import ThreadPoolExecutor as T, wait; import threading; pool = T(2)": None,
+    "from concurrent.futures import ProcessPoolExecutor as P; p = P(2)": "concurrent.futures.ProcessPoolExecutor.*tasks",
+    "import concurrent.futures as c; p = c.ProcessPoolExecutor()": "concurrent.futures.ProcessPoolExecutor",
+    "import multiprocessing": "import multiprocessing: .*threads and processes",
     "y = x.astype(int)": r"\.astype\(int\): integers carry no derivative",
     "y = x.astype('i4')": "astype",
     "y = x.view(np.int64)": "view",
@@ -181,3 +184,22 @@ def test_a_program_that_fails_is_shown_from_its_own_lines_on(mpiexec, tmp_path):
     assert result.returncode != 0
     assert "All 2 ranks failed:\nTraceback" in result.stderr and result.stderr.count("ValueError: on all ranks") == 1
     assert result.stderr.count("  File ") == 2 and "check.py" not in result.stderr
+
+
+TASKS = """\
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy
+
+k = numpy.linspace(0, 1, 5)
+with ThreadPoolExecutor(2) as pool:
+    heat = sum(pool.map(lambda x: numpy.sum(numpy.sin(x)), [k, 2 * k, 3 * k]))
+"""
+
+
+def test_lines_of_tasks_are_counted(mpiexec, tmp_path):
+    path = tmp_path / "prog.py"
+    path.write_text(TASKS, encoding="utf-8")
+    result = mpiexec(1, "-m", "ampi.check", "--run", "--wrt", "k", path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "prog.py:7: 3 x NumPy (reduction)" in result.stdout and "heat: carries derivatives" in result.stdout

@@ -1,5 +1,7 @@
 """The energies of a deck's poses, shared out over ranks."""
 
+import numba
+
 from . import kernels
 from .backend import ThreadPoolExecutor, np
 from .deck import DEGREES_OF_FREEDOM, Deck
@@ -61,7 +63,7 @@ def pose_energies(deck, energies=None, tasks=0):
         table_made.result()
         kernels.pose_energies(*molecules, deck.poses[:, block], energies[block])
 
-    with ThreadPoolExecutor(tasks) as pool:
+    with ThreadPoolExecutor(tasks, initializer=numba.set_num_threads, initargs=(1,)) as pool:
         table_made = pool.submit(kernels.pair_table, deck.kind, deck.parameters, table, reach)
         for done in [pool.submit(of_block, block, table_made) for block in blocks(energies.size, tasks)]:
             done.result()
