@@ -39,6 +39,11 @@ def parse_arguments(arguments=None):
     parser.add_argument("-b", dest="balance", type=natural, default=1, help="how much the materials differ in size")
     parser.add_argument("-c", dest="cost_of_regions", type=natural, default=1, help="extra cost of the dear materials")
     parser.add_argument("-t", "--threads", type=positive, default=1, help="threads of each rank (default: 1)")
+    parser.add_argument(
+        "--tasks", type=natural, default=0, metavar="N",
+        help="divide the cycle of each rank into tasks for blocks of elements and nodes, on so many threads, each of "
+        "which computes with --threads",
+    )  # fmt: skip
     parser.add_argument("-p", dest="progress", action="store_true", help="print a line for each cycle, or show bars")
     parser.add_argument("-q", dest="quiet", action="store_true", help="print nothing")
     group = parser.add_argument_group("gradient")
@@ -107,7 +112,7 @@ def natural(text):
 
 def compile_kernels(comm, options):
     """Run a very small problem on each rank; what one of them compiles, the others find in the cache."""
-    domain = Domain(COMM_SELF, 2)
+    domain = Domain(COMM_SELF, 2, tasks=options.tasks)
     hydro.advance(domain)
     if options.gradient:
         sensitivity.gradient(domain, sensitivity.FUNCTIONALS[options.gradient], options.independents, 1)
@@ -245,7 +250,7 @@ def main(arguments=None):
     comm = COMM_WORLD
     speaks = comm.Get_rank() == 0 and not options.quiet
     compile_kernels(comm, options)
-    domain = Domain(comm, options.size, options.regions, options.balance, options.cost_of_regions)
+    domain = Domain(comm, options.size, options.regions, options.balance, options.cost_of_regions, options.tasks)
     if speaks:
         print(f"Running problem size {options.size}^3 per domain until completion")
         print(f"Num processors:      {comm.Get_size()}")

@@ -228,3 +228,58 @@ def test_command_line_writes_file_and_picture(mpiexec, tmp_path, ranks):
         assert file["gradient_x"].shape == (3, edge + 1, edge + 1, edge + 1)
         assert np.isfinite(file["gradient_v"][...]).all()
         assert file.attrs["differentiated"] == 4
+
+
+@pytest.mark.slow  # kernels are compiled twice more: for parts of arrays, and to release the GIL
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("functional", sensitivity.FUNCTIONALS)
+def test_tasks_have_the_gradient_of_the_serial_run(functional):
+    found = []
+    for tasks in (0, 1, 3, 8):  # at most one for each layer of elements
+        domain = Domain(ampi.COMM_SELF, 4, tasks=tasks)
+        assert len(domain.blocks) == min(tasks, 4)
+        sensitivity.run_cycles(domain, 10)
+        found.append(sensitivity.gradient(domain, sensitivity.FUNCTIONALS[functional], ALL, 6))
+    for gradient in found[1:]:
+        assert gradient.value == pytest.approx(found[0].value, rel=1e-13)
+        for name, expected in found[0].fields.items():
+            np.testing.assert_allclose(gradient.fields[name], expected, rtol=0, atol=1e-13 * np.abs(expected).max())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_tasks_on_threads_of_their_own_and_a_few_states():
+    """Ranks, tasks and prange together: kernels in tasks may use threads, and a time loop keep few states."""
+    import numba
+
+    if numba.config.NUMBA_NUM_THREADS < 2:
+        pytest.skip("one thread")
+    gradients = []
+    try:
+        for tasks, threads, kept in ((0, 1, {}), (2, 2, {}), (2, 1, {"checkpoints": 2})):
+            numba.set_num_threads(threads)
+            domain = Domain(ampi.COMM_SELF, 3, tasks=tasks)
+            sensitivity.run_cycles(domain, 8)
+            gradients.append(sensitivity.gradient(domain, sensitivity.kinetic_energy, ALL, 5, **kept).fields)
+    finally:
+        numba.set_num_threads(1)
+    for name, expected in gradients[0].items():
+        for other in gradients[1:]:
+            np.testing.assert_allclose(other[name], expected, rtol=0, atol=1e-13 * np.abs(expected).max())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.mpi(min_size=8)
+def test_tasks_on_eight_ranks_have_the_gradient_of_one():
+    if ampi.COMM_WORLD.size != 8:
+        pytest.skip("8 ranks make a cube")
+    gradients = []
+    for comm, size, tasks in ((ampi.COMM_WORLD, 2, 2), (ampi.COMM_SELF, 4, 0)):
+        domain = Domain(comm, size, tasks=tasks)
+        sensitivity.run_cycles(domain, 12)
+        found = sensitivity.gradient(domain, sensitivity.origin_energy, ALL, 6)
+        gradients.append({n: whole(domain, n, f) for n, f in found.fields.items()})
+    for name in ALL:
+        many, one = gradients[0][name], gradients[1][name]
+        np.testing.assert_allclose(many, one, rtol=0, atol=1e-9 * np.abs(one).max(), err_msg=name)

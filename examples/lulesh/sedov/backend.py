@@ -5,8 +5,20 @@ from mpi4py import MPI
 
 import ampi
 import ampi.numpy as np
+from ampi.futures import ThreadPoolExecutor
 
-__all__ = ["COMM_SELF", "COMM_WORLD", "MPI", "ArgumentParser", "constant", "kernel", "np", "prange", "value"]
+__all__ = [
+    "COMM_SELF",
+    "COMM_WORLD",
+    "MPI",
+    "ArgumentParser",
+    "ThreadPoolExecutor",
+    "constant",
+    "kernel",
+    "np",
+    "prange",
+    "value",
+]
 
 COMM_SELF = ampi.COMM_SELF
 COMM_WORLD = ampi.COMM_WORLD

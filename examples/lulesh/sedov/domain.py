@@ -6,6 +6,7 @@ import numpy
 
 from . import kernels
 from .backend import constant, np
+from .blocks import blocks
 from .exchange import Box, FaceGhosts, NodeCopy, NodeSum
 from .regions import evaluations, region_elements
 
@@ -31,6 +32,7 @@ class Domain:
     comm : communicator with a cubic number of ranks
     size : elements along an edge of this rank's box
     regions, balance, cost : see :mod:`regions`
+    tasks : threads for the tasks of a cycle (0: no tasks)
 
     Attributes
     ----------
@@ -48,10 +50,14 @@ class Domain:
 
     Within a cycle, each written before it is read: ``force_at_corner`` (3, 8 nodes), ``force`` (3, nodes);
     ``new_volume``, ``volume_change``, ``length``, ``strain_rate``, ``linear``, ``quadratic`` (elements,);
-    ``velocity_gradient`` (3, elements + ghosts + 1), ``extent`` (3, elements); ``common_limit`` (1,).
+    ``velocity_gradient`` (3, elements + ghosts + 1), ``extent`` (3, elements);
+    ``limits`` (blocks, 2); ``common_limit`` (1,).
+
+    With tasks ``blocks`` are parts of it, under the same names. Without, it is its own block: ``near_x``, ``near_v``,
+    ``own_gradient``.
     """
 
-    def __init__(self, comm, size, regions=11, balance=1, cost=1):
+    def __init__(self, comm, size, regions=11, balance=1, cost=1, tasks=0):
         self.comm = comm
         self.size = size
         self.box = Box(comm.Get_rank(), comm.Get_size())
@@ -59,6 +65,7 @@ class Domain:
         self.elements = size**3
         self.nodes = (size + 1) ** 3
         self.cycle = 0
+        self.tasks = tasks
         numbers = numpy.arange(self.elements).reshape(size, size, size)
         nodes = numpy.arange(self.nodes).reshape(size + 1, size + 1, size + 1)
         self._connect(numbers, nodes)
@@ -71,7 +78,12 @@ class Domain:
         kernels.reference_volumes(self.x, self.corner, self.reference_volume)
         self._weigh_nodes(nodes)
         self._light_the_fuse()
+        self.blocks = blocks(self, min(tasks, size))
         self._divide(regions, balance, cost)
+
+    near_x = property(lambda self: self.x)
+    near_v = property(lambda self: self.v)
+    own_gradient = property(lambda self: self.velocity_gradient)
 
     @property
     def nbytes(self):
@@ -125,7 +137,7 @@ class Domain:
         self.strain_rate, self.linear, self.quadratic = np.zeros(elements), np.zeros(elements), np.zeros(elements)
         self.velocity_gradient = np.zeros((3, self.ghosts[1].stop + 1))
         self.extent = np.zeros((3, elements))
-        self.common_limit = np.zeros(1)
+        self.limits, self.common_limit = np.zeros((max(min(self.tasks, self.size), 1), 2)), np.zeros(1)
         self.gamma_minus_1 = np.full(1, GAMMA_MINUS_1)
 
     def _place_nodes(self):
@@ -159,8 +171,12 @@ class Domain:
         self.step_limit[0] = self.dt[0]
 
     def _divide(self, regions, balance, cost):
-        self.materials = []
-        for region, element in enumerate(region_elements(self.elements, regions, balance, self.comm.Get_rank())):
-            extra = evaluations(region, regions, cost) - 1
-            if extra and len(element):
-                self.materials.append(Material(constant(element), extra, np.empty((3, len(element)))))
+        of_regions = region_elements(self.elements, regions, balance, self.comm.Get_rank())
+        for block in self.blocks or [self]:
+            block.materials = []
+            first, end = (block.elements.start, block.elements.stop) if self.blocks else (0, self.elements)
+            for region, everywhere in enumerate(of_regions):
+                element = everywhere[(everywhere >= first) & (everywhere < end)] - numpy.uint32(first)
+                extra = evaluations(region, regions, cost) - 1
+                if extra and len(element):
+                    block.materials.append(Material(constant(element), extra, np.empty((3, len(element)))))

@@ -1,10 +1,12 @@
 """One cycle of Lagrangian hydrodynamics.
 
 Forces move the nodes, the moved nodes change the elements, and the elements say how long the next time step may be.
+What is computed is divided into blocks of elements and nodes, for which there may be tasks.
 """
 
 from . import kernels
 from .backend import MPI, value
+from .blocks import NEXT, OWN, Tasks
 
 END_TIME = 1e-2
 VISCOSITY_STOP = 1e12
@@ -20,8 +22,7 @@ def advance(domain):
     Raises :class:`SimulationError` on the rank where an element has turned inside out.
     """
     choose_time_step(domain)
-    move_nodes(domain)
-    update_elements(domain)
+    update_elements(domain, move_nodes(domain))
     domain.cycle += 1
 
 
@@ -31,91 +32,114 @@ def choose_time_step(domain):
 
 
 def move_nodes(d):
+    """Returns the tasks that may still move nodes, for :func:`update_elements`."""
+    tasks = Tasks(d)
     d.force_sum.post()
-    smallest = kernels.element_forces(
-        d.x,
-        d.v,
-        d.corner,
-        d.reference_volume,
-        d.relative_volume,
-        d.pressure,
-        d.viscosity,
-        d.sound_speed,
-        d.force_at_corner,
-    )
-    check_volume(d, smallest)
-    kernels.sum_corners(d.force_at_corner, d.node_corner, d.force)
-    d.force_sum.send(d.force)
-    d.force_sum.finish(d.force)
+    forces = tasks.each(push_corners)
+    sums = tasks.each(sum_corners, forces)
+    tasks.exchange(sums, (d.force_sum.send, d.force), (d.force_sum.finish, d.force))
 
     d.motion_copy.post()
-    kernels.move_nodes(d.force, d.mobility, d.dt, d.x, d.v)
-    d.motion_copy.send(d.x, d.v)
-    d.motion_copy.finish(d.x, d.v)
+    moved = tasks.each(accelerate, sums, OWN)
+    tasks.exchange(moved, (d.motion_copy.send, d.x, d.v), (d.motion_copy.finish, d.x, d.v))
+    return moved
 
 
-def update_elements(d):
-    d.gradient_ghosts.post()
-    smallest = kernels.element_kinematics(
-        d.x,
-        d.v,
-        d.dt,
-        d.corner,
-        d.reference_volume,
-        d.relative_volume,
-        d.new_volume,
-        d.volume_change,
-        d.length,
-        d.strain_rate,
-        d.velocity_gradient,
-        d.extent,
+def push_corners(d, b):
+    smallest = kernels.element_forces(
+        b.near_x,
+        b.near_v,
+        b.corner,
+        b.reference_volume,
+        b.relative_volume,
+        b.pressure,
+        b.viscosity,
+        b.sound_speed,
+        b.force_at_corner,
     )
     check_volume(d, smallest)
-    d.gradient_ghosts.send()
-    d.gradient_ghosts.finish()
+
+
+def sum_corners(d, b):
+    kernels.sum_corners(d.force_at_corner, b.node_corner, b.force)
+
+
+def accelerate(d, b):
+    kernels.move_nodes(b.force, b.mobility, d.dt, b.x, b.v)
+
+
+def update_elements(d, moved=()):
+    tasks = Tasks(d)
+    d.gradient_ghosts.post()
+    gradients = tasks.each(measure, moved, NEXT)
+    tasks.exchange(gradients, (d.gradient_ghosts.send,), (d.gradient_ghosts.finish,))
+    tasks.wait(tasks.each(apply_equation_of_state, gradients))
+    kernels.limit_step(d.limits, d.step_limit)
+
+
+def measure(d, b):
+    smallest = kernels.element_kinematics(
+        b.near_x,
+        b.near_v,
+        d.dt,
+        b.corner,
+        b.reference_volume,
+        b.relative_volume,
+        b.new_volume,
+        b.volume_change,
+        b.length,
+        b.strain_rate,
+        b.own_gradient,
+        b.extent,
+    )
+    check_volume(d, smallest)
+
+
+def apply_equation_of_state(d, b):
     kernels.artificial_viscosity(
         d.velocity_gradient,
-        d.extent,
-        d.neighbor,
-        d.strain_rate,
-        d.reference_volume,
-        d.new_volume,
-        d.linear,
-        d.quadratic,
+        b.own_gradient,
+        b.extent,
+        b.neighbor,
+        b.strain_rate,
+        b.reference_volume,
+        b.new_volume,
+        b.linear,
+        b.quadratic,
     )
-    evaluate_dear_materials(d)
+    evaluate_dear_materials(d, b)
     largest = kernels.update_elements(
-        d.linear,
-        d.quadratic,
-        d.new_volume,
-        d.volume_change,
-        d.length,
-        d.strain_rate,
+        b.linear,
+        b.quadratic,
+        b.new_volume,
+        b.volume_change,
+        b.length,
+        b.strain_rate,
         d.gamma_minus_1,
-        d.energy,
-        d.pressure,
-        d.viscosity,
-        d.sound_speed,
-        d.relative_volume,
-        d.step_limit,
+        b.energy,
+        b.pressure,
+        b.viscosity,
+        b.sound_speed,
+        b.relative_volume,
+        b.limits,
     )
     if value(largest) > VISCOSITY_STOP:
         raise SimulationError(f"cycle {d.cycle + 1}: artificial viscosity {float(value(largest)):.3e} in an element")
 
 
-def evaluate_dear_materials(d):
+def evaluate_dear_materials(d, b):
     """The work that a dear material costs. It starts from the same state each time and its results are not used."""
-    for material in d.materials:
+    for material in b.materials:
         for _ in range(material.extra_evaluations):
             kernels.evaluate_again(
                 material.element,
-                d.energy,
-                d.pressure,
-                d.viscosity,
-                d.new_volume,
-                d.volume_change,
-                d.linear,
-                d.quadratic,
+                b.energy,
+                b.pressure,
+                b.viscosity,
+                b.new_volume,
+                b.volume_change,
+                b.linear,
+                b.quadratic,
                 d.gamma_minus_1,
                 material.result,
             )

@@ -439,17 +439,18 @@ def limited_slope(here, before, after):
 
 @kernel
 def artificial_viscosity(
-    velocity_gradient, extent, neighbor, strain_rate, reference_volume, new_volume, linear, quadratic
+    velocity_gradient, own_gradient, extent, neighbor, strain_rate, reference_volume, new_volume, linear, quadratic
 ):
     """Linear and quadratic terms of the monotonic artificial viscosity (in compression only).
 
-    ``neighbor[e]`` holds the columns of ``velocity_gradient`` before and after the element in ξ, η, ζ: of a neighbour,
-    of a ghost, of the element itself at a plane of symmetry, or of the column that is always 0 at a free surface.
+    ``own_gradient`` are the columns of ``velocity_gradient`` that belong to these elements. ``neighbor[e]`` holds the
+    columns before and after the element in ξ, η, ζ: of a neighbour, of a ghost, of the element itself at a plane of
+    symmetry, or of the column that is always 0 at a free surface.
     """
     for e in prange(strain_rate.shape[0]):
-        gxi = velocity_gradient[0, e]
-        geta = velocity_gradient[1, e]
-        gzeta = velocity_gradient[2, e]
+        gxi = own_gradient[0, e]
+        geta = own_gradient[1, e]
+        gzeta = own_gradient[2, e]
         phixi = limited_slope(gxi, velocity_gradient[0, neighbor[e, 0]], velocity_gradient[0, neighbor[e, 1]])
         phieta = limited_slope(geta, velocity_gradient[1, neighbor[e, 2]], velocity_gradient[1, neighbor[e, 3]])
         phizeta = limited_slope(gzeta, velocity_gradient[2, neighbor[e, 4]], velocity_gradient[2, neighbor[e, 5]])
@@ -572,9 +573,9 @@ def update_elements(
     viscosity,
     sound_speed,
     relative_volume,
-    step_limit,
+    limits,
 ):
-    """Equation of state, volumes, and the longest next time step (into ``step_limit[0]``).
+    """Equation of state, volumes, and what limits the next time step: speed of sound and strain (``limits[0]``).
 
     Updates ``energy``, ``pressure``, ``viscosity``, ``sound_speed``, ``relative_volume``. Returns the largest
     viscosity.
@@ -605,10 +606,22 @@ def update_elements(
         crossing = length[k] / math.sqrt(c * c + COURANT_QUADRATIC * closing * closing)
         courant = min(courant, NO_LIMIT if rate == 0.0 else crossing)
         hydro = min(hydro, NO_LIMIT if rate == 0.0 else VOLUME_CHANGE_MAX / (abs(rate) + 1e-20))
+    limits[0, 0] = courant
+    limits[0, 1] = hydro
+    return largest
+
+
+@kernel
+def limit_step(limits, step_limit):
+    """The longest next time step (into ``step_limit[0]``) for the limits of all blocks, shape (blocks, 2)."""
+    courant = limits[0, 0]
+    hydro = limits[0, 1]
+    for b in range(1, limits.shape[0]):
+        courant = min(courant, limits[b, 0])
+        hydro = min(hydro, limits[b, 1])
     # LULESH compares the hydrodynamic limit before it takes its share of it; the time steps depend on that.
     limit = 0.5 * courant if courant < NO_LIMIT else NO_LIMIT
     step_limit[0] = 2.0 / 3.0 * hydro if hydro < limit else limit
-    return largest
 
 
 @kernel

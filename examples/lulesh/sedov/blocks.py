@@ -1,0 +1,99 @@
+"""A rank's mesh in blocks, each computed by a task, and the graph of the tasks of a cycle.
+
+A block is a slab of layers of elements with the planes of nodes below them; the last one has the plane on top as well.
+So an element meets nodes of its own block and of the next one, and what a task waits for are the tasks of these blocks.
+"""
+
+import functools
+import itertools
+
+import numba
+import numpy
+
+from .backend import ThreadPoolExecutor, constant
+
+OF_ELEMENTS = (
+    "reference_volume relative_volume new_volume volume_change length strain_rate linear quadratic energy pressure "
+    "viscosity sound_speed neighbor"
+).split()
+OF_NODES = "force mobility x v".split()  # one row per direction
+
+
+class Block:
+    """A part of a :class:`Domain`, under the names that the arrays have there.
+
+    Parameters: the domain, the number of the block, its first layer of elements, the one after its last.
+
+    Attributes: views of the domain's arrays; ``elements`` (slice); ``near_x``, ``near_v`` (3, nodes of its elements),
+    to which the numbers in ``corner`` belong.
+    """
+
+    def __init__(self, domain, number, begin, end):
+        layer, plane = domain.size**2, (domain.size + 1) ** 2
+        elements = self.elements = slice(begin * layer, end * layer)
+        nodes = slice(begin * plane, (end + (end == domain.size)) * plane)
+        near = slice(begin * plane, (end + 1) * plane)
+        for name in OF_ELEMENTS:
+            setattr(self, name, getattr(domain, name)[elements])
+        for name in OF_NODES:
+            setattr(self, name, getattr(domain, name)[:, nodes])
+        self.near_x, self.near_v = domain.x[:, near], domain.v[:, near]
+        self.corner = constant(domain.corner[elements] - numpy.uint32(near.start))
+        self.node_corner = domain.node_corner[nodes]
+        self.force_at_corner = domain.force_at_corner[:, 8 * elements.start : 8 * elements.stop]
+        self.own_gradient, self.extent = domain.velocity_gradient[:, elements], domain.extent[:, elements]
+        self.limits = domain.limits[number : number + 1]
+
+
+def blocks(domain, count):
+    """The domain in so many blocks of about the same size."""
+    ends = numpy.linspace(0, domain.size, count + 1).round().astype(int)
+    return [Block(domain, k, int(a), int(b)) for k, (a, b) in enumerate(itertools.pairwise(ends))]
+
+
+@functools.cache
+def pool(tasks, threads):
+    """Threads for tasks, the kernels of which compute on so many threads each."""
+    return ThreadPoolExecutor(tasks, initializer=numba.set_num_threads, initargs=(threads,))
+
+
+ALL, OWN, NEAR, NEXT = (None, None), (0, 0), (-1, 1), (0, 1)  # blocks for whose tasks a task waits: from, to
+
+
+class Tasks:
+    """What a domain's cycle computes, block by block: at once, or in tasks of which some wait for others."""
+
+    def __init__(self, domain):
+        self.domain, self.blocks = domain, domain.blocks or [domain]
+        self.pool = pool(domain.tasks, numba.get_num_threads()) if domain.tasks else None
+
+    def each(self, work, after=(), which=ALL):
+        """Call ``work(domain, block)`` for each block; returns what :meth:`wait` waits for."""
+        if self.pool is None:
+            work(self.domain, self.domain)
+            return []
+        first, last = which
+        found = []
+        for k, block in enumerate(self.blocks):
+            before = after if first is None else after[max(k + first, 0) : k + last + 1]
+            found.append(self.pool.submit(call, work, self.domain, block, before))
+        return found
+
+    def exchange(self, after, *steps):
+        """Do the steps of an exchange, as soon as the tasks whose results it sends have ended."""
+        if self.pool is None or self.domain.box.neighbors:
+            self.wait(after)
+            for step, *arguments in steps:
+                step(*arguments)
+
+    @staticmethod
+    def wait(tasks):
+        """Until they have ended; raises their errors."""
+        for task in tasks:
+            task.result()
+
+
+def call(work, domain, block, before):
+    for task in before:
+        task.result()
+    work(domain, block)
