@@ -15,7 +15,7 @@ LINES = {
     "import somelib": "import somelib: .*--also somelib",
     "from somelib.inner import thing": "import somelib.inner",
     "import ctypes": "import ctypes: its code is not seen",
-    "from concurrent.futures import ThreadPoolExecutor as T, wait; import threading; pool = T(2)": None,
+    "from concurrent.futures import ThreadPoolExecutor, wait; import threading; ThreadPoolExecutor()": None,
     "from concurrent.futures import ProcessPoolExecutor as P; p = P(2)": "concurrent.futures.ProcessPoolExecutor.*tasks",
     "import concurrent.futures as c; p = c.ProcessPoolExecutor()": "concurrent.futures.ProcessPoolExecutor",
     "import multiprocessing": "import multiprocessing: .*threads and processes",
