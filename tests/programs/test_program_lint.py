@@ -16,7 +16,7 @@ LINES = {
     "from somelib.inner import thing": "import somelib.inner",
     "import ctypes": "import ctypes: its code is not seen",
     "from concurrent.futures import ThreadPoolExecutor, wait; import threading; ThreadPoolExecutor()": None,
-    "from concurrent.futures import ProcessPoolExecutor as P; p = P(2)": "concurrent.futures.ProcessPoolExecutor.*tasks",
+    "from concurrent.futures import ProcessPoolExecutor as P; p = P(2)": "concurrent.futures.Process.*tasks",
     "import concurrent.futures as c; p = c.ProcessPoolExecutor()": "concurrent.futures.ProcessPoolExecutor",
     "import multiprocessing": "import multiprocessing: .*threads and processes",
     "y = x.astype(int)": r"\.astype\(int\): integers carry no derivative",
