@@ -34,7 +34,7 @@ def jit(function: Any = None, *, device: bool = False, **options: Any) -> Any:
 
 
 def synchronize() -> None:
-    """Nothing: launches on the processor are done when they return."""
+    """Do nothing: launches on the processor are complete when they return."""
 
 
 def stream() -> int:

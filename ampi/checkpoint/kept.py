@@ -1,4 +1,4 @@
-"""What a time loop keeps of its steps: states to restart from, and recorded steps with their tapes."""
+"""Stored steps of a time loop: states to restart from, and recorded steps with their tapes."""
 
 from __future__ import annotations
 

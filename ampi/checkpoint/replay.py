@@ -128,7 +128,7 @@ class Loop:
         return state if result is None else result
 
     def look(self, state: Any) -> View:
-        """Return the view of a state: what it holds now."""
+        """Return the view of a state: its present contents."""
         latest = self._latest
         if latest is None or latest.view.state is not state or not (self._is_fresh or latest.view.still_holds()):
             view = View(state, self.ways)
@@ -200,7 +200,7 @@ class Loop:
             )
 
     def _enter(self, tape: StepTape, given: View) -> None:
-        """What a step takes carries derivatives on its tape."""
+        """Mark the inputs of a step as active on its tape."""
         for storage in self.active:
             give(storage, tape.reference)
         for storage in self.written.storages:
@@ -238,13 +238,12 @@ class Loop:
             self._show()
 
     def looked(self, state: Any) -> tuple[View, dict, dict]:
-        """What a state holds now, and its arrays as `sort` has them."""
+        """Return the present contents of a state, and its arrays as `sort` returns them."""
         view, latest = self.look(state), self._latest
         return (view, *self.sort(view)) if latest is None else (view, latest.lasting, latest.others)
 
     def sort(self, view: View) -> tuple[dict, dict]:
-        """Of memory from before the loop, where arrays of a state lie, and what those hold that nobody can write to;
-        and the other arrays."""
+        """Return a state's arrays in memory from before the loop (fingerprints of read-only ones), and the others."""
         lasting, others = {}, {}
         for way, array in view.arrays.items():
             if self.is_kept(array):
@@ -268,7 +267,7 @@ class Loop:
 
 
 def move(sweep: Sweep, sources: dict[tuple, Region], targets: dict[tuple, Region]) -> None:
-    """Make the adjoint of a state, as the next step received it, that of what a step has computed."""
+    """Convert the adjoint of a state, as the next step received it, to that of the results of a step."""
     missing = [way for way in targets if way not in sources]
     if missing:
         raise TapeError(
@@ -312,7 +311,7 @@ class Executor:
         self._recorded: Taped | None = None
 
     def forward(self, after_step: Callable[[], None], is_last: Callable[[Any, int], bool] | None = None) -> Any:
-        """Run to the end; the final state.  ``is_last(state, n)`` says whether step n is one too many."""
+        """Run to the end; return the final state.  ``is_last(state, n)`` is True if the loop ends before step n."""
         try:
             for action in self.schedule:
                 if isinstance(action, EndForward):
@@ -432,7 +431,7 @@ class Executor:
         self._keep(what)
 
     def _keep(self, what: Stored | Taped) -> None:
-        """Count what is kept from now on, and what has been added to the step that was recorded before."""
+        """Count the memory of a kept state or step, and the growth of the step recorded before."""
         before, self._recorded = self._recorded, what if isinstance(what, Taped) else self._recorded
         if before is not None and before.counted:
             self._count(before)
@@ -446,12 +445,12 @@ class Executor:
         self.nbytes += more
 
     def _forget(self, what: Stored | Taped | OnDisk) -> None:
-        """It is not kept any more."""
+        """Stop counting a state or step that is no longer kept."""
         self.nbytes -= what.counted
         what.counted = 0
 
     def freeze(self) -> None:
-        """Let the recorded steps keep what they need of memory that may change before they are swept."""
+        """Make recorded steps save the values they need of memory that may change before they are swept."""
         loop = self.loop
         known = dict(loop.written.storages)
         for array in View(self.state, loop.ways).arrays.values():

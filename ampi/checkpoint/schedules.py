@@ -202,12 +202,11 @@ ON_DISK: dict[str, Maker] = {
     "Multistage": lambda n, k: MultistageCheckpointSchedule(n, k, _states_on_disk(n, k)),
     "TwoLevel": lambda n, k: TwoLevelCheckpointSchedule(distance(k), k, binomial_storage=RAM),
 }
-"""The same of those that have states on a disk besides."""
+"""Schedules of the package that store states on disk as well."""
 
 
 def of_package(made: Iterable[Any], steps: int) -> Iterator[Any]:
-    """The actions of a schedule of the package for so many steps, also of one that is not told their number before they
-    have been run, until all are reversed."""
+    """Iterate over the actions of the package's schedule until all steps are reversed; it may be online or offline."""
     if isinstance(made, NoneCheckpointSchedule):
         raise TapeError(f"{where_called()}: ampi.timeloop: NoneCheckpointSchedule keeps nothing to go back with")
     finalize, is_known = getattr(made, "finalize", None), getattr(made, "max_n", steps) is not None

@@ -306,7 +306,7 @@ class _Steps(AdjointRecord):
 
     @property
     def tangent(self) -> Callable[[Push], None]:
-        """Raise: steps that are not kept are only run again backwards."""
+        """Raise an error: steps that are not kept can only be swept."""
         raise not_kept("ampi.timeloop")
 
     def _absorb(self) -> None:
@@ -317,7 +317,7 @@ class _Steps(AdjointRecord):
         self.loop.note_written(undo)
 
     def units(self, budget: int, comm: Any) -> int:
-        """Return for how many states or recorded steps there is memory, on the rank with the least."""
+        """Return the number of states or recorded steps that fit in memory, on the rank with the least."""
         self.start = len(self.loop.tape)
         with MadeArrays() as made:
             state, taped = self.loop.record(self.roots, None, first=False)
@@ -361,13 +361,13 @@ class _Steps(AdjointRecord):
         return self._run(Executor(self.loop, schedule, self.roots), schedule, last)
 
     def open_folder(self, step: Any, storage: Any, steps: int | None, comm: Any) -> None:
-        """Have states that a schedule wants on a disk in a folder, as long as it wants them there."""
+        """Store the states that a schedule keeps on disk in a folder."""
         self.loop.disk = disk = Disk(Folder(storage, comm, self.loop.where), self.loop, self.owners, self.roots)
         disk.open(step, False, **{"number of steps": steps})
         disk.goes_on = False
 
     def run_on_disk(self, step: Any, storage: Any, resume: bool, kept: int, most: int | None, last: _Last) -> Any:
-        """The same with states in a folder, from what is there on."""
+        """Run the steps with states in a folder, and continue from those that it has."""
         loop = self.loop
         known = None if last.until is not None else most
         self.make, self.start = lambda n: TwoLevel(n, kept), len(loop.tape)

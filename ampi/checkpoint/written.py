@@ -137,8 +137,7 @@ _copy.restype = None
 
 
 def fingerprints(blocks: list[tuple[int, int]]) -> list[int]:
-    """What tells the bytes of blocks from others, in one way from the beginning of a program to its end: the compiled
-    one, whether or not there is a kernel in the program yet."""
+    """Return fingerprints of the bytes of blocks, always by compiled code, so that all in a program are comparable."""
     from ..kernel.runtime.fingerprints import fingerprints as found
 
     return found(blocks)

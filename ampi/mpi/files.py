@@ -1,4 +1,4 @@
-"""Files: what is read is a constant, what is written is an output that can carry a seed.
+"""Files: data read are constants, data written are outputs that can carry a seed.
 
 A read overwrites memory, whose adjoint becomes zero as far as it was overwritten (a read may be short).  A write of an
 active array adds an entry to ``tape.outputs``.  `Tape.gradient` accepts such an entry instead of an array, so that what

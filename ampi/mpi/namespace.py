@@ -1,4 +1,4 @@
-"""The module `ampi.MPI`, mpi4py.MPI's namespace with our classes and constants; what is rebound in mpi4py.MPI."""
+"""The module `ampi.MPI`, mpi4py.MPI's namespace with ampi's classes and constants; names rebound in mpi4py.MPI."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def rebind_classes() -> None:
 
 
 def _reduce_base(instance: Any) -> Any:
-    """How an object of mpi4py's own class is pickled while the name of its class is rebound."""
+    """Pickle an object of mpi4py's own class while the name of its class is rebound."""
     reduced = instance.__reduce__()
     if isinstance(reduced, str) or reduced[1][:1] != (type(instance),):
         return reduced

@@ -112,7 +112,7 @@ def _new(cls: type, comm: Any = None) -> Any:
 
 
 def install(original: Any) -> None:
-    """Have pkl5 make ampi's communicators; what it sends itself uses mpi4py's original methods, and is not seen."""
+    """Make pkl5 create ampi's communicators; its own messages use mpi4py's original methods, and are not recorded."""
     pkl5.Comm.__new__ = staticmethod(_new)  # type: ignore[assignment]
     pkl5._req_load = _loaded
     pkl5.MPI = original

@@ -38,7 +38,7 @@ class _OfNumbers(ast.NodeTransformer):
 
 
 class _OfArrays(_OfNumbers):
-    """The same, in which conditional expressions become NumPy's choices of elements."""
+    """Expressions in which conditional expressions become NumPy's choices of elements."""
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
         test, *branches = [self.visit(part) for part in (node.test, node.body, node.orelse)]

@@ -470,7 +470,7 @@ WHOLE: dict[str, tuple[int, ...]] = {name: (0,) for name in PARTIALS if name.sta
 
 
 def in_words(name: str) -> str:
-    """What a function of the table is to a program: itself, or the derivative of those whose derivatives call it."""
+    """Describe a function of the table for a program: by its name, or as the derivative of functions that call it."""
     public = sys.modules.get("scipy.special")
     if public is None or hasattr(public, name):
         return f"scipy.special.{name}"

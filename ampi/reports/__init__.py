@@ -1,4 +1,4 @@
-"""Reports: what a program and its gradient did on all ranks, as a page, a trace and a table.
+"""Reports about a program and its gradient on all ranks: a page, a trace and a table.
 
 ``tracer`` and ``hooks`` record events on a rank, ``harvest`` reads messages from the logs of tapes, ``gathering``
 collects the parts of all ranks, ``figures`` computes the numbers to show, and ``written`` writes the files.

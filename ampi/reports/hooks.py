@@ -283,7 +283,7 @@ def _around_completion(name: str) -> tuple[Callable, Callable]:
 
 
 def _around_wait(name: str) -> tuple[Callable, Callable]:
-    """The same for one request, which is complete after the call."""
+    """Record the time of arrival of the message of one request, which is complete after the call."""
 
     def before(tracer: Tracer, arguments: tuple, keywords: dict[str, Any]) -> Any:
         if tracer.recording is not None:
@@ -305,7 +305,7 @@ def _around_wait(name: str) -> tuple[Callable, Callable]:
 
 
 def _around_waitall(name: str) -> tuple[Callable, Callable]:
-    """The same for several requests, all of which are complete after the call."""
+    """Record the times of arrival of the messages of several requests, which are all complete after the call."""
 
     def before(tracer: Tracer, arguments: tuple, keywords: dict[str, Any]) -> Any:
         requests = _requests(arguments, keywords)

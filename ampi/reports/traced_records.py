@@ -115,7 +115,7 @@ class TracedRecords(list):
         return False
 
     def stamp_all(self, found: tuple[int, int, int]) -> None:
-        """The same for a call that may have used several communicators."""
+        """Assign messages to a call that may have used several communicators."""
         communication = self.tape.sweep_starts.get("communication")  # type: ignore[union-attr]
         for log in () if communication is None else communication.logs.values():  # type: ignore[attr-defined]
             stamps = self.stamps.setdefault(id(log), array("q"))
@@ -148,7 +148,7 @@ _FIRST, _NONE = -1, -2
 
 
 class SweptRecords(TracedRecords):
-    """The same during a sweep, which reads the records from last to first.
+    """The records of a tape during a sweep, which reads them from last to first.
 
     Attributes
     ----------

@@ -58,7 +58,7 @@ def _solve_of_columns(g: Any, a: Any) -> Any:
 
 
 def _cholesky(g: Any, result: Any) -> Any:
-    """Of a matrix's lower triangle, which is all that is read."""
+    """Adjoint of `cholesky`, which reads only the lower triangle."""
     inner = np.tril(np.matmul(_adjoint(result), np.tril(np.conj(g))))
     inner = inner - 0.5 * inner * np.eye(inner.shape[-1])
     left = np.linalg.solve(_adjoint(result), inner)
@@ -68,7 +68,7 @@ def _cholesky(g: Any, result: Any) -> Any:
 
 
 def _eigh(g: Any, result: Any, UPLO: str = "L") -> Any:
-    """Of one triangle, too.  Without an adjoint of the vectors eigenvalues may be the same."""
+    """Adjoint of `eigh`, which reads one triangle; eigenvalues may coincide if the vectors have no adjoint."""
     (w, v), (w_bar, v_bar) = result, g
     diagonal = np.eye(w.shape[-1])
     found = _product(np.conj(v) * w_bar[..., None, :], _transpose(v))

@@ -1,4 +1,4 @@
-"""Products of arrays and `numpy.linalg`: rules of products, and what is written with other functions."""
+"""Products of arrays and `numpy.linalg`: rules of products, and functions written with others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CUDA kernels on the processor: loops over blocks and threads for what is written for one thread.
+"""CUDA kernels on the processor: the code of one thread inside loops over blocks and threads.
 
 ``launch`` takes ``kernel[grid, block](...)``, ``lowering`` makes an ordinary kernel for it: ``guards`` (early returns),
 ``uniformity`` (what all threads of a block agree on), ``fission`` (barriers split the loop over threads), ``flat``

@@ -273,7 +273,7 @@ class Writer:
         self.inside(lambda: self.loop_body(s.body, ()))
 
     def phase_units(self, s: ir.For) -> None:
-        """A barrier before a loop, where it needs one."""
+        """Emit a barrier before a loop if it needs one."""
         found = self.uses_in(s.body, -1)
         if self.used.needs_barrier(found):
             self.barrier()
@@ -368,7 +368,7 @@ class Writer:
     # ------------------------------------------------------------------------------------------- sums of threads
 
     def check_sum(self, s: ir.For, name: str) -> str:
-        """What a scalar is that threads make together."""
+        """Note how threads combine a scalar."""
         kind = combined(s.body, name)
         return self.no_sum(s, name) if kind is None else kind
 
@@ -378,7 +378,7 @@ class Writer:
         )
 
     def begin_sum(self, s: ir.For, name: str) -> tuple[str, str, str]:
-        """Let a scalar be what one thread adds to it."""
+        """Begin a scalar with the contribution of one thread."""
         kind = self.check_sum(s, name)
         if kind == "or":
             return kind, "", ""
@@ -407,7 +407,7 @@ class Writer:
         self.used.stores.add((total, None))
 
     def add_total(self, name: str) -> None:
-        """Add what a thread, or a block, has found to the sum of a launch."""
+        """Add the contribution of a thread, or a block, to the sum of a launch."""
         ty = next(n.type for n in ir.walk(self.body) if isinstance(n, ir.Var) and n.name == name)
         self.kernel.sums.append(ir.Var(name, ty))
         text = f"cuda.atomic.add({self.totals[name]}, 0, {name})"
@@ -475,7 +475,7 @@ class Writer:
             self.depth -= 1
 
     def is_plain(self, name: str, phase: int) -> bool:
-        """Whether no other thread adds to the same element at the same time."""
+        """Return whether no other thread adds to the same element at the same time."""
         spaces = self.spaces
         if name in spaces.registers or name in spaces.each or (name in spaces.buffers and spaces.buffers[name][1]):
             return True
@@ -492,13 +492,13 @@ class Writer:
     # ------------------------------------------------------------------------------------------- barriers
 
     def is_common(self, name: str) -> bool:
-        """Whether threads of a block use the same elements of an array."""
+        """Return whether threads of a block use the same elements of an array."""
         spaces = self.spaces
         own = name in spaces.buffers and spaces.buffers[name][1]
         return not (name in spaces.registers or name in spaces.each or own)
 
     def uses_in(self, body: Iterable[ir.Stmt], phase: int) -> Used:
-        """What statements use of the memory that threads of a block share."""
+        """Return the uses of memory shared by the threads of a block in statements."""
         found = Used()
 
         def key(array: ir.Var, index: tuple[ir.Expr, ...]) -> tuple[str, Any]:
@@ -531,7 +531,7 @@ class Writer:
         self.used.include(found)
 
     def settle(self) -> None:
-        """A barrier behind which nothing is pending."""
+        """Emit a barrier, after which no access is pending."""
         if not self.phase and self.used and self.of_block():
             self.barrier()
 

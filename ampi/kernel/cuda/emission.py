@@ -67,7 +67,7 @@ class Emitted:
 
 
 def primal(launch: Any, args: tuple[Any, ...], bounded: bool = False) -> tuple[ir.Function, Refuse]:
-    """The lowered form of a launch, ready to be differentiated; and how its lines are refused."""
+    """Return the lowered form of a launch, ready to be differentiated, and the function that refuses a line."""
     kernel = launch.kernel
     plain = kernel.make(kernel.py_func, {})
     types_ = plain.types_of(tuple(map(arguments.plain, args)))
@@ -82,7 +82,7 @@ def primal(launch: Any, args: tuple[Any, ...], bounded: bool = False) -> tuple[i
 
 
 def geometry_of(launch: Any) -> Geometry:
-    """What a program is written for: any number of blocks along x, and along the axes where there are several."""
+    """Return the geometry of a program: any number of blocks along x, and along the axes with several blocks."""
     return replace(launch.geometry, grid=(True, *launch.geometry.grid[1:]))
 
 
@@ -164,7 +164,7 @@ def written(function: ir.Function, launch: Any, refuse: Refuse) -> Emitted:
 
 
 def host_array(s: ir.Alloc, spaces: Spaces, refuse: Refuse) -> str:
-    """How the host makes an array of a program."""
+    """Return the host's statement that makes an array of a program."""
     if isinstance(s.fill, ir.Var) and is_array(s.fill.type):
         return f"copied({s.fill.name})"
     sizes = [spaces.of_host(n) for n in s.shape]
@@ -178,7 +178,7 @@ def host_array(s: ir.Alloc, spaces: Spaces, refuse: Refuse) -> str:
 
 
 def behind(body: tuple[ir.Stmt, ...], totals: dict[str, str], refuse: Refuse) -> list[str]:
-    """The statements of the host behind the launches: what is made of the sums of threads."""
+    """Return the host's statements after the launches, which use the sums of threads."""
     result = body[-1]
     if not isinstance(result, ir.Return) or not result.values:
         return []
@@ -243,7 +243,7 @@ def source_of(launch: Any, args: tuple[Any, ...], mode: str, active: frozenset[s
 
 
 def report(made: Emitted) -> list[str]:
-    """How the kernels of a program store into arguments, and what they use."""
+    """Return a report of how a program's kernels store into arguments, and the resources that they use."""
     lines: list[str] = []
     for name, facts in zip(made.kernels, made.facts):
         arrays = sorted({array for array, _ in facts.stores})

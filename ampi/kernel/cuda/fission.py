@@ -1,4 +1,4 @@
-"""Loop fission at barriers (MCUDA): a kernel for one thread becomes phases that all threads of a block go through.
+"""Loop fission at barriers (MCUDA): a kernel for one thread becomes phases that all threads of a block run.
 
 Between two barriers threads may run in any order, so a phase is a loop over them.  Loops and branches around barriers,
 on which all threads agree (`uniformity`), stand around the phases.  A scalar that a thread carries from one phase to
@@ -31,7 +31,7 @@ ADVICE = (
 
 @dataclass(frozen=True)
 class Phase(ir.Stmt):
-    """What each thread of a block does between two barriers."""
+    """The statements of each thread of a block between two barriers."""
 
     body: tuple[ir.Stmt, ...]
 
@@ -86,7 +86,7 @@ def _is_scalar(n: Any) -> bool:
 
 
 def is_of_block(s: ir.Stmt, wanted: set[str]) -> bool:
-    """Whether a block does something together in a statement."""
+    """Return whether a block does something together in a statement."""
     return has_barrier(s) or any(v.name in wanted for v in assigned((s,)))
 
 
@@ -141,14 +141,14 @@ class _Splitting:
             self.statement(s, together)
 
     def with_guards(self, guards: tuple[Guard, ...], body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
-        """Statements of a block whose phases are for some of the threads alone."""
+        """Statements of a block whose phases are run by some of the threads only."""
         inner = _Splitting(self.of_block, self.known, self.names)
         inner.checked(guards, body)
         inner.flush()
         return tuple(inner.out)
 
     def checked(self, guards: tuple[Guard, ...], body: tuple[ir.Stmt, ...]) -> None:
-        """Statements for which it is known that threads are there."""
+        """Statements that some thread of the block certainly runs."""
         for s in body:
             if isinstance(s, Guard):
                 self.guards = guards
@@ -169,7 +169,7 @@ class _Splitting:
                 self.statement(s, False)
 
     def is_together(self, s: ir.Stmt) -> bool:
-        """Whether a statement is no part of a phase, but for a barrier."""
+        """Return whether a statement belongs to no phase, barriers included."""
         if isinstance(s, ir.Barrier):
             return False
         return is_of_block(s, self.of_block)
@@ -213,7 +213,7 @@ class _Splitting:
             self.phase = []
 
     def votes(self, s: ir.Barrier) -> None:
-        """The sum of what threads say at a barrier."""
+        """The sum of the values of threads at a barrier."""
         assert s.target is not None and s.value is not None
         self.flush()
         count = ir.Var(self.names.fresh("count"), INT)
@@ -227,7 +227,7 @@ class _Splitting:
         self.out.append(ir.Assign(s.target, ir.Op("cast", (count,), s.target.type), line=s.line))
 
     def some_are_there(self) -> ir.Var:
-        """Whether a thread of the block is under the guards."""
+        """Return whether some thread of the block passes the guards."""
         self.flush()
         there = ir.Var(self.names.fresh("some"), types.boolean)
         self.of_block.add(there.name)
@@ -262,7 +262,7 @@ class _Use:
 
 
 class _Registers:
-    """Gives a place in an array to what a thread carries from one phase to another."""
+    """Storage in arrays for the values that a thread carries from one phase to another."""
 
     def __init__(
         self,
@@ -376,7 +376,7 @@ class _Registers:
         return s
 
     def ready(self, name: str, before: dict[str, ir.Stmt]) -> None:
-        """See to it that a scalar has its value when a phase begins."""
+        """Ensure that a scalar has its value when a phase begins."""
         if name in before or name in self.fixed:
             return
         if self.is_again(name):
@@ -390,7 +390,7 @@ class _Registers:
             before[name] = ir.Assign(v, ir.Load(self.register[name], (place("rank"),), v.type))
 
     def array(self, name: str, own: set[str], before: dict[str, ir.Stmt], names: dict[str, ir.Expr]) -> None:
-        """See to it that a name stands for its array in a phase."""
+        """Ensure that a name refers to its array in a phase."""
         if name in names:
             return
         if name in self.moved:
@@ -442,7 +442,7 @@ class _Registers:
         return views, moved
 
     def check_view(self, s: Any) -> None:
-        """Refuse a part of an array in several phases whose index does not last, or is an element."""
+        """Refuse a part of an array in several phases whose index changes, or is an element."""
         for n in ir.walk((s.index, getattr(s, "shape", ()))):
             lasts = _is_scalar(n) and (self.count.get(n.name, 0) <= 1 or n in getattr(s, "axes", ()))
             if isinstance(n, ir.Load) or (_is_scalar(n) and not lasts):
@@ -450,7 +450,7 @@ class _Registers:
                           "take the part again behind it, or index the array itself")  # fmt: skip
 
     def is_again(self, name: str) -> bool:
-        """Whether a scalar is computed again in each phase: of constants and places alone, and without cost."""
+        """Return whether a scalar is recomputed in each phase: cheaply, from constants and places alone."""
         known = self.again.get(name)
         if known is None:
             self.again[name] = False  # of one that depends on itself
@@ -490,7 +490,7 @@ class _Registers:
                 found.exposed[n.name] = n
 
     def flow(self, body: tuple[ir.Stmt, ...], certain: set[str], found: _Use) -> set[str]:
-        """What is certainly assigned after statements; what they read and assign is noted."""
+        """Return the scalars certainly assigned after statements; note those that they read and assign."""
 
         def assign(v: ir.Var) -> None:
             if v.name not in self.fixed:

@@ -1,4 +1,4 @@
-"""Kernels without barriers as loops over the grid: which thread is in which block makes no difference to them.
+"""Kernels without barriers as loops over the grid: the division into blocks does not matter to them.
 
 A condition around all of a kernel that says where the grid ends (``if i < n``) becomes the end of the loop, and a
 grid-stride loop whose iterations are independent a loop over all that the threads share.
@@ -66,7 +66,7 @@ def _mentions_places(e: ir.Expr) -> bool:
 
 
 def is_pure(e: ir.Expr) -> bool:
-    """Whether an expression is made of arguments' sizes, constants and places alone (names are those of arrays)."""
+    """Return whether an expression has only arguments' sizes, constants and places (names are those of arrays)."""
     for n in ir.walk(e):
         if isinstance(n, ir.Load) or (isinstance(n, ir.Var) and inference.is_scalar(n.type)):
             return False
@@ -92,7 +92,7 @@ def _plain(e: ir.Expr) -> ir.Expr:
 
 
 def is_flat(body: tuple[ir.Stmt, ...]) -> bool:
-    """Whether nothing depends on where a thread is in its block."""
+    """Return whether no expression depends on the position of a thread in its block."""
     for n in ir.walk(body):
         if isinstance(n, ir.Barrier) or (isinstance(n, ir.Alloc) and n.shared):
             return False
@@ -180,7 +180,7 @@ def _are_integers(*expressions: ir.Expr) -> bool:
 
 
 def _bounds(e: ir.Expr, own: ir.Expr) -> tuple[ir.Expr | None, ir.Expr | None]:
-    """The first place and the one behind the last at which a comparison with a place is true; None for no bound."""
+    """Return the range of places in which a comparison with a place is true; None for no bound."""
     match e:
         case ir.Op(name="lt" | "le" | "gt" | "ge" as name, args=(a, b)) if _are_integers(a, b):
             pass
@@ -203,7 +203,7 @@ def _bounds(e: ir.Expr, own: ir.Expr) -> tuple[ir.Expr | None, ir.Expr | None]:
 
 
 def _is_fixed(e: ir.Expr) -> bool:
-    """Whether an integer expression is the same in all threads: of sizes, arguments and constants."""
+    """Return whether an integer expression is the same in all threads: of sizes, arguments and constants."""
     differs = lambda n: isinstance(n, ir.Op) and not n.args and n.name not in _OF_LAUNCH
     return not any(isinstance(n, ir.Load) or differs(n) for n in ir.walk(e))
 
@@ -215,8 +215,8 @@ _OF_LAUNCH = frozenset(f"{n}.{a}" for n in ("blockDim", "gridDim", "gridsize") f
 
 
 def _shared_loop(body: tuple[ir.Stmt, ...]) -> tuple[tuple[ir.Stmt, ...], ir.For] | None:
-    """The loop that all of a kernel is, if its threads share its iterations and these are independent; and what is
-    computed before it, which is the same in all threads."""
+    """Return the one loop of a kernel whose independent iterations its threads share, and the statements before it,
+    which are the same in all threads."""
     *before, loop = body or (None,)
     if not (isinstance(loop, ir.For) and loop.start == GRID[0] and loop.step == place("gridsize.x")):
         return None
@@ -240,7 +240,7 @@ def _shared_loop(body: tuple[ir.Stmt, ...]) -> tuple[tuple[ir.Stmt, ...], ir.For
 
 
 def _sets_first(body: tuple[ir.Stmt, ...], known: set[str], mine: set[str]) -> bool:
-    """Whether statements read none of some scalars before they set it."""
+    """Return whether statements read none of these scalars before they set it."""
 
     def reads(node: Any) -> bool:
         return any(isinstance(n, ir.Var) and n.name in mine - known for n in ir.walk(node))

@@ -1,4 +1,4 @@
-"""Structured exits: what stands behind an early ``return`` of some threads is guarded, and barriers see through it.
+"""Structured exits: statements after an early ``return`` of some threads are guarded, except barriers.
 
 A thread that has returned waits at no barrier, and the others do not wait for it.  So the rest of the kernel becomes a
 `Guard`, and not a branch: barriers inside of it are reached by all threads that are still there.
@@ -56,7 +56,7 @@ def with_guards(body: tuple[ir.Stmt, ...], names: Names) -> tuple[ir.Stmt, ...]:
 
 
 def _returns(node: object) -> bool:
-    """Whether a return stands in statements, and in none of their loops."""
+    """Return whether statements contain a return outside their loops."""
     if isinstance(node, tuple):
         return any(map(_returns, node))
     if isinstance(node, ir.If):

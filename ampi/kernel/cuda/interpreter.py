@@ -60,7 +60,7 @@ def interpret(
 
 
 class _Thread:
-    """One thread: where it is, and what it waits for."""
+    """One thread: its position, and the barrier or operation for which it waits."""
 
     def __init__(self, place: Place3, rank: int) -> None:
         self.place, self.rank = place, rank
@@ -203,7 +203,7 @@ class _Launch:
         return space[name]
 
     def seen(self, value: Any) -> Any:
-        """What a global name stands for while the launch is interpreted."""
+        """Return the object of a global name while the launch is interpreted."""
         mark = stand_in(value)
         if mark is MODULE:
             return self.namespace
@@ -289,7 +289,7 @@ class _Conversion(ast.NodeTransformer):
 
 
 def warp_answer(name: str, t: _Thread, group: list[_Thread]) -> Any:
-    """What a warp operation gives one of the threads that take part in it."""
+    """Return the result of a warp operation in one of its threads."""
     assert t.waits is not None
     by_lane = {other.lane: other.waits[2:] for other in group}  # type: ignore[index]
     if name == "syncwarp":

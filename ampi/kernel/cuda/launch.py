@@ -217,7 +217,7 @@ class Launch:
 
     @functools.cached_property
     def geometry(self) -> Any:
-        """What the kernel is lowered for."""
+        """Return the geometry for which the kernel is lowered."""
         from ampi.kernel.cuda.loops import Geometry
 
         more, wide = (tuple(n > least for n in self.grid) for least in (1, min(max(self.grid) // 2, ENOUGH)))
@@ -276,7 +276,7 @@ def dimensions(name: str, what: str, given: Any) -> tuple[int, int, int]:
 
 
 def kind(value: Any) -> Any:
-    """What a kernel is lowered for, of an argument."""
+    """Return the kind of an argument for which a kernel is lowered."""
     if not isinstance(value, np.ndarray) and hasattr(value, "__cuda_array_interface__"):
         return "device"
     if isinstance(value, np.ndarray) or hasattr(value, "dtype"):

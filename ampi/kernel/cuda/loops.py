@@ -20,7 +20,7 @@ ZERO, ONE = ir.Const(0, INT), ir.Const(1, INT)
 
 @dataclass(frozen=True)
 class Geometry:
-    """What a kernel is lowered for.
+    """The geometry for which a kernel is lowered.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ def mul(a: ir.Expr, b: ir.Expr) -> ir.Expr:
 
 
 class Places:
-    """What the places of threads are in terms of loop variables."""
+    """The places of threads, in terms of loop variables."""
 
     def __init__(self, geometry: Geometry, launched: Launched) -> None:
         self.known: dict[str, ir.Expr] = {"threads": ir.Const(geometry.threads, INT), "shared": launched.shared}

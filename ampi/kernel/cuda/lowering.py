@@ -141,7 +141,7 @@ def of_block(body: tuple[ir.Stmt, ...]) -> set[str]:
 
 
 def waits_for_blocks(body: tuple[ir.Stmt, ...]) -> bool:
-    """Whether what an atomic operation on a global array gives depends on those before: blocks run one by one then."""
+    """Return whether the result of an atomic operation on global memory is used: blocks then run one by one."""
     local = of_block(body)
     for s in ir.walk(body):
         if isinstance(s, ir.Store) and s.atomic and s.array.name not in local:
@@ -177,7 +177,7 @@ def all_parallel(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
 
 
 def has_parallel_loop(node: Any) -> bool:
-    """Whether blocks, or threads, run in parallel."""
+    """Return whether blocks, or threads, run in parallel."""
     body = node.body if isinstance(node, ir.Function) else node
     return any(isinstance(s, ir.For) and s.parallel for s in ir.walk(body))
 

@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Access:
-    """Who touched an element when: ``block`` and ``thread``, after how many barriers of these, and in which line."""
+    """An access of an element: ``block`` and ``thread``, the number of their barriers before, and the line."""
 
     block: tuple[int, int, int]
     thread: tuple[int, int, int]
@@ -23,7 +23,7 @@ class Access:
     atomic: bool = False
 
     def is_ordered(self, other: Access) -> bool:
-        """Whether one of two accesses comes before the other in any run."""
+        """Return whether one of two accesses comes before the other in any run."""
         if self.block != other.block:
             return False
         if self.thread == other.thread or self.barriers != other.barriers:

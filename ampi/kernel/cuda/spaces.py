@@ -1,4 +1,4 @@
-"""Where the arrays of an emitted kernel live, and which of its stores one thread owns.
+"""Memory spaces of the arrays in an emitted kernel, and ownership of its stores by threads.
 
 A lowered program has arrays for all threads of a block.  On a card an array in which each thread uses its own element
 is a register, one that only the block's common statements fill is kept by each thread, and what is left is shared
@@ -56,7 +56,7 @@ class Access:
 
 @dataclass
 class Spaces:
-    """What is known of the arrays and integers of a program for a block of threads.
+    """Analysis of the arrays and integers of a program for a block of threads.
 
     Attributes
     ----------
@@ -141,7 +141,7 @@ class Spaces:
         return index_algebra.as_sum(self.expanded(e))
 
     def constant(self, e: ir.Expr) -> int | None:
-        """The value of an integer that is known now."""
+        """Return the value of an integer that is constant."""
         return _evaluated(self.expanded(e))
 
     def of_host(self, e: ir.Expr) -> ir.Expr | None:
@@ -197,7 +197,7 @@ class Spaces:
         self.accesses.append(Access(kind, array, tuple(map(self.total, index)), phase))
 
     def own_loop(self, s: ir.For) -> bool:
-        """Whether a common loop fills arrays of threads, element by element."""
+        """Return whether a common loop fills arrays of threads, element by element."""
         if s.axis or self.constant(s.stop) != self.geometry.threads or self.constant(s.start) != 0:
             return False
         inside = tuple(innermost(s))
@@ -251,7 +251,7 @@ class Spaces:
                 self.buffers[name] = s.shape, False
 
     def _is_register(self, s: ir.Alloc, accesses: list[Access]) -> bool:
-        """Whether each thread uses its own elements of an array alone."""
+        """Return whether each thread uses only its own elements of an array."""
         if self.constant(s.shape[0]) != self.geometry.threads:
             return False
         rank = self.rank()
@@ -260,12 +260,12 @@ class Spaces:
     # ------------------------------------------------------------------------------------------- owners
 
     def is_own(self, array: str, phase: int | None) -> bool:
-        """Whether no two threads use the same element of an array: of a block in a phase, or in the whole launch."""
+        """Return whether no two threads (of a block in a phase, or of the launch) use the same element of an array."""
         accesses = [a for a in self.accesses if a.array == array and (phase is None or a.phase == phase)]
         return bool(self.owning_axes(accesses, phase is None))
 
     def owning_axes(self, accesses: list[Access], everywhere: bool) -> tuple[Any, ...]:
-        """Indices that all accesses have, and that differ from thread to thread."""
+        """Return the indices that all accesses share, and that differ from thread to thread."""
         if not accesses or any(not a.phase for a in accesses if everywhere):
             return ()
         first = accesses[0].index
@@ -297,7 +297,7 @@ class Spaces:
         return needed
 
     def _differ(self, terms: dict[str, int]) -> bool:
-        """Whether a sum of places with these coefficients is another one for other places."""
+        """Return whether a sum of places with these coefficients differs for different places."""
         reach = 0
         for name, c in sorted(
             terms.items(), key=lambda item: (item[0].startswith(("block", "grid", "stride")), item[1])
@@ -312,7 +312,7 @@ class Spaces:
         return True
 
     def _agreed(self, term: ir.Expr, everywhere: bool) -> bool:
-        """Whether threads agree on an expression."""
+        """Return whether threads agree on an expression."""
         for n in ir.walk(term):
             if isinstance(n, ir.Op) and not n.args:
                 if everywhere or n.name not in _OF_ONE_BLOCK:

@@ -1,5 +1,4 @@
-"""What threads do together: scalars to which each of them adds, and memory of a block that they share, which needs
-barriers."""
+"""Cooperation of threads: scalars to which each adds, and shared memory of a block, which needs barriers."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from ampi.kernel import ir
 
 
 def combined(body: tuple[ir.Stmt, ...], name: str) -> str | None:
-    """How the iterations of a loop make a scalar, each on its own: "add", "min", "max" or "or"; None if they do not."""
+    """Return how independent iterations of a loop combine a scalar: "add", "min", "max", "or"; None if they do not."""
     kinds: set[str] = set()
     chain = {name}
 

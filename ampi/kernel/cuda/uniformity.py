@@ -1,4 +1,4 @@
-"""Uniformity (divergence) analysis: what all threads of a block agree on."""
+"""Uniformity (divergence) analysis: the values on which all threads of a block agree."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Uniformity:
     own: frozenset[str]
 
     def differs(self, value: Any) -> bool:
-        """Whether an expression may have another value in another thread."""
+        """Return whether an expression may have another value in another thread."""
         return any(
             (isinstance(n, ir.Op) and n.name in OF_THREADS)
             or (isinstance(n, ir.Var) and n.name in self.varying)
@@ -46,7 +46,7 @@ def own_arrays(body: tuple[ir.Stmt, ...]) -> frozenset[str]:
 
 
 def analyse(body: tuple[ir.Stmt, ...]) -> Uniformity:
-    """What threads agree on in statements whose jumps are conditions."""
+    """Analyse on which values threads agree, in statements whose jumps are conditions."""
     known = Uniformity(frozenset(), own_arrays(body))
     everywhere = _names(body)
     partly = set()  # what is assigned for some threads of a warp, and read after that

@@ -1,1 +1,1 @@
-"""What all of `ampi.mpi` stands on: the table of operations, classes of handles, call sites for messages."""
+"""Foundations of `ampi.mpi`: the table of operations, classes of handles, call sites for messages."""

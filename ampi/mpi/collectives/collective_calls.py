@@ -46,7 +46,7 @@ class Part(Protocol):
 
 
 class Call:
-    """This rank's part in one collective operation, by its arguments; calls with the same arguments share it.
+    """The part of this rank in one collective operation; calls with the same arguments share it.
 
     Attributes
     ----------
@@ -219,7 +219,7 @@ class Performed(Collective, AdjointRecord):
         return begin_tangent(self.call.part, push, self.reverse, self.call.name, started, self.values)
 
     def zero(self, sweep: Sweep | Push) -> None:
-        """Zero the derivatives of what was written, if no derivatives are sent: constants have overwritten it."""
+        """Zero the derivatives of overwritten memory if no derivatives are sent: it holds constants."""
         for lane in lanes_of(sweep):
             for buffer in self.call.writes:
                 buffer.zero(lane)
@@ -241,5 +241,5 @@ class Performed(Collective, AdjointRecord):
         return in_step([call.part.adjoint(lane, self.reverse, x) for lane in sweep.lanes])
 
     def waiting(self) -> str:
-        """Return what is waited for, for error messages."""
+        """Describe what is waited for, for error messages."""
         return f"the adjoint of {self.describe()}"

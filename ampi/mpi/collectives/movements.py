@@ -342,7 +342,7 @@ def in_blocks(buffer: Buffer, size: int, hole: int | None = None) -> Blocks:
 
 
 def receive_tangent(push: Push, memory: AdjointMemory, flat: np.ndarray, name: str) -> None:
-    """Set the tangent of memory to what was received; raises an error where it would be lost."""
+    """Set the tangent of memory to the received one; raise an error if it would be lost."""
     if getattr(memory, "loses", False) and flat.any():  # a bundle loses nothing
         lost = flat.copy()
         for where, part in getattr(memory, "parts", ()):
@@ -360,7 +360,7 @@ NO_BLOCKS = Blocks((), ())
 
 
 class Movement:
-    """This rank's part in a movement of data.
+    """The part of this rank in a movement of data.
 
     Attributes
     ----------

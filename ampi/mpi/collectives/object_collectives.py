@@ -175,7 +175,7 @@ class MovedObjects(CollectiveAdjoint):
             run_reversed(sweep, token, steps, self.waiting)
 
     def waiting(self) -> str:
-        """Return what is waited for, for error messages."""
+        """Describe what is waited for, for error messages."""
         return f"the adjoint of {self.token.describe()}"
 
 

@@ -201,7 +201,7 @@ class Started(BaseAdjoint):
         self.finish_tangent = self.performed.begin_tangent(push, True)
 
     def arrive(self, push: Push) -> None:
-        """End what `tangent` has begun."""
+        """End the transfers that `tangent` has started."""
         finish, self.finish_tangent = self.finish_tangent, None
         if finish is not None:
             finish()
@@ -222,7 +222,7 @@ class Started(BaseAdjoint):
         return has_ended(self.request)
 
     def begin(self, sweep: Sweep) -> None:
-        """At the mirror of the wait, take the adjoints of what was written, and send them when it is their turn."""
+        """At the mirror of the wait, take the adjoints of the written memory, and send them in their turn."""
         if self.sweep is sweep or self.void:
             return
         performed = self.performed
@@ -243,7 +243,7 @@ class Started(BaseAdjoint):
         schedule.proceed()
 
     def __call__(self, sweep: Sweep) -> None:
-        """At the mirror of the start, wait for the end and add what was received."""
+        """At the mirror of the start, wait for the end and add the received adjoints."""
         if self.void:
             return
         self.begin(sweep)

@@ -17,7 +17,7 @@ from ...tape import Sweep, Tape, Undo
 
 @runtime_checkable
 class AdjointMemory(Protocol):
-    """Memory whose adjoint goes in one message: flat, contiguous, of one dtype.
+    """Memory whose adjoint is sent in one message: flat, contiguous, of one dtype.
 
     Attributes
     ----------

@@ -146,7 +146,7 @@ _OPAQUE = LIBRARIES | {"builtins", "weakref", "threading"}
 
 
 def _has_active(tape: Tape) -> bool:
-    """Return whether an array is active on the tape: watched, or computed from what was received."""
+    """Return whether an array is active on the tape: watched, or computed from received values."""
     if tape.watches:
         return True
     return any(r.adjoint is not None and (r.adjoint is not r or r.is_local) for r in tape.records)
