@@ -138,7 +138,7 @@ _ARRAYS = (
 )
 """Names of modules imported with the first tape; programs that only send messages do not need them."""
 
-_WITH_NUMBERS = ("foreign.plots", "foreign.standard_library")
+_WITH_NUMBERS = ("foreign.plots", "foreign.standard_library", "foreign.labelled_arrays")
 """What is there with `ampi.numpy`: other packages are given its numbers before a tape opens as well."""
 
 _HOMES = {

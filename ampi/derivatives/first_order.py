@@ -17,6 +17,7 @@ from ..memory.storages import TrackedArray
 from ..tape import ForwardTape, Push, Tape, VectorPush
 from ..tape.recording import recording
 from .arguments import has_tangent, is_inexact, leaves_of, map_leaves, number_of_directions, with_arrays, with_tangents
+from .labelled import array_of, unlabelled
 from .objectives import ranks_of, require_objective, warn_of_replicated, weight_of
 from .second_order import of_forward_mode
 
@@ -304,16 +305,18 @@ def value_and_grad(
         if outer is not None and outer.forward is not None and any(is_active(outer, x) for x in leaves_of(arguments)):
             y, found = of_forward_mode(f, numbers, arguments, keywords, objective, comm, outer)
             return y, found if isinstance(argnums, tuple) else found[0]
+        opened, labels = zip(*(unlabelled(arguments[k]) for k in numbers)) if numbers else ((), ())
         with Tape() as tape:
-            watched = tuple(_watch(tape, arguments[k]) for k in numbers)
+            watched = tuple(_watch(tape, x) for x in opened)
             given = list(arguments)
-            for k, x in zip(numbers, watched):
-                given[k] = x
-            y = f(*given, **keywords)
+            for k, x, label in zip(numbers, watched, labels):
+                given[k] = label(x)
+            y = array_of(f(*given, **keywords))
         seed = weight_of(tape, y, objective, ranks_of(comm))
         counted = [] if seed is None else [(y, seed)]
         found = adjoints_of(tape, [y for y, _ in counted], watched, [s for _, s in counted])
         warn_of_replicated(tape.replicated)
+        found = tuple(label(x_bar) for label, x_bar in zip(labels, found))
         return value(y), found if isinstance(argnums, tuple) else found[0]
 
     return evaluate

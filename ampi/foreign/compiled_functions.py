@@ -316,20 +316,22 @@ def _check_call(name: str, function: Any, arguments: tuple, keywords: dict) -> A
 def _refused(name: str, x: np.ndarray) -> ActivityError:
     what = "is assigned" if name == "a Fortran module" else "is compiled code without a derivative rule and was given"
     kind = "a number" if not np.ndim(x) else f"an array of shape {np.shape(x)}"
-    maker = _MAKERS.get(name.partition(".")[0])
-    way = (
-        f"call it in a function f for ampi.{maker}(f), which has its derivatives"
-        if maker
-        else "define its derivative with ampi.rules.define(...) or wrap it with ampi.custom_vjp"
-    )
+    usual = "define its derivative with ampi.rules.define(...) or wrap it with ampi.custom_vjp"
+    way = _WAYS.get(name.partition(".")[0], usual)
     return ActivityError(
         f"{line_outside(name)}: {name} {what} {kind} that carries derivatives, which it would drop; {way}, "
         "or pass ampi.value(x) if its result is a constant"
     )
 
 
-_MAKERS = {"torch": "from_torch", "jax": "from_jax", "jaxlib": "from_jax"}
-"""Functions of ampi for packages that have derivatives of their own."""
+_FUNCTION = "call it in a function f for ampi.{}(f), which has its derivatives"
+_WAYS = {
+    "torch": _FUNCTION.format("from_torch"),
+    "jax": _FUNCTION.format("from_jax"),
+    "jaxlib": _FUNCTION.format("from_jax"),
+    "pandas": "convert objects of pandas to arrays with to_numpy()",
+}
+"""What to write instead of calls into some packages."""
 
 
 def _call_fortran(routine: int, given: int, named: int) -> Any:
