@@ -192,9 +192,9 @@ def identity(bound: tuple[Any, ...], tape: Any) -> Any:
             try:
                 parts.append(value._region)
             except AttributeError:
-                parts.append(_place_of(value) if value.ndim else (value.dtype, _is_on(value, tape)))
+                parts.append(location(value) if value.ndim else (value.dtype, _is_on(value, tape)))
         elif isinstance(value, np.ndarray):
-            parts.append(_place_of(value))
+            parts.append(location(value))
         elif isinstance(value, ListArgument):
             return None
         elif isinstance(value, tuple):
@@ -215,7 +215,8 @@ def identity(bound: tuple[Any, ...], tape: Any) -> Any:
 _BEYOND_INT64 = 1 << 63  # integers have another type from here on
 
 
-def _place_of(array: np.ndarray) -> Any:
+def location(array: np.ndarray) -> Any:
+    """A key that is equal for arrays of the same layout at one address; None if its memory is volatile."""
     storage = memory.storage_of(array)
     if storage is not None and storage.volatile:
         return None

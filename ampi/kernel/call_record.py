@@ -10,8 +10,9 @@ import numpy as np
 from ampi import tape
 from ampi.kernel import arguments, second, vector
 from ampi.kernel.contract import Contract
-from ampi.kernel.result_forms import Fields
+from ampi.kernel.result_forms import Fields, as_arrays, as_returned
 from ampi.kernel.runtime import threads
+from ampi.memory import handouts
 from ampi.memory import storages as memory
 
 
@@ -241,3 +242,51 @@ def seed(sweep: tape.Sweep, region: memory.Region) -> Any:
     if taken is None:
         taken = np.zeros(region.shape, region.dtype)
     return taken if region.shape or isinstance(region, WithoutAxes) else taken[()]
+
+
+def finish(
+    prepared: Any,
+    recording: tape.Tape,
+    leaves: Sequence[Any],
+    values: list[Any],
+    result: Any,
+    saved: tuple[Any, ...],
+    undo: Sequence[tape.Undo],
+    dots: Iterator[Any] | None = None,
+) -> Any:
+    """Finish a call after the primal's run: set activity and append the record; in second order with tangents."""
+    contract = prepared.contract
+    for storage in prepared.activated:
+        storage.tape = recording.reference
+    if prepared.guarded:
+        handouts.settle_all([leaves[k] for k in contract.writes])
+    record = CallRecord(contract, values, prepared.shadows, prepared.outputs, undo)
+    if saved:
+        record.saved = saved
+        nbytes = sum(part.nbytes for part in saved if isinstance(part, np.ndarray))
+        recording.kept_bytes += nbytes
+        if recording.budget is not None:
+            recording.budget.note_kept(record, nbytes)
+    if contract.after:
+        record.arrays_after = [recording.need(leaves[k]) for k in contract.after]
+    if contract.scalars:
+        record.scalars = [memory.region_of(leaves[k]) for k in contract.scalars]
+    if contract.result_dtypes:
+        facts = zip(contract.result_active, contract.result_dtypes, strict=True)
+        created: list[np.ndarray] = []
+        seeds: list[Any] = []
+        given = result
+        if contract.forms is not None:
+            result = as_arrays(given, contract.forms, iter(contract.result_dtypes), leaves)
+        result = wrap(recording, result, leaves, facts, seeds, created)
+        record.seeds = seeds
+        record.outputs = (*record.outputs, *(s for s in seeds if isinstance(s, memory.Region)))
+        record.created = [memory.storage_of(array) for array in created]
+        if dots is not None:
+            put_tangents(recording.tangents, seeds, dots)
+    if recording.before_append is not None:
+        recording.before_append()
+    recording.append_record(record)
+    if contract.forms is not None:
+        return as_returned(result, contract.forms, given, iter(contract.result_active))
+    return result

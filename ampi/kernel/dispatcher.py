@@ -221,6 +221,7 @@ class Kernel:
         self.untaped: dict[Any, Any] = {}  # code and written arrays of calls without a tape, by types
         self.untaped_repeated: dict[Any, Any] = {}  # the same, by arrays
         self.prepared: dict[Any, Any] = {}  # recorded calls, by arrays
+        self.recorded_again: dict[Any, Any] = {}  # those that have been seen twice
 
     def __repr__(self) -> str:
         return f"<ampi kernel {self.__qualname__}>"
@@ -371,7 +372,8 @@ class Kernel:
 
     def release_gil(self) -> None:
         """Forget compiled code: newly compiled code releases the GIL, since the program now runs tasks in threads."""
-        for known in (self.primals, self.contracts, self.untaped, self.untaped_repeated, self.prepared):
+        calls = self.untaped, self.untaped_repeated, self.prepared, self.recorded_again
+        for known in (self.primals, self.contracts, *calls):
             known.clear()
         for name in ("serial", "_on_threads", "_spread"):
             vars(self).pop(name, None)

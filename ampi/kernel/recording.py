@@ -7,8 +7,7 @@ arrays.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,11 +21,19 @@ from ampi.kernel.call_contracts import (
     find_tangent_contract,
     refuse_stretching,
 )
-from ampi.kernel.call_record import CallRecord, StandIn, put_tangents, wrap
+from ampi.kernel.call_record import StandIn, finish
 from ampi.kernel.contract import Contract
 from ampi.kernel.list_arguments import refuse_overlap as refuse_overlap_of_lists
 from ampi.kernel.list_arguments import with_lists
-from ampi.kernel.result_forms import as_arrays, as_returned
+from ampi.kernel.repeated_calls import (
+    REGION,
+    RecordedAgain,
+    RepeatedCall,
+    has_room,
+    is_free,
+    is_identified,
+    is_on_tape,
+)
 from ampi.kernel.runtime import nontemporal_copy, threads
 from ampi.memory import blocks, handouts
 from ampi.memory import storages as memory
@@ -37,8 +44,12 @@ blocks.set_ways(nontemporal_copy.copied, nontemporal_copy.zeroed)
 def record(kernel: Any, args: tuple[Any, ...]) -> Any:
     """Call a kernel while tapes are alive."""
     recording = tape.current()
-    if recording is None:
-        key = (kernel.is_threaded(), *map(getattr, args, _REGION, map(type, args)))
+    key = (kernel.is_threaded(), *map(getattr, args, REGION, map(type, args)))
+    if recording is not None:
+        for again in kernel.recorded_again.get(key, ()):
+            if again.fits(recording, args):
+                return again.record(recording, args)
+    else:
         repeated = kernel.untaped_repeated.get(key)
         if repeated is not None and repeated.fits(args):
             result = repeated.entry(*args)
@@ -68,6 +79,13 @@ def record(kernel: Any, args: tuple[Any, ...]) -> Any:
             return found
     prepared = prepared_call(kernel, recording, bound)
     contract = prepared.contract
+    if recording is not None:
+        prepared.times += 1
+        if prepared.times > 1 and bound is args and RecordedAgain.applies(prepared, recording, args):
+            if len(kernel.recorded_again) >= MAX_PREPARED:
+                kernel.recorded_again.clear()
+            both = [RecordedAgain(prepared, recording, args), *kernel.recorded_again.get(key, ())[:1]]
+            kernel.recorded_again[key] = sorted(both, key=lambda again: -again.actives)  # most calls of a loop
     leaves = bound if prepared.flat else arguments.leaves_of(bound)
     if recording is None and known is None and prepared.flat:
         if not arguments.same_places(list(map(arguments.place, leaves))):  # equal arrays are recorded once
@@ -145,70 +163,6 @@ def is_watched(leaf: Any) -> bool:
     return storage is not None and (bool(storage.needs) or is_on_tape(storage))
 
 
-def is_on_tape(storage: memory.Storage) -> bool:
-    """Return whether memory is active on a tape that is alive."""
-    return storage.tape is not None and storage.tape() is not None
-
-
-def is_free(array: np.ndarray) -> bool:
-    """Return whether an array can be written without informing a tape."""
-    storage = memory.storage_of(array)
-    if storage is not None and (storage.needs or is_on_tape(storage) or storage.swapped_by or storage.guard):
-        return False
-    return bool(array.flags.writeable)
-
-
-class RepeatedCall:
-    """A call outside tapes that was seen before.
-
-    Its tracked arrays have the same addresses, its plain arrays the same kinds, and its numbers the same classes.
-
-    Attributes
-    ----------
-    entry : callable
-        The compiled code.
-    """
-
-    __slots__ = ("_integers", "_plain", "_plainly_written", "_written", "entry")
-
-    def __init__(self, entry: Any, writes: Iterable[int], args: Sequence[Any]) -> None:
-        self.entry = entry
-        self._written = [(k, args[k]._storage) for k in writes if isinstance(args[k], memory.TrackedArray)]
-        self._plainly_written = [k for k in writes if not isinstance(args[k], memory.TrackedArray)]
-        self._plain = [(k, arguments.kind(value)) for k, value in enumerate(args) if type(value) is np.ndarray]
-        self._integers = [k for k, value in enumerate(args) if type(value) is int]
-
-    def fits(self, args: Sequence[Any]) -> bool:
-        """Return whether a call is such a repetition, and may write its arrays without informing a tape."""
-        for k, storage in self._written:
-            if storage.needs or storage.swapped_by or storage.guard:
-                return False
-            if storage.tape is not None and storage.tape() is not None:
-                return False
-            if not args[k].flags.writeable:
-                return False
-        for k, kind in self._plain:
-            if arguments.kind(args[k]) != kind:
-                return False
-        for k in self._plainly_written:
-            if not is_free(args[k]):
-                return False
-        for k in self._integers:
-            if arguments.is_large(args[k]):
-                return False
-        return True
-
-
-_REGION = itertools.repeat("_region")
-
-
-def is_identified(value: Any) -> bool:
-    """Return whether an argument determines the compiled code by its region (tracked arrays), or class and kind."""
-    if isinstance(value, memory.TrackedArray):
-        return getattr(value, "_region", None) is not None
-    return type(value) is np.ndarray or isinstance(value, (int, float, complex, np.generic))
-
-
 class Primal:
     """The compiled primal for arguments of certain types.
 
@@ -271,6 +225,8 @@ class PreparedCall:
     on, off : tuple of Storage
         Storages that are active before the call, and passive ones: other calls fit only if theirs are, too (not
         considered if no tape records).
+    times : int
+        The number of recorded calls so far.
     """
 
     __slots__ = (
@@ -288,6 +244,7 @@ class PreparedCall:
         "primal",
         "repeated",
         "shadows",
+        "times",
         "values",
     )
 
@@ -307,6 +264,7 @@ class PreparedCall:
         self.activated: Sequence[memory.Storage] = ()
         self.on: Sequence[memory.Storage] = ()
         self.off: Sequence[memory.Storage] = ()
+        self.times = 0
 
     def fits(self, reference: Any) -> bool:
         """Return whether the same arrays are active on a tape (a reference) as when the call was prepared."""
@@ -359,15 +317,6 @@ class PreparedCall:
 
 
 MAX_PREPARED = 256  # calls of a kernel
-MAX_SAVED = 1 << 27  # bytes of kernels' values on a tape; beyond that adjoints run forward once more
-
-
-def has_room(recording: tape.Tape) -> bool | None:
-    """Return whether a tape has room for the values that kernels save.
-
-    None if the tape will also be walked forward, which takes the values from before the calls instead.
-    """
-    return None if recording.walks else recording.kept_bytes < MAX_SAVED
 
 
 def _kind_of(recording: tape.Tape | None) -> Any:
@@ -463,51 +412,3 @@ def prepare_call(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...
             repeated.append((k, tape.Need(storage, leaf)))
     prepared.numbers, prepared.needed, prepared.repeated, prepared.constants = numbers, needed, repeated, constants
     return prepared
-
-
-def finish(
-    prepared: PreparedCall,
-    recording: tape.Tape,
-    leaves: Sequence[Any],
-    values: list[Any],
-    result: Any,
-    saved: tuple[Any, ...],
-    undo: list[tape.Undo],
-    dots: Iterator[Any] | None = None,
-) -> Any:
-    """Finish a call after the primal's run: set activity and append the record; in second order with tangents."""
-    contract = prepared.contract
-    for storage in prepared.activated:
-        storage.tape = recording.reference
-    if prepared.guarded:
-        handouts.settle_all([leaves[k] for k in contract.writes])
-    record = CallRecord(contract, values, prepared.shadows, prepared.outputs, undo)
-    if saved:
-        record.saved = saved
-        nbytes = sum(part.nbytes for part in saved if isinstance(part, np.ndarray))
-        recording.kept_bytes += nbytes
-        if recording.budget is not None:
-            recording.budget.note_kept(record, nbytes)
-    if contract.after:
-        record.arrays_after = [recording.need(leaves[k]) for k in contract.after]
-    if contract.scalars:
-        record.scalars = [memory.region_of(leaves[k]) for k in contract.scalars]
-    if contract.result_dtypes:
-        facts = zip(contract.result_active, contract.result_dtypes, strict=True)
-        created: list[np.ndarray] = []
-        seeds: list[Any] = []
-        given = result
-        if contract.forms is not None:
-            result = as_arrays(given, contract.forms, iter(contract.result_dtypes), leaves)
-        result = wrap(recording, result, leaves, facts, seeds, created)
-        record.seeds = seeds
-        record.outputs = (*record.outputs, *(s for s in seeds if isinstance(s, memory.Region)))
-        record.created = [memory.storage_of(array) for array in created]
-        if dots is not None:
-            put_tangents(recording.tangents, seeds, dots)
-    if recording.before_append is not None:
-        recording.before_append()
-    recording.append_record(record)
-    if contract.forms is not None:
-        return as_returned(result, contract.forms, given, iter(contract.result_active))
-    return result

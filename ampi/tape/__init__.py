@@ -28,7 +28,7 @@ from .second import PairSweep, SecondTape, no_second_derivative, second_order
 from .sweep import Sweep, lanes_of
 from .tape import Tape, at_closing, at_first_opening, at_opening, living
 from .transposition import transposed
-from .undo import Need, Undo, keep_needed, overwrite, require_seen
+from .undo import Need, Undo, keep_needed, overwrite, require_seen, save
 from .vector import VectorSweep
 from .vector_push import VectorPush
 from .walks import walk
@@ -70,6 +70,7 @@ __all__ = [
     "place_of",
     "recording",
     "require_seen",
+    "save",
     "second_order",
     "transposed",
     "walk",

@@ -159,8 +159,15 @@ def _passive_overwrite(arrays: Sequence[np.ndarray], key: Any, undo: list[Undo])
         inner.append_record(Record(Zero(zeroed, key) if zeroed else None, undo, ()))
 
 
-def _save(storage: Storage, array: np.ndarray, key: Any, undo: list[Undo]) -> None:
-    extent = Extent(array)
+def save(storage: Storage, array: np.ndarray, extent: Extent, undo: list[Undo]) -> None:
+    """`overwrite` for all of an array that only the open tape observes, and whose extent is known; add to ``undo``."""
+    with needs_lock:
+        _save(storage, plain(array), None, undo, extent)
+
+
+def _save(storage: Storage, array: np.ndarray, key: Any, undo: list[Undo], extent: Extent | None = None) -> None:
+    if extent is None:
+        extent = Extent(array)
     inner = opened()
     for reference, needs in list(storage.needs.items()):
         tape = reference()

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import breakdown
 import budget
 import forms
 import local
@@ -40,6 +41,13 @@ def parse_arguments():
     )
     parser.add_argument("-r", "--repeat", type=int, default=15, help="repetitions, of which the median counts (15)")
     parser.add_argument("--json", type=Path, default=ROOT / "bench.json", help="where to keep the rows (bench.json)")
+    parser.add_argument(
+        "--breakdown",
+        nargs="+",
+        type=int,
+        metavar="RANKS",
+        help="only where the processor time of LULESH's gradient goes, on these numbers of ranks (1 8 27)",
+    )
     options = parser.parse_args()
     for name in options.sections:
         if name not in SECTIONS and not fnmatch.filter(PROGRAMS, name):
@@ -111,6 +119,8 @@ def main() -> None:
     if sys.argv[1:2] == ["npbench"]:
         return npbench.main(sys.argv[2:])
     options = parse_arguments()
+    if options.breakdown:
+        return breakdown.rows(options.breakdown)
     factors = calibration()
     for kind, factor in factors.items():
         print(

@@ -8,7 +8,7 @@ import pytest
 
 import ampi
 import ampi.numpy
-from ampi.kernel import recording, special
+from ampi.kernel import repeated_calls, special
 from ampi.kernel.__main__ import called
 
 RNG = numpy.random.default_rng(11)
@@ -202,8 +202,8 @@ def test_a_full_tape_runs_forward_once_more(monkeypatch):
     rng = numpy.random.default_rng(11)
     kernel, gradients, kept = ampi.kernel(upwind), [], []
     seed = rng.standard_normal(X.shape)
-    for room in (0, 1, recording.MAX_SAVED):
-        monkeypatch.setattr(recording, "MAX_SAVED", room)
+    for room in (0, 1, repeated_calls.MAX_SAVED):
+        monkeypatch.setattr(repeated_calls, "MAX_SAVED", room)
         with ampi.Tape() as tape:
             x = tape.watch(X)
             y, new = x * 1.0, ampi.numpy.ones(X.shape)

@@ -1,0 +1,231 @@
+"""Calls that were seen before with the same arrays: what was found out about them is not looked up again."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ampi import tape
+from ampi.kernel import arguments
+from ampi.kernel.call_record import finish
+from ampi.memory import storages as memory
+from ampi.memory.extents import Extent
+
+MAX_SAVED = 1 << 27  # bytes of kernels' values on a tape; beyond that adjoints run forward once more
+
+
+class RepeatedCall:
+    """A call outside tapes that was seen before.
+
+    Its tracked arrays have the same addresses, its plain arrays the same kinds, and its numbers the same classes.
+
+    Attributes
+    ----------
+    entry : callable
+        The compiled code.
+    """
+
+    __slots__ = ("_integers", "_plain", "_plainly_written", "_written", "entry")
+
+    def __init__(self, entry: Any, writes: Iterable[int], args: Sequence[Any]) -> None:
+        self.entry = entry
+        self._written = [(k, args[k]._storage) for k in writes if isinstance(args[k], memory.TrackedArray)]
+        self._plainly_written = [k for k in writes if not isinstance(args[k], memory.TrackedArray)]
+        self._plain = [(k, arguments.kind(value)) for k, value in enumerate(args) if type(value) is np.ndarray]
+        self._integers = [k for k, value in enumerate(args) if type(value) is int]
+
+    def fits(self, args: Sequence[Any]) -> bool:
+        """Return whether a call is such a repetition, and may write its arrays without informing a tape."""
+        for k, storage in self._written:
+            if storage.needs or storage.swapped_by or storage.guard:
+                return False
+            if storage.tape is not None and storage.tape() is not None:
+                return False
+            if not args[k].flags.writeable:
+                return False
+        for k, kind in self._plain:
+            if arguments.kind(args[k]) != kind:
+                return False
+        for k in self._plainly_written:
+            if not is_free(args[k]):
+                return False
+        for k in self._integers:
+            if arguments.is_large(args[k]):
+                return False
+        return True
+
+
+REGION = itertools.repeat("_region")
+"""For ``map(getattr, args, REGION, map(type, args))``: the region of each argument that has one, and else its class."""
+
+
+def is_identified(value: Any) -> bool:
+    """Return whether an argument determines the compiled code by its region (tracked arrays), or class and kind."""
+    if isinstance(value, memory.TrackedArray):
+        return getattr(value, "_region", None) is not None
+    return type(value) is np.ndarray or isinstance(value, (int, float, complex, np.generic))
+
+
+class RecordedAgain:
+    """A recorded call that was seen before: all its arrays have the same addresses, and its numbers the same classes.
+
+    It does what `recording.record` does, in the same order, without asking again what cannot differ. It keeps no array
+    alive.
+
+    Attributes
+    ----------
+    prepared : PreparedCall
+    actives : int
+        The number of storages that are active before the call.
+    """
+
+    __slots__ = (
+        *("_entry", "_integers", "_numbers", "_off", "_on", "_plain", "_room", "_several", "_written"),
+        *("actives", "prepared"),
+    )
+
+    def __init__(self, prepared: Any, recording: tape.Tape, args: Sequence[Any]) -> None:
+        self.prepared = prepared
+        self._entry = prepared.contract.forward or prepared.primal.entry
+        self._room = has_room(recording)
+        self._on = tuple(dict.fromkeys(prepared.on))
+        self._off = tuple(dict.fromkeys(prepared.off))
+        self.actives = len(self._on)
+        self._written = [(k, memory.storage_of(args[k]), Extent(args[k])) for k in prepared.contract.writes]
+        self._plain = [(k, _Seen(value)) for k, value in enumerate(args) if type(value) is np.ndarray]
+        self._integers = [k for k, value in enumerate(args) if type(value) is int]
+        self._numbers = prepared.numbers
+        self._several = prepared.contract.several
+
+    @staticmethod
+    def applies(prepared: Any, recording: tape.Tape, args: Sequence[Any]) -> bool:
+        """Return whether a call, which has been prepared, can be recognised by its regions and classes."""
+        contract = prepared.contract
+        if not prepared.flat or prepared.guarded or len(args) != prepared.primal.count:
+            return False
+        if contract.disagreement is not None or contract.drawn or contract.scalars or contract.forms is not None:
+            return False
+        if contract.forward is None and prepared.primal.entry is None:
+            return False
+        if recording.tangents is not None or not recording.thread:  # nothing records on a `Bystander`
+            return False
+        for value in args:
+            if isinstance(value, memory.TrackedArray):
+                if not value.ndim or getattr(value, "_region", None) is None:
+                    return False
+            elif type(value) is np.ndarray:
+                if memory.storage_of(value) is not None:
+                    return False
+            elif not isinstance(value, (float, int)) or callable(value):
+                return False
+        return True
+
+    def fits(self, recording: tape.Tape, args: Sequence[Any]) -> bool:
+        """Return whether a call with these regions and classes is such a repetition."""
+        if recording.tangents is not None or recording.forward is not None or recording.accesses is not None:
+            return False
+        if has_room(recording) is not self._room:
+            return False
+        reference = recording.reference
+        for storage in self._on:
+            if storage.tape is not reference or storage.volatile or storage.guard:
+                return False
+        for storage in self._off:
+            if storage.volatile or storage.guard:
+                return False
+            other = storage.tape
+            if other is not None and (other is reference or other() is not None):
+                return False
+        for k, storage, _ in self._written:
+            if (storage is not None and storage.swapped_by) or not args[k].flags.writeable:
+                return False
+        for k, seen in self._plain:
+            if not seen.is_same(args[k]):
+                return False
+        for k in self._integers:
+            if arguments.is_large(args[k]):
+                return False
+        return True
+
+    def record(self, recording: tape.Tape, args: tuple[Any, ...]) -> Any:
+        """Run and record the call."""
+        prepared = self.prepared
+        values = prepared.values.copy()  # none, if nothing is active
+        for k in self._numbers:
+            values[k] = args[k]
+        reference = recording.reference
+        for k, need in prepared.repeated:
+            if need.extent.listed is not reference:
+                recording.need_again(need)
+            values[k] = args[k]
+        for k, place in prepared.constants:
+            values[k] = recording.constant(args[k], place)
+        for k in prepared.needed:
+            values[k] = recording.need(args[k])
+        undo: list[tape.Undo] = []
+        for k, storage, extent in self._written:
+            if storage is not None and storage.needs:
+                tape.save(storage, args[k], extent, undo)
+        saved: tuple[Any, ...] = ()
+        try:
+            if prepared.contract.forward is None:
+                result = self._entry(*args)
+            else:
+                found = self._entry(*map(arguments.plain, args))
+                count = len(prepared.contract.result_dtypes)
+                result = found[:count] if self._several else found[0] if count else None
+                saved = found[count:]
+        except BaseException:
+            if undo:
+                recording.append(None, undo)  # it may have written to arrays before it failed
+            raise
+        if prepared.active:
+            return finish(prepared, recording, args, values, result, saved, undo)
+        if undo:
+            recording.append(None, undo)
+        return arguments.like(result, args)
+
+
+class _Seen:
+    """A plain array, by which a call is recognised."""
+
+    __slots__ = ("_array", "_flags", "_location")
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = weakref.ref(array)
+        self._flags = array.flags.num
+        self._location = arguments.location(array)
+
+    def is_same(self, array: np.ndarray) -> bool:
+        """Return whether a plain array is at the same place, and unknown to tapes."""
+        if array is self._array() and memory.is_surely_untracked(array):
+            _, _, shape, strides, dtype, _ = self._location
+            if array.dtype is dtype and array.shape == shape and array.strides == strides:
+                if array.flags.num == self._flags and memory.address_of(array) == self._location[1]:
+                    return True
+        return arguments.location(array) == self._location
+
+
+def is_on_tape(storage: memory.Storage) -> bool:
+    """Return whether memory is active on a tape that is alive."""
+    return storage.tape is not None and storage.tape() is not None
+
+
+def is_free(array: np.ndarray) -> bool:
+    """Return whether an array can be written without informing a tape."""
+    storage = memory.storage_of(array)
+    if storage is not None and (storage.needs or is_on_tape(storage) or storage.swapped_by or storage.guard):
+        return False
+    return bool(array.flags.writeable)
+
+
+def has_room(recording: tape.Tape) -> bool | None:
+    """Return whether a tape has room for the values that kernels save.
+
+    None if the tape will also be walked forward, which takes the values from before the calls instead.
+    """
+    return None if recording.walks else recording.kept_bytes < MAX_SAVED
