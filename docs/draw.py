@@ -30,10 +30,16 @@ EXAMPLES = {
     "training": ("training/training.py",),
     "closure": ("training/closure.py",),
     "field": ("inversion/field.py",),
+    "lbm": ("gpu/lbm.py",),
+    "docking": ("gpu/docking.py",),
+    "cross_sections": ("gpu/cross_sections.py",),
+    "resonances": ("gpu/resonances.py", "--lookups", "1000"),
 }
 """The program of each picture, with its arguments."""
 NEEDS = {"closure": "torch"}
 """Packages that the extra ``examples`` does not install: without them the stored picture stays."""
+ALONE = frozenset({"lbm", "docking", "cross_sections", "resonances"})
+"""Those that run on one rank."""
 PALETTE = 128  # colours of a stored picture
 
 
@@ -61,7 +67,7 @@ def draw_example(name: str) -> None:
     script, *arguments = EXAMPLES[name]
     target = PICTURES / "examples" / f"{name}.png"
     program = [str(ROOT / "examples" / script), *arguments, "--picture", str(target)]
-    started(RANKS, ["-m", "ampi.run", *program], ROOT, {})
+    started(1 if name in ALONE else RANKS, ["-m", "ampi.run", *program], ROOT, {})
     compress(target)
 
 

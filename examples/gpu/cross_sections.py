@@ -8,8 +8,7 @@ grid "nuclide"): 3044, 29756 and 299541 for 1,000, 10,000 and 100,000 look-ups. 
 cross sections, and its derivatives with respect to the tables and to the energies of the grids.
 """
 
-import time
-
+import device
 import numpy
 
 import ampi
@@ -68,8 +67,8 @@ def look_up(energies, materials, grid, tables, count, nuclides, densities, sums,
     largest[i] = best + 1
 
 
-def numbers(seed, count):
-    """So many numbers of the generator, from 0 to 1: x -> (a x + 1) modulo 2**63, by doubling."""
+def drawn(seed, count):
+    """So many integers of the generator: x -> (a x + 1) modulo 2**63, by doubling."""
     mask = numpy.uint64(2**63 - 1)
     found = numpy.empty(count, numpy.uint64)
     found[0] = (MULTIPLIER * seed + 1) % 2**63
@@ -78,14 +77,19 @@ def numbers(seed, count):
         more = min(known, count - known)
         found[known : known + more] = (found[:more] * numpy.uint64(a) + numpy.uint64(c)) & mask
         a, c, known = a * a % 2**63, (c * a + c) % 2**63, known + more
-    return found / 2.0**63
+    return found
+
+
+def numbers(seed, count):
+    """The same as numbers from 0 to 1."""
+    return drawn(seed, count) / 2.0**63
 
 
 def data(points=POINTS):
     """Grids of energies, tables of cross sections, and materials: their nuclides and the densities of these."""
-    drawn = numbers(42, NUCLIDES * points * (1 + CHANNELS)).reshape(NUCLIDES, points, 1 + CHANNELS)
+    rows = numbers(42, NUCLIDES * points * (1 + CHANNELS)).reshape(NUCLIDES, points, 1 + CHANNELS)
     for nuclide in range(NUCLIDES):
-        drawn[nuclide] = drawn[nuclide, numpy.argsort(drawn[nuclide, :, 0])]
+        rows[nuclide] = rows[nuclide, numpy.argsort(rows[nuclide, :, 0])]
     count = numpy.array([len(m) for m in MATERIALS])
     nuclides = numpy.zeros((len(MATERIALS), count.max()), numpy.int64)
     densities = numpy.zeros(nuclides.shape)
@@ -93,22 +97,27 @@ def data(points=POINTS):
     for m, members in enumerate(MATERIALS):
         nuclides[m, : len(members)] = members
         densities[m, : len(members)] = [next(concentrations) for _ in members]
-    return drawn[:, :, 0].copy(), drawn[:, :, 1:].copy(), count, nuclides, densities
+    return rows[:, :, 0].copy(), rows[:, :, 1:].copy(), count, nuclides, densities
 
 
 def events(lookups):
     """Energies and materials by chance: what is left of the volume is fuel, material 0."""
-    drawn = numbers(SEED, 2 * lookups).reshape(lookups, 2)
+    pairs = numbers(SEED, 2 * lookups).reshape(lookups, 2)
     ends = numpy.array([VOLUMES[k::-1].cumsum()[-1] for k in range(len(VOLUMES))])
-    return drawn[:, 0].copy(), (numpy.searchsorted(ends, drawn[:, 1], side="right") + 1) % len(MATERIALS)
+    return pairs[:, 0].copy(), (numpy.searchsorted(ends, pairs[:, 1], side="right") + 1) % len(MATERIALS)
 
 
-def total(grid, tables, count, nuclides, densities, energies, materials, largest):
+def launched(grid, tables, count, nuclides, densities, energies, materials, largest):
+    """The launch, and the kernel's arguments."""
+    given = energies, materials, grid, tables, count, nuclides, densities, np.zeros(CHANNELS), largest
+    return look_up.forall(len(energies), THREADS), *given
+
+
+def total(*given):
     """The sum of all cross sections of all events."""
-    sums = np.zeros(CHANNELS)
-    launch = look_up.forall(len(energies), THREADS)
-    launch(energies, materials, grid, tables, count, nuclides, densities, sums, largest)
-    return np.sum(sums)
+    launch, *arguments = launched(*given)
+    launch(*arguments)
+    return np.sum(arguments[-2])
 
 
 def reference(grid, tables, count, nuclides, densities, energies, materials):
@@ -125,21 +134,32 @@ def reference(grid, tables, count, nuclides, densities, energies, materials):
     return macroscopic.sum(), int((macroscopic.argmax(axis=1) + 1).sum())
 
 
+def draw(picture, grid, by_tables):
+    """Draw how much the sum depends on the tables: which nuclides count, and at which energies."""
+    import matplotlib.pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    weight = numpy.asarray(by_tables)[..., 0]
+    left.bar(range(NUCLIDES), weight.sum(axis=1))
+    left.set(xlabel="nuclide", ylabel="derivative with respect to its table")
+    bins = numpy.linspace(0, 1, 101)
+    for nuclide in (4, 24, 58):
+        height, _ = numpy.histogram(grid[nuclide], bins, weights=weight[nuclide])
+        right.step(bins[1:], height, label=f"nuclide {nuclide}")
+    right.set(xlabel="energy of a point of its grid")
+    right.legend()
+    figure.savefig(picture, dpi=100)
+
+
 def main():
     parser = ampi.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lookups", type=int, default=10_000)
-    parser.add_argument("--device", choices=["cpu"], default="cpu", help="where the kernel runs")
+    parser.add_argument("--picture", metavar="FILE")
+    device.add_option(parser)
     options = parser.parse_args()
     grid, tables, *rest = data()
     rest += [*events(options.lookups), numpy.zeros(options.lookups, numpy.int64)]
-    differentiated = ampi.value_and_grad(total, argnums=(0, 1))
-    seconds = {}
-    for name, run_it in (("primal", total), ("gradient", differentiated)):
-        for _ in range(2):  # the first one compiles
-            begin = time.perf_counter()
-            found = run_it(grid, tables, *rest)
-            seconds[name] = time.perf_counter() - begin
-    value, (by_grid, by_tables) = found
+    value, (by_grid, by_tables) = device.timed(total, grid, tables, *rest, argnums=(0, 1))
     checksum = int(rest[-1].sum()) % 999983
     expected, other = reference(grid, tables, *rest[:-1])
     known = CHECKSUMS.get(options.lookups)
@@ -150,7 +170,10 @@ def main():
     slope = float(numpy.sum(by_grid * direction))
     difference = float(total(grid + direction, tables, *rest)) - float(total(grid - direction, tables, *rest))
     print(f"with respect to the grids: adjoint {slope:+.6e}, difference quotient {difference / 2:+.6e}")
-    print(f"primal {seconds['primal']:.3f} s, gradient {seconds['gradient'] / seconds['primal']:.1f} times that")
+    if options.device == "cuda":
+        device.compare(*launched(grid, tables, *rest))
+    if options.picture:
+        draw(options.picture, grid, by_tables)
 
 
 if __name__ == "__main__":

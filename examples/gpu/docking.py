@@ -9,8 +9,8 @@ with NumPy, and derivatives with respect to poses, protein and ligand with the t
 """
 
 import math
-import time
 
+import device
 import numpy
 
 import ampi
@@ -55,11 +55,16 @@ def pose_energies(protein, protein_type, ligand, ligand_type, field, poses, ener
 
 def total(protein, ligand, field, poses, protein_type, ligand_type):
     """The sum of the energies of all poses."""
+    launch, *arguments = launched(protein, ligand, field, poses, protein_type, ligand_type)
+    launch(*arguments)
+    return np.sum(arguments[-1])
+
+
+def launched(protein, ligand, field, poses, protein_type, ligand_type):
+    """The launch, and the kernel's arguments."""
     count = poses.shape[1]
-    energies = np.zeros(count)
-    launch = pose_energies[-(-count // THREADS), THREADS]
-    launch(protein, protein_type, ligand, ligand_type, field, poses, energies)
-    return np.sum(energies)
+    given = protein, protein_type, ligand, ligand_type, field, poses, np.zeros(count)
+    return pose_energies[-(-count // THREADS), THREADS], *given
 
 
 def reference(protein, ligand, field, poses, protein_type, ligand_type):
@@ -92,20 +97,28 @@ def made_up(poses, protein_atoms=150, ligand_atoms=12, seed=0):
     return protein, ligand, field, placed, *kinds
 
 
+def draw_forces(picture, protein, slopes):
+    """Draw the forces on the protein's atoms, seen along z."""
+    import matplotlib.pyplot as plt
+
+    forces = -numpy.asarray(slopes)
+    figure, axes = plt.subplots(figsize=(5, 4.2), layout="constrained")
+    shown = axes.quiver(*protein[:2], *forces[:2], protein[2], angles="xy")
+    axes.scatter(*protein[:2], c=protein[2], s=12)
+    axes.set(xlabel="x", ylabel="y", aspect="equal", title="forces on the protein, of all poses")
+    figure.colorbar(shown, label="z")
+    figure.savefig(picture, dpi=100)
+
+
 def main():
     parser = ampi.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--poses", type=int, default=256)
-    parser.add_argument("--device", choices=["cpu"], default="cpu", help="where the kernel runs")
+    parser.add_argument("--picture", metavar="FILE")
+    device.add_option(parser)
     options = parser.parse_args()
     *given, protein_type, ligand_type = made_up(options.poses)
     of = lambda *x: total(*x, protein_type, ligand_type)
-    seconds = {}
-    for name, run_it in (("primal", of), ("gradient", ampi.value_and_grad(of, argnums=(0, 1, 2, 3)))):
-        for _ in range(2):  # the first one compiles
-            begin = time.perf_counter()
-            found = run_it(*given)
-            seconds[name] = time.perf_counter() - begin
-    value, gradients = found
+    value, gradients = device.timed(of, *given, argnums=(0, 1, 2, 3))
     print(f"sum of energies {float(value):.12e}, with NumPy {reference(*given, protein_type, ligand_type):.12e}")
     draw = numpy.random.default_rng(1)
     print("with respect to   adjoint              tangent              difference quotient")
@@ -115,7 +128,10 @@ def main():
         up, down = (float(of(*(g + s * 1e-7 * d for g, d in zip(given, directions)))) for s in (1, -1))
         slope = float(numpy.sum(gradients[k] * directions[k]))
         print(f"{name:<17} {slope:+.12e}  {tangent:+.12e}  {(up - down) / 2e-7:+.6e}")
-    print(f"primal {seconds['primal']:.3f} s, gradient {seconds['gradient'] / seconds['primal']:.1f} times that")
+    if options.device == "cuda":
+        device.compare(*launched(*given, protein_type, ligand_type))
+    if options.picture:
+        draw_forces(options.picture, given[0], gradients[0])
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ steps and its derivatives with respect to the relaxation rate and to the initial
 """
 
 import math
-import time
 
+import device
 import numpy
 
 import ampi
@@ -73,12 +73,16 @@ def at_rest(shape):
     return numpy.broadcast_to(WEIGHTS, (*shape, 19)).copy()
 
 
+def grid_of(flags):
+    """The blocks of a launch."""
+    return tuple(math.ceil(n / b) for n, b in zip(flags.shape, BLOCK))
+
+
 def run(distributions, omega, flags, steps):
     """Distributions after so many steps."""
-    grid = tuple(math.ceil(n / b) for n, b in zip(flags.shape, BLOCK))
     for _ in range(steps):
         after = np.empty(distributions.shape)
-        step[grid, BLOCK](distributions, after, flags, omega)
+        step[grid_of(flags), BLOCK](distributions, after, flags, omega)
         distributions = after
     return distributions
 
@@ -94,22 +98,34 @@ def objective(omega, distributions, flags, steps):
     return energy(run(distributions, omega, flags, steps), flags)
 
 
+def draw(picture, distributions, by_start, flags):
+    """Draw a slice: the speed at the end, and how much the energy then depends on the density at the start."""
+    import matplotlib.pyplot as plt
+
+    middle = flags.shape[1] // 2
+    distributions = ampi.value(distributions)
+    velocity = distributions @ DIRECTIONS / distributions.sum(axis=-1, keepdims=True)
+    shown = numpy.linalg.norm(velocity, axis=-1), numpy.asarray(by_start).sum(axis=-1) / 19
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    titles = "speed at the end", "derivative of the energy by the density at the start"
+    for ax, field, title in zip(axes, shown, titles):
+        cut = numpy.where(flags == OBSTACLE, numpy.nan, field)[:, middle].T
+        figure.colorbar(ax.imshow(cut, origin="lower"), ax=ax)
+        ax.set(title=title, xlabel="x", ylabel="z")
+    figure.savefig(picture, dpi=100)
+
+
 def main():
     parser = ampi.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", type=int, nargs=3, default=(24, 20, 28), metavar="N", help="cells along each axis")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--omega", type=float, default=1.95, help="the relaxation rate")
-    parser.add_argument("--device", choices=["cpu"], default="cpu", help="where the kernels run")
+    parser.add_argument("--picture", metavar="FILE")
+    device.add_option(parser)
     options = parser.parse_args()
     flags, start = flags_of(tuple(options.size)), at_rest(tuple(options.size))
-    differentiated = ampi.value_and_grad(objective, argnums=(0, 1))
-    seconds = {}
-    for name, run_it in (("primal", objective), ("gradient", differentiated)):
-        for _ in range(2):  # the first one compiles
-            begin = time.perf_counter()
-            found = run_it(options.omega, start, flags, options.steps)
-            seconds[name] = time.perf_counter() - begin
-    value, (by_omega, by_start) = found
+    given = options.omega, start, flags, options.steps
+    value, (by_omega, by_start) = device.timed(objective, *given, argnums=(0, 1))
     direction = numpy.random.default_rng(1).standard_normal(start.shape) * start
     differences = {
         "omega": lambda h: objective(options.omega + h, start, flags, options.steps),
@@ -120,7 +136,10 @@ def main():
     for name, adjoint in (("omega", by_omega), ("start", numpy.sum(by_start * direction))):
         shifted, h = differences[name], 1e-5
         print(f"{name:<17} {float(adjoint):+.12e}  {float(shifted(h) - shifted(-h)) / (2 * h):+.12e}")
-    print(f"primal {seconds['primal']:.3f} s, gradient {seconds['gradient'] / seconds['primal']:.1f} times that")
+    if options.device == "cuda":
+        device.compare(step[grid_of(flags), BLOCK], start, start.copy(), flags, options.omega)
+    if options.picture:
+        draw(options.picture, run(start, options.omega, flags, options.steps), by_start, flags)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from numba import types
+from numba import config, types
 from numba.core import errors as numba_errors
 from numba.core.registry import cpu_target
 from numba.core.typing.arraydecl import get_array_index_type
@@ -21,11 +23,21 @@ def context() -> Any:
     return typing_context
 
 
+@contextlib.contextmanager
+def typed() -> Iterator[None]:
+    """Let Numba type the functions that it has written in Python (max, int, ...) with NUMBA_DISABLE_JIT, too."""
+    disabled, config.DISABLE_JIT = config.DISABLE_JIT, 0
+    try:
+        yield
+    finally:
+        config.DISABLE_JIT = disabled
+
+
 @cache
 def result_type(function: Any, arguments: tuple[types.Type, ...]) -> types.Type | None:
     """The type of ``function(*arguments)``, or None if Numba has no such call."""
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), typed():
             warnings.simplefilter("ignore")  # of slow code, which compilation reports again
             signature = context().resolve_function_type(function, arguments, {})
     except (numba_errors.NumbaError, NotImplementedError, KeyError, AttributeError, TypeError):
