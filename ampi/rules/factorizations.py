@@ -3,7 +3,8 @@
 The formulas pair complex numbers without conjugation: adjoints are conjugated on the way in and out.  Inverses and
 systems: Giles, "An extended collection of matrix derivative results", 2008; Cholesky: Murray, "Differentiation of the
 Cholesky decomposition", 2016; general eigenvectors: Boeddeker et al., arXiv:1701.00392, (4.77); singular vectors:
-Townsend, "Differentiating the singular value decomposition", 2016, and Wan and Zhang, arXiv:1909.02659.
+Townsend, "Differentiating the singular value decomposition", 2016, and Wan and Zhang, arXiv:1909.02659; QR: Walter and
+Lehmann, arXiv:1009.6112.
 """
 
 from __future__ import annotations
@@ -42,11 +43,24 @@ def _inv(g: Any, result: Any) -> Any:
     return -_product(_transpose(result), g, _transpose(result))
 
 
+def pinv_bar(g: Any, a: Any, result: Any) -> Any:
+    """The adjoint of a matrix whose rank does not change from that of its pseudoinverse."""
+    rows, columns, r = np.eye(a.shape[-2]), np.eye(a.shape[-1]), _adjoint(result)
+    found = _product(rows - _product(a, result), _adjoint(g), result, r) - _product(r, g, r)
+    return found + _product(r, result, _adjoint(g), columns - _product(result, a))
+
+
 def _pinv(g: Any, a: Any, result: Any) -> Any:
-    rows, columns = np.eye(a.shape[-2]), np.eye(a.shape[-1])
-    a_in, a_out = _product(a, result), _product(result, a)
-    found = _product(result, _transpose(result), g, rows - a_in) - _product(result, _transpose(g), result)
-    return _transpose(found + _product(columns - a_out, g, _transpose(result), result))
+    return np.conj(pinv_bar(np.conj(g), a, result))
+
+
+def _qr(g: Any, result: Any) -> Any:
+    """Of a matrix with at least as many rows as columns; LAPACK makes the diagonal of R real."""
+    (q, r), (q_bar, r_bar) = result, [np.conj(x) for x in g]
+    pairs = _product(r, _adjoint(r_bar)) - _product(_adjoint(q_bar), q)
+    below = np.tril(pairs, -1)
+    inner = below + _adjoint(below) + np.real(pairs) * np.eye(r.shape[-1])
+    return np.conj(_adjoint(np.linalg.solve(r, _adjoint(q_bar + _product(q, inner)))))
 
 
 def _solve_of_matrix(g: Any, a: Any, result: Any) -> Any:
@@ -120,6 +134,7 @@ _ADJOINTS: dict[Callable, tuple[Callable, ...]] = {
     _LINALG.slogdet: (determinants.slogdet,),
     _LINALG.eigh: (_eigh,),
     _LINALG.eig: (_eig,),
+    _LINALG.qr: (_qr,),
     _LINALG.svd: (_svd,),
 }
 """For each argument its adjoint, a function of that of the result and of what else its parameters name: the arguments

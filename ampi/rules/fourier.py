@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.activity import plain_of
+from ..arrays.exact import exactly
 from ..arrays.nested import from_nested
 from ..base.structures import bound
 from ..memory.storages import region_of, tracked, wrapped
@@ -117,7 +118,21 @@ def _lengths(wanted: Any, axes: tuple, shape: tuple, result_shape: tuple, kind: 
     return tuple(lengths)
 
 
+def _of_conjugate(function: Callable, transform: Callable, before: bool) -> Callable:
+    """A transform of the conjugate, or its conjugate, with the other normalisation."""
+
+    @exactly(function)
+    def rule(a: Any, n: Any = None, axis: Any = -1, norm: Any = None, out: None = None) -> Any:
+        a = tracked(np.asanyarray(from_nested(a)))
+        found = transform(np.conj(a) if before else a, n, axis, ADJOINT_NORM[norm])
+        return found if before else np.conj(found)
+
+    return rule
+
+
 RULES: dict[Callable, Callable] = {
+    np.fft.hfft: _of_conjugate(np.fft.hfft, np.fft.irfft, True),
+    np.fft.ihfft: _of_conjugate(np.fft.ihfft, np.fft.rfft, False),
     np.fft.fft: _rule(np.fft.fft, "complex", False),
     np.fft.ifft: _rule(np.fft.ifft, "complex", True),
     np.fft.fft2: _rule(np.fft.fft2, "complex", False),

@@ -4,8 +4,8 @@ A function of NumPy belongs to exactly one of these groups:
 
 - `CONSTANT`: its result carries no derivative (indices, counts, comparisons, text).
 - `COMPOSITE`: NumPy's own Python source runs on the `ampi.ndarray`s and is differentiated operation by operation.
-- `movement.RULES`: it moves elements; `rewritten.RULES`: it is written with functions that have rules;
-  `linear_algebra.RULES`, `fourier.RULES`: it has a rule of its own.
+- `movement.RULES`: it moves elements; `rewritten.RULES`, `polynomials.RULES`, `samples.RULES`: it is written with
+  functions that have rules; `linear_algebra.RULES`, `fourier.RULES`: it has a rule of its own.
 - `inplace.WRITERS`: it overwrites one of its arguments.
 
 Any other function raises an error if it is given an active array.
@@ -30,7 +30,7 @@ from ..base.missing_rules import no_rule
 from ..base.structures import leaves, mapped
 from ..memory.storages import is_numpys, is_scalar, plain, storage_of, wrapped
 from ..tape import Tape, current
-from . import fourier, inplace, linear_algebra, movement, rewritten
+from . import fourier, inplace, linear_algebra, movement, polynomials, rewritten, samples
 from .known_parameters import for_this_numpy, require_known
 
 
@@ -62,6 +62,8 @@ RULES: dict[Callable, Callable] = for_this_numpy(
     {
         **movement.RULES,
         **rewritten.RULES,
+        **polynomials.RULES,
+        **samples.RULES,
         **linear_algebra.RULES,
         **fourier.RULES,
     }
@@ -74,13 +76,15 @@ def apply(function: Callable, arguments: tuple, keywords: dict) -> Any:
         if keywords and current() is not None:
             require_known(function, keywords)
         return inplace.WRITERS[function](*arguments, **keywords)
+    if function in _OVERWRITING:
+        arguments, keywords = _leaving_input(function, arguments, keywords)
     out = _given_out(function, arguments, keywords)
     if out is not None:
         if not all(isinstance(x, np.ndarray) for x in (out if isinstance(out, tuple) else (out,))):
             return function(*mapped(plain_of, arguments), **mapped(plain_of, keywords))  # raises NumPy's error
         require_arrays(out)
         return _into(out, function, arguments, keywords)
-    keywords = {name: x for name, x in keywords.items() if name not in _WORKSPACE}
+    keywords = {name: x for name, x in keywords.items() if name != "out"}
     if function is np.nan_to_num and (keywords.get("copy") is False or (len(arguments) > 1 and not arguments[1])):
         return RULES[function](*arguments, **keywords)
     tape = current()
@@ -155,8 +159,19 @@ def _checked(function: Callable, result: Any) -> Any:
 
 # ------------------------------------------------------------------------------------------------------------ out=
 
-# They allow NumPy to overwrite an argument, whose values the tape may need.
-_WORKSPACE = ("out", "overwrite_input")
+_OVERWRITING: dict[Callable, int] = {
+    **dict.fromkeys((np.median, np.nanmedian), 3),
+    **dict.fromkeys((np.nanpercentile, np.nanquantile, np.percentile, np.quantile), 4),
+}
+"""Functions that may use their argument as workspace, which the tape may need, and the place of the parameter."""
+
+
+def _leaving_input(function: Callable, arguments: tuple, keywords: dict) -> tuple[tuple, dict]:
+    """The arguments without leave to overwrite the first one."""
+    keywords = {name: x for name, x in keywords.items() if name != "overwrite_input"}
+    k = _OVERWRITING[function]
+    return (arguments[:k] + (False, *arguments[k + 1 :]) if len(arguments) > k else arguments), keywords
+
 
 # Functions in C, which have no signature in older versions of NumPy.
 _OUT = {np.concatenate: 2, np.dot: 2}
@@ -181,13 +196,13 @@ def _given_out(function: Callable, arguments: tuple, keywords: dict) -> Any:
     return None if k is None or len(arguments) <= k else arguments[k]
 
 
-_NOT_WRITING = {np.fft.ifft2, np.fft.irfft2}
+_NOT_WRITING = {np.fft.hfft, np.fft.ifft2, np.fft.ihfft, np.fft.irfft2}
 
 
 @functools.cache
 def _leaves_out_alone(function: Callable) -> bool:
     """Return whether a function ignores its argument out, as some do before NumPy 2.5."""
-    out = np.zeros((1, 2), complex if function is np.fft.ifft2 else float)
+    out = np.zeros((1, 2), complex if function in (np.fft.ifft2, np.fft.ihfft) else float)
     return function(np.ones((1, 2)), out=out) is not out
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import types
 from collections.abc import Callable
 from typing import Any
@@ -13,10 +14,11 @@ from ..arrays import extensions
 from ..arrays.activity import is_active, is_inexact, plain_of
 from ..arrays.elementwise import unbroadcast
 from ..arrays.exact import exactly
+from ..arrays.indexing import gathered
 from ..arrays.nested import from_nested
 from ..arrays.writing import assign_as
 from ..base.missing_rules import no_rule
-from ..memory.storages import Region, looks_at, region_of, tracked, wrapped
+from ..memory.storages import Region, looks_at, plain, region_of, tracked, wrapped
 from ..tape import BaseAdjoint, Push, Sweep, current
 from . import factorizations
 from .contractions import contracted
@@ -336,9 +338,31 @@ def _singular_values(x: Any) -> Any:
     return result
 
 
-@exactly(_LINALG.eigvals)
+def nearest(values: Any, wanted: Any) -> np.ndarray:
+    """The place of each wanted number among values that are equal to them but for rounding, along the last axis.
+
+    LAPACK finds the eigenvalues of larger matrices in another order where it finds the eigenvectors, too.
+    """
+    values, wanted = np.asarray(plain_of(values)), np.asarray(plain_of(wanted))
+    places = np.empty(wanted.shape, np.intp)
+    for k in np.ndindex(wanted.shape[:-1]):
+        gaps = np.abs(values[k] - wanted[k][:, None])
+        if not np.isfinite(gaps).all():
+            places[k] = np.arange(wanted.shape[-1])
+            continue
+        for i in np.argsort(gaps.min(-1), kind="stable"):
+            places[k + (i,)] = found = gaps[i].argmin()
+            gaps[:, found] = np.inf
+    return places
+
+
 def _eigvals(a: Any) -> Any:
-    return np.linalg.eig(a)[0]
+    a = _array(a)
+    exact = np.linalg.eigvals(plain(a))
+    found = np.linalg.eig(a)[0].astype(exact.dtype)
+    key: list[np.ndarray] = list(np.indices(exact.shape, sparse=True))
+    key[-1] = nearest(found, exact)
+    return gathered(found, tuple(key), exact)
 
 
 @exactly(_LINALG.eigvalsh)
@@ -368,6 +392,63 @@ def _solve(a: Any, b: Any) -> Any:
     return x[..., 0] if b.ndim == 1 else x
 
 
+@exactly(_LINALG.lstsq)
+def _lstsq(a: Any, b: Any, rcond: Any = None) -> Any:
+    """The pseudoinverse of the same rank, times the right-hand sides."""
+    a, b = _array(a), _array(b)
+    _, residuals, rank, s = np.linalg.lstsq(plain(a), plain(b), plain_of(rcond))
+    cut = 0.0 if rank == len(s) else (s[rank] + s[rank - 1]) / (2 * s[0]) if rank else 2.0
+    x = np.matmul(factorized(np.linalg.pinv, a, rcond=cut), b)
+    if residuals.size:
+        rest = b - np.matmul(a, x)
+        residuals = np.sum((rest * np.conj(rest)).real, axis=0).reshape(residuals.shape)
+    return x, residuals, rank, _singular_values(a) if is_active(current(), a) else wrapped(s)
+
+
+def _qr(a: Any, mode: str = "reduced") -> Any:
+    a = _array(a)
+    rows, columns = a.shape[-2:]
+    if mode not in ("reduced", "r", "complete") or (mode == "complete" and rows > columns):
+        raise no_rule(np.linalg.qr, f" with mode={mode!r}" + (", more rows than columns" if mode == "complete" else ""))
+    return factorized(np.linalg.qr, a) if mode != "r" and rows >= columns else _qr_in_parts(a, mode)
+
+
+@exactly(_LINALG.qr)
+def _qr_in_parts(a: Any, mode: str) -> Any:
+    """The other columns of a matrix with fewer rows than columns are products with Q."""
+    rows = a.shape[-2]
+    q, r = factorized(np.linalg.qr, a[..., :rows])
+    if a.shape[-1] > rows:
+        r = np.concatenate([r, np.matmul(_adjoint_matrix(q), a[..., rows:])], -1)
+    return r if mode == "r" else type(np.linalg.qr(np.eye(1)))(q, r)
+
+
+@exactly(_LINALG.cond)
+def _cond(x: Any, p: Any = None) -> Any:
+    x = _array(x)
+    if p is None or p in (2, -2):
+        s = _singular_values(x)
+        return s[..., -1] / s[..., 0] if p == -2 else s[..., 0] / s[..., -1]
+    return _norm(x, p, (-2, -1)) * _norm(factorized(np.linalg.inv, x), p, (-2, -1))
+
+
+@exactly(_LINALG.tensorinv)
+def _tensorinv(a: Any, ind: int = 2) -> Any:
+    a = _array(a)
+    shape = a.shape[ind:] + a.shape[:ind]
+    return factorized(np.linalg.inv, a.reshape(math.prod(a.shape[ind:]), -1)).reshape(shape)
+
+
+@exactly(_LINALG.tensorsolve)
+def _tensorsolve(a: Any, b: Any, axes: Any = None) -> Any:
+    a, b = _array(a), _array(b)
+    if axes is not None:
+        kept = [k for k in range(a.ndim) if k not in axes]
+        a = np.transpose(a, [*kept, *axes])
+    shape = a.shape[b.ndim :]
+    return np.linalg.solve(a.reshape(-1, math.prod(shape)), b.reshape(-1)).reshape(shape)
+
+
 def _svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:
     if hermitian:
         raise no_rule(np.linalg.svd, " for hermitian=True")
@@ -379,9 +460,9 @@ def _svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian:
 
 
 def _pinv(a: Any, rcond: Any = None, hermitian: bool = False, **keywords: Any) -> Any:
-    if rcond is not None or hermitian or keywords or a.dtype.kind == "c":
-        raise no_rule(np.linalg.pinv, " with options or for a complex matrix")
-    return factorized(np.linalg.pinv, a)
+    if hermitian:
+        raise no_rule(np.linalg.pinv, " for hermitian=True")
+    return factorized(np.linalg.pinv, a, **({} if rcond is None else {"rcond": plain_of(rcond)}), **keywords)
 
 
 RULES: dict[Callable, Callable] = {
@@ -393,17 +474,22 @@ RULES: dict[Callable, Callable] = {
     np.tensordot: _keeping_ours(np.tensordot),
     np.vdot: _vdot,
     _LINALG.cholesky: _cholesky,
+    _LINALG.cond: _cond,
     _LINALG.det: factorizations.rule(_LINALG.det),
     _LINALG.eig: factorizations.rule(_LINALG.eig),
     _LINALG.eigh: factorizations.rule(_LINALG.eigh, "a UPLO"),
     _LINALG.eigvals: _eigvals,
     _LINALG.eigvalsh: _eigvalsh,
     _LINALG.inv: factorizations.rule(_LINALG.inv),
+    _LINALG.lstsq: _lstsq,
     _LINALG.norm: _norm,
     _LINALG.pinv: _pinv,
+    _LINALG.qr: _qr,
     _LINALG.slogdet: factorizations.rule(_LINALG.slogdet, complex_too=False),
     _LINALG.solve: _solve,
     _LINALG.svd: _svd,
+    _LINALG.tensorinv: _tensorinv,
+    _LINALG.tensorsolve: _tensorsolve,
 }
 for _name, _rule in {
     "cross": lambda x1, x2, /, *, axis=-1: np.cross(x1, x2, axis=axis),

@@ -163,7 +163,7 @@ def _nan_extremum(ufunc: np.ufunc) -> Callable:
     return extremum
 
 
-# ------------------------------------------------------------------------------------- interpolation, polynomials
+# --------------------------------------------------------------------------------------- interpolation
 
 
 def _in_floats(a: Any) -> Any:
@@ -201,15 +201,6 @@ def _linspace(
     # For numbers, NumPy computes in an array of its own, which is not tracked.
     found = make(_array(start)[None], _array(stop)[None], num, endpoint, retstep, dtype, **keywords)
     return (found[0][:, 0], found[1][0]) if isinstance(found, tuple) else found[:, 0]
-
-
-@exactly(np.polyval)
-def _polyval(p: Any, x: Any) -> Any:
-    p, x = _array(p), _array(x)
-    result = np.zeros_like(plain(x), dtype=np.result_type(p, x)).view(type(x))
-    for k in range(len(p)):
-        result = result * x + p[k]
-    return result
 
 
 class _Convolution(BaseAdjoint):
@@ -383,7 +374,6 @@ RULES: dict[Callable, Callable] = {
     np.nansum: _without_nan(np.sum, 0),
     np.nanvar: _nanvar,
     np.partition: _partition,
-    np.polyval: _polyval,
     np.real_if_close: _real_if_close,
     np.sinc: _sinc,
     np.sort: _sort,

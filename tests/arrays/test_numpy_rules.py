@@ -6,6 +6,7 @@ A rule without a case here fails by name.
 
 import numpy as np
 import pytest
+import sample_cases
 from derivative_check import check_adjoint, pulled_back, random
 
 import ampi
@@ -582,6 +583,9 @@ CASES = {
     "putmask": [case(_put_like(lambda y, v: np.putmask(y, GRID, v)), M, (5,))],
 }
 
+for _name, _cases in sample_cases.cases_of(case).items():
+    CASES[_name] = CASES.get(_name, []) + _cases
+
 # Functions that came with later versions of NumPy.
 for _name in ("cumulative_prod", "cumulative_sum", "matvec", "unstack", "vecmat"):
     if not hasattr(np, _name):
@@ -651,6 +655,20 @@ def test_some_of_several_results_may_be_constants(function):
     total = lambda x: sum((r * r * np.arange(r.size).reshape(r.shape)).sum() for r in function(x))
     differences = [(total(x0 + d) - total(x0 - d)) / 2e-6 for d in 1e-6 * np.eye(3)]
     np.testing.assert_allclose(ampi.grad(total)(x0), differences, rtol=1e-7)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("package", ["numpy", "scipy"])
+def test_eigenvalues_that_lapack_orders_otherwise_without_vectors(package, seed):
+    """As OpenBLAS does with most matrices of this size."""
+    eigvals = np.linalg.eigvals if package == "numpy" else pytest.importorskip("scipy.linalg").eigvals
+    generator = np.random.default_rng(seed)
+    a, a_dot, y_bar = generator.normal(size=(150, 150)), generator.normal(size=(150, 150)), generator.normal(size=150)
+    values, vectors = np.linalg.eig(a)
+    y_dot = np.diag(np.linalg.solve(vectors, a_dot @ vectors))
+    order = np.abs(values - eigvals(a)[:, None]).argmin(axis=1)
+    x_bar = ampi.grad(lambda x: np.sum(eigvals(x).real * y_bar))(a)
+    assert np.vdot(x_bar, a_dot) == pytest.approx(np.vdot(y_bar, y_dot[order].real), rel=1e-8)
 
 
 @pytest.mark.filterwarnings("error")

@@ -61,6 +61,9 @@ def numbers(rng, spec, dtype):
             x = x @ np.conj(x.T) + np.diag(np.arange(1.0, x.shape[-1] + 1))
         case "triangular":
             x = np.tril(x) + 2.0 * np.eye(len(x))
+        case "steep":  # of full rank where it is taken as a matrix
+            flat = x.reshape(len(x), -1) if x.ndim < 3 or len(x) > 2 else x.reshape(-1, x.shape[-1])
+            x = (flat + 3.0 * np.eye(*flat.shape)).reshape(x.shape)
         case "larger":
             x = x + 3.0
         case special if special.startswith("row "):

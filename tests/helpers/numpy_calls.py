@@ -10,6 +10,7 @@ NAN = Array((3, 4), "f", special="nan")
 AXES = [0, 1, -1]
 MASK = np.array([[True, False, True, True], [True, True, False, True], [False, True, True, True]])
 DTYPES = ["f", "d", "D"]
+EDGES = np.array([0.2, 0.45, 0.61, 1.0])
 
 
 SUMS = {"axis": [None, *AXES, (0, 1)], "dtype": ["d", "D"], "out": [OUT], "keepdims": [True, False]}
@@ -195,7 +196,53 @@ CALLS = {
                descending=[True, False]),
     "std": of(M, **MOMENTS),
     "unwrap": of(Array((6,), "f", 0.0, 20.0), discont=[4.0, REAL_S], axis=[0], period=PERIODS),
+    # ------------------------------------------------------------------------------------------------ samples
+    "corrcoef": Call({}, {"y": [M], "rowvar": [True, False], "dtype": ["D"], "bias": [True], "ddof": [0]}, (M,)),
+    "cov": of(M, y=[M, Array((1, 4))], rowvar=[True, False], bias=[True], ddof=[0, 2], fweights=[[1, 2, 1, 3]],
+              aweights=[Array((4,), "f"), [0.5, 1, 2, 1]], dtype=["d", "D"]),
+    "cov 2": Call({"rowvar": [False]}, {"bias": [True]}, ([Array((1, 4)), Array((4, 1)), V],)),
+    "histogram": of(R, bins=[3, "auto", EDGES], range=[(0.25, 0.8)], density=[True], weights=[R, MASK * 2.0, M]),
+    "histogram_bin_edges": of(R, bins=[3, "sqrt", EDGES], range=[(0.25, 0.8)], weights=[MASK * 2.0]),
+    "histogram2d": Call({}, {"bins": [3, [2, EDGES], EDGES], "range": [[[0.2, 0.8], [0.3, 0.9]]], "density": [True],
+                             "weights": [RV]}, (RV, RV)),
+    "histogramdd": Call({}, {"bins": [3, (2, 3), [EDGES, 2]], "range": [[(0.2, 0.8), None]], "density": [True],
+                             "weights": [Array((6,), "f")]}, (Array((6, 2), "f"),)),
+    "nanmedian": of(NAN, axis=[None, *AXES, (0, 1)], out=[OUT], overwrite_input=[True], keepdims=[True]),
+    "nanpercentile": of(NAN, [40.0, np.array([10.0, 80.0]), Array((), "f", 30.0, 60.0)], **QUANTILE),
+    "nanpercentile 2": Call({"weights": [MASK * 2.0 + 1.0], "method": ["inverted_cdf"]}, {"axis": [0, None]},
+                            (NAN, 33.0)),
+    "nanquantile": of(NAN, [0.4, np.array([0.1, 0.8]), REAL_S], **QUANTILE),
+    "nanquantile 3": Call({"weights": [MASK * 2.0 + 1.0], "method": ["inverted_cdf"]}, {"axis": [1]}, (NAN, 0.37)),
+    "nanquantile 2": of(R, [0.4, np.array([0.1, 0.8])], **QUANTILE),
+    "intersect1d": of(V, V, assume_unique=[False], return_indices=[True]),
+    "setdiff1d": of(V, V, assume_unique=[True, False]),
+    "setxor1d": of(V, V, assume_unique=[True, False]),
+    "sort_complex": of(M),
+    "union1d": of(M, V),
+    "unique": of(M, return_index=[True], return_inverse=[True], return_counts=[True], axis=[None],
+                 equal_nan=[True, False], sorted=[True, False]),
+    "unique 2": Call({"axis": [0, 1]}, {"return_index": [True]}, (R,)),
+    **{f"unique_{name}": of(RV) for name in ("all", "counts", "inverse", "values")},
+    # -------------------------------------------------------------------------------------------- polynomials
+    "poly": of([V, Array((3, 3), special="regular")]),
+    "polyadd": of(V, [Array((3,)), S]),
+    "polyder": of(V, m=[1, 2, 4]),
+    "polydiv": of(V, np.array([2.0, 0.7])),
+    "polyfit": of(Array((6,), "f", 0.0, 4.0), Array((6,)), [1, 2], rcond=[1e-9], full=[True], w=[Array((6,), "f")],
+                  cov=[True, "unscaled"]),
+    "polyint": of(V, m=[1, 2], k=[0.5, S]),
+    "polymul": of(V, [Array((3,)), S]),
+    "polysub": of(V, [Array((3,)), S]),
+    "roots": of(Array((4,))),
+    "vander": of(V, N=[0, 1, 3, 7], increasing=[True]),
     # ------------------------------------------------------------------------------------------- linear algebra
+    "linalg.cond": of(Array((3, 3), special="regular"), p=[None, 1, -2, np.inf, "fro"]),
+    "linalg.lstsq": of(Array((4, 3), special="steep"), [Array((4,)), Array((4, 2))], rcond=[None, 1e-9]),
+    "linalg.lstsq 2": of(Array((2, 3), special="steep"), Array((2,))),
+    "linalg.qr": of(Array((3, 3), special="regular"), mode=["reduced", "r", "complete"]),
+    "linalg.qr 2": of([Array((2, 3), special="steep"), Array((4, 3), special="steep")], mode=["reduced", "r"]),
+    "linalg.tensorinv": Call({"ind": [1]}, {}, (Array((6, 3, 2), special="steep"),)),
+    "linalg.tensorsolve": of(Array((2, 3, 6), special="steep"), Array((2, 3)), axes=[None]),
     # Vectors of complex matrices have phases that LAPACK chooses.
     "cross": of(Array((4, 3)), Array((4, 3)), axis=[1]),
     "cross 2": Call({"axisa": [0], "axisb": [1]}, {"axisc": [0]}, (Array((3, 4)), Array((4, 3)))),
@@ -230,6 +277,8 @@ CALLS = {
     # ----------------------------------------------------------------------------------------------------- fft
     **{f"fft.{name}": of(Array((4, 6)), **FFT1) for name in ("fft", "ifft", "irfft")},
     "fft.rfft": of(Array((4, 6), "f"), **FFT1),
+    "fft.hfft": of(Array((4, 6)), **FFT1),
+    "fft.ihfft": of(Array((4, 6), "f"), **FFT1),
     **{f"fft.{name}": of(Array((4, 6)), **FFTN) for name in ("fft2", "ifft2", "fftn", "ifftn", "irfft2", "irfftn")},
     **{f"fft.{name}": of(Array((4, 6), "f"), **FFTN) for name in ("rfft2", "rfftn")},
     **{

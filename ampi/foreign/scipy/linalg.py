@@ -17,6 +17,7 @@ import scipy.linalg as sl
 from ...arrays.elementwise import unbroadcast
 from ...rules.definitions import define, refusal
 from ...rules.determinants import cofactors
+from ...rules.linear_algebra import nearest
 from .tracked_arrays import zeros
 
 
@@ -507,8 +508,9 @@ def _simple(b: Any, homogeneous_eigvals: Any) -> None:
         raise refusal("scipy.linalg.eigvals", " of two matrices, or of homogeneous eigenvalues,")
 
 
-def _eigvals(g: Any, a: Any) -> Any:
-    _, v = np.linalg.eig(a)  # in LAPACK's order, as in SciPy
+def _eigvals(g: Any, a: Any, result: Any) -> Any:
+    w, v = np.linalg.eig(a)
+    v = np.take_along_axis(v, nearest(w, result)[..., None, :], -1)
     return _plain_solve(h(v), np.asanyarray(g)[..., :, None] * h(v))
 
 

@@ -10,25 +10,14 @@ import scipy.linalg as sl
 import ampi.numpy as anp
 
 from ...rules.definitions import define, refusal
+from ...rules.factorizations import pinv_bar
 from .linalg import columns, h, svdvals_bar
 from .tracked_arrays import as_tracked
-
-
-def _pinv_bar(a: Any, p: Any, g: Any) -> Any:
-    rows, cols = np.eye(a.shape[-2]) - np.matmul(a, p), np.eye(a.shape[-1]) - np.matmul(p, a)
-    return (
-        -np.matmul(np.matmul(h(p), g), h(p))
-        + np.matmul(np.matmul(rows, h(g)), np.matmul(p, h(p)))
-        + np.matmul(np.matmul(np.matmul(h(p), p), h(g)), cols)
-    )
-
 
 define(
     sl.pinv,
     adjoint={
-        "a": lambda g, a, result, return_rank: _pinv_bar(
-            a, result[0] if return_rank else result, g[0] if return_rank else g
-        )
+        "a": lambda g, a, result, return_rank: pinv_bar(g[0], a, result[0]) if return_rank else pinv_bar(g, a, result)
     },
 )
 
@@ -38,7 +27,7 @@ def _lstsq(g: Any, a: Any, b: Any, result: Any) -> tuple:
     p, vector = np.linalg.pinv(a), np.ndim(b) == 1
     b2, x2, g2 = columns(b, vector), columns(x, vector), columns(g[0], vector)
     b_bar = np.matmul(h(p), g2)
-    a_bar = _pinv_bar(a, p, np.matmul(g2, h(b2)))
+    a_bar = pinv_bar(np.matmul(g2, h(b2)), a, p)
     if np.size(squares):
         rest = 2 * (b2 - np.matmul(a, x2)) * np.reshape(np.real(g[1]), (*np.shape(b2)[:-2], 1, -1))
         b_bar, a_bar = b_bar + rest, a_bar - np.matmul(rest, h(x2))
