@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from .derivatives.jax_functions import from_jax
     from .derivatives.second_order import hvp
     from .derivatives.torch_modules import from_torch
+    from .device.ranks import device_for
     from .programs.declared import dependent, independent
     from .programs.outlining.compiled_loops import compiled_loops
     from .programs.tracing import trace
@@ -94,6 +95,7 @@ __all__ = [
     "custom_jvp",
     "custom_vjp",
     "dependent",
+    "device_for",
     "errors",
     "from_jax",
     "from_torch",
@@ -148,6 +150,7 @@ _HOMES = {
     "constant": "arrays.constants",
     "custom_vjp": "derivatives.custom",
     "dependent": "programs.declared",
+    "device_for": "device.ranks",
     "from_jax": "derivatives.jax_functions",
     "from_torch": "derivatives.torch_modules",
     "grad": "derivatives.first_order",
@@ -214,4 +217,6 @@ at_first_opening.append(_complete)
 for _module in ("pyfftw.pyfftw", "mpi4py_fft.fftw"):  # plans are made before a tape opens
     arrivals.when_imported(_module, _complete)
 arrivals.when_imported("mpi4py.futures.pool", lambda: importlib.import_module(f"{__name__}.futures.ranks"))
+arrivals.when_imported(f"{__name__}.device.arrays", lambda: importlib.import_module(f"{__name__}.mpi.device_buffers"))
+arrivals.when_imported(f"{__name__}.kernel.cuda.launch", lambda: importlib.import_module(f"{__name__}.device.launches"))
 arrivals.when_imported(f"{__name__}.numpy", lambda: _import(_WITH_NUMBERS))

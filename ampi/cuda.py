@@ -1,5 +1,7 @@
 """Names of ``numba.cuda`` for kernels that run without CUDA: ``import ampi.cuda as cuda`` in its place.
 
+Kernels take NumPy arrays, or arrays on a device (`to_device`), and not both.
+
 ``@cuda.jit`` is ``@ampi.kernel(target="cuda")``, ``@cuda.jit(device=True)`` a function that such kernels call.
 """
 
@@ -7,11 +9,26 @@ from __future__ import annotations
 
 from typing import Any
 
+from ampi.device.arrays import as_cuda_array, device_array, device_array_like, from_dlpack, to_device
+from ampi.device.backends import device as _device
 from ampi.errors import KernelError
 from ampi.kernel import kernel
 from ampi.kernel.frontend.base.cuda_names import NAMES
 
 globals().update(NAMES)
+__all__ = [
+    *NAMES,
+    "as_cuda_array",
+    "default_stream",
+    "device_array",
+    "device_array_like",
+    "from_dlpack",
+    "is_available",
+    "jit",
+    "stream",
+    "synchronize",
+    "to_device",
+]
 
 
 def jit(function: Any = None, *, device: bool = False, **options: Any) -> Any:
@@ -34,22 +51,27 @@ def jit(function: Any = None, *, device: bool = False, **options: Any) -> Any:
 
 
 def synchronize() -> None:
-    """Do nothing: launches on the processor are complete when they return."""
+    """Wait for all launches."""
+    _device().synchronize()
 
 
-def stream() -> int:
-    """A stream, for launches: those on the processor run in the order of the program."""
-    return 0
+def stream() -> Any:
+    """A stream, for launches: on the processor they run in the order of the program."""
+    return _device().cuda.stream() if _is_card() else 0
 
 
-def default_stream() -> int:
+def default_stream() -> Any:
     """The default stream."""
-    return 0
+    return _device().cuda.default_stream() if _is_card() else 0
 
 
 def is_available() -> bool:
-    """False: kernels run on the processor."""
-    return False
+    """Whether there is a card; without one, kernels run on the processor."""
+    return bool(_device().is_card)
+
+
+def _is_card() -> bool:
+    return _device().is_card and not _device().is_simulated
 
 
 class MissingName(KernelError, AttributeError):
@@ -58,6 +80,7 @@ class MissingName(KernelError, AttributeError):
 
 def __getattr__(name: str) -> Any:
     raise MissingName(
-        f"ampi.cuda has no '{name}': it has the names that CUDA kernels use, and kernels take NumPy arrays, which need "
-        "no copies on a device"
+        f"ampi.cuda has no '{name}': it has the names that CUDA kernels use, to_device, device_array, "
+        "device_array_like, "
+        "as_cuda_array and from_dlpack"
     )

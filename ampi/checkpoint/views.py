@@ -274,8 +274,9 @@ _HOLDERS = types.SimpleNamespace, argparse.Namespace, collections.UserDict, coll
 
 @functools.cache
 def may_hide(cls: type) -> bool:
-    """Return whether objects of a class may hold arrays that are not found: containers that are not among `_KINDS`."""
-    return not (
+    """Return whether objects of a class may hold arrays that are not found: containers that are not among `_KINDS`, and
+    arrays on devices."""
+    return hasattr(cls, "__cuda_array_interface__") or not (
         cls in ATOMS
         or issubclass(cls, (type, types.ModuleType, np.generic, *_FUNCTIONS))
         or cls.__module__.partition(".")[0] in LIBRARIES
@@ -294,7 +295,13 @@ _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: classes written in C may be hea
 
 
 def _refuse_hidden(x: Any, way: tuple) -> None:
-    """Raise if an object in a state that is not searched holds tracked arrays."""
+    """Raise if an object in a state that is not searched holds tracked arrays, or is an array on a device."""
+    if hasattr(type(x), "__cuda_array_interface__"):
+        raise TapeError(
+            f"ampi.timeloop: {spelled(way)} is an array on a device, whose values are not put back for the adjoint; keep "
+            "it on the host at the ends of a step: begin the step with ampi.cuda.to_device(x), and end it with "
+            "d.copy_to_host()"
+        )
     met, inside = {id(x)}, [x]
     if kind_of(type(x)) == OBJECT:  # its attributes are looked at
         held = attributes(x)

@@ -57,6 +57,16 @@ def with_arrays(x: Any) -> Any:
     return x
 
 
+def require_on_host(leaf: Any, where: str) -> None:
+    """Raise an error if an argument or a result of a differentiated function is an array on a device."""
+    if hasattr(type(leaf), "__cuda_array_interface__"):
+        raise ActivityError(
+            f"{where} is an array on a device; arguments and results are arrays on the host: let the function begin "
+            "with "
+            "ampi.cuda.to_device(x), and return d.copy_to_host()"
+        )
+
+
 def has_tangent(leaf: Any) -> bool:
     return isinstance(leaf, (np.ndarray, np.generic, float, complex)) and is_inexact(leaf)
 
@@ -104,6 +114,7 @@ def with_tangents(
         items = [with_tangents(tape, a, b, f"{where}[{k}]", asked, start, lead) for k, (a, b) in pairs]
         return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
     tape.is_active(x)  # raises if it carries derivatives on an outer tape
+    require_on_host(x, f"{asked}: {where}")
     plainly = plain_of(x)
     if x is None or x_dot is None:
         if start is not None and x is not None:

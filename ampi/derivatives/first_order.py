@@ -16,7 +16,16 @@ from ..errors import ActivityWarning, TapeError
 from ..memory.storages import TrackedArray
 from ..tape import ForwardTape, Push, Tape, VectorPush
 from ..tape.recording import recording
-from .arguments import has_tangent, is_inexact, leaves_of, map_leaves, number_of_directions, with_arrays, with_tangents
+from .arguments import (
+    has_tangent,
+    is_inexact,
+    leaves_of,
+    map_leaves,
+    number_of_directions,
+    require_on_host,
+    with_arrays,
+    with_tangents,
+)
 from .labelled import array_of, unlabelled
 from .objectives import ranks_of, require_objective, warn_of_replicated, weight_of
 from .second_order import of_forward_mode
@@ -94,6 +103,8 @@ def vjp(f: Callable, *x: Any) -> tuple[Any, Callable]:
         watched = tuple(_watch(tape, argument) for argument in x)
         y = f(*watched)
     outputs = leaves_of(y)
+    for leaf in outputs:
+        require_on_host(leaf, "ampi.vjp: a result")
 
     def pullback(y_bar: Any) -> tuple:
         seeds = leaves_of(y_bar)
@@ -228,6 +239,7 @@ def linearize(f: Callable, *x: Any) -> tuple[Any, Callable]:
         found = iter(tape.tangent(outputs, leaves_of(watched), given))
 
         def tangent(leaf: Any) -> Any:
+            require_on_host(leaf, "ampi.linearize: a result")
             if _is_leaf_of(leaf, tape):
                 return next(found)[()]
             return np.zeros_like(np.asarray(plain_of(leaf)))[()] if has_tangent(leaf) else None
@@ -242,6 +254,7 @@ def _is_leaf_of(leaf: Any, tape: Tape) -> bool:
 
 
 def _tangent_of(tape: ForwardTape, leaf: Any) -> Any:
+    require_on_host(leaf, "ampi.jvp: a result")
     if not has_tangent(leaf):
         return None
     if not isinstance(leaf, np.ndarray):

@@ -113,6 +113,20 @@ class Extent:
         return np.asarray(_Interface(interface))
 
 
+def array_at(address: int, shape: Sequence[int], strides: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """Return an array at an address, which does not keep the memory alive, and does not read it."""
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    interface = {
+        "shape": tuple(shape),
+        "strides": tuple(strides),
+        "typestr": f"|V{dtype.itemsize}",
+        "data": (address, False),
+        "version": 3,
+    }
+    return np.asarray(_Interface(interface)).view(dtype)
+
+
 class _Interface:
     def __init__(self, interface: dict) -> None:
         self.__array_interface__ = interface

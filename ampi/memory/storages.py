@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..base import checks
+from .blocks import zeroed
 from .extents import address_of, bounds_of, is_power_of_two, memory_at
 from .layouts import alike, require_plain_class
 from .regions import Region
@@ -27,6 +28,8 @@ CHECKED, LENT = 1, 2
 
 
 _serials = itertools.count()
+next_serial: Callable[[], int] = _serials.__next__
+"""Takes the next number of the order in which storages are made."""
 first_guard = CHECKED if checks.is_full() else 0
 """The guard of a new storage."""
 
@@ -78,6 +81,10 @@ class Storage:
     )
     elsewhere = False
     """True if it is another rank's memory, which has its adjoint."""
+    is_apart = False
+    """True if the blocks of its derivatives cannot be rows of one array: they are on a device."""
+    blank = staticmethod(zeroed)
+    """Makes a block of zeros of so many bytes, for its derivatives."""
 
     def __init__(self, address: int, nbytes: int) -> None:
         self.address = address

@@ -228,7 +228,7 @@ class _UndoItem(_Item):
 
     def leave(self, places: list[Place]) -> None:
         _saved.__set__(self.undo, places[0])
-        self.undo.__class__ = UndoInFile
+        self.undo.__class__ = self.undo.filed
 
 
 class _KeptItem(_Item):
@@ -265,6 +265,9 @@ class UndoInFile(Undo):
         present[...] = self._present()
         self.put_back()
         place.file.put(place, present)
+
+
+Undo.filed = UndoInFile
 
 
 class KeptInFile:

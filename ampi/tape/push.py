@@ -133,7 +133,7 @@ class Push:
         """Return the tangent of a whole storage, as bytes, in place; zeros at first use."""
         block = self._blocks.get(storage)
         if block is None:
-            block = self._blocks[storage] = zeroed(storage.nbytes * SLOT if storage.packed else storage.nbytes)
+            block = self._blocks[storage] = storage.blank(storage.nbytes * SLOT if storage.packed else storage.nbytes)
         return self._in_slots(storage, block) if storage.packed else block
 
     def adopt(self, storage: Storage, block: np.ndarray) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..base.program_lines import where_called
 from ..errors import TapeError
+from ..memory.storages import next_serial
 
 _first: ContextVar[bool | None] = ContextVar("ampi_first_time", default=None)
 
@@ -58,6 +59,10 @@ class Book:
         return self.entries[self._at - 1][1]
 
 
+_serial: ContextVar[int | None] = ContextVar("ampi_step_began", default=None)
+step_began = _serial.get
+"""In a step, the serial (`Storage.serial`) after which it has made its storages; None outside of steps."""
+
 _books: ContextVar[tuple[Book, ...]] = ContextVar("ampi_books", default=())
 books = _books.get
 """The books of the step that runs, and of the steps of loops around it."""
@@ -69,18 +74,20 @@ class StepRuns:
     ``outcomes`` are the entries of the step's book, which it fills if they are empty and it runs for the first time.
     """
 
-    __slots__ = ("_book", "_first", "_token", "_tokens")
+    __slots__ = ("_began", "_book", "_first", "_token", "_tokens")
 
     def __init__(self, first: bool, outcomes: list[list[Any]] | None, recorded: bool) -> None:
         self._first = first
         self._book = None if outcomes is None else Book(outcomes, not first, recorded)
 
     def __enter__(self) -> None:
+        self._began: Token = _serial.set(next_serial())
         self._token: Token = _first.set(self._first and _first.get() is not False)
         self._tokens: Token | None = None if self._book is None else _books.set((*_books.get(), self._book))
 
     def __exit__(self, *exception: Any) -> None:
         _first.reset(self._token)
+        _serial.reset(self._began)
         if self._tokens is not None:
             _books.reset(self._tokens)
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from ..errors import TapeError
 from ..memory import handouts
-from ..memory.blocks import zeroed
 from ..memory.extents import Extent, may_repeat
 from ..memory.regions import SLOT
 from ..memory.storages import Region, Storage, address_of, carries_derivatives, plain, storage_of
@@ -163,7 +162,7 @@ class Sweep:
 
     def new_block(self, storage: Storage) -> np.ndarray:
         """Allocate the adjoint of a storage. Bytes of zero are the number zero in each dtype of its regions."""
-        return zeroed(size_of_block(storage))
+        return storage.blank(size_of_block(storage))
 
     def reading(self, region: Region) -> np.ndarray:
         """Return the region's adjoint, to be read and not to be kept."""
@@ -299,7 +298,7 @@ class Sweep:
         known = self._patterns.setdefault(undo.storage, set())
         if undo.extent.pattern not in known:
             known.add(undo.extent.pattern)
-            self._swapped.append(Undo(undo.storage, undo.view, undo.extent))
+            self._swapped.append(undo.again())
         undo.put_back()
 
     def claim(self, storage: Storage, extents: Sequence[Extent]) -> None:

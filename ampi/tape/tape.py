@@ -268,8 +268,8 @@ class Tape(metaclass=PublicHelp):
         self.is_active(x)  # raises if an outer tape would lose it
         if hasattr(x, "__cuda_array_interface__"):
             raise ActivityError(
-                f"cannot differentiate with respect to an array on a device ({type(x).__name__}): ampi records arrays "
-                "in the host's memory; copy it first, by copy_to_host() (Numba) or get() (CuPy)"
+                f"cannot differentiate with respect to an array on a device ({type(x).__name__}): ampi differentiates "
+                "with respect to arrays on the host; watch one, and copy it to the device: ampi.cuda.to_device(x)"
             )
         array = x if isinstance(x, TrackedArray) else tracked_copy(x)
         if not carries_derivatives(array.dtype):

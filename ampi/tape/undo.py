@@ -29,6 +29,8 @@ class Undo:
 
     __slots__ = ("extent", "key", "saved", "storage", "view")
     in_file = False
+    filed: type[Undo]
+    """The class of the same undo with its values in a file."""
 
     def __init__(self, storage: Storage, view: np.ndarray, extent: Extent, key: Any = None) -> None:
         self.storage = storage
@@ -45,6 +47,10 @@ class Undo:
         present = self._present()
         self.put_back()
         self.saved = present
+
+    def again(self) -> Undo:
+        """Return an undo with the present values of all of the memory."""
+        return Undo(self.storage, self.view, self.extent)
 
     def swap_values(self) -> None:
         """Exchange the values, but not the tangents that an undo may have as well."""

@@ -45,6 +45,9 @@ class VectorLane(Lane):
 
     def new_block(self, storage: Storage) -> np.ndarray:
         """This direction's row of a new block."""
+        if storage.is_apart:
+            self.whole.apart.add(storage)
+            return storage.blank(size_of_block(storage))
         self.whole.make(storage)
         return self._shadows[storage]
 

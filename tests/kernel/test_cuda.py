@@ -471,7 +471,7 @@ def test_refusals(function):
         (lambda a: elements[1, 8](a), "missing a required argument: 'b'"),
         (lambda a: elements[1, 8](a, (a, a)), "argument 'b' is a tuple"),
         (lambda a: cuda.grid(1), "known inside of CUDA kernels only"),
-        (lambda a: cuda.to_device(a), "ampi.cuda has no 'to_device'"),
+        (lambda a: cuda.pinned_array(a), "ampi.cuda has no 'pinned_array'"),
         (lambda a: ampi.kernel(target="tpu")(square.py_func), "target 'tpu'"),
     ],
 )

@@ -38,7 +38,7 @@ RESERVED = frozenset(
 )
 
 
-@dataclass(frozen=True)
+@dataclass
 class Emitted:
     """A program for a card.
 
@@ -56,6 +56,10 @@ class Emitted:
         The types of its kernels' arguments, by the names of these.
     facts : list of Kernel
         Facts about the kernels.
+    leaves : tuple of str
+        The arguments that a user passes, a structured array as one for each field.
+    reads, writes : frozenset of str
+        Those of the arguments of the program that are arrays of which elements are read, and written.
     """
 
     text: str
@@ -64,6 +68,9 @@ class Emitted:
     roles: tuple[tuple[str, str], ...]
     kernels: dict[str, tuple[Any, ...]]
     facts: list[Kernel]
+    leaves: tuple[str, ...] = ()
+    reads: frozenset[str] = frozenset()
+    writes: frozenset[str] = frozenset()
 
 
 def primal(launch: Any, args: tuple[Any, ...], bounded: bool = False) -> tuple[ir.Function, Refuse]:
@@ -94,7 +101,23 @@ def emitted(launch: Any, args: tuple[Any, ...], mode: str, active: frozenset[str
         function, refuse = primal(launch, args, bounded=True)
         made = program(launch, function, mode, active)
     (made,) = emit.identifiers.spelled((programs.without_constants(made, function),), RESERVED)
-    return written(made, launch, refuse)
+    result = written(made, launch, refuse)
+    shown = {a.name: a.shown for a in made.arguments if a.path}
+    result.leaves = tuple(a.shown for a in visible(function))
+    result.reads = frozenset(shown[n] for n in read_in(made.body) if n in shown)
+    result.writes = frozenset(shown[n] for n in stored_in(made.body) if n in shown)
+    return result
+
+
+def read_in(body: tuple[ir.Stmt, ...]) -> set[str]:
+    """The names of arrays of which a program reads elements, or which it copies."""
+    copies = {n.fill.name for n in ir.walk(body) if isinstance(n, ir.Alloc) and isinstance(n.fill, ir.Var)}
+    return copies | {n.array.name for n in ir.walk(body) if isinstance(n, (ir.Load, ir.Accumulate))}
+
+
+def stored_in(body: tuple[ir.Stmt, ...]) -> set[str]:
+    """The names of arrays of which a program changes elements."""
+    return {n.array.name for n in ir.walk(body) if isinstance(n, (ir.Store, ir.Accumulate))}
 
 
 def program(launch: Any, function: ir.Function, mode: str, active: frozenset[str] | None) -> ir.Function:

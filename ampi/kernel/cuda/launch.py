@@ -17,6 +17,7 @@ from ampi.errors import KernelError
 
 MOST_THREADS = 1024
 MOST_ALONG = (1024, 1024, 64)
+MOST_SHARED = 232448  # bytes of a block, on the cards that have the most
 MOST_LAUNCHES = 1000  # that a kernel remembers
 ENOUGH = 31
 """Blocks along an axis: more than these run on threads well."""
@@ -78,7 +79,12 @@ class CudaKernel:
             )
         if not isinstance(sharedmem, (int, np.integer)) or sharedmem < 0:
             raise KernelError(f"{self.__name__}[...]: {sharedmem!r} bytes of dynamic shared memory")
-        return Launch(self, grid, block, int(sharedmem))
+        if sharedmem > MOST_SHARED:
+            raise KernelError(
+                f"{self.__name__}[...]: {sharedmem} bytes of dynamic shared memory; a block of CUDA has at most "
+                f"{MOST_SHARED}\n  take smaller blocks, or keep a part in local.array"
+            )
+        return Launch(self, grid, block, int(sharedmem), stream)
 
     def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Launch:
         """A launch of at least ``ntasks`` threads in one dimension, in blocks of ``tpb``."""
@@ -110,17 +116,13 @@ class CudaKernel:
         from ampi.kernel import arguments
         from ampi.kernel.cuda.lowering import as_function, has_parallel_loop, lowered
 
+        if any(map(is_on_device, args)):
+            raise _OnDevice(*args)
         for name, value in zip(self._signature.parameters, args):
             if isinstance(value, (tuple, list, str)) or value is None:
                 raise KernelError(
                     f"{self.__name__}(): argument '{name}' is a {type(value).__name__}, which CUDA kernels do "
                     "not take\n  pass numbers and arrays"
-                )
-            if hasattr(value, "__cuda_array_interface__") and not isinstance(value, np.ndarray):
-                raise KernelError(
-                    f"{self.__name__}(): argument '{name}' is an array on a device, and ampi launches CUDA kernels on "
-                    "the processor\n  pass a NumPy array (copy_to_host() of Numba's arrays, get() of CuPy's); on the "
-                    'card launch what adjoint_source(..., target="cuda") gives'
                 )
         plain = self.make(self.py_func, {})
         types_ = plain.types_of(tuple(map(arguments.plain, args)))
@@ -211,9 +213,14 @@ class Launch:
     """A CUDA kernel with a grid and a block: call it with the kernel's arguments."""
 
     def __init__(
-        self, kernel: CudaKernel, grid: tuple[int, int, int], block: tuple[int, int, int], shared: int
+        self,
+        kernel: CudaKernel,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared: int,
+        stream: Any = 0,
     ) -> None:
-        self.kernel, self.grid, self.block, self.shared = kernel, grid, block, shared
+        self.kernel, self.grid, self.block, self.shared, self.stream = kernel, grid, block, shared, stream
 
     @functools.cached_property
     def geometry(self) -> Any:
@@ -224,7 +231,11 @@ class Launch:
         return Geometry(self.block, more, wide, self.shared > 0)  # type: ignore[arg-type]
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        kernel, given = self.prepared(args, kwargs)
+        try:
+            kernel, given = self.prepared(args, kwargs)
+        except _OnDevice as found:
+            on_device[0](self, found.args)
+            return
         if is_full():
             self.check(self.kernel.bind(args, kwargs))
         kernel(*given)
@@ -253,6 +264,19 @@ class Launch:
         """The lowered kernel, and all that it is called with."""
         args = self.kernel.bind(args, kwargs or {})
         return self.kernel.lowered(self, args), (*leaves_of(args), *self.grid, self.shared)
+
+
+class _OnDevice(Exception):
+    """A launch has arrays on a device among its arguments: it is found where the kernel would be lowered for them."""
+
+
+on_device: list[Callable[[Launch, tuple[Any, ...]], None]] = []
+"""The function that launches kernels with arrays on a device; `ampi.device` enters it."""
+
+
+def is_on_device(value: Any) -> bool:
+    """Return whether an argument is an array on a device."""
+    return not isinstance(value, np.ndarray) and hasattr(value, "__cuda_array_interface__")
 
 
 def leaves_of(args: tuple[Any, ...]) -> Sequence[Any]:

@@ -1,0 +1,435 @@
+"""Arrays on a device, and copies between host and device, which are differentiated: a copy's adjoint goes back.
+
+The names are those of ``numba.cuda``: `to_device`, `device_array`, `copy_to_host` and `copy_to_device`.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ..arrays import array as _arrays  # noqa: F401 (the class of copies on the host)
+from ..base.program_lines import where_called
+from ..errors import ActivityError, KernelError
+from ..memory.extents import array_at
+from ..memory.regions import Region
+from ..memory.storages import carries_derivatives, plain, region_of, storage_of, tracked
+from ..tape import BaseAdjoint, Zero, recording
+from ..tape import overwrite as overwrite_host
+from .backends import device
+from .memory import DeviceRegion, Memory, append, is_active, keep, overwrite, storage_for
+
+
+class DeviceArray(Memory):
+    """An array on a device, as `ampi.cuda.to_device` and `ampi.cuda.device_array` make it.
+
+    CUDA kernels take it, and it is copied to and from the host.  Parts of it (``d[1:-1]``) are arrays on the device,
+    and can be assigned to; an element (``d[0]``) is copied to the host.  Where a tape records, all of that is
+    differentiated. It has no arithmetic: write a kernel.
+    """
+
+    __slots__ = ("storage",)
+    __array_ufunc__ = None
+    storage: Any
+    at_first: list[Callable[[], None]] = []  # functions of other rooms that are called when the first one is made
+
+    @classmethod
+    def new(cls, shape: Any, dtype: Any, strides: Sequence[int] | None = None) -> DeviceArray:
+        """Return a new array on the device."""
+        shape = tuple(map(operator.index, shape)) if isinstance(shape, (tuple, list)) else (operator.index(shape),)
+        made: DeviceArray = cls.make(device(), shape, dtype, strides)
+        made.storage = storage_for(made.device, made.address, made.nbytes, True)
+        made.announce()
+        return made
+
+    @classmethod
+    def announce(cls) -> None:
+        """Let other rooms know of arrays on a device."""
+        while cls.at_first:
+            cls.at_first.pop()()
+
+    def part(self, offset: int, shape: Sequence[int], strides: Sequence[int], dtype: Any) -> DeviceArray:
+        """Return an array in the same block."""
+        made = type(self)(self.device, self.address + offset, self.owner, shape, strides, dtype)
+        made.storage = self.storage
+        return made
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if not sys._getframe(1).f_globals.get("__name__", "").startswith("ampi."):
+            self._hand_out()
+        return self.interface()
+
+    def _hand_out(self) -> None:
+        """Let other code use the memory: derivatives must not be lost, and needed values are saved."""
+        tape = recording()
+        if is_active(tape, self):
+            raise ActivityError(
+                f"{where_called()}: another package is given an array on a device that carries derivatives, which "
+                "would be "
+                "lost; write d.copy_to_host(), or `with ampi.passive():` if a constant is meant"
+            )
+        if self.storage.needs:
+            undo = keep(self)
+            if undo and tape is not None:
+                append(tape, None, undo)
+
+    def __reduce__(self) -> NoReturn:
+        raise KernelError(
+            f"{where_called()}: an array on a device is copied as an object, or pickled; write d.copy_to_host(), or "
+            "ampi.cuda.to_device(d) for a copy on the device"
+        )
+
+    def __repr__(self) -> str:
+        return f"<ampi array on a device: shape {self.shape}, dtype {self.dtype}>"
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of an array without axes")
+        return self.shape[0]
+
+    # ------------------------------------------------------------------------------------------------ views
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return a part, as an array on the device; of a single element, its value on the host."""
+        view = self._part(key)
+        return view.copy_to_host()[()] if not view.shape else view
+
+    def _part(self, key: Any) -> DeviceArray:
+        key = key if isinstance(key, tuple) else (key,)
+        for item in key:
+            if item is not None and item is not Ellipsis and not isinstance(item, (slice, int, np.integer)):
+                raise KernelError(
+                    f"{where_called()}: an array on a device is indexed by {type(item).__name__}; it takes integers "
+                    "and "
+                    "slices; gather elements in a kernel"
+                )
+        if not any(item is Ellipsis for item in key):
+            key = (*key, Ellipsis)  # without it NumPy would read an element
+        return self.like(self.sketch()[key])  # type: ignore[return-value]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Copy an array of the same shape, or a number, from the device or the host."""
+        transfer(self._part(key), value)
+
+    def reshape(self, *shape: Any) -> DeviceArray:
+        """Return the same elements in another shape."""
+        shape = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        if not (self.is_c_contiguous() or self.size == 0):  # NumPy would copy elements
+            raise KernelError(
+                f"{where_called()}: reshape of an array on a device whose elements have gaps; copy it: "
+                "ampi.cuda.to_device(d)"
+            )
+        view = self.sketch().reshape(shape)
+        return self.like(view)  # type: ignore[return-value]
+
+    def ravel(self) -> DeviceArray:
+        """Return the same elements with one axis."""
+        return self.reshape(-1)
+
+    def transpose(self, *axes: Any) -> DeviceArray:
+        """Return the same elements with axes in another order."""
+        return self.like(self.sketch().transpose(*axes))  # type: ignore[return-value]
+
+    @property
+    def T(self) -> DeviceArray:
+        """The transposed array."""
+        return self.transpose()
+
+    @property
+    def flags(self) -> Any:
+        """NumPy's flags of an array of this layout."""
+        return self.sketch().flags
+
+    def is_c_contiguous(self) -> bool:
+        """Return whether the elements are in C order without gaps."""
+        return bool(self.sketch().flags.c_contiguous)
+
+    def is_f_contiguous(self) -> bool:
+        """Return whether the elements are in Fortran order without gaps."""
+        return bool(self.sketch().flags.f_contiguous)
+
+    # ------------------------------------------------------------------------------------------------ copies
+
+    def copy_to_host(self, ary: Any = None, stream: Any = 0) -> Any:
+        """Return a copy on the host, or copy into ``ary``, an array of this shape made with `ampi.numpy`."""
+        if ary is None:
+            ary = tracked(np.empty(self.shape, self.dtype))
+        transfer(ary, self)
+        return ary
+
+    def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
+        """Copy an array of this shape into this one, from the host or from the device."""
+        transfer(self, ary)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        self.require_constant("numpy.asarray()")
+        values = self.to_host()
+        return values if dtype is None else values.astype(dtype)
+
+    def require_constant(self, what: str) -> None:
+        """Raise an error if the array carries derivatives, which a call would lose."""
+        if is_active(recording(), self):
+            raise ActivityError(
+                f"{where_called()}: {what} of an array on a device drops its derivative; write .copy_to_host()"
+            )
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        if self.device.is_card and not self.device.is_simulated:
+            return 2, self.device.cuda.get_current_device().id
+        return 1, 0
+
+    def __dlpack__(self, **keywords: Any) -> Any:
+        self.require_constant("DLPack's view")
+        if self.device.is_card and not self.device.is_simulated:
+            raise KernelError(
+                f"{where_called()}: arrays on a card are passed on by their __cuda_array_interface__, which "
+                "torch.as_tensor "
+                "and cupy.asarray take"
+            )
+        return array_at(self.address, self.shape, self.strides, self.dtype).__dlpack__(**keywords)
+
+    def _no(self, *args: Any) -> NoReturn:
+        raise KernelError(
+            f"{where_called()}: arrays on a device have no arithmetic; write a CUDA kernel, or compute with "
+            ".copy_to_host()"
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = _no
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = __neg__ = __matmul__ = __rmatmul__ = __lt__ = __gt__ = _no
+    __float__ = __int__ = __bool__ = _no
+
+
+# ------------------------------------------------------------------------------------------------------ makers
+
+
+def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: DeviceArray | None = None) -> DeviceArray:
+    """Copy an array to the device.
+
+    Parameters
+    ----------
+    obj : array_like
+        An array on the host, or on a device.
+    stream : optional
+        Copies wait until they are done; this has no effect.
+    copy : bool, optional
+        With False the new array has no values yet.
+    to : DeviceArray, optional
+        The array to copy into.
+    """
+    if isinstance(obj, DeviceArray) or (hasattr(obj, "__cuda_array_interface__") and not isinstance(obj, np.ndarray)):
+        source: Any = as_cuda_array(obj)
+        order = None
+    else:
+        source = obj if isinstance(obj, np.ndarray) else np.asarray(obj)
+        order = source.strides if source.flags.f_contiguous and not source.flags.c_contiguous else None
+    if source.dtype.hasobject:
+        raise KernelError(f"{where_called()}: ampi.cuda.to_device() of an array of Python objects")
+    made = DeviceArray.new(source.shape, source.dtype, order) if to is None else to
+    if copy:
+        transfer(made, source, is_new=to is None)
+    return made
+
+
+def device_array(shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C", stream: Any = 0) -> Any:
+    """Return a new array on the device, without values."""
+    shape = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+    if strides is None and order == "F":
+        strides = np.empty(shape, dtype, order="F").strides
+    return DeviceArray.new(shape, dtype, strides)
+
+
+def device_array_like(ary: Any, stream: Any = 0) -> DeviceArray:
+    """Return a new array on the device of the shape, dtype and order of another one, without values."""
+    order = "F" if ary.flags.f_contiguous and not ary.flags.c_contiguous else "C"
+    return device_array(tuple(ary.shape), ary.dtype, order=order)
+
+
+def as_cuda_array(obj: Any, sync: bool = True) -> DeviceArray:
+    """Return an array on the device that shares the memory of another package's (CuPy, PyTorch, JAX, numba-cuda).
+
+    Its derivatives are tracked as those of `to_device`.  Give it whole arrays, and take parts of the result.
+    """
+    if isinstance(obj, DeviceArray):
+        return obj
+    interface = getattr(obj, "__cuda_array_interface__", None)
+    if interface is None:
+        raise KernelError(
+            f"{where_called()}: ampi.cuda.as_cuda_array() of a {type(obj).__name__}, which is on no device; copy it "
+            "there: "
+            "ampi.cuda.to_device(x)"
+        )
+    one = device()
+    one.adopt(obj)
+    shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
+    if dtype.kind == "V":
+        dtype = np.dtype(interface["descr"])
+    made = DeviceArray(one, interface["data"][0], obj, shape, interface.get("strides"), dtype)
+    sketch = made.sketch()
+    low, high = np.lib.array_utils.byte_bounds(sketch) if made.size else (made.address, made.address)
+    made.storage = storage_for(one, low, high - low, False)
+    made.announce()
+    return made
+
+
+def from_dlpack(obj: Any) -> Any:
+    """Return an array that shares the memory of an object with DLPack: an `ampi.ndarray` of memory of the host, or an
+    array on the device."""
+    if hasattr(obj, "__cuda_array_interface__") and not isinstance(obj, np.ndarray):
+        return as_cuda_array(obj)
+    kind = obj.__dlpack_device__()[0] if hasattr(obj, "__dlpack_device__") else 1
+    if int(kind) not in (1, 3):
+        raise KernelError(
+            f"{where_called()}: ampi.cuda.from_dlpack() of a {type(obj).__name__} on a device of DLPack's kind "
+            f"{int(kind)}, "
+            "without __cuda_array_interface__; ampi knows memory of the host and of CUDA devices: copy it to the host"
+        )
+    return tracked(np.from_dlpack(obj))
+
+
+# ------------------------------------------------------------------------------------------------------ transfers
+
+
+def transfer(target: Any, source: Any, is_new: bool = False) -> None:
+    """Copy an array, or a number, where host or device have the target, the source, or both."""
+    if hasattr(source, "__cuda_array_interface__") and not isinstance(source, (np.ndarray, Memory)):
+        source = as_cuda_array(source)
+    if not isinstance(source, (np.ndarray, DeviceArray)):
+        source = np.asarray(source)
+    if not isinstance(target, (np.ndarray, DeviceArray)):
+        raise KernelError(
+            f"{where_called()}: a copy from a device into a {type(target).__name__}; copy into an array: "
+            "x = d.copy_to_host()"
+        )
+    if source.shape != target.shape and source.size != 1:
+        raise KernelError(
+            f"{where_called()}: an array of shape {source.shape} is copied into one of shape {target.shape}; they "
+            "have to be "
+            "the same"
+        )
+    if not np.can_cast(source.dtype, target.dtype, "same_kind"):
+        raise KernelError(
+            f"{where_called()}: an array of dtype {source.dtype} is copied into one of dtype {target.dtype}; convert "
+            "it "
+            "on the host: x.astype(...)"
+        )
+    tape = recording()
+    active = tape is not None and carries_derivatives(source.dtype) and _is_active(tape, source)
+    if active and isinstance(target, np.ndarray) and storage_of(target) is None:
+        raise ActivityError(
+            f"{where_called()}: the derivative of an array on a device would be lost in a plain array of NumPy; write "
+            "x = d.copy_to_host(), or make the array with ampi.numpy"
+        )
+    if active and not carries_derivatives(target.dtype):
+        active = False
+    was_active = tape is not None and carries_derivatives(target.dtype) and _is_active(tape, target)
+    undo = overwrite(target) if isinstance(target, DeviceArray) else overwrite_host(target)
+    _move(target, source)
+    if tape is None or not (active or was_active or undo):
+        return
+    adjoint: Any = None
+    if active:
+        adjoint = Transfer(region(target), region(source))
+        if isinstance(target, DeviceArray):
+            target.storage.tape = tape.reference
+        else:
+            tape.activate(target)
+    elif was_active:
+        adjoint = Zero([region(target)])
+    append(tape, adjoint, undo, (target.storage,) if is_new else ())
+
+
+def _is_active(tape: Any, array: Any) -> bool:
+    return is_active(tape, array) if isinstance(array, DeviceArray) else tape.is_active(array)
+
+
+def region(array: Any) -> Region:
+    """Return the place of an array on the host or a device in its storage."""
+    return DeviceRegion(array.storage, array) if isinstance(array, DeviceArray) else region_of(array)
+
+
+def _move(target: Any, source: Any) -> None:
+    """Copy values; a single one is broadcast."""
+    if isinstance(target, np.ndarray):
+        values = source.to_host() if isinstance(source, Memory) else plain(source)
+        plain(target)[...] = values if values.shape == target.shape else values.reshape(())
+        return
+    if isinstance(source, Memory):
+        if source.shape == target.shape and source.dtype == target.dtype:
+            overlaps = np.shares_memory(source.sketch(), target.sketch(), max_work=1) if source.size else False
+            target.take(source.copy() if overlaps else source)
+            return
+        source = source.to_host()
+    values = np.asarray(plain(source), target.dtype)
+    target.take(values if values.shape == target.shape else values.reshape(()))
+
+
+class Transfer(BaseAdjoint):
+    """A copy between host and device, or on the device."""
+
+    __slots__ = ("source", "target")
+    name = "a copy between host and device"
+    reads_memory = False
+    second_order = "linear"
+
+    def __init__(self, target: Region, source: Region) -> None:
+        self.target, self.source = target, source
+
+    def __call__(self, sweep: Any) -> None:
+        """Take the adjoint of the copy, and add it to that of the source."""
+        bar = taken(sweep, self.target)
+        if bar is not None:
+            added(sweep, self.source, bar)
+
+    def tangent(self, push: Any) -> None:
+        """Copy the tangent."""
+        if not push.has_shadow(self.source):
+            push.zero(self.target)
+            return
+        value = push.shadow(self.source)
+        if (
+            self.source.shape == self.target.shape
+            and isinstance(value, Memory)
+            and isinstance(self.target, DeviceRegion)
+        ):
+            push.shadow(self.target).take(value.copy())
+            return
+        value = value.to_host() if isinstance(value, Memory) else np.array(value)
+        value = value if value.shape == self.target.shape else value.reshape(())
+        if isinstance(self.target, DeviceRegion):
+            push.shadow(self.target).take(value.astype(self.target.dtype))
+        else:
+            push.put(self.target, value)
+
+
+def taken(sweep: Any, place: Region) -> Any:
+    """Return the adjoint of memory that was overwritten, and set it to zero there; None stands for zeros."""
+    if not isinstance(place, DeviceRegion):
+        return sweep.take(place)
+    if not sweep.has_shadow(place):
+        return None
+    shadow = sweep.shadow(place)
+    bar = shadow.copy()
+    shadow.fill(0)
+    return bar
+
+
+def added(sweep: Any, place: Region, bar: Any) -> None:
+    """Add an adjoint to that of a place on the host or a device, which may be of a single element."""
+    on_device = isinstance(place, DeviceRegion)
+    if on_device and isinstance(bar, Memory) and bar.shape == place.shape and bar.dtype == place.dtype:
+        sweep.shadow(place).add(bar)
+        return
+    values = bar.to_host() if isinstance(bar, Memory) else bar
+    if values.shape != place.shape:
+        values = values.sum().reshape(place.shape)
+    if place.dtype.kind == "f":
+        values = np.real(values)
+    if on_device:
+        sweep.shadow(place).add(np.asarray(values, place.dtype))
+    else:
+        sweep.add(place, values)

@@ -1,0 +1,359 @@
+"""Launches of CUDA kernels with arrays on a device: they run as written out for a card, and are recorded.
+
+The sources of the kernel, of its adjoint and of its tangent (``kernel/cuda/emission``) are made for the arguments of
+the first launch, and loaded with the names of the device.
+"""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..base.program_lines import where_called
+from ..errors import ActivityError, KernelError
+from ..kernel import arguments
+from ..kernel.card import blocks_of
+from ..kernel.cuda import launch as launching
+from ..kernel.cuda.emission import HEADER, Emitted, emitted
+from ..memory.storages import TrackedArray, carries_derivatives, region_of
+from ..tape import BaseAdjoint, recording
+from ..tape.recording import passive
+from .arrays import DeviceArray, region
+from .backends import device
+from .memory import DeviceRegion, Memory, append, is_active, need, overwrite
+
+
+@dataclass
+class Program:
+    """A source for a device, loaded."""
+
+    emitted: Emitted
+    call: Callable[..., Any]
+    device: Any
+
+
+_numbers = itertools.count()
+_programs: dict[Any, Program] = {}
+
+
+def program(launch: Any, args: tuple[Any, ...], mode: str, active: frozenset[str] | None = None) -> Program:
+    """Return the kernel of a launch, its adjoint or its tangent, for arguments like these."""
+    kinds = tuple(map(_kind, args))
+    key = launch.kernel, launch.geometry, launch.shared, kinds, mode, active, device()
+    found = _programs.get(key)
+    if found is None:
+        found = _programs[key] = _load(emitted(launch, tuple(map(_like, args)), mode, active))
+    return found
+
+
+def _kind(value: Any) -> Any:
+    if isinstance(value, Memory):
+        return value.dtype, value.ndim, _order(value)
+    return launching.kind(value)
+
+
+def _order(array: Memory) -> str:
+    flags = array.sketch().flags
+    return "C" if flags.c_contiguous else "F" if flags.f_contiguous else "A"
+
+
+def _like(value: Any) -> Any:
+    """Return an array on the host of the type of an argument, or a number."""
+    if not isinstance(value, Memory):
+        return arguments.plain(value)
+    order = _order(value)
+    if order == "A":
+        return np.empty((2,) * value.ndim + (2,), value.dtype)[..., 0]
+    return np.empty((2,) * value.ndim, value.dtype, order=order)
+
+
+def _load(made: Emitted) -> Program:
+    one = device()
+    header = HEADER.strip().splitlines()[-1]
+    text = made.text.replace(header, "")
+    name = f"<{made.launch} {next(_numbers)}>"
+    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+    space: dict[str, Any] = {"__name__": __name__, "math": math, "np": np, "blocks_of": blocks_of, **one.names}
+    exec(compile(text, name, "exec"), space)
+    return Program(made, space[made.launch], one)
+
+
+# ------------------------------------------------------------------------------------------------------ arguments
+
+
+def _checked(launch: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arguments of a launch, with arrays of other packages as ours; raise if one does not fit."""
+    kernel = launch.kernel
+    found = []
+    for name, value in zip(kernel._signature.parameters, args):
+        where = f"{where_called()}: {kernel.__name__}(): argument '{name}' is"
+        if isinstance(value, np.ndarray) and not arguments.is_scalar(value):
+            raise KernelError(
+                f"{where} an array of NumPy, and others are on a device\n  copy it there: "
+                f"{name} = ampi.cuda.to_device({name})"
+            )
+        if isinstance(value, (tuple, list, str, dict)) or value is None:
+            raise KernelError(
+                f"{where} a {type(value).__name__}, which CUDA kernels do not take\n  pass numbers and arrays"
+            )
+        if launching.is_on_device(value) and not isinstance(value, DeviceArray):
+            try:
+                value = _foreign(value)
+            except KernelError as problem:
+                raise KernelError(f"{where} {problem}") from None
+        elif isinstance(value, DeviceArray) and value.device is not device():
+            raise KernelError(f"{where} on {value.device!r}, and kernels are launched on {device()!r}\n  copy it there")
+        found.append(value)
+    return tuple(found)
+
+
+def _foreign(value: Any) -> Memory:
+    """An array of another package, whose derivatives are not tracked."""
+    one = device()
+    one.adopt(value)
+    interface = value.__cuda_array_interface__
+    dtype = np.dtype(interface["typestr"])
+    if dtype.kind == "V":
+        dtype = np.dtype(interface["descr"])
+    return Memory(one, interface["data"][0], value, interface["shape"], interface.get("strides"), dtype)
+
+
+def leaves_of(args: tuple[Any, ...]) -> list[Any]:
+    """Return arrays and numbers, structured arrays as one array for each field."""
+    return list(_leaves(args))
+
+
+def _leaves(args: Any) -> Iterator[Any]:
+    for value in args:
+        if isinstance(value, Memory) and value.dtype.names is not None:
+            sketch = value.sketch()
+            for name in value.dtype.names:
+                if value.dtype[name].names is not None or value.dtype[name].base.kind in "biufc":
+                    yield from _leaves((value.like(sketch[name]),))
+        elif isinstance(value, Memory):
+            yield value
+        else:
+            yield arguments.plain(value) if isinstance(value, TrackedArray) else value
+
+
+def _require_apart(launch: Any, made: Emitted, leaves: list[Any]) -> None:
+    """Raise if an array that the kernel writes shares memory with another one."""
+    arrays = [(n, v) for n, v in zip(made.leaves, leaves) if isinstance(v, Memory) and v.size]
+    for name, value in arrays:
+        if name not in made.writes:
+            continue
+        for other, array in arrays:
+            if other != name and array.owner is value.owner and _overlap(value, array):
+                raise KernelError(
+                    f"{where_called()}: {launch.kernel.__name__}(): arguments '{name}' and '{other}' share memory, "
+                    "and the "
+                    f"kernel writes '{name}'\n  pass a copy of one of them (ampi.cuda.to_device({other}))"
+                )
+
+
+def _overlap(one: Memory, other: Memory) -> bool:
+    return bool(np.shares_memory(one.sketch(), other.sketch()))
+
+
+# ------------------------------------------------------------------------------------------------------ launches
+
+
+def run(launch: Any, args: tuple[Any, ...]) -> None:
+    """Launch a kernel with arrays on a device."""
+    given = args
+    args = _checked(launch, args)
+    tape = recording()
+    for value in given:
+        if isinstance(value, TrackedArray) and tape is not None:
+            tape.is_active(value)  # raises if it would be lost
+    primal = program(launch, args, "primal")
+    made, leaves = primal.emitted, leaves_of(args)
+    _require_apart(launch, made, leaves)
+    written = [v for n, v in zip(made.leaves, leaves) if n in made.writes]
+    record = None if tape is None else _record(tape, launch, args, given, leaves, made)
+    undo = [u for array in written if isinstance(array, DeviceArray) for u in overwrite(array)]
+    _call(primal, launch, [_handle(v) for v in leaves_in_order(primal, leaves)])
+    if tape is None:
+        return
+    if record is not None:
+        for array in record.outputs:
+            array.storage.tape = tape.reference
+        record.outputs = ()
+    if record is not None or undo:
+        append(tape, record, undo)
+
+
+def _record(
+    tape: Any, launch: Any, args: tuple[Any, ...], given: tuple[Any, ...], leaves: list[Any], made: Emitted
+) -> Launched | None:
+    """Return the record of a launch that is about to run; None if nothing active goes in."""
+    numbers = _tracked_numbers(args, given, made.leaves)
+    names: set[str] = set()
+    for name, value in zip(made.leaves, leaves):
+        if isinstance(value, DeviceArray):
+            if carries_derivatives(value.dtype) and is_active(tape, value):
+                names.add(name)
+        elif name in numbers and carries_derivatives(numbers[name].dtype) and tape.is_active(numbers[name]):
+            names.add(name)
+    if not names:
+        return None
+    outputs = []
+    for name, value in zip(made.leaves, leaves):
+        if name in made.writes and isinstance(value, Memory) and carries_derivatives(value.dtype):
+            if not isinstance(value, DeviceArray):
+                raise ActivityError(
+                    f"{where_called()}: {launch.kernel.__name__}(): argument '{name}' is an array of "
+                    f"{type(value.owner).__module__.partition('.')[0]}, into which the kernel writes active values, "
+                    "whose "
+                    f"derivatives would be lost; write {name} = ampi.cuda.as_cuda_array({name}), or make it with "
+                    "ampi.cuda"
+                )
+            outputs.append(value)
+            names.add(name)
+    return Launched(tape, launch, args, leaves, frozenset(names), outputs, numbers, made)
+
+
+def _tracked_numbers(args: tuple[Any, ...], given: tuple[Any, ...], leaves: tuple[str, ...]) -> dict[str, Any]:
+    """The tracked numbers among the arguments, by the names of leaves."""
+    found: dict[str, Any] = {}
+    names = iter(leaves)
+    for value, original in zip(args, given):
+        for name in itertools.islice(names, len(leaves_of((value,)))):
+            if isinstance(original, TrackedArray):
+                found[name] = original
+    return found
+
+
+def leaves_in_order(program: Program, leaves: list[Any]) -> list[Any]:
+    """Return the arguments of a program of the kernel alone."""
+    by_name = dict(zip(program.emitted.leaves, leaves))
+    return [by_name[name] for _, name in program.emitted.roles]
+
+
+def _handle(value: Any) -> Any:
+    return value.device.handle(value) if isinstance(value, Memory) else value
+
+
+def _call(program: Program, launch: Any, given: list[Any]) -> Any:
+    """Call a program on the grid of a launch."""
+    with passive():
+        extra = (launch.stream,) if launch.stream else ()
+        return program.device.run(program.call, launch.grid, *given, *extra)
+
+
+class Launched(BaseAdjoint):
+    """A launch of a kernel on a device, of which the adjoint and the tangent run there as well."""
+
+    reads_memory = False
+
+    def __init__(
+        self,
+        tape: Any,
+        launch: Any,
+        args: tuple[Any, ...],
+        leaves: list[Any],
+        names: frozenset[str],
+        outputs: Any,
+        numbers: dict[str, Any],
+        made: Emitted,
+    ) -> None:
+        self.launch, self.outputs = launch, outputs
+        self.writes = made.writes
+        self.active = names
+        self.types = tuple(map(_like_memory, args))
+        self.regions = {
+            n: region(v) if isinstance(v, DeviceArray) else region_of(numbers[n])
+            for n, v in zip(made.leaves, leaves)
+            if n in names
+        }
+        self.written = [n for n in made.leaves if n in made.writes and n in names]
+        # What is kept, of the arrays that the programs read: their places, or copies where other code may write.
+        self.walks = tape.walks or tape.forward is not None or tape.tangents is not None
+        wanted: set[str] = set()
+        if tape.forward is None:
+            wanted |= self._read(program(launch, args, "adjoint", names))
+        if self.walks:
+            wanted |= {n for role, n in program(launch, args, "tangent", names).emitted.roles if role == "argument"}
+        self.kept: dict[str, Any] = {}
+        self.storages = set()
+        for n, v in zip(made.leaves, leaves):
+            if not isinstance(v, Memory):
+                self.kept[n] = v
+            elif n not in wanted:
+                self.kept[n] = v.part(0, v.shape, v.strides, v.dtype) if not isinstance(v, DeviceArray) else _bare(v)
+            elif isinstance(v, DeviceArray):
+                need(tape, v)
+                self.kept[n] = _bare(v)
+                self.storages.add(v.storage)
+            else:
+                self.kept[n] = v.copy()
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The kernel's name."""
+        return f"a launch of {self.launch.kernel.__name__} on a device"
+
+    @staticmethod
+    def _read(made: Program) -> set[str]:
+        return {n for role, n in made.emitted.roles if role == "argument" and n in made.emitted.reads}
+
+    def __call__(self, sweep: Any) -> None:
+        """Run the adjoint on the shadows."""
+        if not any(sweep.has_shadow(self.regions[n]) for n in self.written):
+            return
+        sweep.put_back(self.storages)
+        made = program(self.launch, self.types, "adjoint", self.active)
+        shadows: dict[str, Any] = {}
+        apart: list[tuple[Memory, Memory]] = []
+        for role, n in made.emitted.roles:
+            if role == "shadow":
+                shadow = sweep.shadow(self.regions[n])
+                if any(_overlap(shadow, other) for other in shadows.values() if shadow.size and other.size):
+                    whole, shadow = shadow, shadow.new_like()  # its thread owns an element, of each argument alone
+                    shadow.fill(0)
+                    apart.append((whole, shadow))
+                shadows[n] = shadow
+        given = [shadows[n] if role == "shadow" else self.kept[n] for role, n in made.emitted.roles]
+        found = _call(made, self.launch, [_handle(v) for v in given]) or ()
+        for whole, shadow in apart:
+            whole.add(shadow)
+        numbers = [n for n in made.emitted.leaves if n in self.active and not isinstance(self.regions[n], DeviceRegion)]
+        for n, bar in zip(numbers, found):
+            sweep.add(self.regions[n], np.asarray(bar))
+
+    def tangent(self, push: Any) -> None:
+        """Run the tangent on copies of what the kernel writes."""
+        if not self.walks:
+            raise ActivityError(
+                f"{self.name} was recorded for adjoints alone, and has no tangent; write ampi.Tape(tangents=True)"
+            )
+        made = program(self.launch, self.types, "tangent", self.active)
+        given: list[Any] = []
+        for role, n in made.emitted.roles:
+            value = self.kept[n]
+            if role == "argument":
+                given.append(value.copy() if isinstance(value, Memory) and n in made.emitted.writes else value)
+            elif isinstance(self.regions[n], DeviceRegion):
+                given.append(push.shadow(self.regions[n]))
+            else:
+                given.append(np.asarray(push.get(self.regions[n]))[()])
+        _call(made, self.launch, [_handle(v) for v in given])
+
+
+def _bare(array: DeviceArray) -> Memory:
+    """The same array, of which nothing is recorded, and which keeps the memory alive."""
+    return Memory(array.device, array.address, array.owner, array.shape, array.strides, array.dtype)
+
+
+def _like_memory(value: Any) -> Any:
+    """An argument as `program` needs it: its type."""
+    return _bare(value) if isinstance(value, DeviceArray) else arguments.plain(value)
+
+
+launching.on_device[:] = [run]

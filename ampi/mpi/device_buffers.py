@@ -1,0 +1,162 @@
+"""Messages of arrays on a device: as they are where MPI knows CUDA and nothing is recorded, else through the host.
+
+A copy on the host takes the place of the array in the call; copies are differentiated, and so is the message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI as mpi
+
+from ..base.program_lines import where_called
+from ..device.arrays import DeviceArray, transfer
+from ..device.memory import overwrite
+from ..errors import CommunicationError
+from ..memory.storages import tracked
+from ..tape import open_tapes
+from .base.rules import TABLE, Operation
+from .messages.held_buffers import holding
+from .messages.requests import Completions
+
+LATER = "_init", "_begin", "_end"
+"""Ends of the names of methods that use a buffer after the call."""
+_waiting: dict[int, tuple[Any, list[tuple[DeviceArray, Any]]]] = {}  # requests whose arrays are to be copied back
+
+
+@functools.cache
+def knows_cuda() -> bool:
+    """Return whether the MPI library says that it takes buffers in the memory of CUDA devices."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        return bool(ctypes.CDLL(mpi.__file__).MPIX_Query_cuda_support())
+    return False
+
+
+def install() -> None:
+    """Have all methods take arrays on a device; called when the first one is made, so that others do not pay for it."""
+    from .namespace import MPI
+
+    classes: set[type] = set()
+    for cls in list(vars(MPI).values()):
+        if isinstance(cls, type) and issubclass(cls, (mpi.Comm, mpi.File, mpi.Win)):
+            classes |= {base for base in cls.__mro__ if base.__module__.startswith("ampi.")}
+    by_name = {o.name: o for o in TABLE.values() if not o.objects and (o.reads or o.writes)}
+    for cls in classes:
+        for name, operation in by_name.items():
+            method = vars(cls).get(name)
+            if callable(method):
+                setattr(cls, name, staged(operation, method))
+    for name in ("Wait", "Test", "Waitall", "Testall", "Waitany", "Testany", "Waitsome", "Testsome"):
+        setattr(Completions, name, _completing(vars(Completions)[name]))
+
+
+def staged(operation: Operation, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that takes arrays on a device as well."""
+    names: list[str] = []
+
+    @functools.wraps(method)
+    def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        if not (_any_on_device(arguments) or (keywords and _any_on_device(keywords.values()))):
+            return method(self, *arguments, **keywords)
+        if not names:
+            of_mpi4py = next(
+                c for c in type(self).__mro__ if c.__module__ == mpi.__name__ and operation.name in vars(c)
+            )
+            names.extend(inspect.signature(vars(of_mpi4py)[operation.name]).parameters)
+        given = {**dict(zip(names[1:], arguments)), **keywords}
+        return _staged(operation, method, self, given)
+
+    return call
+
+
+def _any_on_device(values: Iterable[Any]) -> bool:
+    for value in values:
+        if isinstance(value, DeviceArray):
+            return True
+        if isinstance(value, (list, tuple)) and value and isinstance(value[0], DeviceArray):
+            return True
+    return False
+
+
+def _staged(operation: Operation, method: Callable[..., Any], self: Any, given: dict[str, Any]) -> Any:
+    name = f"{operation.owner}.{operation.name}"
+    buffers = {n: v for n, v in given.items() if n in operation.reads or n in operation.writes}
+    if operation.owner == "Win" or operation.name.endswith(LATER):
+        raise CommunicationError(
+            f"{where_called()}: {name} of an array on a device, which MPI would use after the call; use an array on "
+            "the host, and copy it: d.copy_to_host(), d.copy_to_device(x)"
+        )
+    if not open_tapes and knows_cuda() and all(_array_of(v).device.is_card for v in buffers.values() if _on(v)):
+        for n in operation.writes:
+            if _on(given.get(n)):
+                overwrite(_array_of(given[n]))
+        for value in buffers.values():
+            if _on(value):
+                _array_of(value).device.synchronize()
+        return method(self, **given)
+    back: list[tuple[DeviceArray, Any]] = []
+    for n, value in buffers.items():
+        if not _on(value):
+            continue
+        array = _array_of(value)
+        host = _host_copy(array)
+        given[n] = type(value)((host, *value[1:])) if isinstance(value, (list, tuple)) else host
+        if n in operation.writes:
+            back.append((array, host))
+    result = method(self, **given)
+    if not isinstance(result, mpi.Request):
+        _copy_back(back)
+        return result
+    if not isinstance(result, Completions):
+        result = holding(result, tuple(given.values()), {})
+    if back:
+        _waiting[id(result)] = result, back
+    return result
+
+
+def _on(value: Any) -> bool:
+    return _any_on_device((value,))
+
+
+def _array_of(value: Any) -> DeviceArray:
+    return value if isinstance(value, DeviceArray) else value[0]
+
+
+def _host_copy(array: DeviceArray) -> Any:
+    """A copy with the elements in the same order in memory, as MPI sends them."""
+    flags = array.flags
+    if not flags.forc:
+        raise BufferError("message: array on a device is not contiguous; copy it: ampi.cuda.to_device(d)")
+    host = tracked(np.empty(array.shape, array.dtype, order="C" if flags.c_contiguous else "F"))
+    transfer(host, array)
+    return host
+
+
+def _copy_back(pairs: list[tuple[DeviceArray, Any]]) -> None:
+    for array, host in pairs:
+        transfer(array, host)
+
+
+def _completing(method: Any) -> Any:
+    """Return a method that waits for requests, and then copies to the device what they have received."""
+    inner = method.__func__ if isinstance(method, classmethod) else method
+
+    @functools.wraps(inner)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        result = inner(*arguments, **keywords)
+        for key, (request, pairs) in list(_waiting.items()):
+            if request == mpi.REQUEST_NULL:
+                del _waiting[key]
+                _copy_back(pairs)
+        return result
+
+    return classmethod(call) if isinstance(method, classmethod) else call
+
+
+DeviceArray.at_first.append(install)

@@ -1,0 +1,133 @@
+"""Programs with arrays on a device: values and derivatives as on NumPy arrays, on a device whose memory the host cannot
+touch, and in Numba's simulator."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import device_programs
+import guarded_device
+import numpy as np
+import pytest
+from device_programs import Device, Host, Program
+from numba import config
+
+import ampi
+import ampi.cuda as cuda
+from ampi.device import backends
+
+in_python = pytest.mark.skipif(not config.DISABLE_JIT, reason="runs where nothing is compiled: see test_in_python")
+compiled = pytest.mark.skipif(config.DISABLE_JIT, reason="Numba compiles nothing")
+HERE = pathlib.Path(__file__).parent
+
+
+def in_a_process(*command, **environment):
+    run = subprocess.run(
+        [sys.executable, *map(str, command)], env={**os.environ, **environment}, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout
+
+
+@pytest.fixture(autouse=True)
+def device():
+    """A device whose memory ends the process that touches it."""
+    guarded = guarded_device.Guarded()
+    before = backends.choose(guarded)
+    yield guarded
+    backends.choose(before)
+
+
+@compiled
+def test_in_python(request):
+    """Most tests here are run in a process of their own in which nothing is compiled, which would take far longer."""
+    slow = ["--slow"] if request.config.getoption("--slow") else []
+    in_a_process("-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, *slow, NUMBA_DISABLE_JIT="1")
+
+
+def compare(seed, modes=True):
+    p = Program(seed)
+    tolerance = 1e-10 if p.dtype is np.float64 else 2e-4
+    both = 0, 1
+    value, (x_bar, s_bar) = ampi.value_and_grad(p(Host), argnums=both)(p.x, p.s)
+    scale = tolerance * (1 + abs(value) + np.abs(x_bar).max() + abs(s_bar))
+    found, (x_found, s_found) = ampi.value_and_grad(p(Device), argnums=both)(p.x, p.s)
+    for one, other in ((found, value), (x_found, x_bar), (s_found, s_bar)):
+        np.testing.assert_allclose(one, other, rtol=0, atol=scale, err_msg=repr(p))
+    if not modes:
+        return
+    v, w = np.cos(np.arange(p.x.size)).astype(p.dtype), 0.3
+    slope = float(np.sum(x_bar * v)) + s_bar * w
+    close = lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=10 * scale, err_msg=repr(p))
+    close(ampi.jvp(p(Device), (p.x, p.s), (v, w))[1], slope)
+    several = ampi.jvp(p(Device), (p.x, p.s), (np.stack([v, -v]), np.array([w, -w])), vectorised=True)[1]
+    close(several, [slope, -slope])
+    with ampi.Tape(memory="64MiB", spill=True, tangents=True) as tape:
+        x, s = tape.watch(p.x), tape.watch(p.s)
+        y = p(Device)(x, s)
+    close(tape.tangent(y, [x, s], [v, w]), slope)
+    first, second = tape.gradient(y, [x, s], seeds=np.array([1.0, -2.0]))
+    close(first, [x_bar, -2 * x_bar])
+    close(second, [s_bar, -2 * s_bar])
+    close(tape.gradient(y, x), x_bar)  # the sweeps before have put all memory back
+    if p.dtype is np.float64 and "passive" not in dict(p.steps):
+        h = 1e-5
+        up, down = (p.run(Device, p.x + sign * h * v, p.s + sign * h * w) for sign in (1, -1))
+        np.testing.assert_allclose((up - down) / (2 * h), slope, rtol=0, atol=1e4 * scale, err_msg=repr(p))
+
+
+@in_python
+@pytest.mark.parametrize("seed", [pytest.param(s, marks=[pytest.mark.slow] if s > 4 else []) for s in range(100)])
+def test_random(seed):
+    compare(seed)
+
+
+@compiled
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_simulator():
+    """What a card would be given runs in Numba's simulator."""
+    pytest.importorskip("numba.cuda")
+    text = in_a_process(HERE / "simulated.py", 0, 3, NUMBA_ENABLE_CUDASIM="1", NUMBA_DISABLE_JIT="1")
+    assert text.strip() == "3 compared"
+
+
+@compiled
+def test_compiled(device):
+    """The sources for a card are compiled for the processor."""
+    x = np.linspace(0.5, 1.5, 20)
+
+    def loss(x, s):
+        d = cuda.to_device(x)
+        device_programs.squared[3, 8](d, s)
+        return ampi.numpy.sum(d.copy_to_host() ** 2)
+
+    value = x * np.sin(x) * 1.2
+    x_bar, s_bar = ampi.grad(loss, argnums=(0, 1))(x, 1.2)
+    np.testing.assert_allclose(x_bar, 2 * value * 1.2 * (np.sin(x) + x * np.cos(x)), rtol=1e-12)
+    np.testing.assert_allclose(s_bar, np.sum(2 * value**2 / 1.2), rtol=1e-12)
+    assert device.times
+
+
+def test_the_memory_is_protected():
+    code = "import ctypes, guarded_device as g; ctypes.string_at(g.Guarded().empty(9)[0], 1)"
+    folder = pathlib.Path(guarded_device.__file__).parent
+    run = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True)
+    assert run.returncode < 0
+
+
+@in_python
+@pytest.mark.parametrize("what", ["undo", "needs", "zero"])
+def test_what_is_broken_is_noticed(what, monkeypatch):
+    """Random programs find mistakes in the undo log and in adjoints of overwritten memory."""
+    from ampi.device import arrays, launches, memory
+
+    if what == "undo":
+        monkeypatch.setattr(memory.DeviceUndo, "put_back", lambda undo: None)
+    elif what == "needs":
+        monkeypatch.setattr(launches, "need", lambda tape, array: None)
+    else:
+        monkeypatch.setattr(arrays, "taken", lambda sweep, place: arrays.region and sweep.shadow(place).copy())
+    with pytest.raises(AssertionError):
+        for seed in range(12):
+            compare(seed, modes=False)
