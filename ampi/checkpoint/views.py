@@ -298,7 +298,8 @@ def _refuse_hidden(x: Any, way: tuple) -> None:
     """Raise if an object in a state that is not searched holds tracked arrays, or is an array on a device."""
     if hasattr(type(x), "__cuda_array_interface__"):
         raise TapeError(
-            f"ampi.timeloop: {spelled(way)} is an array on a device, whose values are not put back for the adjoint; keep "
+            f"ampi.timeloop: {spelled(way)} is an array on a device, whose values are not put back for the adjoint; "
+            "keep "
             "it on the host at the ends of a step: begin the step with ampi.cuda.to_device(x), and end it with "
             "d.copy_to_host()"
         )
