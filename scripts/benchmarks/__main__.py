@@ -22,11 +22,26 @@ import modes
 import npbench
 import reproducible
 import vector
+import versions
 from programs import PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]
 MORE_IS_BETTER = "/"  # unit of rows that say how many times faster
-SECTIONS = ("programs", "loops", "lulesh", "threads", "deterministic", "first", "minibude", "budget", "vector", "modes")
+SECTIONS = (
+    "programs",
+    "loops",
+    "lulesh",
+    "threads",
+    "deterministic",
+    "first",
+    "minibude",
+    "budget",
+    "vector",
+    "modes",
+    "versions",
+)
+BY_NAME = {"versions"}
+"""Sections that run only if they are named."""
 
 
 def parse_arguments():
@@ -37,7 +52,8 @@ def parse_arguments():
         "sections",
         nargs="*",
         metavar="SECTION",
-        help=f"what to measure: {', '.join(SECTIONS)}, or programs by name, e.g. 'heat_*' (default: all sections)",
+        help=f"what to measure: {', '.join(SECTIONS)}, or programs by name, e.g. 'heat_*' (default: all sections, "
+        "without versions)",
     )
     parser.add_argument("-r", "--repeat", type=int, default=15, help="repetitions, of which the median counts (15)")
     parser.add_argument("--json", type=Path, default=ROOT / "bench.json", help="where to keep the rows (bench.json)")
@@ -64,7 +80,7 @@ def calibration() -> dict[str, float]:
 
 def measure(sections: list[str], repeat: int):
     """The rows, as they come."""
-    wanted = sections or list(SECTIONS)
+    wanted = sections or [name for name in SECTIONS if name not in BY_NAME]
     names = list(PROGRAMS) if "programs" in wanted else [n for s in wanted for n in fnmatch.filter(PROGRAMS, s)]
     for name in names:
         yield from local.measure([name], repeat)
@@ -88,6 +104,8 @@ def measure(sections: list[str], repeat: int):
         yield from vector.rows(repeat)
     if "modes" in wanted:
         yield from modes.rows(repeat)
+    if "versions" in wanted:
+        yield from versions.rows(repeat)
 
 
 def scaled(row: dict, factors: dict[str, float]) -> dict:

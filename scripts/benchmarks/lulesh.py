@@ -124,9 +124,12 @@ def first_calls() -> list[dict]:
     return found
 
 
-def start(ranks: int, *arguments, environment: dict | None = None, script: str = __file__) -> dict:
-    """Run this file, or another one, on so many ranks; what it reports, and the seconds that everything took."""
-    command = ["mpiexec", "-n", str(ranks), sys.executable, "-m", "ampi.run", script, *map(str, arguments)]
+def start(
+    ranks: int, *arguments, environment: dict | None = None, script: str = __file__, options: tuple[str, ...] = ()
+) -> dict:
+    """Run this file, or another one, on so many ranks, with options of ``ampi.run``; what it reports, and the seconds
+    that everything took."""
+    command = ["mpiexec", "-n", str(ranks), sys.executable, "-m", "ampi.run", *options, script, *map(str, arguments)]
     begin = time.perf_counter()
     done = subprocess.run(
         command, cwd=ROOT, env={**os.environ, **(environment or {})}, stdout=subprocess.PIPE, text=True, check=True
@@ -178,18 +181,18 @@ def scaling(size: int, repeat: int, threads: int) -> dict:
     return {"primal": times[:2], "gradient": times[2:]}
 
 
-def warm_up() -> None:
+def warm_up(tasks: int = 0) -> None:
     """Compile the kernels and their adjoints, or load them."""
     from sedov import backend, hydro, sensitivity
     from sedov.domain import Domain
 
-    small = Domain(backend.COMM_SELF, 2)
+    small = Domain(backend.COMM_SELF, 2, tasks=tasks)
     hydro.advance(small)
     sensitivity.gradient(small, sensitivity.FUNCTIONALS["origin"], list(sensitivity.INDEPENDENTS), 1)
     backend.COMM_WORLD.Barrier()
 
 
-def cycle(size: int) -> tuple:
+def cycle(size: int, tasks: int = 0) -> tuple:
     """Two functions that give the seconds which one cycle's primal and gradient take, and the bytes of the state that
     they begin with, which is kept for that and no part of the program."""
     from sedov import backend, hydro, sensitivity
@@ -198,7 +201,7 @@ def cycle(size: int) -> tuple:
     comm = backend.COMM_WORLD
     origin = sensitivity.FUNCTIONALS["origin"]
     independents = list(sensitivity.INDEPENDENTS)
-    domain = Domain(comm, size)
+    domain = Domain(comm, size, tasks=tasks)
     for _ in range(WARM_CYCLES):
         hydro.advance(domain)
     state = sensitivity.save(domain)

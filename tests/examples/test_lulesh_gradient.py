@@ -248,7 +248,7 @@ def test_tasks_have_the_gradient_of_the_serial_run(functional):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.filterwarnings("ignore:.*no transformation for parallel execution:")  # kernels without a loop
+@pytest.mark.filterwarnings("ignore::numba.NumbaPerformanceWarning")  # kernels without a loop
 def test_tasks_on_threads_of_their_own_and_a_few_states():
     """Ranks, tasks and prange together: kernels in tasks may use threads, and a time loop keep few states."""
     import numba
