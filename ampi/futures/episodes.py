@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-import threading
 import weakref
-from _thread import get_ident
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -22,85 +20,15 @@ import numpy as np
 from ..base.program_lines import where_called
 from ..errors import ActivityError
 from ..interception.hooks import hook_of
-from ..memory.storages import region_of, storage_of
-from ..tape import Need, Sweep, Tape, at_closing, living
-from ..tape.recording import note_tasks, this_thread
+from ..memory.regions import Region
+from ..tape import Need, Sweep, Tape, at_closing
+from ..tape.recording import note_tasks
 from ..tape.recording import tasks as running
 from . import races, sweeps
 from .strands import Path, Strand, in_order
+from .task_tapes import need_noted, note_activated, reads_of
 
 OWN = "the thread of the tape"
-
-
-class TaskTape(Tape):
-    """The tape of a task's thread; the active arrays are those of the program's tape."""
-
-    def __init__(self, root: Tape, strand: Strand) -> None:
-        super().__init__()
-        living.discard(self.reference)
-        self.reference = root.reference
-        self.root = root
-        self.strand = self.accesses = strand
-        self.pen = None
-        self.walks, self.notes, self.outputs, self.budget = root.walks, root.notes, root.outputs, root.budget
-        if self.append_record == self.records.append:
-            self.records = strand.records
-            self.append_record = self.records.append
-        else:
-            self.records = strand.records
-            self.append_record = self._noting(self.records.append)
-        self.thread, self.owner = get_ident(), this_thread()
-        self.thread_name = threading.current_thread().name
-
-    def need(self, array: np.ndarray) -> np.ndarray:
-        """Record the read for `races`, and do as `Tape.need`."""
-        return need_noted(self, self.strand, array, super().need)
-
-    def need_again(self, need: Need) -> None:
-        """Record the read for `races`, and do as `Tape.need_again`."""
-        self.strand.read(need.storage, need.extent)
-        super().need_again(need)
-
-    def activate(self, array: np.ndarray) -> None:
-        """Do as `Tape.activate`, and record the write for `races`."""
-        super().activate(array)
-        note_activated(self.strand, array)
-
-    def at_sweep_start(self, key: Any, callback: Callable[[Sweep], None]) -> None:
-        """Accept a log of messages of constants; messages with derivatives are refused when they are recorded."""
-        if key != "communication":
-            raise self._refusal()
-        super().at_sweep_start(key, callback)
-        append = self.append_record
-
-        def append_local(record: Any) -> None:
-            if record.adjoint is not None and not record.adjoint.is_local:
-                raise self._refusal()
-            append(record)
-
-        self.append_record = append_local
-
-    def _refusal(self) -> ActivityError:
-        return ActivityError(
-            f"{where_called()}: MPI is called in a task, in thread {self.thread_name!r}, with values that carry "
-            f"derivatives or that others may have; communicate in thread {self.root.thread_name!r}, which has the "
-            "tape, before the submit or after the result, or inside `with ampi.passive():` if the message is a "
-            "constant"
-        )
-
-
-def need_noted(tape: Any, strand: Strand, array: np.ndarray, need: Callable) -> np.ndarray:
-    storage = storage_of(array)
-    found = need(array)
-    if storage is not None and found.size:
-        strand.read(storage, races.extent_of(region_of(array)))
-    return found
-
-
-def note_activated(strand: Strand, array: np.ndarray) -> None:
-    storage = storage_of(array)
-    if storage is not None:
-        strand.write(storage, array)
 
 
 def plain_submit() -> Callable:
@@ -182,6 +110,8 @@ class Episode:
         tape.pen = self._pen
         for name in _NOTED:
             vars(tape).pop(name, None)
+        for name in _NOTED_TANGENTS if _push_of(tape) is not None else ():
+            vars(_push_of(tape)).pop(name, None)
         records = tape.records
         found: list[Any] = []
         for strand, k in in_order(self.strands):
@@ -196,6 +126,7 @@ class Episode:
 
 
 _NOTED = ("need", "need_again", "activate")
+_NOTED_TANGENTS = ("shadow", "shadow_again", "reading", "get")
 
 
 def _note_reads(tape: Tape, strand: Strand) -> None:
@@ -216,6 +147,24 @@ def _note_reads(tape: Tape, strand: Strand) -> None:
         note_activated(strand, array)
 
     vars(tape).update(need=need, need_again=need_again, activate=activate)
+    push = _push_of(tape)
+    if push is not None:
+        read, of_push = reads_of(strand), type(push)
+        pushing = weakref.ref(push)
+
+        def shadow(region: Region) -> np.ndarray:
+            read(region)
+            return of_push.shadow(pushing(), region)
+
+        def get(region: Region) -> np.ndarray:
+            read(region)
+            return of_push.get(pushing(), region)
+
+        vars(push).update(shadow=shadow, shadow_again=shadow, reading=shadow, get=get)
+
+
+def _push_of(tape: Tape) -> Any:
+    return tape.forward if tape.tangents is None else tape.tangents
 
 
 class Episodes:

@@ -83,7 +83,19 @@ def _parts_of(x: Any) -> Iterator[Any]:
         yield from (x.func, x.args, x.keywords)
 
 
-_APART = {"Contract", "Kernel", "TaskTape", "Tape", "Undo", "Rule", "Need"}
+_APART = {
+    "Contract",
+    "Kernel",
+    "TaskTape",
+    "SecondTaskTape",
+    "SecondTape",
+    "Tape",
+    "Push",
+    "TaskPush",
+    "Undo",
+    "Rule",
+    "Need",
+}
 _known_slots: dict[type, tuple[str, ...]] = {}
 
 

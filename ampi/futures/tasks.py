@@ -12,10 +12,10 @@ from typing import Any
 
 from ..errors import TapeError
 from ..tape import Tape
-from ..tape.budget import Spool
 from ..tape.recording import around, end_resumed, is_passive, passive, recording, resumed
-from .episodes import Episode, Episodes, TaskTape
+from .episodes import Episode, Episodes
 from .strands import Strand
+from .task_tapes import OfTask, takes_tasks, tape_for
 from .thread_counts import thread_count
 
 strand_lock = threading.RLock()  # of the strands of an episode
@@ -53,7 +53,7 @@ class Task:
             return function(*arguments, **keywords)
         if self.episode.closed or root.closed:
             raise TapeError("a task began to run when the tape of its program had been closed")
-        self._tape = tape = TaskTape(root, self.strand)
+        self._tape = tape = tape_for(root, self.strand)
         strand = self.strand
         strand.name, strand.worker, strand.begun = name_of(function), (tape.thread, tape.thread_name), now()
         try:
@@ -63,8 +63,7 @@ class Task:
             strand.over, strand.threads = now(), thread_count()
             with strand_lock:
                 tape.closed, self._tape = True, None
-                root.saved_bytes += tape.saved_bytes
-                root.kept_bytes += tape.kept_bytes
+                tape.ends()
                 self.strand.end()
             self._root = None  # type: ignore[assignment]
             self._over.set()
@@ -105,24 +104,17 @@ def name_of(function: Callable) -> str:
 
 def root_of(tape: Tape) -> Tape:
     """Return the program's tape, to which a task's tape belongs."""
-    return tape.root if isinstance(tape, TaskTape) else tape
-
-
-def takes_tasks(tape: Tape) -> bool:
-    """Return whether tasks can record on a tape."""
-    root = root_of(tape)
-    plain = root.forward is None and root.tangents is None and not isinstance(root.budget, Spool)
-    return plain and root.observer is None and (type(root.records) is list or hasattr(root.records, "of_task"))
+    return tape.root if isinstance(tape, OfTask) else tape
 
 
 def submitted(executor: Any, number: int) -> Task | None:
     """Make a task on the tape of this thread; return None if no tape records here, or not with tasks."""
     tape = recording()
-    if tape is None or not takes_tasks(tape):
+    if tape is None or not takes_tasks(root_of(tape)):
         return None
     root = root_of(tape)
     with strand_lock:
-        if isinstance(tape, TaskTape):
+        if isinstance(tape, OfTask):
             episode = tape.root.tasks.present
             parent = tape.strand
         else:

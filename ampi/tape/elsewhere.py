@@ -28,8 +28,8 @@ def lost(array: np.ndarray, tape: Any) -> AmpiError:
         who, instead = f"thread '{tape.thread_name}'", f"let thread '{tape.thread_name}' do it"
         if tape.forward is not None or tape.tangents is not None or tape.budget is not None:
             instead = (
-                "(tasks and threads are differentiated by ampi.grad, ampi.vjp and a plain ampi.Tape(), and "
-                "not yet in forward mode, in second order and by ampi.Tape(memory=..., spill=...)); " + instead
+                "(tasks and threads are differentiated by ampi.grad, ampi.vjp, ampi.jvp and ampi.hvp, and not yet in "
+                "several directions at once (vectorised=True, ampi.hessian) or by ampi.Tape(spill=...)); " + instead
             )
     return ActivityError(
         f"{where_called()}: {what} carries derivatives on a tape of {who}, and is used by thread '{here}', where they "

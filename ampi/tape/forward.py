@@ -104,7 +104,7 @@ class ForwardTape(Tape):
 
     def _forget_needs(self) -> None:
         for storage in self._needed:
-            needs = storage.needs.pop(self.reference, None)
+            needs = storage.needs.pop(self.needer, None)
             if needs is not None:
                 for extent in needs.values():
                     extent.listed = None

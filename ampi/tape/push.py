@@ -8,6 +8,7 @@ program, with memory as it was when they ran.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from .undo import Undo
 if TYPE_CHECKING:
     from .tape import Tape
 
+_new_blocks = threading.RLock()  # tasks in other threads share blocks
 _USUAL = np.dtype(np.float64), 0
 
 
@@ -133,7 +135,11 @@ class Push:
         """Return the tangent of a whole storage, as bytes, in place; zeros at first use."""
         block = self._blocks.get(storage)
         if block is None:
-            block = self._blocks[storage] = storage.blank(storage.nbytes * SLOT if storage.packed else storage.nbytes)
+            with _new_blocks:
+                block = self._blocks.get(storage)
+                if block is None:
+                    block = storage.blank(storage.nbytes * SLOT if storage.packed else storage.nbytes)
+                    self._blocks[storage] = block
         return self._in_slots(storage, block) if storage.packed else block
 
     def adopt(self, storage: Storage, block: np.ndarray) -> None:
@@ -151,6 +157,11 @@ class Push:
         slots."""
         if block.size == storage.nbytes * SLOT:
             return block
+        with _new_blocks:
+            block = self._blocks[storage]
+            return block if block.size == storage.nbytes * SLOT else self._moved(storage, block)
+
+    def _moved(self, storage: Storage, block: np.ndarray) -> np.ndarray:
         dtype, start = self._unusual.get(storage, _USUAL)
         slots = zeroed(storage.nbytes * SLOT)
         real = np.empty(0, dtype).real.dtype if dtype.names is None else None

@@ -100,6 +100,8 @@ class Tape(metaclass=PublicHelp):
     #
     # at_refusal : callable or None
     #     Called with the error that keeps a sweep from beginning on this rank.
+    # at_message : callable or None
+    #     In forward mode: called before a collective (it raises in tasks).
     # before_append : callable or None
     #     Called before the record of any operation is appended (communication that has completed unnoticed must have
     #     its record before those of operations that use the received values).
@@ -126,6 +128,8 @@ class Tape(metaclass=PublicHelp):
     # of_step : bool, true if a time loop has made it for one of its steps
     # reference : weakref.ref
     #     A reference to the tape, which is the `Storage.tape` of active memory.
+    # needer : weakref.ref
+    #     By which memory knows what the tape needs: the same, except for tasks in forward mode.
     # watches : dict of the independents
     # sweep_starts : dict of the callbacks of `at_sweep_start`
     # notes : dict
@@ -146,6 +150,7 @@ class Tape(metaclass=PublicHelp):
     tasks: Any = None
     accesses: Any = None
     resumed: Scope | None = None
+    at_message: Callable[[], None] | None = None
 
     for_users = frozenset({"gradient", "tangent", "watch"})
 
@@ -161,7 +166,7 @@ class Tape(metaclass=PublicHelp):
         self.budget: Limit | Spool | None = None if memory is None and not spill else budget_for(memory, spill)
         self.records: list[Record] = []
         self.watches: dict[tuple, tuple[Region, int]] = {}  # by place, with the number of other records before it
-        self.reference = weakref.ref(self, living.discard)
+        self.reference = self.needer = weakref.ref(self, living.discard)
         living.add(self.reference)
         self._copies: dict[tuple, np.ndarray] = {}
         self.outputs: list[Output] = []
@@ -475,9 +480,9 @@ class Tape(metaclass=PublicHelp):
             refuse_swapped(storage, view)
         extent = Extent(view)
         with needs_lock:
-            needs = storage.needs.get(self.reference)
+            needs = storage.needs.get(self.needer)
             if needs is None:
-                needs = first_need(storage, self.reference)
+                needs = first_need(storage, self.needer)
             needs.enter(extent)
         return view
 
@@ -491,7 +496,7 @@ class Tape(metaclass=PublicHelp):
 
     def need_again(self, need: Need) -> None:
         """`need` for an array whose extent is known."""
-        reference, extent = self.reference, need.extent
+        reference, extent = self.needer, need.extent
         if extent.listed is reference:
             return
         with needs_lock:

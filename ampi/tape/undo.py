@@ -176,7 +176,8 @@ def _save(storage: Storage, array: np.ndarray, key: Any, undo: list[Undo], exten
         extent = Extent(array)
     inner = opened()
     for reference, needs in list(storage.needs.items()):
-        tape = reference()
+        own = inner is not None and reference is inner.needer
+        tape = inner if own else reference()
         if tape is None:
             del storage.needs[reference]
             continue
@@ -192,7 +193,7 @@ def _save(storage: Storage, array: np.ndarray, key: Any, undo: list[Undo], exten
             needs.drop(extent)
             if not needs and needs.is_empty():
                 del storage.needs[reference]
-        if inner is not None and reference is inner.reference:
+        if own:
             undo.append(saved)
         else:
             tape.append_unobserved(Record(None, [saved], ()))

@@ -419,6 +419,12 @@ def differentiated(program, workers):
     return ampi.value_and_grad(run)(X0)
 
 
+def in_forward_modes(program, workers, direction):
+    """The tangent of the value, and that of the gradient."""
+    run = lambda: Run(program, workers, blend, lambda shape: ampi.numpy.zeros(shape))
+    return float(ampi.jvp(run(), (X0,), (direction,))[1]), ampi.hvp(run(), X0, direction)
+
+
 def slope(program, direction):
     """The derivative in a direction by a complex step, without ampi."""
     run = Run(program, None, blend_plain, lambda shape: numpy.zeros(shape, complex))
@@ -437,6 +443,29 @@ def check(seed):
         assert one == value
         numpy.testing.assert_allclose(bar, gradient, rtol=1e-12, atol=1e-12)
         assert bar.tobytes() == found[0][1].tobytes(), "another number of workers gives other bits"
+    check_forward_modes(program, direction, expected)
+
+
+def check_forward_modes(program, direction, expected):
+    """Raise unless forward mode and second order are right with tasks, too."""
+    _, product = in_forward_modes(program, None, direction)
+    found = [in_forward_modes(program, workers, direction) for workers in program.workers[:2]]
+    for dot, other in found:
+        numpy.testing.assert_allclose(dot, expected, rtol=1e-9, atol=1e-12)
+        numpy.testing.assert_allclose(other, product, rtol=1e-9, atol=1e-9)
+        assert (dot, other.tobytes()) == (found[0][0], found[0][1].tobytes()), "other workers give other bits"
+
+
+RUNS = (
+    lambda program, workers, direction: differentiated(program, workers),
+    lambda program, workers, direction: ampi.jvp(
+        Run(program, workers, blend, lambda shape: ampi.numpy.zeros(shape)), (X0,), (direction,)
+    ),
+    lambda program, workers, direction: ampi.hvp(
+        Run(program, workers, blend, lambda shape: ampi.numpy.zeros(shape)), X0, direction
+    ),
+)
+"""How a race has to be found."""
 
 
 def check_race(seed):
@@ -444,9 +473,10 @@ def check_race(seed):
     program = Program(seed, planted=True)
     if not program.planted:
         return None
-    for workers in program.workers[:2]:
+    direction = numpy.ones(12)
+    for workers, run in zip((*program.workers[:2], program.workers[0]), RUNS):
         try:
-            differentiated(program, workers)
+            run(program, workers, direction)
         except ampi.ActivityError as error:
             assert "at the same time" in str(error), error
         else:

@@ -95,6 +95,8 @@ class ForwardStarted:
 
 def begin(comm: Any, call: Call, tape: Tape, started: bool) -> Callable[[], None]:
     """Check a call and begin to send its tangents, before the values; returns the function that ends it."""
+    if tape.at_message is not None:
+        tape.at_message()
     push: Push = tape.forward
     reverse = reverse_of(comm)
     active = any([buffer.active(tape) for buffer in call.reads])

@@ -1,0 +1,192 @@
+"""The tapes of tasks' threads: of reverse mode, of forward mode, and of second order.
+
+The active arrays are those of the program's tape.  A task in forward mode pushes tangents itself, through the blocks of
+the program's tape: tasks that are not in a race access different parts of them.
+"""
+
+from __future__ import annotations
+
+import threading
+from _thread import get_ident
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..base.program_lines import where_called
+from ..errors import ActivityError
+from ..memory.regions import Region
+from ..memory.storages import region_of, storage_of
+from ..tape import ForwardTape, Need, Push, SecondTape, Sweep, Tape, living
+from ..tape.budget import Spool
+from ..tape.recording import this_thread
+from . import races
+from .strands import Strand
+
+
+class OfTask(Tape):
+    """What the tapes of tasks have in common.
+
+    Attributes
+    ----------
+    root : Tape
+        The tape of the program.
+    strand : Strand
+    """
+
+    def become_part(self, root: Tape, strand: Strand) -> None:
+        """Record for the tape of the program, in this thread."""
+        living.discard(self.reference)
+        self.reference = self.needer = root.reference
+        self.root = root
+        self.strand = self.accesses = strand
+        self.pen = None
+        self.notes, self.outputs, self.budget = root.notes, root.outputs, root.budget
+        self.thread, self.owner = get_ident(), this_thread()
+        self.thread_name = threading.current_thread().name
+
+    def ends(self) -> None:
+        """Note that the task has ended; break reference cycles."""
+        root, self.at_message, self.append_record = self.root, None, self.records.append
+        root.saved_bytes += self.saved_bytes
+        root.kept_bytes += self.kept_bytes
+
+    def need(self, array: np.ndarray) -> np.ndarray:
+        """Record the read for `races`, and do as `Tape.need`."""
+        return need_noted(self, self.strand, array, super().need)
+
+    def need_again(self, need: Need) -> None:
+        """Record the read for `races`, and do as `Tape.need_again`."""
+        self.strand.read(need.storage, need.extent)
+        super().need_again(need)
+
+    def activate(self, array: np.ndarray) -> None:
+        """Do as `Tape.activate`, and record the write for `races`."""
+        super().activate(array)
+        note_activated(self.strand, array)
+
+    def at_sweep_start(self, key: Any, callback: Callable[[Sweep], None]) -> None:
+        """Accept a log of messages of constants; messages with derivatives are refused when they are recorded."""
+        if key != "communication":
+            self.refuse()
+        super().at_sweep_start(key, callback)
+        append = self.append_record
+
+        def append_local(record: Any) -> None:
+            if record.adjoint is not None and not record.adjoint.is_local:
+                self.refuse()
+            append(record)
+
+        self.append_record = append_local
+
+    def refuse(self) -> None:
+        """Raise the error for messages in tasks."""
+        raise ActivityError(
+            f"{where_called()}: MPI is called in a task, in thread {self.thread_name!r}, with values that carry "
+            f"derivatives or that others may have; communicate in thread {self.root.thread_name!r}, which has the "
+            "tape, before the submit or after the result, or inside `with ampi.passive():` if the message is a "
+            "constant"
+        )
+
+
+class TaskTape(OfTask):
+    """The tape of a task in reverse mode."""
+
+    def __init__(self, root: Tape, strand: Strand) -> None:
+        super().__init__()
+        self.become_part(root, strand)
+        self.walks = root.walks
+        noting = self.append_record != self.records.append
+        self.records = strand.records
+        self.append_record = self._noting(self.records.append) if noting else self.records.append
+
+
+class TaskPush(Push):
+    """The tangents of the program's tape, in the thread of a task."""
+
+    def __init__(self, tape: OfTask, whole: Push, strand: Strand) -> None:
+        super().__init__(tape)
+        self._blocks, self._unusual, self.state = whole._blocks, whole._unusual, whole.state
+        self._read = reads_of(strand)
+
+    def shadow(self, region: Region) -> np.ndarray:
+        """Record the read for `races`, and do as `Push.shadow`."""
+        self._read(region)
+        return super().shadow(region)
+
+    shadow_again = reading = shadow
+
+    def get(self, region: Region) -> np.ndarray:
+        """Record the read for `races`, and do as `Push.get`."""
+        self._read(region)
+        return super().get(region)
+
+    def at_end(self, callback: Callable[[BaseException | None], None]) -> None:
+        """Refuse: only messages and windows ask for it."""
+        self.tape.at_message()  # type: ignore[misc]
+
+
+class ForwardTaskTape(OfTask, ForwardTape):
+    """The tape of a task in forward mode."""
+
+    def __init__(self, root: Tape, strand: Strand) -> None:
+        super().__init__(lambda tape: TaskPush(tape, root.forward, strand))  # type: ignore[arg-type]
+        own = self.reference
+        self.become_part(root, strand)
+        self.at_message = self.refuse
+        self.needer = own  # what an operation needs is forgotten after it, and only that
+
+    def ends(self) -> None:
+        """Note that the task has ended; break reference cycles."""
+        super().ends()
+        self.forward.tape = None
+
+
+class SecondTaskTape(OfTask, SecondTape):
+    """The tape of a task in second order."""
+
+    def __init__(self, root: Tape, strand: Strand) -> None:
+        super().__init__(lambda tape: TaskPush(tape, root.tangents, strand))  # type: ignore[arg-type]
+        self.become_part(root, strand)
+        self.at_message = self.refuse
+        self.records = strand.records
+
+    def ends(self) -> None:
+        """Note that the task has ended; break reference cycles."""
+        super().ends()
+        self.root.undone_bytes += self.undone_bytes  # type: ignore[attr-defined]
+        self.tangents.tape = None  # type: ignore[assignment]
+
+
+def tape_for(root: Tape, strand: Strand) -> OfTask:
+    """Return the tape for a task of a program."""
+    if root.tangents is not None:
+        return SecondTaskTape(root, strand)
+    return TaskTape(root, strand) if root.forward is None else ForwardTaskTape(root, strand)
+
+
+def takes_tasks(root: Tape) -> bool:
+    """Return whether tasks in other threads can record on a tape."""
+    push = root.forward if root.tangents is None else root.tangents
+    if not (push is None or type(push) is Push) or isinstance(root.budget, Spool) or root.observer is not None:
+        return False
+    return type(root.records) is list or hasattr(root.records, "of_task")
+
+
+def reads_of(strand: Strand) -> Callable[[Region], None]:
+    """Return a function that records reads of regions by a strand."""
+    return lambda region: strand.read(region.storage, races.extent_of(region))
+
+
+def need_noted(tape: Any, strand: Strand, array: np.ndarray, need: Callable) -> np.ndarray:
+    storage = storage_of(array)
+    found = need(array)
+    if storage is not None and found.size:
+        strand.read(storage, races.extent_of(region_of(array)))
+    return found
+
+
+def note_activated(strand: Strand, array: np.ndarray) -> None:
+    storage = storage_of(array)
+    if storage is not None:
+        strand.write(storage, array)
