@@ -435,10 +435,11 @@ def _new_row(where: str, count: int) -> dict[str, Any]:
 
 def ratio(seconds: list[list[float]], calls: list[list[int]]) -> float | None:
     """The cost of a recorded call, with its part of the sweep, relative to one of the primal, from the time of work (no
-    waiting, no compiling); None unless the line has run both with a tape and without one."""
+    waiting, no compiling); None unless the line has run both with a tape and without one, and has worked in both."""
     primal, recording, sweep = map(sum, seconds)
     without, recorded, _ = map(sum, calls)
-    return (recording + sweep) / recorded * without / primal if primal and without and recorded else None
+    # Less than the clock resolves is what rounding leaves of a line that only waited.
+    return (recording + sweep) / recorded * without / primal if primal > 1e-9 and without and recorded else None
 
 
 def phase_times(ranks: Ranks) -> list[list[float]]:

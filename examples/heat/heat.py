@@ -104,7 +104,7 @@ def draw(path, plate, heaters):
         axes.plot(TRUTH[:, 1], TRUTH[:, 0], "wo", mfc="none", ms=12, label="heaters")
         axes.plot(GUESS[:, 1], GUESS[:, 0], "w.", label="guess")
         axes.plot(heaters[:, 1], heaters[:, 0], "c+", ms=10, label="found")
-        axes.legend(loc="lower right")
+        axes.legend(loc="lower right", labelcolor="white", frameon=False)
         figure.savefig(path, dpi=120)
 
 

@@ -19,6 +19,7 @@ def test_the_ratio_is_that_of_one_call():
     assert shown.ratio([[8.0, 2.0], [2.0, 1.0], [2.0, 1.0]], [[5, 5], [1, 1], [1, 1]]) == pytest.approx(3.0)
     assert shown.ratio([[1.0], [0.0], [0.0]], [[5], [0], [0]]) is None
     assert shown.ratio([[0.0], [1.0], [1.0]], [[0], [2], [2]]) is None
+    assert shown.ratio([[3e-18], [1.0], [1.0]], [[2], [2], [2]]) is None  # what rounding leaves of waiting
 
 
 def test_much_compiling_is_said():

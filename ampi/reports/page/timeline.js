@@ -4,7 +4,10 @@ const ROW = []; /* of a rank: the number of its first row */
 ROWS.forEach(({ rank, lane }, row) => { if (!lane) ROW[rank] = row; });
 const LANE = Math.max(14, Math.min(46, Math.floor(720 / ROWS.length)));
 const LEFT = ROWS.length > data.ranks ? 66 : 52, TOP = 22;
-const view = { low: 0, high: data.end, name: "", comm: "", line: "", phase: "" };
+/* The picture opens where something happens; imports before that may take most of the time of a short program. */
+const FIRST = data.events.reduce((least, lane) => { for (let k = 0; k < lane.length; k += 6) least = Math.min(least, lane[k]); return least; }, data.end);
+const OPENING = FIRST < data.end ? Math.max(0, FIRST - 0.03 * (data.end - FIRST)) : 0;
+const view = { low: OPENING, high: data.end, name: "", comm: "", line: "", phase: "" };
 const bundles = []; /* of each rank: the parts of kinds in the time of a few pixels, by their number */
 const filtered = { events: 0, arrows: 0 };
 
@@ -217,7 +220,7 @@ function toPhase(phase) {
   $("zoom-all").addEventListener("click", () => move(0, data.end));
   $("by-phase").addEventListener("change", (event) => {
     view.phase = event.target.value;
-    if (view.phase === "") move(0, data.end);
+    if (view.phase === "") move(OPENING, data.end);
     else toPhase(Number(view.phase));
     lanes();
   });
