@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 
+import numpy
 import pytest
 from patience import patience
 
@@ -165,3 +166,99 @@ def test_what_ranks_say_at_once_stays_in_pieces(command, mpiexec, tmp_path, monk
             assert len(words) == 120 and len(set(words)) == 3, lines[k : k + 2]
     errors = [line for line in lines if line.startswith("ValueError: ")]
     assert errors and all(line.split()[4] == line.split()[-1] for line in errors), errors
+
+
+FILES = {
+    "syntax.py": b"x = (1,\nprint(\n",
+    "nul.py": b"x = 1\0\n",
+    "latin.py": b"x = '\xff'\n",
+    "picture.py": b"\x89PNG\r\n\x1a\n\0\0",
+    "wrong.toml": b"[study\n",
+    "empty.toml": b"",
+    "latin.toml": b"script = '\xff'\n",
+    "typed.toml": b"[study]\nscript = 3\nranks = 'many'\n",
+    "other.toml": b"[study]\nscript = 'x.py'\nranks = [1]\nfrobnicate = 1\n",
+}
+"""Files that no command can use."""
+
+
+def wrong_lines(rng):
+    """Command lines with one mistake, drawn from the parsers, and the word that the answer must have."""
+    for path, parser in walk(commands.parser()):
+        if not path or any(isinstance(action, argparse._SubParsersAction) for action in parser._actions):
+            continue
+        positional = [action for action in parser._actions if not action.option_strings]
+        usual = {
+            "script": "good.py",
+            "program": "good.py",
+            "folder": "out",
+            "kernel": "good.py:f",
+            "study": "good.toml",
+            "system": "slurm",
+        }
+        rest = [usual[action.dest] for action in positional if action.dest in usual]
+        names = [name for action in parser._actions for name in action.option_strings if name.startswith("--")]
+        for action in parser._actions:
+            name = action.option_strings[-1] if action.option_strings else None
+            if name is not None:
+                at = int(rng.integers(3, len(name) + 1))
+                misspelt = name[:at] + "q" + name[at:]
+                if misspelt not in names:
+                    yield [*path, misspelt, *rest], misspelt
+                if action.nargs == 0:
+                    yield [*path, f"{name}=3", *rest], name
+                elif action.nargs != "?":
+                    yield (
+                        [*path, *rest, name] if rest and path[0] == "scaling" else [*path, name],
+                        name,
+                    )
+                if action.type is int:
+                    yield [*path, name, "many", *rest], "many"
+                if action.choices:
+                    yield [*path, name, "other", *rest], "other"
+            elif action.dest in ("script", "program", "kernel", "study"):
+                for file in ("missing", "folder", *FILES):
+                    suffix = ".toml" if action.dest == "study" else ".py"
+                    file = file if "." in file or file == "folder" else file + suffix
+                    if file.endswith(suffix) or file == "folder":
+                        end = ":f" if action.dest == "kernel" else ""
+                        yield [*path, *rest[:-1], file + end], file
+            elif action.choices:
+                yield [*path, "other"], "other"
+            if action.dest == "kernel":
+                yield [*path, "good.py:f.nothing"], "nothing"
+                yield [*path, "good.py:g"], "'g'"
+                yield [*path, "good.py:f"], "not an @ampi.kernel"
+        if positional:
+            yield list(path), ""
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))])
+def test_mistakes_in_command_lines_are_answered_by_a_few_words(seed, tmp_path, monkeypatch, capsys):
+    """No traceback, nothing printed as a result, an exit status, and the wrong word in the answer."""
+    monkeypatch.chdir(tmp_path)
+    for name, content in FILES.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "good.py").write_text("def f(x):\n    return x\n")
+    (tmp_path / "good.toml").write_text("[study]\nscript = 'good.py'\nranks = [1]\n")
+    wrong, lines = [], list(wrong_lines(numpy.random.default_rng(seed)))
+    for arguments, word in lines:
+        monkeypatch.setattr(sys, "argv", ["ampi", *arguments])
+        try:
+            status = commands.main()
+        except SystemExit as end:
+            status = end.code
+        except BaseException as error:
+            status = repr(error)
+        out, err = capsys.readouterr()
+        if (
+            type(status) is not int
+            or status == 0
+            or not err
+            or "Traceback" in err
+            or word not in err
+            or err.count("\n") > 9
+        ):
+            wrong.append(f"{' '.join(arguments)}: status {status}, out {out!r}, err {err!r}")
+    assert len(lines) > 100 and not wrong, "\n".join(wrong)

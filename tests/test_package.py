@@ -27,7 +27,7 @@ def load(name):
     return module
 
 
-distributions, publish_docs = load("distributions"), load("publish_docs")
+distributions, publish_docs, home = load("distributions"), load("publish_docs"), load("home")
 
 
 def test_versions_agree():
@@ -172,3 +172,23 @@ def test_the_web_site_has_a_folder_for_each_version(tmp_path):
     assert (site / "main" / "index.html").read_text() == "second"
     assert (site / "0.9.1" / "index.html").read_text() == "first"
     assert "../0.10.0" in (site / "stable" / "index.html").read_text()
+
+
+def test_the_home_of_the_project_is_filled_in_everywhere(tmp_path):
+    old = home.addresses()
+    for name in home.FILES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    new = {key: f"https://{key}.test/x" for key in old}
+    home.change(new, tmp_path)
+    assert home.addresses(tmp_path) == new
+    for name in home.FILES:
+        text = (tmp_path / name).read_text()
+        assert "https://" in text and old["home"] not in text
+    links = re.findall(r"https://docs[.]test/x[^>\s]*", (tmp_path / "README.rst").read_text())
+    pages = [link.removeprefix("https://docs.test/x/") for link in links]
+    assert len(pages) > 8 and all(
+        (ROOT / "docs" / page.replace(".html", ".rst")).is_file() for page in pages if page.endswith(".html")
+    )
+    home.change(old, tmp_path)
+    assert all((tmp_path / name).read_text() == (ROOT / name).read_text() for name in home.FILES)

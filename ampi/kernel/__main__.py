@@ -83,9 +83,20 @@ def report(options: argparse.Namespace) -> str:
     return "\n\n".join(source(kernel, signature, wanted) for signature in signatures)
 
 
+def _require_python(script: str) -> None:
+    """Raise if a file is not Python, with its name."""
+    try:
+        compile(Path(script).read_bytes(), script, "exec")
+    except (SyntaxError, ValueError) as problem:
+        if getattr(problem, "filename", None):
+            raise
+        raise ValueError(f"{script} is not Python: {problem}") from None
+
+
 def find(script: str, name: str, arguments: list[str], run: bool) -> Kernel:
     """The kernel in a script or module, which is run as a program or only imported."""
     if script.endswith(".py"):
+        _require_python(script)
         sys.argv = [script, *arguments]
         sys.path.insert(0, str(Path(script).resolve().parent))
         # The output of the script is not part of the answer.
@@ -98,6 +109,8 @@ def find(script: str, name: str, arguments: list[str], run: bool) -> Kernel:
         raise ValueError(f"{script} has no '{first}'")
     value = names[first]
     for part in rest:
+        if not hasattr(value, part):
+            raise ValueError(f"{script} has no '{name}'")
         value = getattr(value, part)
     value = getattr(value, "f", value)  # the kernel of a custom rule
     if not isinstance(value, Kernel):
