@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -38,7 +39,7 @@ def wrap(
     if not has_derivatives:
         return memory.tracked(value) if isinstance(value, np.ndarray) else value
     if not isinstance(value, np.ndarray):
-        wrapped = memory.tracked_copy(np.dtype(dtype).type(value))  # Numba returns a float32 as a Python float
+        wrapped = memory.scalar(_class_of(dtype)(value))  # Numba returns a float32 as a Python float
     elif memory.storage_of(value) is not None:  # an argument: its adjoint is in the argument's shadow
         seeds.append(StandIn(value, zeros=True))
         return memory.tracked(value)
@@ -51,6 +52,11 @@ def wrap(
     else:
         seeds.append(memory.region_of(wrapped))
     return wrapped
+
+
+@functools.cache
+def _class_of(dtype: str) -> Any:
+    return np.dtype(dtype).type
 
 
 def put_tangents(push: tape.Push, seeds: Sequence[Any], dots: Iterable[Any]) -> None:
@@ -149,8 +155,13 @@ class CallRecord(tape.AdjointRecord):
             return
         if not any(map(sweep.has_shadow, self.outputs)):
             return  # the results and outputs of the call are not used
-        values = [self.value(sweep, v) for v in self.values]
-        contract = self.contract
+        contract, find, values = self.contract, sweep.value, []
+        for v in self.values:
+            if isinstance(v, np.ndarray):
+                v = memory.plain(find(v))
+            elif type(v) is StandIn:
+                v = v.make()
+            values.append(v)
         flags = [self.is_distinct(sweep, k, values[k]) for k in contract.distinct]
         if contract.new or contract.ends:
             shadows = self.special_shadows(sweep, flags)

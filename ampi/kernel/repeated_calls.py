@@ -84,7 +84,8 @@ class RecordedAgain:
     """
 
     __slots__ = (
-        *("_entry", "_integers", "_numbers", "_off", "_on", "_plain", "_room", "_several", "_written"),
+        *("_entry", "_fixed", "_integers", "_needed", "_numbers", "_off", "_on", "_plain", "_room", "_several"),
+        "_written",
         *("actives", "prepared"),
     )
 
@@ -97,6 +98,9 @@ class RecordedAgain:
         self.actives = len(self._on)
         self._written = [(k, memory.storage_of(args[k]), Extent(args[k])) for k in prepared.contract.writes]
         self._plain = [(k, _Seen(value)) for k, value in enumerate(args) if type(value) is np.ndarray]
+        fixed = {k for k, seen in self._plain if seen.is_fixed}
+        self._fixed = [k for k in prepared.needed if k in fixed]
+        self._needed = [k for k in prepared.needed if k not in fixed]
         self._integers = [k for k, value in enumerate(args) if type(value) is int]
         self._numbers = prepared.numbers
         self._several = prepared.contract.several
@@ -164,7 +168,9 @@ class RecordedAgain:
             values[k] = args[k]
         for k, place in prepared.constants:
             values[k] = recording.constant(args[k], place)
-        for k in prepared.needed:
+        for k in self._fixed:
+            values[k] = args[k]
+        for k in self._needed:
             values[k] = recording.need(args[k])
         undo: list[tape.Undo] = []
         for k, storage, extent in self._written:
@@ -191,23 +197,36 @@ class RecordedAgain:
 
 
 class _Seen:
-    """A plain array, by which a call is recognised."""
+    """A plain array, by which a call is recognised; ``is_fixed``: nothing can write to it, so no copy is needed."""
 
-    __slots__ = ("_array", "_flags", "_location")
+    __slots__ = ("_array", "_dtype", "_flags", "_location", "_shape", "_strides", "is_fixed")
 
     def __init__(self, array: np.ndarray) -> None:
-        self._array = weakref.ref(array)
+        self._array = weakref.ref(array) if memory.is_surely_untracked(array) else _nothing
         self._flags = array.flags.num
+        self._shape, self._strides, self._dtype = array.shape, array.strides, array.dtype
         self._location = arguments.location(array)
+        self.is_fixed = self._array is not _nothing and not array.flags.writeable
 
     def is_same(self, array: np.ndarray) -> bool:
-        """Return whether a plain array is at the same place, and unknown to tapes."""
-        if array is self._array() and memory.is_surely_untracked(array):
-            _, _, shape, strides, dtype, _ = self._location
-            if array.dtype is dtype and array.shape == shape and array.strides == strides:
-                if array.flags.num == self._flags and memory.address_of(array) == self._location[1]:
-                    return True
-        return arguments.location(array) == self._location
+        """Return whether a plain array is at the same place, and unknown to tapes.
+
+        Memory that an array owns is no other array's, wherever it is.
+        """
+        if (
+            array is self._array()
+            and memory.is_surely_untracked(array)
+            and array.flags.num == self._flags
+            and array.shape == self._shape
+            and array.strides == self._strides
+            and array.dtype is self._dtype
+        ):
+            return True
+        return not self.is_fixed and arguments.location(array) == self._location
+
+
+def _nothing() -> None:
+    return None
 
 
 def is_on_tape(storage: memory.Storage) -> bool:

@@ -222,6 +222,8 @@ class Sweep:
 
         They are read from what was saved, where that is possible, and the memory put back otherwise.
         """
+        if not self._pending:
+            return array
         storage = storage_of(array)
         pending = self._pending.get(storage) if storage is not None else None
         if not pending:

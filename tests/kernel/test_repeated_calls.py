@@ -65,7 +65,7 @@ class Machine:
 
     def __init__(self, seed):
         self.rng = numpy.random.default_rng(seed)
-        self.size = int(self.rng.integers(2, 5))
+        self.size = int(self.rng.choice([2, 3, 4, 100]))
         self.steps = [self.draw(k) for k in range(40)]
 
     def draw(self, k):
@@ -262,9 +262,10 @@ def test_an_array_without_axes_that_becomes_active(watched):
 
 def test_a_caught_exception_in_a_recognised_call():
     """What the call wrote before it failed is undone where a record needs it."""
+    start, first = numpy.append(numpy.linspace(0.1, 0.9, 99), 2.0), numpy.linspace(0.1, 0.2, 100)
     with ampi.Tape() as tape:
-        x = tape.watch(numpy.array([0.5, 2.0]))
-        z = np.array([0.1, 0.2])
+        x = tape.watch(start)
+        z = np.array(first)
         y = 0.0
         for limit in (3.0, 3.0, 3.0, 1.0, 3.0):
             y = y + np.sum(z * z * x)
@@ -274,12 +275,40 @@ def test_a_caught_exception_in_a_recognised_call():
                 pass
 
     def value(v):
-        return (numpy.array([0.01, 0.04]) * v + 3 * (v * v + 3.0) ** 2 * v + (v * v + 1.0) ** 2 * v).sum()
+        return (first**2 * v + 3 * (v * v + 3.0) ** 2 * v + (v * v + 1.0) ** 2 * v).sum()
 
-    start = numpy.array([0.5, 2.0])
     assert float(ampi.value(y)) == pytest.approx(value(start))
-    steps = [value(start + 1e-20j * numpy.eye(2)[k]).imag / 1e-20 for k in range(2)]
+    steps = [value(start + 1e-20j * direction).imag / 1e-20 for direction in numpy.eye(100)]
     assert tape.gradient(y, x).tolist() == pytest.approx(steps)
+
+
+def test_a_read_only_array_that_is_changed(monkeypatch):
+    """As long as nothing can write to a plain array its values are not copied; afterwards they are."""
+
+    def gradient():
+        table, z = numpy.linspace(1.0, 2.0, 50), np.ones(50)
+        table.flags.writeable = False
+        with ampi.Tape() as tape:
+            x = tape.watch(numpy.linspace(0.1, 0.4, 50))
+            for k in range(12):
+                if k in (5, 6, 9):
+                    table.flags.writeable = True
+                    table += 0.25
+                    table.flags.writeable = k != 6
+                mixed(x, table, table, z, 0.5, 1)
+            y = np.sum(z)
+            table.flags.writeable = True
+            table[...] = 0.0
+        return tape.gradient(y, x).tolist()
+
+    counts = counting(monkeypatch)
+    with monkeypatch.context() as patch:
+        without_recognition(patch)
+        mixed.recorded_again.clear()
+        plain = gradient()
+    assert not counts[0]
+    assert gradient() == plain
+    assert counts[0]
 
 
 def test_values_that_fill_the_room(monkeypatch):

@@ -44,10 +44,15 @@ SAMPLE = 100  # iterations of each block that are checked first
 NAMES = ("operation", "launch", "own element", "atomic addition")  # of the costs, in nanoseconds
 
 
+_pool_state = vars(_pool)
+
+
 def thread_count() -> int:
     """`numba.get_num_threads`, but without taking two locks once the threads have been started."""
-    if getattr(_pool, "_is_initialized", False) and hasattr(_pool, "_get_num_threads"):
-        return _pool._get_num_threads()
+    if _pool_state.get("_is_initialized"):
+        count = _pool_state.get("_get_num_threads")
+        if count is not None:
+            return count()
     return get_num_threads()
 
 
