@@ -38,7 +38,7 @@ from .lanes import Lane, LanedSweep
 from .push import Push
 from .recording import actively, passively, resumed
 from .records import Adjoint, SecondOrder, name_of
-from .seeds import plant
+from .seeds import set_seeds
 from .sweep import lanes_of, size_of_block
 from .tape import Tape
 from .undo import Undo
@@ -397,7 +397,7 @@ def second_order(
     sweep = PairSweep(tape)
     try:
         sweep.wanted = [tape.watched(leaf) for leaf in x]
-        plant(sweep, y, seed)
+        set_seeds(sweep, y, seed)
     except Exception as error:
         tape.refuse(error)
         raise

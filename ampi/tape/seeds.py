@@ -1,4 +1,4 @@
-"""Seeds: adjoints of the outputs, planted before a reverse sweep, and the structure of its results."""
+"""Seeds: adjoints of the outputs, set before a reverse sweep, and the structure of its results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def in_structure_of(x: Any, found: Iterator[np.ndarray]) -> Any:
     return next(found)
 
 
-def plant(sweep: Sweep, y: Any, seed: Any) -> None:
+def set_seeds(sweep: Sweep, y: Any, seed: Any) -> None:
     """Give the outputs ``y`` their seeds: 1.0 by default, for one of a single element."""
     outputs = list(leaves(y))
     known = {id(output) for output in sweep.tape.outputs}
@@ -52,7 +52,7 @@ def plant(sweep: Sweep, y: Any, seed: Any) -> None:
         if isinstance(output, Output):
             if id(output) not in known:
                 raise TapeError(f"tape.gradient(y, x): {output!r} is an output of another tape")
-            _plant_output(sweep, output, s)
+            _set_output_seed(sweep, output, s)
             continue
         if not isinstance(output, np.ndarray) or storage_of(output) is None:
             raise TapeError(
@@ -64,7 +64,7 @@ def plant(sweep: Sweep, y: Any, seed: Any) -> None:
         sweep.begin(region_of(output), _seed_for(output.shape, s))
 
 
-def _plant_output(sweep: Sweep, output: Output, seed: Any) -> None:
+def _set_output_seed(sweep: Sweep, output: Output, seed: Any) -> None:
     if output.shape is None:
         raise TapeError(
             f"tape.gradient(y, x): {output!r} cannot carry a seed: it has several floating-point dtypes, or bytes that "

@@ -471,7 +471,7 @@ class Sweep:
             tape.refuse(error)
             raise error
         if not tape.sweep_lock.acquire(blocking=False):
-            raise TapeError("tape.gradient: this tape is being swept already; ask for one gradient of it at a time")
+            raise TapeError("tape.gradient: this tape is being swept already; ask for one gradient at a time")
         scope = passively()
         try:
             self._begin()

@@ -36,10 +36,10 @@ from .elements import Elements
 from .elsewhere import lost
 from .recording import PARENT, Scope, current, enter, leave, this_thread, would_lose
 from .records import Adjoint, Output, Record, Watch, Zero
-from .seeds import in_structure_of, leaves, plant
+from .seeds import in_structure_of, leaves, set_seeds
 from .sweep import Sweep
 from .undo import Need, Undo, first_need, needs_lock, refuse_swapped
-from .vector import VectorSweep, count_of, plant_all
+from .vector import VectorSweep, count_of, set_lane_seeds
 from .walks import walk_for
 
 living: set[weakref.ref[Tape]] = set()  # all tapes that exist; while it is empty no overwritten value is needed
@@ -346,9 +346,9 @@ class Tape(metaclass=PublicHelp):
                 sweep = VectorSweep(self, count_of(y, seeds))
             sweep.wanted = [self.watched(leaf) for leaf in leaves(x)]
             if seeds is None:
-                plant(sweep, y, seed)
+                set_seeds(sweep, y, seed)
             else:
-                plant_all(sweep, y, seeds)  # type: ignore[arg-type]
+                set_lane_seeds(sweep, y, seeds)  # type: ignore[arg-type]
             self._warn_of_constants(y)
         except Exception as error:
             self.refuse(error)

@@ -27,7 +27,7 @@ from ..memory.storages import Region, Storage
 from . import interleaved
 from .lanes import Lane, LanedSweep
 from .records import Output
-from .seeds import leaves, plant
+from .seeds import leaves, set_seeds
 from .sweep import Sweep, size_of_block
 
 if TYPE_CHECKING:
@@ -330,7 +330,7 @@ def count_of(y: Any, seeds: Any) -> int:
     count = None
     for number, (output, seed) in enumerate(zip(outputs, given)):
         shape, wanted = np.shape(seed), output.shape
-        if wanted is None:  # an output that cannot carry a seed: `plant` raises the error
+        if wanted is None:  # an output that cannot carry a seed: `set_seeds` raises the error
             continue
         if shape[1:] != wanted or not shape:
             raise TapeError(
@@ -361,11 +361,11 @@ def _in_order(y: Any, seeds: Any) -> list[Any]:
     return list(leaves(seeds)) if isinstance(y, (tuple, list)) else [seeds]
 
 
-def plant_all(sweep: VectorSweep, y: Any, seeds: Any) -> None:
+def set_lane_seeds(sweep: VectorSweep, y: Any, seeds: Any) -> None:
     """Give the outputs their seeds, each lane those of its direction."""
     given = [] if isinstance(seeds, (int, np.integer)) else [np.asarray(seed) for seed in _in_order(y, seeds)]
     for output, seed in zip(leaves(y), given):
         if not isinstance(output, (np.ndarray, Output)):
-            plant(sweep, output, seed)  # raises the error
+            set_seeds(sweep, output, seed)  # raises the error
         for lane, part in zip(sweep.lanes, seed):
-            plant(lane, output, part)
+            set_seeds(lane, output, part)

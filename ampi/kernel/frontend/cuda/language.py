@@ -25,15 +25,10 @@ from ampi.kernel.ir.intrinsics import cast
 
 INT = types.int64
 AXES = "xyz"
-PLACES = frozenset(
-    f"{n}.{a}" for n in ("threadIdx", "blockIdx", "blockDim", "gridDim", "grid", "gridsize") for a in AXES
-)
-"""Operations that say where a thread is, besides ``laneid``, ``rank`` (in the block), ``threads`` (of the block) and
-``shared`` (bytes of dynamic shared memory)."""
 
 
 def place(name: str) -> ir.Op:
-    """Where a thread is: an operation without arguments."""
+    """Return the operation of a place: ``threadIdx.x``, ``grid.x``, or another one that has no arguments."""
     return ir.Op(name, (), INT)
 
 
