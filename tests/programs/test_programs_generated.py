@@ -9,7 +9,7 @@ import textwrap
 
 import numpy
 import pytest
-from test_programs import check, program  # noqa: F401
+from program_runs import check
 
 import ampi
 
@@ -146,7 +146,7 @@ def ported_gradient(source, y):
 
 
 @pytest.mark.parametrize("seed", range(NUMBER))
-def test_generated(program, seed):  # noqa: F811
+def test_generated(program, seed):
     (source, port), wrt, of, y = draw(seed)
     path = program(source)
     value, found = ampi.trace(path, wrt, of)
@@ -172,7 +172,7 @@ MODULE = """
 @pytest.mark.parametrize(
     "package, module, name", [("np", "ampi", "numpy"), ("numpy_", "mpi", "_"), ("ampi_", "sum", "x")]
 )
-def test_modules_of_packages(program, package, module, name):  # noqa: F811
+def test_modules_of_packages(program, package, module, name):
     path = program(
         MODULE.format(package=package, module=module, name=name, other="float_", np="np_"),
         {
@@ -217,7 +217,7 @@ PI = """
 """
 
 
-def test_pi(program):  # noqa: F811
+def test_pi(program):
     """mpi4py's demonstration of a reduction, with a number of plain Python in the loop."""
     value, found = ampi.trace(program(PI), "height", "pi", objective="root")
     assert value == pytest.approx(numpy.pi, abs=1e-4)
@@ -244,6 +244,6 @@ MATVEC = """
 """
 
 
-def test_matrix_and_vector(program):  # noqa: F811
+def test_matrix_and_vector(program):
     """mpi4py's tutorial of a product of a matrix that is spread over the ranks, as a power iteration."""
     check(program(MATVEC), ["A", "x"], ["rayleigh"], objective="replicated")

@@ -4,7 +4,7 @@ import itertools
 
 import numpy
 import pytest
-from test_programs import check, program  # noqa: F401
+from program_runs import check
 
 import ampi
 
@@ -77,13 +77,13 @@ CASES = list(itertools.product(USES, CALLS))
 @pytest.mark.parametrize(
     "use, call", CASES[::3] + [pytest.param(*c, marks=pytest.mark.slow) for c in CASES[1::3] + CASES[2::3]]
 )
-def test_gradients(program, use, call):  # noqa: F811
+def test_gradients(program, use, call):
     text, wrt = USES[use]
     path = program(HEAD + HELPERS + CALLS[call].format(use=text), MODULES)
     check(path, [wrt], ["y"])
 
 
-def test_values_are_those_of_the_first_call(program):  # noqa: F811
+def test_values_are_those_of_the_first_call(program):
     """As Numba's constants: what the variable becomes later has no part in it."""
     path = program("""
         import numpy as np
@@ -103,7 +103,7 @@ def test_values_are_those_of_the_first_call(program):  # noqa: F811
     assert value == 8.0 * 11 and slope == 4.0 * 11
 
 
-def test_what_is_not_passed_on_is_an_error(program):  # noqa: F811
+def test_what_is_not_passed_on_is_an_error(program):
     path = program("""
         import numba
         import numpy as np

@@ -7,7 +7,7 @@ import itertools
 import textwrap
 
 import pytest
-from test_programs import check, program  # noqa: F401
+from program_runs import check
 
 import ampi
 
@@ -66,7 +66,7 @@ SOME = list(BODIES)[::4]
 
 @pytest.mark.parametrize("body", [pytest.param(b, marks=[pytest.mark.slow] * (b not in SOME)) for b in BODIES])
 @pytest.mark.parametrize("decorator", DECORATORS)
-def test_passive(program, decorator, body):  # noqa: F811
+def test_passive(program, decorator, body):
     """Of constants they give what the program by itself gets."""
     source = source_of(decorator, body) + textwrap.dedent("""
         assert abs(f(1.75) - expected(1.75)) < 1e-12, (f(1.75), expected(1.75))
@@ -89,7 +89,7 @@ def _value(source):
         for decorator, body in itertools.product(DECORATORS, SOME)
     ],
 )
-def test_active_by_themselves(program, decorator, body):  # noqa: F811
+def test_active_by_themselves(program, decorator, body):
     """Numbers that carry derivatives: the gradient, or an error with the line."""
     source = source_of(decorator, body) + "\nk = 1.75\ny = f(k) * 1.0\n"
     line = next(n for n, text in enumerate(source.splitlines(), 1) if text.startswith("y = "))
@@ -103,7 +103,7 @@ def test_active_by_themselves(program, decorator, body):  # noqa: F811
 
 @pytest.mark.parametrize("body", SOME)
 @pytest.mark.parametrize("decorator", ["vectorize", "vectorize with types", "njit with types", "stencil"])
-def test_active_in_kernels(program, decorator, body):  # noqa: F811
+def test_active_in_kernels(program, decorator, body):
     call = "g(np.array([v, v, v]))[1]" if decorator == "stencil" else "f(v)"
     source = source_of(decorator, body) + textwrap.dedent(f"""
         @numba.njit

@@ -10,7 +10,6 @@ import random
 
 import numpy
 import pytest
-from test_programs import program  # noqa: F401
 
 import ampi
 from ampi.programs.differences import compare
@@ -114,7 +113,7 @@ def is_wrong(found, right):
     return error > 1e-4 * scale
 
 
-def check_drawn(seed, program):  # noqa: F811
+def check_drawn(seed, program):
     source, right_source, names = draw(seed)
     wrt = ["u", "k"] if "k" in LOOPS[names[3]] and names[3] != "converging" else ["u"]
     with ampi.mpi.installed():
@@ -129,7 +128,7 @@ def check_drawn(seed, program):  # noqa: F811
 
 
 @pytest.mark.timeout(300)
-def test_check_finds_wrong_adjoints_of_drawn_programs(program):  # noqa: F811
+def test_check_finds_wrong_adjoints_of_drawn_programs(program):
     """A few in each run."""
     found = [check_drawn(seed, program) for seed in range(10)]
     assert any(found) and not all(found)
@@ -138,6 +137,6 @@ def test_check_finds_wrong_adjoints_of_drawn_programs(program):  # noqa: F811
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("start", range(0, 400, 50))
-def test_check_finds_wrong_adjoints_of_many_programs(start, program):  # noqa: F811
+def test_check_finds_wrong_adjoints_of_many_programs(start, program):
     for seed in range(1000 + start, 1050 + start):
         check_drawn(seed, program)

@@ -7,13 +7,15 @@ import numpy
 import pytest
 from mpi4py import MPI
 from programs import check, random
-from test_windows import WORLD, allocated, created, right
+from window_cases import allocated, created, right
 
 import ampi
 import ampi.numpy
 from ampi.mpi import COMM_WORLD
 
 pytestmark = pytest.mark.mpi
+
+WORLD = MPI.COMM_WORLD
 
 REQUESTS = ampi.MPI.Request._base
 
