@@ -15,9 +15,17 @@ from ...interception.hooks import Hook, hook, hook_of, hook_public
 from ...rules.definitions import any_active, refusal
 from ...tape import Tape, current, passive
 
+_CONDITIONS = (
+    "differentiate the conditions that its result satisfies (implicit differentiation), as the adjoint of a function "
+    "with ampi.custom_vjp"
+)
+_OPTIMISED = "outside of any tape and without --wrt; to differentiate its result, " + _CONDITIONS
 INSTEAD = {
-    "scipy.optimize": "differentiate the conditions that its result satisfies (implicit differentiation), as the "
-    "adjoint of a function with ampi.custom_vjp",
+    "scipy.optimize.minimize": "to give it a gradient, write minimize(ampi.value_and_grad(f), x0, jac=True), "
+    + _OPTIMISED,
+    "scipy.optimize.least_squares": "to give it a Jacobian, write least_squares(f, x0, jac=lambda x: "
+    "ampi.jacrev(f, x)), " + _OPTIMISED,
+    "scipy.optimize": _CONDITIONS,
     "scipy.integrate": "use scipy.integrate.solve_ivp with RK23, RK45 or DOP853, or a sum such as numpy.trapezoid; "
     "or give the derivative with ampi.custom_vjp",
     "scipy.stats": "write it with functions of ampi.numpy and scipy.special, or give the derivative with "
@@ -122,7 +130,7 @@ def _called(found: Hook, arguments: tuple) -> str:
 
 def instead(found: Hook) -> str:
     """Advice for an error message: what to write instead of calling a function."""
-    return next((text for part, text in INSTEAD.items() if found.name.startswith(part + ".")), "")
+    return next((text for part, text in INSTEAD.items() if f"{found.name}.".startswith(f"{part}.")), "")
 
 
 def _is_discrete(result: Any) -> bool:
