@@ -109,6 +109,24 @@ def test_compiled(device):
     assert device.times
 
 
+@in_python
+@pytest.mark.parametrize(
+    "case", ["stencil", pytest.param("lbm", marks=pytest.mark.slow), "in place", "reduction", "ping-pong"]
+)
+def test_benchmarks(case):
+    """The cases of scripts/bench_gpu are right on the host and on the device."""
+    sys.path.insert(0, str(HERE.parents[1] / "scripts" / "benchmarks"))
+    try:
+        import gpu_ampi
+    finally:
+        del sys.path[0]
+    x = gpu_ampi.start(case, 5)
+    slope = gpu_ampi.difference(case, 5)
+    for on_device in (False, True):
+        found = np.sum(ampi.grad(gpu_ampi.program(case, 5, on_device))(x) * gpu_ampi.direction(x))
+        np.testing.assert_allclose(found, slope, rtol=1e-6)
+
+
 def test_the_memory_is_protected():
     code = "import ctypes, guarded_device as g; ctypes.string_at(g.Guarded().empty(9)[0], 1)"
     folder = pathlib.Path(guarded_device.__file__).parent
