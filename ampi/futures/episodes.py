@@ -200,6 +200,17 @@ class Episodes:
         if error is not None:
             raise error
 
+    def settle(self, tape: Tape) -> None:
+        """Wait for the callbacks of tasks that have ended: nothing else tells the program that they have."""
+        episode = self.present
+        for task in [] if episode is None else list(episode.unfinished.values()):
+            if task.calls_back is None or not task.calls_back.strand.ended or episode.own.knows(task.strand):
+                continue
+            task.wait()
+            if task.strand.ended:
+                episode.own.join(task.strand)
+        self.look(tape)
+
     def give_up(self, tape: Tape) -> None:
         """End the present episode, and drop the records of other strands."""
         episode, self.present = self.present, None

@@ -79,6 +79,7 @@ def _add_done_callback(found: Hook, arguments: tuple, keywords: dict[str, Any]) 
     own = None if executor is None else submitted(executor, 1)
     if own is None:
         return found.original(*arguments, **keywords)
+    own.calls_back = task
 
     def call(future: Any) -> Any:
         return own.run(_after, (task, function, future), {})

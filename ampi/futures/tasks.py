@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import threading
 import weakref
@@ -34,6 +35,8 @@ class Task:
         The thread that made the call.
     future : object or None
         The task's future with ``cancelled()``, once it has been made.
+    calls_back : Task or None
+        The task whose callback this is.
     """
 
     def __init__(self, episode: Episode, strand: Strand, root: Tape, executor: Any) -> None:
@@ -41,6 +44,7 @@ class Task:
         self.executor = None if executor is None else weakref.ref(executor)
         self.thread: int | None = None
         self.future: Any = None
+        self.calls_back: Task | None = None
         self._root = root
         self._over = threading.Event()
         self._tape: Any = None  # while it runs
@@ -55,6 +59,7 @@ class Task:
             raise TapeError("a task began to run when the tape of its program had been closed")
         self._tape = tape = tape_for(root, self.strand)
         strand = self.strand
+        function, arguments = _in_context(tape, function, arguments)
         strand.name, strand.worker, strand.begun = name_of(function), (tape.thread, tape.thread_name), now()
         try:
             with resumed(tape):
@@ -90,6 +95,25 @@ class Task:
         while not self._over.wait(0.05):
             if self.is_cancelled():
                 return
+
+
+def _in_context(tape: Any, function: Callable, arguments: tuple) -> tuple[Callable, tuple]:
+    """Have a tape record inside ``contextvars.Context.run``, too, if that is what a task calls: the context knows only
+    what recorded where it was copied."""
+    context = getattr(function, "__self__", None)
+    if not (isinstance(context, contextvars.Context) and function == context.run and arguments):
+        return function, arguments
+
+    @functools.wraps(arguments[0], updated=())
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        return context.run(_recorded, tape, *arguments, **keywords)
+
+    return call, arguments
+
+
+def _recorded(tape: Any, function: Callable, *arguments: Any, **keywords: Any) -> Any:
+    with resumed(tape):
+        return function(*arguments, **keywords)
 
 
 def name_of(function: Callable) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from _thread import get_ident
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -464,6 +465,12 @@ class Sweep:
             error = TapeError(f"tape.gradient: the tape is still open in thread '{tape.thread_name}'; close it first")
             tape.refuse(error)
             raise error
+        if tape.accesses is not None and tape.thread == get_ident():
+            try:
+                tape.tasks.settle(tape)
+            except BaseException as problem:
+                tape.refuse(problem)
+                raise
         if tape.accesses is not None:
             error = TapeError(
                 "tape.gradient: tasks that record on this tape have not ended; wait for their results first"
