@@ -176,12 +176,8 @@ def _agree_messages(
     def steps() -> Generator[None]:
         reverse = log.reverse
         header = reverse.identity, len(sent), reverse.sweep_with(partner)
-        rows = (
-            header,
-            (directions, first, early.first > 0),
-            *[sent_row(m, early.is_early(m)) for m in sent],
-            *map(received_row, got),
-        )
+        to_partner, from_partner = [sent_row(m, early.is_early(m)) for m in sent], list(map(received_row, got))
+        rows = header, (directions, first, early.first > 0), *to_partner, *from_partner
         mine = np.array(rows, np.int64)
         request = reverse.comm.Isend(mine, partner, AGREEMENT_TAG)
         theirs = yield from _rows_from(reverse, reverse.comm, partner, AGREEMENT_TAG, 3)
@@ -190,11 +186,12 @@ def _agree_messages(
             problems.append(_other_sweeps(reverse, header[2], f"rank {partner} {sweeps}"))
         if theirs[1, 0] != directions:
             problems.append(_other_directions(reverse, directions, f"rank {partner}", int(theirs[1, 0])))
-        match_sent(reverse, partner, sent, theirs[2 + n_sent :].tolist(), first, problems)
+        match_sent(reverse, partner, sent, to_partner, theirs[2 + n_sent :].tolist(), first, problems)
         for message in sent:
             if message.back is not None:
                 early.note_sent(message)
-        match_received(reverse, partner, got, theirs[2 : 2 + n_sent].tolist(), int(theirs[1, 1]), early, problems)
+        their_rows, their_first = theirs[2 : 2 + n_sent].tolist(), int(theirs[1, 1])
+        match_received(reverse, partner, got, from_partner, their_rows, their_first, early, problems)
         while not request.Test():
             yield
         if sent or got:
