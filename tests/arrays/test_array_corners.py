@@ -4,7 +4,7 @@ import itertools
 
 import numpy
 import pytest
-from test_numpy_rules import CASES
+from numpy_rule_cases import CASES
 
 import ampi
 import ampi.numpy as np

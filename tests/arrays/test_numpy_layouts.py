@@ -6,7 +6,7 @@ The layout of a result decides on what a later view shares memory with, and on t
 import numpy as np
 import pytest
 from numpy_check import different
-from test_numpy_rules import CASES
+from numpy_rule_cases import CASES
 
 import ampi
 

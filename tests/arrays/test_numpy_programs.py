@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy_check import Refused, examine
 from numpy_programs import NARROW, Program, run, starts
-from test_numpy_rules import CROSS_IN_THE_PLANE
+from numpy_rule_cases import CROSS_IN_THE_PLANE
 
 import ampi
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from forward_check import check_forward
 from numpy_programs import WIDE, Program, run, starts
+from numpy_rule_cases import ALL, CASES
 from test_numpy_programs import FOUND
-from test_numpy_rules import ALL, CASES
 
 import ampi
 from ampi.arrays import small_arrays

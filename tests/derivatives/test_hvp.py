@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from forward_check import draw
 from numpy_programs import Program, starts
+from numpy_rule_cases import ALL, CASES
 from second_check import check_at_minimum, check_second, objective_of
 from test_forward import of_program
-from test_numpy_rules import ALL, CASES
 
 import ampi
 

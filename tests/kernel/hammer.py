@@ -6,10 +6,10 @@ form as well; prints what differs and ends with status 1.
 
 import sys
 
-import kernel_cases
+import kernel_checks
 import numba
 import numpy as np
-from kernel_cases import Check, without
+from kernel_checks import Check, without
 from numba import prange
 
 import ampi
@@ -103,13 +103,13 @@ def cases():
 
 
 def hammer(name, kernel, arguments, costs):
-    kernel_cases.COSTS = costs
+    kernel_checks.COSTS = costs
     active = [n for n, a in zip(kernel.__code__.co_varnames, arguments) if np.asarray(a).dtype.kind in "fc"]
     serial = Check(kernel, arguments, active, jit=True)
     array_seeds, result_seeds = serial.seeds()
     expected = serial.adjoints(array_seeds, result_seeds)
     check = Check(kernel, arguments, active, without("gather", threads=True))
-    check.run_adjoint = kernel_cases.load(check.adjoint.function, jit=True, parallel=True)
+    check.run_adjoint = kernel_checks.load(check.adjoint.function, jit=True, parallel=True)
     tolerance = 1e-3 if arguments[0].dtype == np.float32 else 1e-11
     first = None
     for repeat in range(REPEATS):

@@ -13,7 +13,7 @@ import random
 import re
 from pathlib import Path
 
-from kernel_cases import kernel_ir
+from kernel_checks import kernel_ir
 
 from ampi.kernel import pipeline
 from ampi.kernel.codegen import emit

@@ -10,7 +10,7 @@ import random_lists
 from by_python import Apart, apart, recursive  # noqa: F401 (of programs)
 from forward_check import check_seeds, is_drawn
 from hostile_names import draw, require_the_same
-from kernel_cases import Check, copies, derivative, ir_for, kernel_ir, load, pairing, run
+from kernel_checks import Check, copies, derivative, ir_for, kernel_ir, load, pairing, run
 from numba import types
 from numba.core import inline_closurecall
 from numba.core.errors import NumbaError

@@ -8,7 +8,8 @@ import numba
 import numpy as np
 import test_passes
 import test_stages
-from kernel_cases import CASES, Check, activity_patterns, make_arguments
+from kernel_cases import CASES
+from kernel_checks import Check, activity_patterns, make_arguments
 
 from ampi.kernel import ANALYSES, pipeline
 from ampi.kernel.codegen import emit

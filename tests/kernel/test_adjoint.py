@@ -5,7 +5,8 @@ import math
 
 import numpy as np
 import pytest
-from kernel_cases import CASES, Check, activity_patterns, make_arguments
+from kernel_cases import CASES
+from kernel_checks import Check, activity_patterns, make_arguments
 
 PATTERNS = [
     pytest.param(name, active, id=f"{name}-{'.'.join(active)}")

@@ -10,7 +10,7 @@ import random
 import numba
 import numpy as np
 import pytest
-from kernel_cases import Check
+from kernel_checks import Check
 from written import examined, in_loops, written
 
 from ampi import KernelError

@@ -1,6 +1,6 @@
 """All named kernels together: what they cover, and each crossed with types, activity and threads.
 
-Every kernel is held against finite differences and its adjoint against its tangent, by `kernel_cases.Check`.  What is
+Every kernel is held against finite differences and its adjoint against its tangent, by `kernel_checks.Check`.  What is
 crossed with everything is marked slow; the other tests take one path through the crossing for each kernel.
 """
 
@@ -13,12 +13,14 @@ from collections import Counter, namedtuple
 import combined_cases
 import function_cases
 import kernel_cases
+import kernel_checks
 import language_cases
 import numba
 import numpy as np
 import pytest
 import test_arrays
-from kernel_cases import Check, activity_patterns, copies, float_arguments, load, random_array
+from kernel_cases import random_array
+from kernel_checks import Check, activity_patterns, copies, float_arguments, load
 
 from ampi.kernel import arguments
 from ampi.kernel.options import Options
@@ -83,7 +85,7 @@ def points():
 def of_fields(function):
     """The kernel as a function of plain arrays, one for each field, with its program and arguments."""
     atoms = points()
-    code = kernel_cases.kernel_ir(function, (atoms, 0.7))
+    code = kernel_checks.kernel_ir(function, (atoms, 0.7))
     names = ["_".join(map(str, a.path)) for a in code.arguments]
 
     def call(*leaves):
@@ -129,17 +131,17 @@ def make_check(name, dtype, pattern=0, **how):
     kind, _, key = name.partition(": ")
     function, code = entry.function, None
     if not key:
-        values = kernel_cases.make_arguments(name, dtype)
+        values = kernel_checks.make_arguments(name, dtype)
     elif kind == "language":
         values = copies(entry.arguments)
         function = flattened(function, values)
-        code = kernel_cases.kernel_ir(entry.function, values)
+        code = kernel_checks.kernel_ir(entry.function, values)
     elif kind == "arrays":
         rng = np.random.default_rng(3)
         values = [random_array(rng, dtype, a, 0.5, 1.5) if isinstance(a, tuple) else a for a in entry.arguments]
     elif kind == "functions":
         values = function_cases.make_arguments(key, dtype)
-        code, function = kernel_cases.kernel_ir(function, values), flattened(function, values)
+        code, function = kernel_checks.kernel_ir(function, values), flattened(function, values)
     elif kind == "combined":
         values = combined_cases.make_arguments(dtype)
     else:

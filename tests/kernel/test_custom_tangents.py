@@ -6,7 +6,8 @@ from collections import namedtuple
 import numba
 import numpy as np
 import pytest
-from kernel_cases import Check, copies, eliminate, float_arguments, load
+from kernel_cases import eliminate
+from kernel_checks import Check, copies, float_arguments, load
 
 import ampi
 from ampi import KernelError

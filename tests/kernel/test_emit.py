@@ -6,7 +6,8 @@ import math
 import numba
 import numpy as np
 import pytest
-from kernel_cases import CASES, Check, activity_patterns, kernel_ir, load, make_arguments
+from kernel_cases import CASES
+from kernel_checks import Check, activity_patterns, kernel_ir, load, make_arguments
 from numba import types
 
 from ampi.kernel import ir, pipeline

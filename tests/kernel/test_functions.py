@@ -11,7 +11,7 @@ import function_cases
 import numba
 import numpy as np
 import pytest
-from kernel_cases import Check, copies, float_arguments, kernel_ir, load
+from kernel_checks import Check, copies, float_arguments, kernel_ir, load
 from numba.experimental import jitclass
 from numbas import agree, anew, flat, is_old
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from kernel_cases import Check, without
+from kernel_checks import Check, without
 
 from ampi.kernel import prange
 from ampi.kernel.ir.remarks import Kind

@@ -3,10 +3,11 @@
 import combined_cases
 import function_cases
 import kernel_cases
+import kernel_checks
 import numpy as np
 import pytest
 from forward_check import check_forward
-from kernel_cases import is_float
+from kernel_checks import is_float
 from test_corpus import CORPUS
 
 import ampi
@@ -58,9 +59,9 @@ def arguments_of(name, dtype=np.float64):
     kind, _, key = name.partition(": ")
     entry = CORPUS[name]
     if not key:
-        return kernel_cases.make_arguments(name, dtype)
+        return kernel_checks.make_arguments(name, dtype)
     if kind == "language":
-        return kernel_cases.copies(entry.arguments)
+        return kernel_checks.copies(entry.arguments)
     if kind == "arrays":
         rng = np.random.default_rng(3)
         return [

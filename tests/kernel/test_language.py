@@ -3,7 +3,7 @@
 import numba
 import numpy as np
 import pytest
-from kernel_cases import Check, copies, float_arguments, kernel_ir, load
+from kernel_checks import Check, copies, float_arguments, kernel_ir, load
 from language_cases import CASES, x
 from numba import types
 from reference_cases import larger

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import combined_cases
 import function_cases
-import kernel_cases
+import kernel_checks
 import numba
 import numpy as np
 import pytest
 from hostile_names import Different, draw, names_in, programs, renamed, require_the_same, unlucky
-from kernel_cases import copies, kernel_ir, load, random_array, run
+from kernel_cases import random_array
+from kernel_checks import copies, kernel_ir, load, run
 from random_check import kernel_of
 from random_kernels import Program
 from test_corpus import CORPUS, points
@@ -36,7 +37,7 @@ def arguments_of(name):
     entry = CORPUS[name]
     kind, _, key = name.partition(": ")
     if not key:
-        return kernel_cases.make_arguments(name)
+        return kernel_checks.make_arguments(name)
     if kind == "language":
         return copies(entry.arguments)
     if kind == "functions":

@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 import pytest
-from kernel_cases import Check, run
+from kernel_checks import Check, run
 from written import examined, in_loops, written
 
 import ampi

@@ -10,7 +10,8 @@ from pathlib import Path
 import numba
 import numpy as np
 import pytest
-from kernel_cases import CASES, Check, activity_patterns, kernel_ir, load, make_arguments, without
+from kernel_cases import CASES
+from kernel_checks import Check, activity_patterns, kernel_ir, load, make_arguments, without
 from patience import patience
 
 import ampi

@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 import pytest
-from kernel_cases import Check, copies, kernel_ir, load
+from kernel_checks import Check, copies, kernel_ir, load
 from second_check import check_second
 from written import examined, in_loops, written
 

@@ -7,7 +7,7 @@ import numba
 import numpy as np
 import pytest
 import random_check
-from kernel_cases import Check, copies, run
+from kernel_checks import Check, copies, run
 from random_carried import Carried
 from random_check import examine, examine_lists, examine_recorded, in_python, is_refusal, kernel_of, run_by_python
 from random_flow import Flow

@@ -11,7 +11,7 @@ from collections import namedtuple
 import numba
 import numpy as np
 import pytest
-from kernel_cases import Check
+from kernel_checks import Check
 from written import examined, in_loops, written
 
 import ampi

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from kernel_cases import CASES, Check, activity_patterns, load, make_arguments
+from kernel_cases import CASES
+from kernel_checks import Check, activity_patterns, load, make_arguments
 
 
 def first_order(name, kind):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from kernel_cases import Check
+from kernel_checks import Check
 from numba import prange
 
 from ampi.kernel.ir.remarks import Kind

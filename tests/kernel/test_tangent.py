@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from kernel_cases import CASES, Check, activity_patterns, make_arguments, run
+from kernel_cases import CASES
+from kernel_checks import Check, activity_patterns, make_arguments, run
 
 
 @pytest.mark.parametrize("name", CASES)

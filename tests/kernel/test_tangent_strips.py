@@ -7,9 +7,10 @@ import random
 
 import numpy as np
 import pytest
-from kernel_cases import Check, emit, run
+from kernel_checks import Check, run
 
 import ampi
+from ampi.kernel.codegen import emit
 from ampi.kernel.options import Options
 
 PLAIN = Options(without=frozenset({"independence", "branches", "strips", "stages", "allocations"}))

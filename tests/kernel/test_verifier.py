@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from kernel_cases import CASES, activity_patterns, kernel_ir, make_arguments
+from kernel_cases import CASES
+from kernel_checks import activity_patterns, kernel_ir, make_arguments
 from numba import types
 
 import ampi

@@ -1,4 +1,4 @@
-"""Cases of NumPy's functions of samples, polynomials and least squares for `test_numpy_rules`."""
+"""Cases of NumPy's functions of samples, polynomials and least squares for `numpy_rule_cases`."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ GROWING = np.arange(1.0, 6.0)
 
 
 def cases_of(case):
-    """For each function's name its cases, made by `test_numpy_rules.case`."""
+    """For each function's name its cases, made by `numpy_rule_cases.case`."""
     covariances = [
         case(np.cov, M),
         case(np.cov, V),
