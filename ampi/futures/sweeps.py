@@ -184,7 +184,9 @@ class Reversal:
         self.episode, self.root = episode, root
         self.strands = episode.strands
         self.finished: set[Path] = set()
-        self.passes, self.links = episode.passes, episode.links = [], []
+        self.passes: list[tuple[Path, tuple[int, str], int, int]] = []
+        self.links: list[tuple[bool, Path, int, int]] = []
+        episode.passes, episode.links = self.passes, self.links
         self._sweeps: dict[Path, StrandSweep] = {}
         self._mail: dict[Place, dict[tuple[Path, int], list[Mail]]] = defaultdict(dict)
         self._joins: dict[Place, int] = defaultdict(int)  # number of joins that the sweep has not passed, by place
