@@ -98,6 +98,7 @@ class Processor:
     def names(self) -> dict[str, Any]:
         """The names that sources for a card import."""
         from ..kernel import kernel
+        from ..kernel.card import parts_of
         from ..kernel.frontend.base.cuda_names import NAMES
 
         cuda = ModuleType("ampi.cuda")  # by this name kernels know it
@@ -107,6 +108,7 @@ class Processor:
             "copied": np.copy,
             "empty": lambda shape, dtype: np.empty([max(n, 1) for n in shape], dtype),
             "number": lambda array: array[0],
+            "parts": parts_of,
             "zeros": np.zeros,
         }
 

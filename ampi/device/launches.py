@@ -6,6 +6,7 @@ the first launch, and loaded with the names of the device.
 
 from __future__ import annotations
 
+import cmath
 import itertools
 import linecache
 import math
@@ -79,7 +80,14 @@ def _load(made: Emitted) -> Program:
     text = made.text.replace(header, "")
     name = f"<{made.launch} {next(_numbers)}>"
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
-    space: dict[str, Any] = {"__name__": __name__, "math": math, "np": np, "blocks_of": blocks_of, **one.names}
+    space: dict[str, Any] = {
+        "__name__": __name__,
+        "cmath": cmath,
+        "math": math,
+        "np": np,
+        "blocks_of": blocks_of,
+        **one.names,
+    }
     exec(compile(text, name, "exec"), space)
     return Program(made, space[made.launch], one)
 

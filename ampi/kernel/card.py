@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-__all__ = ["blocks_of", "copied", "cuda", "empty", "number", "zeros"]
+__all__ = ["blocks_of", "copied", "cuda", "empty", "number", "parts", "zeros"]
 
 
 def blocks_of(griddim: Any) -> tuple[int, int, int]:
@@ -40,3 +40,27 @@ def copied(array: Any) -> Any:
 def number(array: Any) -> Any:
     """The only element of an array on the device."""
     return array.copy_to_host()[0]
+
+
+def parts(array: Any) -> Any:
+    """The real and imaginary parts of an array on the device, in its memory, along a last axis."""
+    if not hasattr(array, "_ary"):
+        return cuda.as_cuda_array(_Parts(array), sync=False)
+    return type(array)(parts_of(array._ary))  # in the simulator
+
+
+def parts_of(array: np.ndarray) -> np.ndarray:
+    """The real and imaginary parts of an array on the host, in its memory, along a last axis."""
+    real = array.real
+    return np.lib.stride_tricks.as_strided(real, (*array.shape, 2), (*array.strides, real.itemsize))
+
+
+class _Parts:
+    """Parts of complex numbers, as numba.cuda takes them."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array  # keeps the memory alive
+        itemsize = array.dtype.itemsize // 2
+        interface = {**array.__cuda_array_interface__, "typestr": f"<f{itemsize}", "shape": (*array.shape, 2)}
+        interface.pop("descr", None)
+        self.__cuda_array_interface__ = {**interface, "strides": (*array.strides, itemsize)}

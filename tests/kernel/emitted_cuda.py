@@ -5,6 +5,7 @@ As a program it examines random kernels: ``emitted_cuda.py FIRST COUNT``, with `
 simulator.
 """
 
+import cmath
 import itertools
 import linecache
 import math
@@ -19,7 +20,7 @@ from random_cuda import copied
 
 import ampi
 from ampi.errors import KernelError
-from ampi.kernel.card import blocks_of
+from ampi.kernel.card import blocks_of, parts_of
 from ampi.kernel.cuda import emission
 from ampi.kernel.cuda.interpreter import interpret
 from ampi.kernel.frontend.base.cuda_names import NAMES
@@ -40,7 +41,8 @@ def loaded(made, order=None):
     assert header.startswith("from ampi.kernel.card import")
     hosts = {"blocks_of": blocks_of, "copied": np.copy, "number": lambda a: a[0], "zeros": np.zeros}
     hosts["empty"] = lambda shape, dtype: np.full([max(n, 1) for n in shape], 77, dtype)
-    space |= {"cuda": module, "math": math, "np": np, **hosts}
+    hosts["parts"] = parts_of
+    space |= {"cuda": module, "cmath": cmath, "math": math, "np": np, **hosts}
     text = made.text.replace(header, "")
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     exec(compile(text, name, "exec"), space)

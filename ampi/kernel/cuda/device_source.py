@@ -47,6 +47,8 @@ class Kernel:
         Barriers that are written.
     shared_bytes : int
         Shared memory that it uses.
+    parts : dict
+        Arguments of complex numbers that threads add to atomically, and their names as arrays of parts.
     """
 
     lines: list[str] = field(default_factory=list)
@@ -55,6 +57,7 @@ class Kernel:
     stores: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     barriers: int = 0
     shared_bytes: int = 0
+    parts: dict[str, str] = field(default_factory=dict)
 
 
 class Writer:
@@ -94,10 +97,6 @@ class Writer:
 
     def text(self, e: ir.Expr) -> str:
         """An expression, as it is written for a card."""
-        for n in ir.walk(e):
-            if isinstance(n.type, types.Complex):
-                text = "complex numbers, written out for a card, which has no atomic additions of them"
-                self.refuse(self.line_number, text, "keep real and imaginary parts in arrays of their own")
         return in_dialect(emit.expression(mapped(e, self.moved)), self._no_function)
 
     def _no_function(self, name: str) -> NoReturn:
@@ -401,6 +400,7 @@ class Writer:
             self.used = Used()
             return
         self.barrier()
+        self.require_real(next(n.type for n in ir.walk(self.body) if isinstance(n, ir.Var) and n.name == name))
         self.line(f"cuda.atomic.{kind}({total}, 0, {name})")
         self.barrier()
         self.line(f"{name} = {total}[0]")
@@ -410,12 +410,40 @@ class Writer:
         """Add the contribution of a thread, or a block, to the sum of a launch."""
         ty = next(n.type for n in ir.walk(self.body) if isinstance(n, ir.Var) and n.name == name)
         self.kernel.sums.append(ir.Var(name, ty))
-        text = f"cuda.atomic.add({self.totals[name]}, 0, {name})"
+
+        def write() -> None:
+            self.add_atomically(self.totals[name], ("0",), name, ty)
+
         if self.of_block():
             self.line(f"if {self.rank} == 0:")
-            self.inside(lambda: self.line(text))
+            self.inside(write)
         else:
-            self.line(text)
+            write()
+
+    def add_atomically(self, array: str, index: tuple[str, ...], value: str, ty: Any, number: int = 0) -> None:
+        """Add to an element that other threads may add to: of a complex number to both parts, one after the other."""
+        if not isinstance(ty, types.Complex):
+            place = index[0] if len(index) == 1 else f"({', '.join(index)})"
+            self.line(f"cuda.atomic.add({array}, {place}, {value})", number)
+            return
+        if array in self.spaces.shared:
+            self.require_real(ty)
+        if array not in self.kernel.parts:
+            self.kernel.parts[array] = self.fresh(f"{array}_parts")
+        added = self.fresh("added")
+        self.line(f"{added} = {value}", number)
+        for k, part in enumerate(("real", "imag")):
+            self.line(f"cuda.atomic.add({self.kernel.parts[array]}, ({', '.join([*index, str(k)])}), {added}.{part})")
+
+    def require_real(self, ty: Any) -> None:
+        """Refuse to add up complex numbers in shared memory, where no array has their parts."""
+        if isinstance(ty, types.Complex):
+            self.refuse(
+                self.line_number,
+                "complex numbers that threads of a block add up, written out for a card, which has no atomic additions "
+                "of them",
+                "keep real and imaginary parts in shared arrays of their own",
+            )
 
     def of_block(self) -> bool:
         return any(v.startswith("threadIdx") for v in self.spaces.axis.values())
@@ -467,9 +495,7 @@ class Writer:
             self.line(f"{place} += {value}", s.line)
             self.note(name, "plain", s.line)
         else:
-            index = ", ".join(map(self.text, target.index))
-            index = index if len(target.index) == 1 else f"({index})"
-            self.line(f"cuda.atomic.add({name}, {index}, {value})", s.line)
+            self.add_atomically(name, tuple(map(self.text, target.index)), value, s.array.type.dtype, s.line)
             self.note(name, "atomic", s.line)
         if alone:
             self.depth -= 1

@@ -9,6 +9,10 @@ from typing import NoReturn
 TEMPLATES = {
     "selected": "y if x else z",
     "fused": "cuda.fma(x, y, z)",
+    "np.real": "(x).real",
+    "np.imag": "(x).imag",
+    "np.conj": "(x).conjugate()",
+    "np.conjugate": "(x).conjugate()",
     "np.cbrt": "cuda.cbrt(x)",
     "np.isnan": "math.isnan(x)",
     "np.isinf": "math.isinf(x)",
@@ -27,8 +31,11 @@ TEMPLATES = {
     "np.fmax": "(x if x > y or y != y else y)",
 }
 """Expressions on a card for functions of lowered programs."""
-KNOWN = frozenset({"min", "max", "abs", "int", "float", "bool", "round"})
-TYPES = frozenset(f"np.{n}" for n in "bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64".split())
+KNOWN = frozenset({"min", "max", "abs", "complex", "int", "float", "bool", "round"})
+TYPES = frozenset(
+    f"np.{n}"
+    for n in "bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64 complex64 complex128".split()
+)
 
 
 class _Dialect(ast.NodeTransformer):
@@ -41,7 +48,7 @@ class _Dialect(ast.NodeTransformer):
         if name in TEMPLATES:
             tree = ast.parse(TEMPLATES[name], mode="eval").body
             return _Fill(dict(zip("xyz", node.args))).visit(tree)
-        if not (name in KNOWN or name in TYPES or name.startswith(("math.", "cuda."))):
+        if not (name in KNOWN or name in TYPES or name.startswith(("math.", "cmath.", "cuda."))):
             self.fail(name)
         return node
 

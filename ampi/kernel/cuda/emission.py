@@ -27,15 +27,14 @@ from ampi.kernel.options import Options
 WITHOUT = frozenset({"gather", "behind", "strips", "stages", "products", "chains", "branches", "flat", "allocations"})
 """Passes that make loops for a processor."""
 HEADER = """\
+import cmath
 import math
 
 import numpy as np
 
-from ampi.kernel.card import blocks_of, copied, cuda, empty, number, zeros
+from ampi.kernel.card import blocks_of, copied, cuda, empty, number, parts, zeros
 """
-RESERVED = frozenset(
-    {"math", "np", "cuda", "blocks_of", "copied", "empty", "number", "zeros", "griddim", "stream", "blocks"}
-)
+RESERVED = frozenset("cmath math np cuda blocks_of copied empty number parts zeros griddim stream blocks".split())
 
 
 @dataclass
@@ -162,15 +161,19 @@ def written(function: ir.Function, launch: Any, refuse: Refuse) -> Emitted:
         used = {n.name for n in ir.walk(writer.body) if isinstance(n, ir.Var)}
         shared = [n for n in own if n in used]
         extra = [*shared, *(writer.totals[v.name] for v in made.sums), *(n for n, _, _ in made.buffers)]
+        views = [f"parts({n})" for n in made.parts]
         kernel = f"{name}_kernel" if len(numbers) == 1 else f"{name}_kernel_{k + 1}"
-        arguments = ", ".join([*given, *extra])
-        texts += ["@cuda.jit", f"def {kernel}({arguments}):", *made.lines, "", ""]
+        parameters = ", ".join([*given, *extra, *made.parts.values()])
+        arguments = ", ".join([*given, *extra, *views])
+        texts += ["@cuda.jit", f"def {kernel}({parameters}):", *made.lines, "", ""]
         calls += [f"    {writer.totals[v.name]} = zeros(1, {emit.numpy_name(v.type)})" for v in made.sums]
         calls += [f"    {b} = empty(({shape},), {emit.numpy_name(ty)})" for b, shape, ty in made.buffers]
         calls.append(f"    {kernel}[griddim, {block}, stream]({arguments})")
         sums = [types.Array(v.type, 1, "C") for v in made.sums]
         buffers = [types.Array(ty, shape.count(",") + 1, "C") for _, shape, ty in made.buffers]
         kernels[kernel] = (*(types_[n] for n in given), *(own[n].target.type for n in shared), *sums, *buffers)
+        known = dict(zip([*given, *extra], kernels[kernel]))
+        kernels[kernel] += tuple(parts_type(known[n]) for n in made.parts)
     blocks = [a.name for a in function.arguments if of_launch(a)][:3]
     lines = [
         f"def {name}({', '.join(['griddim', *given, 'stream=0'])}):",
@@ -184,6 +187,11 @@ def written(function: ir.Function, launch: Any, refuse: Refuse) -> Emitted:
     text = "\n".join([HEADER, *constants, "" if not constants else "\n", *texts, *lines]) + "\n"
     roles = tuple(("argument", a.shown) if a.path else (a.role[0], str(a.role[1])) for a in leaves if a.path or a.role)
     return Emitted(text, name, tuple(given), roles, kernels, facts)
+
+
+def parts_type(array: types.Array) -> types.Array:
+    """The type of an array of the parts of complex numbers."""
+    return types.Array(array.dtype.underlying_float, array.ndim + 1, "A")
 
 
 def host_array(s: ir.Alloc, spaces: Spaces, refuse: Refuse) -> str:
