@@ -136,7 +136,9 @@ def test_the_memory_is_protected():
 
 
 @in_python
-@pytest.mark.parametrize("what", ["undo", "needs", "zero"])
+@pytest.mark.parametrize(
+    "what", [pytest.param("undo", marks=pytest.mark.slow), "needs", pytest.param("zero", marks=pytest.mark.slow)]
+)
 def test_what_is_broken_is_noticed(what, monkeypatch):
     """Random programs find mistakes in the undo log and in adjoints of overwritten memory."""
     from ampi.device import arrays, launches, memory
