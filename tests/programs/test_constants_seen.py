@@ -44,7 +44,7 @@ PLACES = [
     "n = np.arange(3)\nm = [n.astype(int) for n in x]",
     "n = np.zeros(3)\nm = n.astype(int)",
     "n = np.arange(0, 1, 0.1)\nm = n.astype(int)",
-    "m = np.unique(x)",
+    "m = np.spacing(x)",
 ]
 
 
