@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import TapeError
+from ..base.program_lines import warning_level
+from ..errors import ActivityWarning, TapeError
 from ..memory.storages import carries_derivatives, region_of, storage_of
 from .records import Output
 
 if TYPE_CHECKING:
     from .sweep import Sweep
+    from .tape import Tape
 
 
 def leaves(x: Any) -> Iterator[Any]:
@@ -36,6 +39,17 @@ def in_structure_of(x: Any, found: Iterator[np.ndarray]) -> Any:
     if isinstance(x, (tuple, list)):
         return type(x)(in_structure_of(item, found) for item in x)
     return next(found)
+
+
+def warn_of_constants(tape: Tape, y: Any) -> None:
+    """Warn if one of the outputs ``y`` carries no derivative on the tape."""
+    if any(not isinstance(y, Output) and storage_of(y).tape is not tape.reference for y in leaves(y)):
+        warnings.warn(
+            "tape.gradient(y, x): a y carries no derivative on this tape, so it contributes nothing; was it "
+            "computed after the tape was closed, or on another tape? (Pass None on a rank without output.)",
+            ActivityWarning,
+            stacklevel=warning_level(),
+        )
 
 
 def set_seeds(sweep: Sweep, y: Any, seed: Any) -> None:

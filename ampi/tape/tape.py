@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import warnings
 import weakref
 from _thread import get_ident
 from collections.abc import Callable, Collection, Sequence
@@ -13,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..base import checks
-from ..base.program_lines import warning_level
 from ..base.public_help import PublicHelp
-from ..errors import ActivityError, ActivityWarning, TapeError
+from ..errors import ActivityError, TapeError
 from ..memory import handouts
 from ..memory.blocks import same_bytes
 from ..memory.extents import Extent, may_change, place_of
@@ -36,7 +34,7 @@ from .elements import Elements
 from .elsewhere import lost
 from .recording import PARENT, Scope, current, enter, leave, this_thread, would_lose
 from .records import Adjoint, Output, Record, Watch, Zero
-from .seeds import in_structure_of, leaves, set_seeds
+from .seeds import in_structure_of, leaves, set_seeds, warn_of_constants
 from .sweep import Sweep
 from .undo import Need, Undo, first_need, needs_lock, refuse_swapped
 from .vector import VectorSweep, count_of, set_lane_seeds
@@ -349,7 +347,7 @@ class Tape(metaclass=PublicHelp):
                 set_seeds(sweep, y, seed)
             else:
                 set_lane_seeds(sweep, y, seeds)  # type: ignore[arg-type]
-            self._warn_of_constants(y)
+            warn_of_constants(self, y)
         except Exception as error:
             self.refuse(error)
             raise
@@ -412,15 +410,6 @@ class Tape(metaclass=PublicHelp):
             except TapeError as error:
                 self.refuse(error)
                 raise
-
-    def _warn_of_constants(self, y: Any) -> None:
-        if any(not isinstance(y, Output) and storage_of(y).tape is not self.reference for y in leaves(y)):
-            warnings.warn(
-                "tape.gradient(y, x): a y carries no derivative on this tape, so it contributes nothing; was it "
-                "computed after the tape was closed, or on another tape? (Pass None on a rank without output.)",
-                ActivityWarning,
-                stacklevel=warning_level(),
-            )
 
     # ------------------------------------------------------------------------------- for those who record operations
 
