@@ -472,7 +472,7 @@ class Kernel:
         ``same`` are array leaves that are the same memory (later, first), ``single`` the axes (leaf, axis) of size one
         that are broadcast.
         """
-        from ampi.kernel.pipeline import primal
+        from ampi.kernel.separate_functions import primal
 
         code = primal(self.frozen_func, argument_types, same, single, self.without)
         if code.drawn and self.options.get("parallel"):

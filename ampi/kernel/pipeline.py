@@ -53,6 +53,7 @@ from ampi.kernel.differentiate.split_reversal import (
     writes_into,
 )
 from ampi.kernel.frontend.parse import parse
+from ampi.kernel.ir import calls
 from ampi.kernel.ir.construct import construct
 from ampi.kernel.ir.custom_rules import Rule, Tangent
 from ampi.kernel.ir.intrinsics import WITHOUT_DERIVATIVE
@@ -199,6 +200,8 @@ class State:
         What passes report to the user.
     verified : tuple or None
         The last program that was verified, to skip it if no pass changes it.
+    derivatives : calls.Derivatives or None
+        For large functions that the kernel calls; None if all calls are inlined.
     """
 
     options: Options = ALL_ON
@@ -217,13 +220,13 @@ class State:
     in_order: bool = False
     remarks: list[Remark] = field(default_factory=list)
     verified: Any = None
+    derivatives: Any = None
 
     def is_on(self, step: Pass) -> bool:
         """Return whether a pass is on."""
         if step.default == ALWAYS:
             return True
-        wanted = step.default == ON or getattr(self.options, step.default)
-        return bool(wanted) and self.options.has(step.name)
+        return bool(step.default == ON or getattr(self.options, step.default)) and self.options.has(step.name)
 
     def run(self, stage: str, program: Any, only: Collection[str] | None = None) -> Any:
         """The program after a stage, or after some of its passes."""
@@ -327,8 +330,9 @@ def _blocks(change: Callable[[Any, Names], Any]) -> Callable[[Any, State], Any]:
 
 
 PASSES = (
-    Pass("parse", "read", lambda f, s: parse(f, s.argument_types, s.single), ALWAYS,
+    Pass("parse", "read", lambda f, s: parse(f, s.argument_types, s.single, s.derivatives), ALWAYS,
          "Python source becomes typed IR; calls of other kernels are inlined"),
+    Pass("calls", "read", None, ON, "large functions that are called are differentiated separately"),
     Pass("lower", "read", _each(lower), ALWAYS, "break, continue and early returns become conditions"),
     Pass("merge", "normalise", lambda f, s: merge(f, s.same), ALWAYS, "arguments that are one array have one name"),
     Pass("carry", "normalise", _each(as_numbers), ALWAYS, "names for parts of an array from one iteration to the next"),
@@ -496,7 +500,7 @@ def build_split(function: ir.Function, active: Iterable[str], options: Options =
         return None
     writable, state.writable, state.given, state.partial = state.writable, draft.written, set(), True
     forward = state.run("prune", draft.forward((*draft.results, *kept.values())))
-    if options.raising and divisions(forward.body) < divisions(draft.primal.body):
+    if options.raising and (any(calls.called(forward)) or divisions(forward.body) < divisions(draft.primal.body)):
         return None
     state.remarks += draft.kept(forward, draft.after)
     forward = state.run("vectorise", forward, only=("allocations",) if options.raising else ("allocations", "branches"))

@@ -54,6 +54,8 @@ def load(function, jit=False, **options):
     (function,) = emit.spelled(function)
     namespace = {**dict(function.constants), "COSTS": COSTS}
     text = emit.HEADER + "\n" + emit.source(function)
+    if not jit:
+        text = text.replace("@separate\n", "")
     exec(compile(text, "<generated>", "exec"), namespace)
     for part in emit.parts(function) if jit else ():
         namespace[part.name] = numba.njit(namespace[part.name], error_model="numpy")

@@ -20,7 +20,7 @@ from numba import types
 from ampi.kernel import ir
 from ampi.kernel.codegen import identifiers
 from ampi.kernel.codegen.identifiers import parts
-from ampi.kernel.ir import matrices
+from ampi.kernel.ir import calls, matrices
 from ampi.kernel.ir.intrinsics import ARGUMENTS, TABLE
 from ampi.kernel.ir.lanes import Lanes
 
@@ -31,8 +31,8 @@ import math
 import numpy as np
 from numba import prange
 
-from ampi.kernel.special import digamma, fused, get_num_threads, longer, put_into, scratch, selected, solve_upper
-from ampi.kernel.special import tetragamma, trigamma
+from ampi.kernel.special import digamma, fused, get_num_threads, longer, put_into, scratch, selected, separate
+from ampi.kernel.special import solve_upper, tetragamma, trigamma
 from ampi.kernel.threads import ALONE, APART, ATOMIC, NEAR, OWN, add_own, atomic_add, blocks_are_apart, choose, piece
 from ampi.kernel.threads import largest_of_parts, place_of_largest, place_of_smallest, smallest_of_parts
 """
@@ -90,9 +90,11 @@ def spelled(*functions: ir.Function) -> tuple[ir.Function, ...]:
 
 
 def source(function: ir.Function) -> str:
-    """The function as Python source, preceded by the functions that it calls on threads."""
+    """The function as Python source, preceded by the functions that it calls on threads, or that are compiled
+    separately."""
     (function,) = spelled(function)
-    return "\n\n".join(map(_definition, (*parts(function), function)))
+    separate = (f"@separate\n{_definition(spelled(f)[0])}" for f in calls.needed((function,)))
+    return "\n\n".join((*separate, *map(_definition, (*parts(function), function))))
 
 
 def _definition(function: ir.Function) -> str:

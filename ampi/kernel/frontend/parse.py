@@ -109,10 +109,13 @@ STATEMENTS: dict[type[ast.stmt], Callable[..., None]] = {
 
 
 @global_compiler_lock
-def parse(function: Any, argument_types: Iterable[types.Type], single: Single = frozenset()) -> ir.Function:
+def parse(
+    function: Any, argument_types: Iterable[types.Type], single: Single = frozenset(), derivatives: Any = None
+) -> ir.Function:
     """The typed IR of a Python function for arguments of these Numba types (trailing defaults may be left out).
 
-    The axes in ``single`` are known to have size one, so they are broadcast.  Calls of other kernels are inlined.
+    The axes in ``single`` are known to have size one, so they are broadcast.  Calls of other kernels are inlined;
+    those of large ones are not if there are ``derivatives`` for them (see ``large_calls``).
     ``break``, ``continue`` and early ``return`` remain: see ``lower``.
 
     Raises
@@ -123,14 +126,18 @@ def parse(function: Any, argument_types: Iterable[types.Type], single: Single = 
     known = getattr(function, "__ampi_ir__", None)  # of a function that was generated from IR
     if known is not None:
         return known
-    return with_arguments(_parse(function, tuple(argument_types), (), single))
+    return with_arguments(_parse(function, tuple(argument_types), (), single, derivatives))
 
 
 def _parse(
-    function: Any, argument_types: tuple[types.Type, ...], callers: tuple[Any, ...], single: Single
+    function: Any,
+    argument_types: tuple[types.Type, ...],
+    callers: tuple[Any, ...],
+    single: Single,
+    derivatives: Any = None,
 ) -> ir.Function:
     source = read_source(function)
-    builder = _Builder(function, source, argument_types, callers, single)
+    builder = _Builder(function, source, argument_types, callers, single, derivatives)
     for _ in range(100):
         before = builder.state()
         result = builder.build()
@@ -156,8 +163,10 @@ class _Builder:
         argument_types: tuple[types.Type, ...],
         callers: tuple[Any, ...],
         single: Single,
+        derivatives: Any,
     ):
         self.function = function
+        self.derivatives = derivatives
         self.single_axes = single
         self.source = source
         self.callers = (*callers, (function.__code__, argument_types))
@@ -522,7 +531,7 @@ class _Builder:
         if key not in self.callees:
             if any(code is function.__code__ for code, _ in self.callers):
                 self.fail(node, *self.recursion(function))
-            self.callees[key] = lower(_parse(function, argument_types, self.callers, single))
+            self.callees[key] = lower(_parse(function, argument_types, self.callers, single, self.derivatives))
         return self.callees[key]
 
     def recursion(self, function: Any) -> tuple[str, str]:

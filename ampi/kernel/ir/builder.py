@@ -132,7 +132,9 @@ class Builder:
         if name not in _MOVABLE or not isinstance(ty, types.Integer):
             return len(self.stack) - 1
         inside = len(self.stack) - 1
-        return max((self.level.get(a.name, inside) for a in args if isinstance(a, Var)), default=0)
+        variables = [self.level.get(a.name, inside) for a in args if isinstance(a, Var)]
+        sizes = [self.level.get(a.array.name, 0) for a in args if isinstance(a, Size)]
+        return max((*variables, *sizes), default=0)
 
     def load(self, array: Var, index: tuple[Expr, ...], hint: str = "t") -> Expr:
         key = (array.name, tuple(map(_key, index)))

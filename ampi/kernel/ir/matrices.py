@@ -19,9 +19,9 @@ cholesky    ``C P(C^-1 dA C^-H)``                     ``S = C^-H P(C^H C_bar) C^
 ==========  ========================================  ==========================================================
 
 ``P`` takes the lower triangle with half of the diagonal.  ``cholesky`` reads only the lower triangle of ``A``, so only
-that has an adjoint.  ``logdet`` takes real matrices alone.  The other operations return integers, or are in
-``decompositions``.  (M. Giles, An extended collection of matrix derivative results, 2008; I. Murray,
-Differentiation of the Cholesky decomposition, 2016.)
+that has an adjoint.  ``logdet`` takes real matrices alone.  The other operations return integers, are in
+``decompositions``, or are calls of functions (see ``calls``).  (M. Giles, An extended collection of matrix derivative
+results, 2008; I. Murray, Differentiation of the Cholesky decomposition, 2016.)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from typing import Any
 from numba import types
 
 from ampi.kernel import ir
-from ampi.kernel.ir import Expr, Size, Var
+from ampi.kernel.ir import Expr, Size, Var, calls
 from ampi.kernel.ir.builder import Builder
 from ampi.kernel.ir.intrinsics import arithmetic, conjugate, constant
 from ampi.kernel.ir.ssa import INT, ZERO, Loop
@@ -70,9 +70,16 @@ NUMBERS = ("det", "logdet", "sign")
 Element = Callable[[tuple[Expr, ...]], Expr]
 
 
+def is_known(name: str) -> bool:
+    """Return whether there is an operation of this name."""
+    return name in SOURCES or calls.is_separate(name)
+
+
 def source(s: ir.Fill) -> str:
     """The statement as Python source."""
     names = [a.name for a in s.arguments]
+    if calls.is_separate(s.function):
+        return f"put_into({s.target.name}, {s.function}({', '.join(names)})[0])"
     template = SOURCES[s.function]
     called = template.format(*names) if "{0}" in template else template.format(", ".join(names))
     if s.function in PRODUCTS and all(_is_like(a, s.target) for a in s.arguments) and s.target.type.layout == "C":
@@ -87,12 +94,14 @@ def _is_like(a: Var, target: Var) -> bool:
 
 def adjoint(b: Builder, s: ir.Fill, target: Var, arguments: tuple[Var, ...], bar: Var, bars: list[Var | None]) -> None:
     """Add the contributions of the target's adjoint ``bar`` to those of the arguments (``bars``; None if passive)."""
-    ADJOINTS[s.function](Writer(b, s.line), target, arguments, bar, bars)
+    derive = partial(_adjoint_of_call, s.function) if calls.is_separate(s.function) else ADJOINTS[s.function]
+    derive(Writer(b, s.line), target, arguments, bar, bars)
 
 
 def tangent(b: Builder, s: ir.Fill, target: Var, arguments: tuple[Var, ...], dot: Var, dots: list[Var | None]) -> None:
     """Set the tangent ``dot`` of the target."""
-    TANGENTS[s.function](Writer(b, s.line), target, arguments, dot, dots)
+    derive = partial(_tangent_of_call, s.function) if calls.is_separate(s.function) else TANGENTS[s.function]
+    derive(Writer(b, s.line), target, arguments, dot, dots)
 
 
 class Writer:
@@ -167,6 +176,13 @@ class Writer:
             return self.dot(a, self.adjoint_matrix(c))
         target = self.array("product", a.type.dtype, (shape(a)[0], shape(c)[0]))
         return self.fill(target, "dot_with_turned", a, c)
+
+    def flat(self, a: Var, first: Expr, index: tuple[Expr, ...]) -> Expr:
+        """The place of an element of ``a`` in a vector in which the array begins at ``first``."""
+        place: Expr = ZERO
+        for axis, i in enumerate(index):
+            place = arithmetic("add", arithmetic("mul", place, Size(a, axis, INT)), i) if axis else i
+        return self.b.value(arithmetic("add", first, place))
 
     def lower_half(self, a: Var) -> Var:
         """The lower triangle of a matrix with half of its diagonal."""
@@ -401,6 +417,37 @@ def _cholesky_tangent(w: Writer, c: Var, arguments: tuple[Var, ...], dot: Var, d
     both = w.solve(c, w.adjoint_matrix(inner))  # (C^-1 dA C^-H)^H, which is the same
     product = w.dot(c, w.lower_half(both))
     w.set(dot, lambda k: w.b.load(product, k))
+
+
+# --------------------------------------------------------------------------------------------------- calls
+
+
+def _adjoint_of_call(
+    name: str, w: Writer, result: Var, arguments: tuple[Var, ...], bar: Var, bars: list[Var | None]
+) -> None:
+    active = [k for k, own in enumerate(bars) if own is not None]
+    size = lambda a: w.b.value(arithmetic("mul", *shape(a))) if a.type.ndim > 1 else shape(a)[0]
+    begin: Expr = ZERO
+    begins = []
+    for k in active:
+        begins.append(begin)
+        begin = w.b.value(arithmetic("add", begin, size(arguments[k])))
+    increments = w.array("increments", types.float64, (begin,))
+    w.fill(increments, calls.adjoint(name, tuple(active)), *arguments, bar)
+    for k, first in zip(active, begins, strict=True):
+        own = bars[k]
+        assert own is not None
+        w.add(own, lambda index, a=arguments[k], first=first: w.b.load(increments, (w.flat(a, first, index),)))
+
+
+def _tangent_of_call(
+    name: str, w: Writer, result: Var, arguments: tuple[Var, ...], dot: Var, dots: list[Var | None]
+) -> None:
+    active = tuple(k for k, own in enumerate(dots) if own is not None)
+    if not active:
+        w.set(dot, lambda k: constant(0, dot.type.dtype))
+        return
+    w.fill(dot, calls.tangent(name, active), *arguments, *(own for own in dots if own is not None))
 
 
 ADJOINTS: dict[str, Any] = {

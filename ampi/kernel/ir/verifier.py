@@ -160,7 +160,7 @@ class _Verifier:
                 self.integer(size)
                 self.write(target)
             case ir.Fill(target=target, function=function, arguments=arguments):
-                if function not in matrices.SOURCES:
+                if not matrices.is_known(function):
                     self.fail(f"there is no operation '{function}' on matrices")
                 for a in arguments:
                     self.array(a)

@@ -36,6 +36,11 @@ def _get_num_threads() -> Any:
     return lambda: _threads()  # type: ignore[call-arg]
 
 
+def separate(function: Any) -> Any:
+    """Compile a function of a generated file that others in it call; divisions by zero follow IEEE arithmetic."""
+    return njit(error_model="numpy")(function)
+
+
 def fused(x, y, z):
     """``x * y + z``, rounded once if the processor can do that, and otherwise twice."""
     return x * y + z

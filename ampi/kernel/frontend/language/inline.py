@@ -26,6 +26,7 @@ from ampi.kernel.frontend.base.values import (
     is_maybe,
     map_leaves,
 )
+from ampi.kernel.frontend.language import large_calls
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.index_algebra import ONE
 from ampi.kernel.ir.intrinsics import cast
@@ -58,6 +59,10 @@ def call_function(
         arguments = [cast(v, t) if s else v for v, t, s in zip(arguments, taken, scalar)]
         argument_types = tuple(t if s else given for given, t, s in zip(argument_types, taken, scalar))
     callee = builder.callee(node, function, argument_types, single)
+    if builder.derivatives is not None and not single and large_calls.is_large(builder, node, function, callee):
+        results = large_calls.call(builder, callee, leaf_values(arguments), builder.derivatives)
+        if results is not None:
+            return with_lists(builder, assemble(callee.result, iter(results)))
     return inline(builder, callee, arguments, node, hint)
 
 
