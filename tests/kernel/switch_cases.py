@@ -11,10 +11,12 @@ import test_stages
 from kernel_cases import CASES
 from kernel_checks import Check, activity_patterns, make_arguments
 
-from ampi.kernel import ANALYSES, pipeline
+from ampi.kernel import ANALYSES
 from ampi.kernel.codegen import emit
+from ampi.kernel.frontend.language import large_calls
 from ampi.kernel.optimise import loop_distribution
 from ampi.kernel.options import Options
+from ampi.kernel.separate_functions import primal
 
 
 def no_axes(x, y):
@@ -23,6 +25,19 @@ def no_axes(x, y):
         for _ in range(3):
             t[()] += x[i] * (x[i] * t[()] + 1.0)
         y[i] = t[()]
+
+
+@numba.njit
+def bent(p, q):
+    s = p * q + 1.0
+    s = s * np.sin(s) + p * p
+    s = s * q - p / (1.0 + q * q)
+    return s * s + p * q
+
+
+def called_twice(x, y):
+    for i in range(len(x)):
+        y[i] = bent(x[i], y[i]) * bent(y[i], 0.3)
 
 
 def vector(seed, size=12):
@@ -49,9 +64,11 @@ FURTHER = {
     "product_of_two": (test_passes.product, (vector(1, (3, 4)), vector(2, (4, 5)), vector(3, (3, 5)))),
     "shortest": (test_passes.shortest, (vector(1, (4, 4)),)),
     "squares": (test_passes.squares, (vector(1), vector(2))),
+    "called_twice": (called_twice, (vector(1), vector(2))),
 }
 
 CHANGED = {
+    "calls": "called_twice",
     "simplify": "local_array",
     "unroll": "short n_body local_array",
     "scalarise": "local_array no_axes",
@@ -97,7 +114,7 @@ def check_without(name, switch):
     """A check of a kernel whose programs are made for calls on a tape, without an analysis."""
     function, arguments = kernel_and_arguments(name)
     switched_off = frozenset({switch} - {""})
-    code = pipeline.primal(function, tuple(map(numba.typeof, arguments)), without=switched_off)
+    code = primal(function, tuple(map(numba.typeof, arguments)), (), frozenset(), switched_off)
     active = activity_patterns(function, arguments)[0 if name in FURTHER else -1]
     flat = name == "flattened"  # plain Python checks indices
     switches = {"separate": switch != "separate", "unchecked": flat}
@@ -126,5 +143,6 @@ def table(names):
 
 if __name__ == "__main__":
     loop_distribution.CYCLES_OF_A_DIVISION, loop_distribution.MAX_TAKEN = 1, 100  # as in test_switches
+    large_calls.LARGE = 10
     for switch, names in table([*FURTHER, *CASES]).items():
         print(f'    "{switch}": "{" ".join(names)}",')

@@ -7,6 +7,7 @@ import pytest
 from switch_cases import CHANGED, check_without, programs
 
 from ampi.kernel import ANALYSES
+from ampi.kernel.frontend.language import large_calls
 from ampi.kernel.optimise import loop_distribution
 
 PAIRS = [(name, switch) for switch, names in CHANGED.items() for name in names.split()]
@@ -14,7 +15,8 @@ PAIRS = [(name, switch) for switch, names in CHANGED.items() for name in names.s
 
 @pytest.fixture(autouse=True)
 def quick_divisions(monkeypatch):
-    """Loops are distributed that are not as long as in practice."""
+    """Loops are distributed that are not as long as in practice, and functions are large that are not."""
+    monkeypatch.setattr(large_calls, "LARGE", 10)
     monkeypatch.setattr(loop_distribution, "CYCLES_OF_A_DIVISION", 1)
     monkeypatch.setattr(loop_distribution, "MAX_TAKEN", 100)
 
