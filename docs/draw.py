@@ -34,11 +34,12 @@ EXAMPLES = {
     "docking": ("gpu/docking.py",),
     "cross_sections": ("gpu/cross_sections.py",),
     "resonances": ("gpu/resonances.py", "--lookups", "1000"),
+    "maxwell": ("gpu/maxwell.py",),
 }
 """The program of each picture, with its arguments."""
 NEEDS = {"closure": "torch"}
 """Packages that the extra ``examples`` does not install: without them the stored picture stays."""
-ALONE = frozenset({"lbm", "docking", "cross_sections", "resonances"})
+ALONE = frozenset({"lbm", "docking", "cross_sections", "resonances", "maxwell"})
 """Those that run on one rank."""
 PALETTE = 128  # colours of a stored picture
 

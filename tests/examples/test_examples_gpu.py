@@ -1,4 +1,4 @@
-"""Examples of CUDA kernels: resonances (RSBench), and what examples do with a card."""
+"""Examples of CUDA kernels: resonances (RSBench), Maxwell's equations, LULESH, and what examples do with a card."""
 
 import argparse
 import os
@@ -15,6 +15,7 @@ import ampi
 
 device = load("device", "gpu")
 resonances = load("resonances", "gpu")
+maxwell = load("maxwell", "gpu")
 in_python = pytest.mark.skipif(not config.DISABLE_JIT, reason="runs where nothing is compiled: see test_in_python")
 compiled = pytest.mark.skipif(config.DISABLE_JIT, reason="Numba compiles nothing")
 
@@ -28,9 +29,10 @@ def in_a_process(*command, **environment):
 
 
 @compiled
-def test_in_python():
+def test_in_python(request):
     """Derivatives are compared in a process in which nothing is compiled, which would take far longer."""
-    in_a_process("-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, NUMBA_DISABLE_JIT="1")
+    slow = ["--slow"] if request.config.getoption("--slow") else []
+    in_a_process("-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, *slow, NUMBA_DISABLE_JIT="1")
 
 
 # ------------------------------------------------------------------------------------------------------ a card
@@ -105,3 +107,92 @@ def test_program_of_resonances(mpiexec, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "checksum 3533; RSBench: 3533" in done.stdout
     assert picture.stat().st_size > 3000
+
+
+# --------------------------------------------------------------------------------------------------- Maxwell
+
+
+def test_convergence():
+    """NumPy's version converges with the order of the method, and loses little energy."""
+    errors = []
+    for cells in (1, 2):
+        mesh = maxwell.Mesh(cells)
+        start, empty = maxwell.wave(mesh, 0.0), np.ones(len(mesh.points))
+        end = maxwell.reference(start, empty, mesh, 0.3)
+        errors.append(abs(end - maxwell.wave(mesh, 0.3)).max())
+        before, after = (maxwell.energies(q, empty, mesh).sum() for q in (start, end))
+        assert before * (1 - 5e-3) < after <= before == pytest.approx(1 / 8, rel=1e-2)
+    assert np.log2(errors[0] / errors[1]) > 4 and errors[1] < 0.02
+
+
+@in_python
+def test_gradient_of_maxwell():
+    """One step in a box of 6 elements, against NumPy, complex step and the tangent."""
+    mesh, draw = maxwell.Mesh(1), np.random.default_rng(2)
+    q, permittivity = draw.standard_normal((6, 6, 35)), draw.uniform(1, 2, 6)
+    time = mesh.step
+    weights = draw.standard_normal(q.shape)
+    of = lambda p, x: ampi.numpy.sum(weights * maxwell.run(x, p, mesh, time))
+    value, gradients = ampi.value_and_grad(of, argnums=(0, 1))(permittivity, q)
+    assert value == pytest.approx(np.sum(weights * maxwell.reference(q, permittivity, mesh, time)), rel=1e-11)
+    moves = draw.standard_normal(6), draw.standard_normal(q.shape)
+    slope = sum(float(np.sum(np.asarray(g) * d)) for g, d in zip(gradients, moves))
+    assert slope == pytest.approx(float(ampi.jvp(of, (permittivity, q), moves)[1]), rel=1e-11)
+    moved = q + 1e-30j * moves[1], permittivity + 1e-30j * moves[0]
+    exact = np.sum(weights * maxwell.reference(*moved, mesh, time)).imag / 1e-30
+    assert slope == pytest.approx(exact, rel=1e-10)
+
+
+@compiled
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_program_of_maxwell(mpiexec, tmp_path, precision):
+    picture = tmp_path / "maxwell.png"
+    options = "--time", "0.05", "--precision", precision, "--picture", picture
+    done = mpiexec(1, EXAMPLES / "gpu" / "maxwell.py", *options, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [line.split() for line in done.stdout.splitlines() if line.startswith(("permittivity", "start"))]
+    digits = 1e-3 if precision == "float32" else 1e-11
+    assert len(rows) == 2 and all(float(row[1]) == pytest.approx(float(row[2]), rel=digits) for row in rows)
+    assert picture.stat().st_size > 3000
+
+
+# ---------------------------------------------------------------------------------------------------- LULESH
+
+
+@in_python
+@pytest.mark.parametrize("last", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_kernels_of_lulesh(last):
+    """Some cycles, and the gradient of the last, with CUDA kernels are those with loops."""
+    blast = load("blast", "gpu")
+    from sedov import sensitivity
+    from sedov.domain import Domain
+
+    found = []
+    for kernels in (blast.blast_kernels.formulas, blast.blast_kernels):
+        blast.use(kernels)
+        domain = Domain(ampi.COMM_SELF, 2)
+        blast.lulesh.run(domain, 3)
+        gradient = {}
+        if last:
+            gradient = sensitivity.gradient(domain, sensitivity.origin_energy, ["energy", "x", "v"], last).fields
+        found.append([ampi.value(getattr(domain, name)) for name in sensitivity.STATE] + [*gradient.values()])
+    for loops, cuda in zip(*found):
+        np.testing.assert_allclose(cuda, loops, rtol=1e-9, atol=1e-12 * np.abs(loops).max())
+
+
+@compiled
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 8])
+def test_program_of_lulesh(mpiexec, ranks):
+    """The origin's energy and its gradient are those of examples/lulesh."""
+    texts = []
+    for program in (("gpu", "blast.py"), ("lulesh", "lulesh.py")):
+        options = "-s", 4, "-i", 12, "--gradient", "origin", "--last", 4
+        done = mpiexec(ranks, EXAMPLES.joinpath(*program), *options, timeout=600)
+        assert done.returncode == 0, done.stdout + done.stderr
+        texts.append([line.split() for line in done.stdout.splitlines() if "energy" in line or "largest" in line])
+    assert len(texts[0]) == len(texts[1]) >= 4
+    for first, second in zip(*texts):
+        for word, other in zip(first, second):
+            assert word == other or float(word) == pytest.approx(float(other), rel=1e-9)

@@ -1,0 +1,53 @@
+"""LULESH's Sedov blast wave with kernels written for CUDA, on one or more ranks, and its gradient.
+
+mpiexec -n 8 python examples/gpu/blast.py -s 6 -i 20 --gradient origin --check
+
+The program of examples/lulesh, with its options, but all kernels of a cycle are those of blast_kernels.py.
+"""
+
+import sys
+
+import blast_kernels
+import device
+import lulesh
+import numpy
+from sedov import domain, exchange, hydro
+
+
+def use(kernels):
+    """Let LULESH run with these kernels."""
+    for module in (domain, exchange, hydro):
+        module.kernels = kernels
+
+
+def compare(case):
+    """Compare the kernels of an element on the card."""
+    grid = blast_kernels.blocks(case.elements), blast_kernels.THREADS
+    mesh = case.corner, case.reference_volume, case.relative_volume
+    state = case.pressure, case.viscosity, case.force_at_corner, case.new_volume.copy()
+    device.compare(blast_kernels.stress_of_element[grid], case.x, *mesh, *state)
+    shape = [numpy.zeros((3, n, case.elements)) for n in (8, 4)]
+    launch = blast_kernels.shape_of_element[grid]
+    launch(case.x, case.corner, *shape)
+    device.compare(launch, case.x, case.corner, *shape)
+    launch = blast_kernels.hourglass_of_element[(grid[0], 3), (grid[1], 1)]
+    device.compare(launch, case.v, case.corner, *shape, *mesh[1:], case.sound_speed, case.force_at_corner)
+    found = case.new_volume, case.volume_change, case.length, case.strain_rate
+    given = case.x, case.v, case.dt, *mesh, *found, case.velocity_gradient, case.extent
+    device.compare(blast_kernels.kinematics_of_element[grid], *given)
+
+
+def main(arguments=None):
+    parser = lulesh.ArgumentParser(add_help=False)
+    device.add_option(parser)
+    options, rest = parser.parse_known_args(arguments)
+    use(blast_kernels)
+    lulesh.main(rest)
+    if options.device == "cuda":
+        case = lulesh.Domain(lulesh.COMM_SELF, 4)
+        lulesh.run(case, 10)
+        compare(case)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
