@@ -32,9 +32,11 @@ def compare(case):
     device.compare(launch, case.x, case.corner, *shape)
     launch = blast_kernels.hourglass_of_element[(grid[0], 3), (grid[1], 1)]
     device.compare(launch, case.v, case.corner, *shape, *mesh[1:], case.sound_speed, case.force_at_corner)
-    found = case.new_volume, case.volume_change, case.length, case.strain_rate
-    given = case.x, case.v, case.dt, *mesh, *found, case.velocity_gradient, case.extent
-    device.compare(blast_kernels.kinematics_of_element[grid], *given)
+    found = case.new_volume, case.volume_change, case.length
+    device.compare(blast_kernels.volumes_of_element[grid], case.x, *mesh, *found)
+    given = case.x, case.v, case.dt, case.corner, case.reference_volume, case.new_volume
+    rates = case.strain_rate, case.velocity_gradient, case.extent
+    device.compare(blast_kernels.kinematics_of_element[grid], *given, *rates)
 
 
 def main(arguments=None):

@@ -206,9 +206,8 @@ def move_nodes(force, mobility, dt, x, v):
 
 
 @cuda.jit
-def kinematics_of_element(x, v, dt, corner, reference_volume, relative_volume, new_volume, volume_change, length,
-                          strain_rate, velocity_gradient, extent):  # fmt: skip
-    """Volume, length and rate of strain of an element, and what its viscosity needs."""
+def volumes_of_element(x, corner, reference_volume, relative_volume, new_volume, volume_change, length):
+    """Volume and characteristic length of an element."""
     e = cuda.grid(1)
     if e >= corner.shape[0]:
         return
@@ -221,9 +220,17 @@ def kinematics_of_element(x, v, dt, corner, reference_volume, relative_volume, n
     volume_change[e] = relative - relative_volume[e]
     length[e] = 2.0 * volume / math.sqrt(largest_face_squared(px, py, pz))
 
-    dx = directional_differences(px)
-    dy = directional_differences(py)
-    dz = directional_differences(pz)
+
+@cuda.jit
+def kinematics_of_element(x, v, dt, corner, reference_volume, new_volume, strain_rate, velocity_gradient, extent):
+    """Rate of strain of an element, and what its viscosity needs."""
+    e = cuda.grid(1)
+    if e >= corner.shape[0]:
+        return
+    volume = new_volume[e] * reference_volume[e]
+    dx = directional_differences(at_corners(x, 0, corner, e))
+    dy = directional_differences(at_corners(x, 1, corner, e))
+    dz = directional_differences(at_corners(x, 2, corner, e))
     vx = directional_differences(at_corners(v, 0, corner, e))
     vy = directional_differences(at_corners(v, 1, corner, e))
     vz = directional_differences(at_corners(v, 2, corner, e))
@@ -253,9 +260,11 @@ def kinematics_of_element(x, v, dt, corner, reference_volume, relative_volume, n
     extent[2, e] = 16.0 * volume / math.sqrt(dot(azeta, azeta) + TINY)
 
 
-def element_kinematics(x, v, dt, corner, reference_volume, relative_volume, new_volume, *results):
-    given = x, v, dt, corner, reference_volume, relative_volume, new_volume
-    kinematics_of_element[blocks(len(corner)), THREADS](*given, *results)
+def element_kinematics(x, v, dt, corner, reference_volume, relative_volume, new_volume, volume_change, length, *rates):
+    grid = blocks(len(corner)), THREADS
+    given = x, corner, reference_volume, relative_volume, new_volume, volume_change, length
+    volumes_of_element[grid](*given)
+    kinematics_of_element[grid](x, v, dt, corner, reference_volume, new_volume, *rates)
     return np.min(smallest(new_volume))
 
 
