@@ -133,6 +133,7 @@ _ARRAYS = (
     "foreign.numpy_in_c",
     "foreign.compiled_functions",
     "mpi.plain_communicators",
+    "device.numba_arrays",
     "foreign.fftw",
     "foreign.written_files",
     "foreign.scipy",

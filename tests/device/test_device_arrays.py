@@ -406,6 +406,17 @@ def test_kernels_that_do_not_fit(function, says):
 
 
 @in_python
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_copies_by_numba_are_refused():
+    """Numba's own copy to a card would drop derivatives; that needs no card to be seen."""
+    of_numba = pytest.importorskip("numba.cuda")
+    with pytest.raises(
+        ActivityError, match=r"numba.cuda.to_device\(\) of an array that carries.*import ampi.cuda as cuda"
+    ):
+        ampi.grad(lambda x: anp.sum(of_numba.to_device(x * x)))(np.arange(4.0))
+
+
+@in_python
 def test_windows_and_persistent_requests():
     d = cuda.to_device(np.ones(3))
     with pytest.raises(CommunicationError, match=r"Send_init of an array on a device.*d.copy_to_host\(\)"):

@@ -1,0 +1,34 @@
+"""Copies of active arrays to a device by numba.cuda itself: they would drop derivatives, and are refused."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from ..base.program_lines import where_called
+from ..errors import ActivityError
+from ..interception.hooks import hook, when_imported
+
+
+def _refuse_active(found: Any, tape: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    for value in (*arguments, *keywords.values()):
+        if isinstance(value, np.ndarray) and tape.is_active(value):
+            raise ActivityError(
+                f"{where_called()}: {found.name}() of an array that carries derivatives, which would be lost; copy "
+                "it with "
+                "ampi's functions of the same names (import ampi.cuda as cuda), or pass ampi.value(x)"
+            )
+    return found.original(*arguments, **keywords)
+
+
+def _hook() -> None:
+    hook(sys.modules["numba.cuda.api"].to_device, _refuse_active, "numba.cuda.to_device")
+    arrays = sys.modules.get("numba.cuda.cudadrv.devicearray")
+    base = getattr(arrays, "DeviceNDArrayBase", None)
+    if base is not None:
+        hook(base.copy_to_device, _refuse_active, "numba.cuda.DeviceNDArray.copy_to_device")
+
+
+when_imported("numba.cuda.api", _hook)
