@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from numba import types
@@ -18,6 +17,7 @@ from numba.np import numpy_support
 from ampi.kernel import ir
 from ampi.kernel.codegen import emit
 from ampi.kernel.cuda.dialect import in_dialect
+from ampi.kernel.cuda.kernel_text import Kernel
 from ampi.kernel.cuda.loops import Geometry
 from ampi.kernel.cuda.spaces import Spaces, innermost
 from ampi.kernel.cuda.together import Used, combined
@@ -27,37 +27,6 @@ from ampi.kernel.ir.rewrite import mapped
 
 Refuse = Callable[[int, str, str], NoReturn]
 BOUND = "give the loop a number of iterations that the launch knows: for k in range(n) with break"
-
-
-@dataclass
-class Kernel:
-    """A CUDA kernel as text.
-
-    Attributes
-    ----------
-    lines : list of str
-        Its body.
-    sums : list of Var
-        The scalars that all threads add up; each is an argument, an array of one element.
-    buffers : list of (str, str, type)
-        Arguments that the host makes: name, shape as text, dtype.
-    stores : dict
-        The lines of stores into arguments, by the name and ``"plain"`` or ``"atomic"``.
-    barriers : int
-        Barriers that are written.
-    shared_bytes : int
-        Shared memory that it uses.
-    parts : dict
-        Arguments of complex numbers that threads add to atomically, and their names as arrays of parts.
-    """
-
-    lines: list[str] = field(default_factory=list)
-    sums: list[ir.Var] = field(default_factory=list)
-    buffers: list[tuple[str, str, Any]] = field(default_factory=list)
-    stores: dict[tuple[str, str], list[int]] = field(default_factory=dict)
-    barriers: int = 0
-    shared_bytes: int = 0
-    parts: dict[str, str] = field(default_factory=dict)
 
 
 class Writer:

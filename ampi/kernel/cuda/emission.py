@@ -14,8 +14,9 @@ from numba import types
 
 from ampi.kernel import arguments, ir, pipeline, programs
 from ampi.kernel.codegen import emit
-from ampi.kernel.cuda.device_source import BOUND, Kernel, Refuse, Writer, is_launch
+from ampi.kernel.cuda.device_source import BOUND, Refuse, Writer, is_launch
 from ampi.kernel.cuda.dialect import in_dialect
+from ampi.kernel.cuda.kernel_text import Kernel
 from ampi.kernel.cuda.loops import Geometry
 from ampi.kernel.cuda.lowering import lowered
 from ampi.kernel.cuda.spaces import Spaces

@@ -1,0 +1,39 @@
+"""The text of an emitted CUDA kernel, with what its launch has to provide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ampi.kernel import ir
+
+
+@dataclass
+class Kernel:
+    """A CUDA kernel as text.
+
+    Attributes
+    ----------
+    lines : list of str
+        Its body.
+    sums : list of Var
+        The scalars that all threads add up; each is an argument, an array of one element.
+    buffers : list of (str, str, type)
+        Arguments that the host makes: name, shape as text, dtype.
+    stores : dict
+        The lines of stores into arguments, by the name and ``"plain"`` or ``"atomic"``.
+    barriers : int
+        Barriers that are written.
+    shared_bytes : int
+        Shared memory that it uses.
+    parts : dict
+        Arguments of complex numbers that threads add to atomically, and their names as arrays of parts.
+    """
+
+    lines: list[str] = field(default_factory=list)
+    sums: list[ir.Var] = field(default_factory=list)
+    buffers: list[tuple[str, str, Any]] = field(default_factory=list)
+    stores: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    barriers: int = 0
+    shared_bytes: int = 0
+    parts: dict[str, str] = field(default_factory=dict)
