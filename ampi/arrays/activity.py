@@ -88,7 +88,7 @@ def is_inexact(x: Any) -> bool:
 
 
 def plain_of(x: Any) -> Any:
-    """A tracked array as a plain view of its memory, a tracked scalar as NumPy's; anything else as it is."""
+    """A tracked array as a plain view of its memory, a tracked scalar as NumPy's; anything else unchanged."""
     if isinstance(x, TrackedArray):
         return _item(x, ()) if is_scalar(x) else as_viewed(x, np.ndarray)
     return x

@@ -49,7 +49,7 @@ from .losses import (
 
 
 class ndarray(TrackedArray):
-    """An array that carries derivatives; otherwise a `numpy.ndarray`.
+    """A `numpy.ndarray` that carries derivatives.
 
     The functions of `ampi.numpy` return it, and so do `Tape.watch` and every NumPy function that is given one.
     ``ampi.numpy.asarray(a)`` makes one that shares the memory of a plain array.
@@ -64,7 +64,7 @@ class ndarray(TrackedArray):
     __slots__ = ()
     __module__ = "ampi"
 
-    if TYPE_CHECKING:  # of NumPy's array, these would give NumPy's
+    if TYPE_CHECKING:  # inherited from NumPy's array, these would return NumPy's type
 
         def __getitem__(self, key: Any) -> Any: ...
         def __add__(self, other: Any) -> ndarray: ...
@@ -203,7 +203,7 @@ class ndarray(TrackedArray):
         return plain(self).__array_struct__
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        if is_called_by_program(2):  # in which this class replaces NumPy's
+        if is_called_by_program(2):  # where this class replaces NumPy's
             found = np.ndarray.view(self, ndarray)
             dtype = found.dtype if dtype is None else dtype
             return found if dtype == found.dtype and not activity.copies(copy) else found.astype(dtype)

@@ -1,4 +1,4 @@
-"""Who calls: the program, NumPy's own code, ampi, or a package that shows arrays; read from the frames of Python."""
+"""Identification of the caller by Python's frames: the program, NumPy, ampi, or a package that displays arrays."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ def is_called_by_ampi(depth: int) -> bool:
 
 
 def is_called_by_numpy(depth: int) -> bool:
-    """True if the caller is Python source of NumPy's own.
+    """True if the caller is NumPy's own Python code.
 
-    NumPy computes in place in an array that it has just made, and takes a tracked scalar for one; and it converts what
-    it is about to differentiate through.
+    NumPy computes in place in an array that it has just made, and a tracked scalar may be mistaken for one; and it
+    converts arrays in functions that ampi differentiates through.
     """
     return package_of(sys._getframe(depth)) == "numpy"
 
 
 def is_formatting(frame: Any) -> bool:
-    """True if the instruction of a frame is a remainder, which may be that of a text (``"%.3f" % x``)."""
+    """True if a frame executes the operator ``%``, which may format a string (``"%.3f" % x``)."""
     code, at = frame.f_code.co_code, frame.f_lasti
     name = dis.opname[code[at]]
     return name == "BINARY_MODULO" or (name == "BINARY_OP" and code[at + 1] in _MODULO)

@@ -16,15 +16,15 @@ _marked: dict[int, weakref.ref] = {}
 def constant(buf: Any) -> np.ndarray:
     """Declare that a plain array does not depend on anything that is differentiated.
 
-    While a tape records, plain arrays of floating-point numbers that go into messages are warned of (an error with
-    ``AMPI_CHECK=full``): whatever they were computed from, they carry no derivatives.  These are not::
+    While a tape records, sending a plain array of floating-point numbers gives a warning (an error with
+    ``AMPI_CHECK=full``), since it carries no derivatives, whatever it was computed from.  This call does not::
 
         comm.Send(ampi.constant(weights), dest=1)
 
     Parameters
     ----------
     buf : array_like
-        A plain array, of any shape and dtype; the word holds for its memory, for as long as the array lives.
+        A plain array, of any shape and dtype; the declaration holds for its memory, as long as the array lives.
 
     Returns
     -------

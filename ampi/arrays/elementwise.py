@@ -93,7 +93,7 @@ class Rule:
     ----------
     name : str
     make : callable
-        Gives what `_made` takes; what follows is made when it is first asked for.
+        Returns the next four attributes, which are made when one of them is first read.
     terms : tuple
         For each argument ``term(g, *values)``, its contribution before summing over broadcast axes; None without one.
     needs : tuple
@@ -138,7 +138,7 @@ class Rule:
         self.mixed: dict[np.dtype, Rule] = {}
 
     def __getattr__(self, name: str) -> Any:
-        """Make the rule: reading one of its slots found that empty."""
+        """Make the rule when one of its empty slots is read."""
         if name not in ("terms", "needs", "partials", "unknown"):
             raise AttributeError(name)
         self.terms, self.needs, self.partials, self.unknown = self.make()

@@ -280,8 +280,8 @@ def setitem(array: TrackedArray, key: Any, value: Any, action: Callable[[], Any]
     tape = current()
     if tape is not None:
         key = frozen_key(tape, key)
-        # With a mask NumPy does not copy values first that lie among what it overwrites.
-        values_matter = isinstance(value, np.ndarray) and carries_derivatives(value.dtype)  # and are no bytes of such
+        # With a mask, NumPy does not copy values first if they overlap the elements that it overwrites.
+        values_matter = isinstance(value, np.ndarray) and carries_derivatives(value.dtype)  # not their bytes
         if (
             values_matter
             and _is_whole_mask(array, key)
@@ -294,7 +294,8 @@ def setitem(array: TrackedArray, key: Any, value: Any, action: Callable[[], Any]
             if value.size > 1:
                 raise ActivityError(
                     f"values of dtype {value.dtype} from the memory of an array of dtype {array.dtype} are assigned to "
-                    "what a mask selects of it, where NumPy reads what it has just written; assign a copy of them"
+                    "elements that a mask selects from it, and NumPy would read values that it has just overwritten; "
+                    "assign a copy of the values"
                 )
     elif must_announce(array):
         key = copied_key(key)
@@ -314,7 +315,7 @@ def setitem(array: TrackedArray, key: Any, value: Any, action: Callable[[], Any]
     tape.activate(array)
 
 
-# ------------------------------------------------------------------------------------- values among what is overwritten
+# ------------------------------------------------------------------------------------- values that overlap their target
 
 
 def _is_whole_mask(array: np.ndarray, key: Any) -> bool:
@@ -351,7 +352,7 @@ def overtakes_itself(target: np.ndarray, value: Any) -> bool:
     if not writes_what_it_reads(target, value):
         raise ActivityError(
             f"values of dtype {value.dtype} from the memory of an array of dtype {target.dtype} are assigned to other "
-            "elements of it, where NumPy reads what it has just written; assign a copy of them"
+            "elements of it, and NumPy would read values that it has just overwritten; assign a copy of the values"
         )
     return True
 

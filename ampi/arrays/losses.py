@@ -22,9 +22,9 @@ _warned: set[str] = set()
 KEEP = "keep the array (a 0-d ampi.ndarray computes like a number)"
 
 _DRAWING = {"matplotlib", "mpl_toolkits"}
-"""Packages that draw: nothing is computed of what they are given."""
+"""Plotting packages: nothing is computed from the arrays that they are given."""
 _FOR_DRAWING = {"ampi", "numpy", "PIL"}
-"""Packages that may be at work for one that draws."""
+"""Packages that a plotting package may call."""
 
 
 def would_be_lost(array: Any) -> bool:
@@ -83,7 +83,7 @@ def lose(what: str, array: Any, instead: str) -> None:
 
 
 def _is_drawn() -> bool:
-    """Return whether the caller is a package that draws pictures, perhaps through NumPy."""
+    """Return whether the caller is a plotting package, perhaps through NumPy."""
     frame: Any = sys._getframe(2)
     while frame is not None:
         package = package_of(frame)

@@ -101,7 +101,7 @@ def from_nested(x: Any, **keywords: Any) -> Any:
     if active and carry(tape, result, [leaf for _, leaf in active]):
         starts = list(itertools.accumulate([np.size(leaf) for leaf in leaves], initial=0))
         if result.size != starts[-1]:
-            raise ActivityError("active arrays of different shapes cannot be made one array")
+            raise ActivityError("active arrays of different shapes cannot be combined into one array")
         sources = [(starts[k], region_of(leaf)) for k, leaf in active]
         tape.append(_Stack(sources, region_of(result)), created=(result,))
     return result

@@ -54,7 +54,7 @@ def record_partial_write(
         message = (
             f"{where_called()}: an operation on active arrays raised {type(error).__name__} ({error}) when it had "
             f"written to an array of shape {target.shape}, which is used afterwards; what was written has no "
-            "derivative: give the array its values anew where the error is caught, or pass ampi.value(...) of it"
+            "derivative: assign all of the array again where the error is caught, or pass ampi.value(...) of it"
         )
         tape.append(_Unknown(region_of(target), mask, message))
         tape.activate(target)

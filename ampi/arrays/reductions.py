@@ -48,7 +48,7 @@ def _rows(x: Any, axes: tuple) -> tuple[Any, Callable]:
 
 
 def _extremum_adjoint(g: Any, x: Any, z: Any, axes: tuple, mask: Any, initial: Any = None) -> Any:
-    """Adjoint to the first element that is the extremum; the initial value comes before all elements."""
+    """Give the adjoint to the first element that is the extremum; the initial value comes before all elements."""
     x, z = plain_of(x), plain_of(z)
     hits = x == z
     if mask is not None:

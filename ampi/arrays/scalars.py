@@ -38,13 +38,13 @@ class scalar(ndarray):
 
     __slots__ = ()
     __module__ = "ampi"
-    __setattr__ = object.__setattr__  # the quicker one: nothing of a number can be set
+    __setattr__ = object.__setattr__  # faster than NumPy's; a number has no attribute that can be set
 
     def __array_finalize__(self, template: Any) -> None:
         if is_scalar(template):
             as_array(self)
 
-    # Fixed, as those of NumPy's numbers are: objects serve for several numbers, one after the other (`tape.elements`).
+    # Read-only, as for NumPy's numbers: an object is reused for several numbers, one after the other (`tape.elements`).
     shape = property(np.ndarray.shape.__get__)
     dtype = property(np.ndarray.dtype.__get__)
     strides = property(np.ndarray.strides.__get__)

@@ -184,7 +184,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def _is_index(path: list[ast.AST], k: int) -> bool:
-    """Return whether a node is an index or a key, which is no number that is read."""
+    """Return whether a node is an index or a key, and so not a number that is read."""
     outer = path[k - 1] if k else None
     if isinstance(outer, ast.Dict):
         return path[k] in outer.keys

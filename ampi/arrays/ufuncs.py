@@ -116,7 +116,7 @@ def apply(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
 
 
 def apply_formula(function: Any, inputs: tuple) -> Any:
-    """Call a function of arrays that has a rule of partial derivatives like a ufunc, but is none."""
+    """Call a function of arrays that has a rule of partial derivatives like a ufunc, but is not one."""
     tape = current()
     active = () if tape is None else tuple([k for k, x in enumerate(inputs) if is_active(tape, x)])
     if tape is None or not active:
@@ -358,7 +358,7 @@ def _require_whole(ufunc: np.ufunc, operands: list, out: np.ndarray) -> None:
         raise no_rule(
             ufunc,
             " with where= into complex numbers whose memory a real operand shares (NumPy discards imaginary parts "
-            "where nothing is computed; write into an array of its own)",
+            "where nothing is computed; write into a separate array)",
         )
 
 

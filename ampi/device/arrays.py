@@ -1,4 +1,4 @@
-"""Arrays on a device, and copies between host and device, which are differentiated: a copy's adjoint goes back.
+"""Arrays on a device, and differentiable copies between host and device.
 
 The names are those of ``numba.cuda``: `to_device`, `device_array`, `copy_to_host` and `copy_to_device`.
 """
@@ -25,17 +25,17 @@ from .memory import DeviceRegion, Memory, append, is_active, keep, overwrite, st
 
 
 class DeviceArray(Memory):
-    """An array on a device, as `ampi.cuda.to_device` and `ampi.cuda.device_array` make it.
+    """An array on a device, as returned by `ampi.cuda.to_device` and `ampi.cuda.device_array`.
 
-    CUDA kernels take it, and it is copied to and from the host.  Parts of it (``d[1:-1]``) are arrays on the device,
-    and can be assigned to; an element (``d[0]``) is copied to the host.  Where a tape records, all of that is
-    differentiated. It has no arithmetic: write a kernel.
+    CUDA kernels accept it, and it can be copied to and from the host.  Slices (``d[1:-1]``) are arrays on the device,
+    and can be assigned to; reading an element (``d[0]``) copies it to the host.  While a tape records, all of this is
+    differentiated.  The array has no arithmetic: write a kernel.
     """
 
     __slots__ = ("storage",)
     __array_ufunc__ = None
     storage: Any
-    at_first: list[Callable[[], None]] = []  # functions of other rooms that are called when the first one is made
+    at_first: list[Callable[[], None]] = []  # called when the first array is made
 
     @classmethod
     def new(cls, shape: Any, dtype: Any, strides: Sequence[int] | None = None) -> DeviceArray:
@@ -48,7 +48,7 @@ class DeviceArray(Memory):
 
     @classmethod
     def announce(cls) -> None:
-        """Let other rooms know of arrays on a device."""
+        """Tell other modules that arrays on a device exist."""
         while cls.at_first:
             cls.at_first.pop()()
 
@@ -65,13 +65,12 @@ class DeviceArray(Memory):
         return self.interface()
 
     def _hand_out(self) -> None:
-        """Let other code use the memory: derivatives must not be lost, and needed values are saved."""
+        """Prepare for other code to use the memory: save needed values, and raise an error for active ones."""
         tape = recording()
         if is_active(tape, self):
             raise ActivityError(
-                f"{where_called()}: another package is given an array on a device that carries derivatives, which "
-                "would be "
-                "lost; write d.copy_to_host(), or `with ampi.passive():` if a constant is meant"
+                f"{where_called()}: an array on a device that carries derivatives is passed to another package, "
+                "where they would be lost; write d.copy_to_host(), or `with ampi.passive():` if a constant is meant"
             )
         if self.storage.needs:
             undo = keep(self)
@@ -80,8 +79,8 @@ class DeviceArray(Memory):
 
     def __reduce__(self) -> NoReturn:
         raise KernelError(
-            f"{where_called()}: an array on a device is copied as an object, or pickled; write d.copy_to_host(), or "
-            "ampi.cuda.to_device(d) for a copy on the device"
+            f"{where_called()}: an array on a device cannot be copied by the module copy, or pickled; write "
+            "d.copy_to_host(), or ampi.cuda.to_device(d) for a copy on the device"
         )
 
     def __repr__(self) -> str:
@@ -89,13 +88,13 @@ class DeviceArray(Memory):
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("len() of an array without axes")
+            raise TypeError("len() of a 0-d array")
         return self.shape[0]
 
     # ------------------------------------------------------------------------------------------------ views
 
     def __getitem__(self, key: Any) -> Any:
-        """Return a part, as an array on the device; of a single element, its value on the host."""
+        """Return a part as an array on the device, or a single element as a number on the host."""
         view = self._part(key)
         return view.copy_to_host()[()] if not view.shape else view
 
@@ -105,8 +104,7 @@ class DeviceArray(Memory):
             if item is not None and item is not Ellipsis and not isinstance(item, (slice, int, np.integer)):
                 raise KernelError(
                     f"{where_called()}: an array on a device is indexed by {type(item).__name__}; it takes integers "
-                    "and "
-                    "slices; gather elements in a kernel"
+                    "and slices; gather elements in a kernel"
                 )
         if not any(item is Ellipsis for item in key):
             key = (*key, Ellipsis)  # without it NumPy would read an element
@@ -121,8 +119,8 @@ class DeviceArray(Memory):
         shape = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
         if not (self.is_c_contiguous() or self.size == 0):  # NumPy would copy elements
             raise KernelError(
-                f"{where_called()}: reshape of an array on a device whose elements have gaps; copy it: "
-                "ampi.cuda.to_device(d)"
+                f"{where_called()}: reshape of an array on a device that is not contiguous; copy it first: "
+                "ampi.cuda.to_device(d).reshape(...)"
             )
         view = self.sketch().reshape(shape)
         return self.like(view)  # type: ignore[return-value]
@@ -187,9 +185,8 @@ class DeviceArray(Memory):
         self.require_constant("DLPack's view")
         if self.device.is_card and not self.device.is_simulated:
             raise KernelError(
-                f"{where_called()}: arrays on a card are passed on by their __cuda_array_interface__, which "
-                "torch.as_tensor "
-                "and cupy.asarray take"
+                f"{where_called()}: an array on a GPU cannot be passed on by DLPack; use a function that reads its "
+                "__cuda_array_interface__, such as torch.as_tensor or cupy.asarray"
             )
         return array_at(self.address, self.shape, self.strides, self.dtype).__dlpack__(**keywords)
 
@@ -215,9 +212,9 @@ def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: DeviceArray | No
     obj : array_like
         An array on the host, or on a device.
     stream : optional
-        Copies wait until they are done; this has no effect.
+        Ignored: a copy is complete when the call returns.
     copy : bool, optional
-        With False the new array has no values yet.
+        If False, the new array is not initialised.
     to : DeviceArray, optional
         The array to copy into.
     """
@@ -228,7 +225,7 @@ def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: DeviceArray | No
         source = obj if isinstance(obj, np.ndarray) else np.asarray(obj)
         order = source.strides if source.flags.f_contiguous and not source.flags.c_contiguous else None
     if source.dtype.hasobject:
-        raise KernelError(f"{where_called()}: ampi.cuda.to_device() of an array of Python objects")
+        raise KernelError(f"{where_called()}: ampi.cuda.to_device() cannot copy an array of Python objects")
     made = DeviceArray.new(source.shape, source.dtype, order) if to is None else to
     if copy:
         transfer(made, source, is_new=to is None)
@@ -236,7 +233,7 @@ def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: DeviceArray | No
 
 
 def device_array(shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C", stream: Any = 0) -> Any:
-    """Return a new array on the device, without values."""
+    """Return a new array on the device, not initialised."""
     shape = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
     if strides is None and order == "F":
         strides = np.empty(shape, dtype, order="F").strides
@@ -244,24 +241,23 @@ def device_array(shape: Any, dtype: Any = np.float64, strides: Any = None, order
 
 
 def device_array_like(ary: Any, stream: Any = 0) -> DeviceArray:
-    """Return a new array on the device of the shape, dtype and order of another one, without values."""
+    """Return a new array on the device with the shape, dtype and order of another one, not initialised."""
     order = "F" if ary.flags.f_contiguous and not ary.flags.c_contiguous else "C"
     return device_array(tuple(ary.shape), ary.dtype, order=order)
 
 
 def as_cuda_array(obj: Any, sync: bool = True) -> DeviceArray:
-    """Return an array on the device that shares the memory of another package's (CuPy, PyTorch, JAX, numba-cuda).
+    """Return an array on the device that shares memory with an array of CuPy, PyTorch, JAX or numba-cuda.
 
-    Its derivatives are tracked as those of `to_device`.  Give it whole arrays, and take parts of the result.
+    Its derivatives are tracked, as those of arrays from `to_device` are.  Pass whole arrays, and slice the result.
     """
     if isinstance(obj, DeviceArray):
         return obj
     interface = getattr(obj, "__cuda_array_interface__", None)
     if interface is None:
         raise KernelError(
-            f"{where_called()}: ampi.cuda.as_cuda_array() of a {type(obj).__name__}, which is on no device; copy it "
-            "there: "
-            "ampi.cuda.to_device(x)"
+            f"{where_called()}: ampi.cuda.as_cuda_array() of a {type(obj).__name__}, which is not on a device; copy it "
+            "there: ampi.cuda.to_device(x)"
         )
     one = device()
     one.adopt(obj)
@@ -277,16 +273,17 @@ def as_cuda_array(obj: Any, sync: bool = True) -> DeviceArray:
 
 
 def from_dlpack(obj: Any) -> Any:
-    """Return an array that shares the memory of an object with DLPack: an `ampi.ndarray` of memory of the host, or an
-    array on the device."""
+    """Return an array that shares the memory of an object that supports DLPack.
+
+    It is an `ampi.ndarray` for memory of the host, and an array on the device otherwise.
+    """
     if hasattr(obj, "__cuda_array_interface__") and not isinstance(obj, np.ndarray):
         return as_cuda_array(obj)
     kind = obj.__dlpack_device__()[0] if hasattr(obj, "__dlpack_device__") else 1
     if int(kind) not in (1, 3):
         raise KernelError(
-            f"{where_called()}: ampi.cuda.from_dlpack() of a {type(obj).__name__} on a device of DLPack's kind "
-            f"{int(kind)}, "
-            "without __cuda_array_interface__; ampi knows memory of the host and of CUDA devices: copy it to the host"
+            f"{where_called()}: ampi.cuda.from_dlpack() of a {type(obj).__name__}, whose memory is neither on the "
+            f"host nor on a CUDA device (DLPack's device type is {int(kind)}); copy it to the host"
         )
     return tracked(np.from_dlpack(obj))
 
@@ -295,33 +292,31 @@ def from_dlpack(obj: Any) -> Any:
 
 
 def transfer(target: Any, source: Any, is_new: bool = False) -> None:
-    """Copy an array, or a number, where host or device have the target, the source, or both."""
+    """Copy an array or a number; the target and the source may each be on the host or on the device."""
     if hasattr(source, "__cuda_array_interface__") and not isinstance(source, (np.ndarray, Memory)):
         source = as_cuda_array(source)
     if not isinstance(source, (np.ndarray, DeviceArray)):
         source = np.asarray(source)
     if not isinstance(target, (np.ndarray, DeviceArray)):
         raise KernelError(
-            f"{where_called()}: a copy from a device into a {type(target).__name__}; copy into an array: "
+            f"{where_called()}: an array on a device cannot be copied into a {type(target).__name__}; write "
             "x = d.copy_to_host()"
         )
     if source.shape != target.shape and source.size != 1:
         raise KernelError(
-            f"{where_called()}: an array of shape {source.shape} is copied into one of shape {target.shape}; they "
-            "have to be "
-            "the same"
+            f"{where_called()}: an array of shape {source.shape} is copied into one of shape {target.shape}; the "
+            "shapes must be equal"
         )
     if not np.can_cast(source.dtype, target.dtype, "same_kind"):
         raise KernelError(
             f"{where_called()}: an array of dtype {source.dtype} is copied into one of dtype {target.dtype}; convert "
-            "it "
-            "on the host: x.astype(...)"
+            "it on the host: x.astype(...)"
         )
     tape = recording()
     active = tape is not None and carries_derivatives(source.dtype) and _is_active(tape, source)
     if active and isinstance(target, np.ndarray) and storage_of(target) is None:
         raise ActivityError(
-            f"{where_called()}: the derivative of an array on a device would be lost in a plain array of NumPy; write "
+            f"{where_called()}: the derivative of an array on a device would be lost in a plain NumPy array; write "
             "x = d.copy_to_host(), or make the array with ampi.numpy"
         )
     if active and not carries_derivatives(target.dtype):
@@ -407,7 +402,7 @@ class Transfer(BaseAdjoint):
 
 
 def taken(sweep: Any, place: Region) -> Any:
-    """Return the adjoint of memory that was overwritten, and set it to zero there; None stands for zeros."""
+    """Return the adjoint of memory that was overwritten, or None if it is zero; set it to zero there."""
     if not isinstance(place, DeviceRegion):
         return sweep.take(place)
     if not sweep.has_shadow(place):
@@ -419,7 +414,7 @@ def taken(sweep: Any, place: Region) -> Any:
 
 
 def added(sweep: Any, place: Region, bar: Any) -> None:
-    """Add an adjoint to that of a place on the host or a device, which may be of a single element."""
+    """Add to the adjoint of a place on the host or a device; for a single element, add the sum of ``bar``."""
     on_device = isinstance(place, DeviceRegion)
     if on_device and isinstance(bar, Memory) and bar.shape == place.shape and bar.dtype == place.dtype:
         sweep.shadow(place).add(bar)

@@ -1,6 +1,7 @@
-"""Devices: a card, through numba.cuda, or where there is none the processor, on which the same sources run.
+"""Devices: a GPU, through numba.cuda, or the processor if there is none; both run the same generated sources.
 
-Only a device touches its memory: it makes blocks, copies, adds, and launches.  All other code knows addresses.
+Only the device object accesses its memory: it allocates, copies, adds, and launches kernels.  All other code handles
+addresses only.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def add(target, source):
 
 
 class _Interface:
-    """An array on a device as numba.cuda takes it."""
+    """An array on a device in the form that numba.cuda accepts."""
 
     def __init__(self, memory: Any) -> None:
         self.memory = memory  # keeps it alive
@@ -47,7 +48,7 @@ class _Interface:
 
 
 class Processor:
-    """A device whose memory is the host's: kernels that are written for a card are lowered to the processor."""
+    """A device whose memory is the host's: CUDA kernels are compiled for the processor."""
 
     is_card = False
 
@@ -61,7 +62,7 @@ class Processor:
 
     @contextlib.contextmanager
     def reach(self) -> Iterator[None]:
-        """Inside this block the device's memory is read and written."""
+        """Return a context in which the device's memory may be read and written."""
         yield
 
     def handle(self, memory: Any) -> Any:
@@ -101,7 +102,7 @@ class Processor:
         from ..kernel.card import parts_of
         from ..kernel.frontend.base.cuda_names import NAMES
 
-        cuda = ModuleType("ampi.cuda")  # by this name kernels know it
+        cuda = ModuleType("ampi.cuda")  # the name by which kernels know it
         vars(cuda).update(NAMES, jit=functools.partial(kernel, target="cuda"))
         return {
             "cuda": cuda,
@@ -113,11 +114,10 @@ class Processor:
         }
 
     def adopt(self, array: Any) -> None:
-        """Raise if an array of another package cannot be used."""
+        """Raise an error: arrays of other packages cannot be used without a GPU."""
         raise KernelError(
             f"an array on a device ({type(array).__name__}), and no CUDA driver was found, so that ampi.cuda "
-            "computes on "
-            "the processor\n  pass a NumPy array, or ampi.cuda.to_device(NumPy array)"
+            "computes on the processor\n  pass a NumPy array, or ampi.cuda.to_device(NumPy array)"
         )
 
     def synchronize(self) -> None:
@@ -125,7 +125,7 @@ class Processor:
 
 
 class Card:
-    """A card, or Numba's simulator of one."""
+    """A GPU, or Numba's simulator of one."""
 
     is_card = True
 
@@ -176,11 +176,11 @@ class Card:
             self._all(self._kernels[1], target, source)
 
     def _all(self, kernel: Any, target: Any, source: Any) -> None:
-        """Launch a kernel of all elements."""
+        """Launch a kernel with a thread for each element."""
         shape = target.shape or (1,)
         while len(shape) < 3:
             shape = (1, *shape)
-        shape = (int(np.prod(shape[:-2])), *shape[-2:])  # more axes than three: those before have to be contiguous
+        shape = (int(np.prod(shape[:-2])), *shape[-2:])  # of more than three axes, the first ones must be contiguous
         handles = [self.handle(m.in_three_axes(shape)) for m in (target, source)]
         kernel[-(-int(np.prod(shape)) // 128), 128](*handles)
 
@@ -205,19 +205,19 @@ class Card:
         """Do nothing: arrays of other packages can be used."""
 
     def synchronize(self) -> None:
-        """Wait for all that was launched."""
+        """Wait until all launches have finished."""
         self.cuda.synchronize()
 
 
 def device() -> Any:
-    """Return the device: a card, or the processor if there is no card."""
+    """Return the device: a GPU, or the processor if there is none."""
     if not _chosen:
         _chosen.append(_found())
     return _chosen[0]
 
 
 def choose(one: Any) -> Any:
-    """Use another device from now on; return the one before."""
+    """Use another device from now on, and return the previous one; None stands for the default."""
     before = _chosen[:]
     _chosen[:] = [] if one is None else [one]
     return before[0] if before else None

@@ -1,7 +1,7 @@
-"""Launches of CUDA kernels with arrays on a device: they run as written out for a card, and are recorded.
+"""Launches of CUDA kernels with arrays on a device, and their records.
 
-The sources of the kernel, of its adjoint and of its tangent (``kernel/cuda/emission``) are made for the arguments of
-the first launch, and loaded with the names of the device.
+The sources of the kernel, of its adjoint and of its tangent (``kernel/cuda/emission``) are generated at the first
+launch with arguments of these types; the names that they import are those of the device (`backends`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .memory import DeviceRegion, Memory, append, is_active, need, overwrite
 
 @dataclass
 class Program:
-    """A source for a device, loaded."""
+    """A generated source that was loaded for a device."""
 
     emitted: Emitted
     call: Callable[..., Any]
@@ -44,7 +44,7 @@ _programs: dict[Any, Program] = {}
 
 
 def program(launch: Any, args: tuple[Any, ...], mode: str, active: frozenset[str] | None = None) -> Program:
-    """Return the kernel of a launch, its adjoint or its tangent, for arguments like these."""
+    """Return the program of a kernel, of its adjoint or of its tangent, for arguments of these types."""
     kinds = tuple(map(_kind, args))
     key = launch.kernel, launch.geometry, launch.shared, kinds, mode, active, device()
     found = _programs.get(key)
@@ -65,7 +65,7 @@ def _order(array: Memory) -> str:
 
 
 def _like(value: Any) -> Any:
-    """Return an array on the host of the type of an argument, or a number."""
+    """Return an array on the host with the type of an array on a device; numbers are returned unchanged."""
     if not isinstance(value, Memory):
         return arguments.plain(value)
     order = _order(value)
@@ -96,14 +96,14 @@ def _load(made: Emitted) -> Program:
 
 
 def _checked(launch: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments of a launch, with arrays of other packages as ours; raise if one does not fit."""
+    """Return the arguments, arrays of other packages as `Memory`; raise an error for one that kernels do not accept."""
     kernel = launch.kernel
     found = []
     for name, value in zip(kernel._signature.parameters, args):
         where = f"{where_called()}: {kernel.__name__}(): argument '{name}' is"
         if isinstance(value, np.ndarray) and not arguments.is_scalar(value):
             raise KernelError(
-                f"{where} an array of NumPy, and others are on a device\n  copy it there: "
+                f"{where} a NumPy array, but another argument is on a device\n  copy it there: "
                 f"{name} = ampi.cuda.to_device({name})"
             )
         if isinstance(value, (tuple, list, str, dict)) or value is None:
@@ -116,7 +116,7 @@ def _checked(launch: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
             except KernelError as problem:
                 raise KernelError(f"{where} {problem}") from None
         elif isinstance(value, DeviceArray) and value.device is not device():
-            raise KernelError(f"{where} on {value.device!r}, and kernels are launched on {device()!r}\n  copy it there")
+            raise KernelError(f"{where} on {value.device!r}, but kernels are launched on {device()!r}\n  copy it there")
         found.append(value)
     return tuple(found)
 
@@ -133,7 +133,7 @@ def _foreign(value: Any) -> Memory:
 
 
 def leaves_of(args: tuple[Any, ...]) -> list[Any]:
-    """Return arrays and numbers, structured arrays as one array for each field."""
+    """Return the arrays and numbers among the arguments; a structured array gives an array for each field."""
     return list(_leaves(args))
 
 
@@ -151,7 +151,7 @@ def _leaves(args: Any) -> Iterator[Any]:
 
 
 def _require_apart(launch: Any, made: Emitted, leaves: list[Any]) -> None:
-    """Raise if an array that the kernel writes shares memory with another one."""
+    """Raise an error if an array that the kernel writes shares memory with another one."""
     arrays = [(n, v) for n, v in zip(made.leaves, leaves) if isinstance(v, Memory) and v.size]
     for name, value in arrays:
         if name not in made.writes:
@@ -160,8 +160,7 @@ def _require_apart(launch: Any, made: Emitted, leaves: list[Any]) -> None:
             if other != name and array.owner is value.owner and _overlap(value, array):
                 raise KernelError(
                     f"{where_called()}: {launch.kernel.__name__}(): arguments '{name}' and '{other}' share memory, "
-                    "and the "
-                    f"kernel writes '{name}'\n  pass a copy of one of them (ampi.cuda.to_device({other}))"
+                    f"and the kernel writes '{name}'\n  pass a copy of one of them (ampi.cuda.to_device({other}))"
                 )
 
 
@@ -179,7 +178,7 @@ def run(launch: Any, args: tuple[Any, ...]) -> None:
     tape = recording()
     for value in given:
         if isinstance(value, TrackedArray) and tape is not None:
-            tape.is_active(value)  # raises if it would be lost
+            tape.is_active(value)  # raises an error if its derivative would be lost
     primal = program(launch, args, "primal")
     made, leaves = primal.emitted, leaves_of(args)
     _require_apart(launch, made, leaves)
@@ -200,7 +199,7 @@ def run(launch: Any, args: tuple[Any, ...]) -> None:
 def _record(
     tape: Any, launch: Any, args: tuple[Any, ...], given: tuple[Any, ...], leaves: list[Any], made: Emitted
 ) -> Launched | None:
-    """Return the record of a launch that is about to run; None if nothing active goes in."""
+    """Return the record of a launch that is about to run; None if no argument is active."""
     numbers = _tracked_numbers(args, given, made.leaves)
     names: set[str] = set()
     for name, value in zip(made.leaves, leaves):
@@ -218,8 +217,7 @@ def _record(
                 raise ActivityError(
                     f"{where_called()}: {launch.kernel.__name__}(): argument '{name}' is an array of "
                     f"{type(value.owner).__module__.partition('.')[0]}, into which the kernel writes active values, "
-                    "whose "
-                    f"derivatives would be lost; write {name} = ampi.cuda.as_cuda_array({name}), or make it with "
+                    f"whose derivatives would be lost; write {name} = ampi.cuda.as_cuda_array({name}), or make it with "
                     "ampi.cuda"
                 )
             outputs.append(value)
@@ -228,7 +226,7 @@ def _record(
 
 
 def _tracked_numbers(args: tuple[Any, ...], given: tuple[Any, ...], leaves: tuple[str, ...]) -> dict[str, Any]:
-    """The tracked numbers among the arguments, by the names of leaves."""
+    """Return the tracked numbers among the arguments, by their names in the generated source."""
     found: dict[str, Any] = {}
     names = iter(leaves)
     for value, original in zip(args, given):
@@ -239,7 +237,7 @@ def _tracked_numbers(args: tuple[Any, ...], given: tuple[Any, ...], leaves: tupl
 
 
 def leaves_in_order(program: Program, leaves: list[Any]) -> list[Any]:
-    """Return the arguments of a program of the kernel alone."""
+    """Return the arguments in the order of a program's parameters."""
     by_name = dict(zip(program.emitted.leaves, leaves))
     return [by_name[name] for _, name in program.emitted.roles]
 
@@ -256,7 +254,7 @@ def _call(program: Program, launch: Any, given: list[Any]) -> Any:
 
 
 class Launched(BaseAdjoint):
-    """A launch of a kernel on a device, of which the adjoint and the tangent run there as well."""
+    """Record of the launch of a kernel on a device; its adjoint and tangent run there as well."""
 
     reads_memory = False
 
@@ -281,7 +279,7 @@ class Launched(BaseAdjoint):
             if n in names
         }
         self.written = [n for n in made.leaves if n in made.writes and n in names]
-        # What is kept, of the arrays that the programs read: their places, or copies where other code may write.
+        # Arrays that the programs read are kept: without a copy, except those that other packages may overwrite.
         self.walks = tape.walks or tape.forward is not None or tape.tangents is not None
         wanted: set[str] = set()
         if tape.forward is None:
@@ -304,7 +302,7 @@ class Launched(BaseAdjoint):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """The kernel's name."""
+        """A description of the record, for messages."""
         return f"a launch of {self.launch.kernel.__name__} on a device"
 
     @staticmethod
@@ -323,7 +321,7 @@ class Launched(BaseAdjoint):
             if role == "shadow":
                 shadow = sweep.shadow(self.regions[n])
                 if any(_overlap(shadow, other) for other in shadows.values() if shadow.size and other.size):
-                    whole, shadow = shadow, shadow.new_like()  # its thread owns an element, of each argument alone
+                    whole, shadow = shadow, shadow.new_like()  # a thread may own an element of one argument only
                     shadow.fill(0)
                     apart.append((whole, shadow))
                 shadows[n] = shadow
@@ -339,7 +337,7 @@ class Launched(BaseAdjoint):
         """Run the tangent on copies of what the kernel writes."""
         if not self.walks:
             raise ActivityError(
-                f"{self.name} was recorded for adjoints alone, and has no tangent; write ampi.Tape(tangents=True)"
+                f"{self.name} was recorded for adjoints only, and has no tangent; write ampi.Tape(tangents=True)"
             )
         made = program(self.launch, self.types, "tangent", self.active)
         given: list[Any] = []
@@ -355,12 +353,12 @@ class Launched(BaseAdjoint):
 
 
 def _bare(array: DeviceArray) -> Memory:
-    """The same array, of which nothing is recorded, and which keeps the memory alive."""
+    """Return the same array as `Memory`: it is not tracked, and keeps the block alive."""
     return Memory(array.device, array.address, array.owner, array.shape, array.strides, array.dtype)
 
 
 def _like_memory(value: Any) -> Any:
-    """An argument as `program` needs it: its type."""
+    """Return an argument in a form that tells `program` its type."""
     return _bare(value) if isinstance(value, DeviceArray) else arguments.plain(value)
 
 

@@ -1,6 +1,6 @@
-"""Memory of a device as memory that carries derivatives: storages, regions, needs and the undo log of arrays there.
+"""Device memory that carries derivatives: storages, regions, needed values, and the undo log.
 
-A shadow is a block of the device as well.  Old values are saved on the device, or on the host if the tape has a budget,
+A shadow is a block on the device as well.  Old values are saved on the device, or on the host if the tape has a budget,
 which counts them and may write them to a file.
 """
 
@@ -27,7 +27,7 @@ from ..tape.undo import needs_lock, refuse_swapped
 
 
 class Memory:
-    """An array in the memory of a device, of which nothing is recorded."""
+    """An array in the memory of a device that is not tracked."""
 
     __slots__ = ("__weakref__", "address", "device", "dtype", "owner", "shape", "strides")
 
@@ -225,7 +225,7 @@ _adopted: weakref.WeakValueDictionary[int, DeviceStorage] = weakref.WeakValueDic
 
 
 def storage_for(device: Any, address: int, nbytes: int, is_new: bool) -> DeviceStorage:
-    """Return the storage of a block: for memory of other packages, the one that it has already."""
+    """Return the storage of a block; memory of another package may have one already."""
     if is_new:
         return DeviceStorage(device, address, nbytes)
     for storage in list(_adopted.values()):
@@ -233,22 +233,20 @@ def storage_for(device: Any, address: int, nbytes: int, is_new: bool) -> DeviceS
             return storage
         if storage.address < address + nbytes and address < storage.address + storage.nbytes:
             raise ActivityError(
-                f"{where_called()}: this array overlaps another one on the device that ampi.cuda.as_cuda_array was "
-                "given "
-                "before; give it the whole array first, and take parts of the result"
+                f"{where_called()}: this array overlaps another one on the device, for which "
+                "ampi.cuda.as_cuda_array was called before; call it for the whole array, and slice the result"
             )
     storage = _adopted[address] = DeviceStorage(device, address, nbytes)
     return storage
 
 
 def is_active(tape: Any, array: Any) -> bool:
-    """Return whether an array on a device carries derivatives on a tape; raise if it would lose them here."""
+    """Return whether an array on a device carries derivatives on a tape; raise an error if they would be lost."""
     reference = array.storage.tape
     if tape is not None and tape.accesses is not None:
         raise ActivityError(
             f"{where_called()}: an array on a device is used while tasks record on this tape, which is not "
-            "differentiated; "
-            "wait for the tasks first"
+            "differentiated; wait for the tasks first"
         )
     if reference is None or tape is None or reference is tape.reference:
         return reference is not None and tape is not None
@@ -259,7 +257,7 @@ def is_active(tape: Any, array: Any) -> bool:
 
 
 def need(tape: Any, array: Any) -> None:
-    """Note that a record needs the values that an array has now."""
+    """Register that a record needs the present values of an array."""
     storage, view = array.storage, array.sketch()
     if storage.swapped_by:
         refuse_swapped(storage, view)
@@ -289,9 +287,9 @@ def overwrite(array: Any) -> list[Undo]:
     began = step_began()
     if began is not None and open_tapes and storage.serial < began:
         raise ActivityError(
-            f"{where_called()}: a step of ampi.timeloop writes an array on a device from before the step, whose "
-            "values are "
-            "not put back for the adjoint; make it in the step: ampi.cuda.to_device(x), ampi.cuda.device_array(...)"
+            f"{where_called()}: a step of ampi.timeloop writes to an array on a device that was made before the step; "
+            "its old values cannot be restored for the adjoint: make it in the step, with ampi.cuda.to_device(x) or "
+            "ampi.cuda.device_array(...)"
         )
     undo = keep(array)
     if not (open_tapes and is_passive()):

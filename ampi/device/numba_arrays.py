@@ -1,4 +1,4 @@
-"""Copies of active arrays to a device by numba.cuda itself: they would drop derivatives, and are refused."""
+"""Errors for active arrays that numba.cuda itself would copy to a device, without their derivatives."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ def _refuse_active(found: Any, tape: Any, arguments: tuple[Any, ...], keywords: 
     for value in (*arguments, *keywords.values()):
         if isinstance(value, np.ndarray) and tape.is_active(value):
             raise ActivityError(
-                f"{where_called()}: {found.name}() of an array that carries derivatives, which would be lost; copy "
-                "it with "
-                "ampi's functions of the same names (import ampi.cuda as cuda), or pass ampi.value(x)"
+                f"{where_called()}: {found.name}() of an array that carries derivatives, which would be lost; copy it "
+                "with ampi's function of the same name (import ampi.cuda as cuda), or pass ampi.value(x)"
             )
     return found.original(*arguments, **keywords)
 

@@ -1,4 +1,4 @@
-"""Devices of ranks: one card for each rank of a node, or one that several share."""
+"""Assignment of the GPUs of a node to its ranks."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from .backends import Card, device
 
 
 class DeviceOfRank(NamedTuple):
-    """The device of a rank.
+    """The device that a rank uses.
 
     Attributes
     ----------
     number : int
-        Its number among the cards of the node; -1 where there is no card, and the processor takes its place.
+        Its index among the GPUs of the node; -1 if there is none, and the processor is used instead.
     cards : int
-        Cards of the node.
+        Number of GPUs of the node.
     shared_by : int
-        Ranks of the node that use this one.
+        Number of ranks of the node that use this device.
     """
 
     number: int
@@ -28,7 +28,7 @@ class DeviceOfRank(NamedTuple):
 
 
 def device_for(comm: mpi.Comm) -> DeviceOfRank:
-    """Give each rank its card: ranks of a node take its cards in turn, and share them if there are fewer.
+    """Select a GPU for each rank: the ranks of a node take its GPUs in turn, and share them if there are fewer.
 
     Collective.  Call it before the first array on a device is made.
 
@@ -40,7 +40,7 @@ def device_for(comm: mpi.Comm) -> DeviceOfRank:
     Returns
     -------
     DeviceOfRank
-        ``number`` is what ``numba.cuda.select_device`` got.
+        ``number`` was passed to ``numba.cuda.select_device``.
 
     Examples
     --------
@@ -63,9 +63,13 @@ def device_for(comm: mpi.Comm) -> DeviceOfRank:
 
 
 def described(knows_cuda: bool) -> str:
-    """What arrays of `ampi.cuda` are on, and how MPI sends them, in words."""
+    """Describe the device of `ampi.cuda`'s arrays, and how MPI sends them."""
     one: Any = device()
     if not one.is_card:
         return "arrays on devices: no CUDA device was found, so that ampi.cuda uses the processor as one"
-    how = "as they are where no tape records" if knows_cuda else "copied to the host, since this MPI does not know CUDA"
+    how = (
+        "sent from the device while no tape records"
+        if knows_cuda
+        else "copied to the host, since this MPI does not know CUDA"
+    )
     return f"arrays on devices: {one!r}; messages: {how}"

@@ -95,7 +95,7 @@ def define(
         The adjoint communicates: every call is recorded while a tape records, and the adjoint runs in every sweep on
         all ranks that called, whether or not their arguments are active.
     calls_back : bool, optional
-        The function calls functions of the program, which must not return active values; that is an error.
+        The function calls functions of the program. If one of these returns an active value, an error is raised.
     require : callable, optional
         With an adjoint: called before a call is recorded, and raises an error if the adjoint does not apply. Its
         parameters name the (plain) arguments of the call that it gets.
@@ -264,7 +264,7 @@ def exactly(name: str, tape: Tape, result: Any, exact: Any, given: list) -> Any:
 
     made, wanted = list(parts(result)), list(parts(exact))
     if len(made) != len(wanted):
-        raise refusal(name, f" whose formula gives as many results ({len(made)} for {len(wanted)})")
+        raise refusal(name, f" for these arguments (its formula gives {len(made)} results and not {len(wanted)})")
     found = []
     for r, e in zip(made, wanted):
         if not (isinstance(e, (np.ndarray, np.inexact, float, complex)) and is_inexact(np.asarray(e))):
@@ -422,7 +422,7 @@ def _new(r: Any, owned: list) -> Any:
 
 
 def _kind_of(x: Any, sources: list) -> dict[str, Any]:
-    """Shape and dtype of an argument for its adjoint: of its first active array, or of its first one."""
+    """Shape and dtype of an argument, for its adjoint: those of its first active array, or else of its first array."""
     arrays = [a for a in parts(x) if isinstance(a, np.ndarray)]
     first = next((r for r in sources if r is not None), arrays[0] if arrays else np.asarray(plain_of(x)))
     return {"shape": first.shape, "dtype": first.dtype}
@@ -446,7 +446,7 @@ class _ByAdjoint(BaseAdjoint):
             )
             if len(bars) != len(sources):
                 raise TapeError(
-                    f"the adjoint of {self.name} gave {len(bars)} arrays for {name}, which consists of {len(sources)}"
+                    f"the adjoint of {self.name} returned {len(bars)} arrays for {name}, which has {len(sources)}"
                 )
             for source, value in zip(sources, bars):
                 if source is None or value is None:
@@ -459,7 +459,7 @@ class _ByAdjoint(BaseAdjoint):
                 sweep.add(source, value)
 
     def tangent(self, push: Push) -> None:
-        """The transposed adjoint."""
+        """Apply the transposed adjoint."""
         if self.always:
             raise no_tangent(f"{self.name}, whose adjoint communicates,")
         results = [r for r in parts(self.result) if r is not None]

@@ -1,4 +1,4 @@
-"""Derivatives of determinants by matrices of cofactors, also for singular matrices.
+"""Derivatives of determinants, from matrices of cofactors, for singular matrices as well.
 
 ∂ det A / ∂A is the matrix of cofactors, det(A) A⁻ᵀ where A is regular and det(A) a number that is neither zero nor
 infinite.  Otherwise the cofactors are determinants of minors, or come from singular values if there are too many.

@@ -55,7 +55,7 @@ def _pinv(g: Any, a: Any, result: Any) -> Any:
 
 
 def _qr(g: Any, result: Any) -> Any:
-    """Of a matrix with at least as many rows as columns; LAPACK makes the diagonal of R real."""
+    """Adjoint of `qr` for at least as many rows as columns; LAPACK makes the diagonal of R real."""
     (q, r), (q_bar, r_bar) = result, [np.conj(x) for x in g]
     pairs = _product(r, _adjoint(r_bar)) - _product(_adjoint(q_bar), q)
     below = np.tril(pairs, -1)
@@ -137,8 +137,8 @@ _ADJOINTS: dict[Callable, tuple[Callable, ...]] = {
     _LINALG.qr: (_qr,),
     _LINALG.svd: (_svd,),
 }
-"""For each argument its adjoint, a function of that of the result and of what else its parameters name: the arguments
-``a`` and ``b``, the ``result``, and options."""
+"""For each argument, a function that returns its adjoint. Its first parameter is the result's adjoint; the names of the
+others request values: the arguments ``a`` and ``b``, the ``result``, and options."""
 
 
 class _Factorization(BaseAdjoint):
@@ -158,10 +158,10 @@ class _Factorization(BaseAdjoint):
         return np.asanyarray(adjoint(g[0] if len(g) == 1 else tuple(g), **known))
 
     def _of_pairs(self, sweep: Any, adjoint: Callable, g: list) -> Any:
-        """For adjoints that have tangents.
+        """Compute the adjoint where the result's adjoint has a tangent.
 
-        A rule that leaves out what an adjoint of zero does not reach would leave out its tangent: it gets another
-        adjoint besides, whose part of the result is subtracted again.
+        A rule skips the terms of a zero adjoint, and would so lose those of its tangent. Instead of zero it is given
+        another number, whose contribution is then subtracted.
         """
         hidden = [not plain(a).any() and bool(np.any(sweep.tape.tangent_at(a))) for a in g]
         if not any(hidden):
@@ -170,7 +170,7 @@ class _Factorization(BaseAdjoint):
         return self._of(adjoint, [a + b for a, b in zip(g, others)]) - self._of(adjoint, others)
 
     def tangent(self, push: Push) -> None:
-        """The adjoint, transposed."""
+        """Apply the transposed adjoint."""
         transposed(push, self, self.regions, self.results)
 
 

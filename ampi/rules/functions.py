@@ -5,7 +5,7 @@ A function of NumPy belongs to exactly one of these groups:
 - `CONSTANT`: its result carries no derivative (indices, counts, comparisons, text).
 - `COMPOSITE`: NumPy's own Python source runs on the `ampi.ndarray`s and is differentiated operation by operation.
 - `movement.RULES`: it moves elements; `rewritten.RULES`, `polynomials.RULES`, `samples.RULES`: it is written with
-  functions that have rules; `linear_algebra.RULES`, `fourier.RULES`: it has a rule of its own.
+  functions that have rules; `linear_algebra.RULES`, `fourier.RULES`: it has a custom rule.
 - `inplace.WRITERS`: it overwrites one of its arguments.
 
 Any other function raises an error if it is given an active array.
@@ -163,11 +163,12 @@ _OVERWRITING: dict[Callable, int] = {
     **dict.fromkeys((np.median, np.nanmedian), 3),
     **dict.fromkeys((np.nanpercentile, np.nanquantile, np.percentile, np.quantile), 4),
 }
-"""Functions that may use their argument as workspace, which the tape may need, and the place of the parameter."""
+"""Functions that may use their argument, which the tape may need, as workspace; with the position of the parameter that
+allows it."""
 
 
 def _leaving_input(function: Callable, arguments: tuple, keywords: dict) -> tuple[tuple, dict]:
-    """The arguments without leave to overwrite the first one."""
+    """The arguments without permission to overwrite the first one."""
     keywords = {name: x for name, x in keywords.items() if name != "overwrite_input"}
     k = _OVERWRITING[function]
     return (arguments[:k] + (False, *arguments[k + 1 :]) if len(arguments) > k else arguments), keywords

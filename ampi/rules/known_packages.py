@@ -11,7 +11,7 @@ KNOWN = (
     | {"llvmlite", "mpi4py_fft", "pyfftw", "IPython", "zmq", "tornado", "psutil", "contourpy", "kiwisolver"}
     | {"fontTools", "pytest", "coverage", "line_profiler", "debugpy", "_pydevd_bundle", "_pydevd_frame_eval", "pydevd"}
     | {"greenlet", "gevent", "wrapt", "hypothesis", "builtins", "types"}
-    | {"uarray", "_cyutility", "_ni_label", "View"}  # names that SciPy's compiled modules have for themselves
+    | {"uarray", "_cyutility", "_ni_label", "View"}  # module names inside SciPy's compiled code
 )
 """Packages whose functions are not intercepted: they have rules, show, debug, or call Python code with arrays."""
 

@@ -212,7 +212,7 @@ def require_known(function: Callable, keywords: dict) -> None:
 
 
 def forget(function: Callable) -> None:
-    """Stop checking a function, which has a rule of the program now."""
+    """Stop checking a function for which the program has defined a rule."""
     _known[function] = None
 
 
@@ -263,7 +263,7 @@ def checked_first(function: Callable, rule: Callable, tried: bool = True) -> Cal
         if not why:
             why.append(misfit(function))
         if not why[0] and trial.refutes(function, lambda _, a, k: rule(*a, **k), tape, arguments, keywords):
-            why[0] = f" in NumPy {np.__version__} (its derivative is not that of the function that ampi's rule is for)"
+            why[0] = f" in NumPy {np.__version__} (its derivative differs from ampi's rule, made for another version)"
         if why[0]:
             raise no_rule(function, why[0])
         return rule(*arguments, **keywords)

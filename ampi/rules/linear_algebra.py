@@ -268,7 +268,7 @@ def _squares(x: Any) -> Any:
 
 def _vector_power_norm(x: Any, p: Any, axis: int, keepdims: bool) -> Any:
     if p == np.inf:
-        return np.abs(x).max(axis=axis, keepdims=keepdims, initial=0)  # for no elements as well
+        return np.abs(x).max(axis=axis, keepdims=keepdims, initial=0)  # defined for no elements as well
     if p == -np.inf:
         return np.abs(x).min(axis=axis, keepdims=keepdims)
     if p == 2:
@@ -339,7 +339,7 @@ def _singular_values(x: Any) -> Any:
 
 
 def nearest(values: Any, wanted: Any) -> np.ndarray:
-    """The place of each wanted number among values that are equal to them but for rounding, along the last axis.
+    """The index of each wanted number among values that are equal to them up to rounding, along the last axis.
 
     LAPACK finds the eigenvalues of larger matrices in another order where it finds the eigenvectors, too.
     """
@@ -383,7 +383,7 @@ def _cholesky(a: Any, *, upper: bool = False) -> Any:
 
 @exactly(_LINALG.solve)
 def _solve(a: Any, b: Any) -> Any:
-    """The rule is for columns, and as many matrices as there are right-hand sides."""
+    """Solve systems; the rule needs right-hand sides in columns, and a matrix for each of them."""
     a, b = _array(a), _array(b)
     column = b[:, None] if b.ndim == 1 else b
     stack = np.broadcast_shapes(a.shape[:-2], column.shape[:-2])
@@ -394,7 +394,7 @@ def _solve(a: Any, b: Any) -> Any:
 
 @exactly(_LINALG.lstsq)
 def _lstsq(a: Any, b: Any, rcond: Any = None) -> Any:
-    """The pseudoinverse of the same rank, times the right-hand sides."""
+    """Multiply the right-hand sides by the pseudoinverse of the same rank."""
     a, b = _array(a), _array(b)
     _, residuals, rank, s = np.linalg.lstsq(plain(a), plain(b), plain_of(rcond))
     cut = 0.0 if rank == len(s) else (s[rank] + s[rank - 1]) / (2 * s[0]) if rank else 2.0
@@ -415,7 +415,7 @@ def _qr(a: Any, mode: str = "reduced") -> Any:
 
 @exactly(_LINALG.qr)
 def _qr_in_parts(a: Any, mode: str) -> Any:
-    """The other columns of a matrix with fewer rows than columns are products with Q."""
+    """Factorize the first columns; the remaining columns of R are products with Q."""
     rows = a.shape[-2]
     q, r = factorized(np.linalg.qr, a[..., :rows])
     if a.shape[-1] > rows:

@@ -23,7 +23,7 @@ def _coefficients(x: Any) -> Any:
 
 
 def _of_arrays(function: Callable) -> Callable:
-    """Decorate a formula for coefficients in arrays; the result of `numpy.poly1d` would be one, which has no tape."""
+    """Decorate a formula for arrays of coefficients; `numpy.poly1d` is refused, since it does not keep derivatives."""
 
     def decorate(formula: Callable) -> Callable:
         exact = exactly(function)(formula)

@@ -29,7 +29,7 @@ def _array(x: Any) -> Any:
 
 @functools.cache
 def _single_rows_are_transposed() -> bool:
-    """Whether this NumPy takes a row of numbers and rowvar=False as several variables."""
+    """Return whether this NumPy treats a row of numbers as several variables if rowvar=False."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return np.ndim(np.cov(np.zeros((1, 2)), rowvar=False)) == 2
@@ -100,7 +100,7 @@ def _edges(a: Any, exact: np.ndarray, bins: Any, limits: Any) -> Any:
 
 
 def _bins_of(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """The bin of each value: each has its lower edge, and the last one its upper edge, too."""
+    """The bin of each value: a bin includes its lower edge, and the last bin its upper edge as well."""
     places = np.searchsorted(edges, values, side="right") - 1
     places[values == edges[-1]] = len(edges) - 2
     return places
@@ -213,7 +213,7 @@ def _sort_complex(a: Any) -> Any:
     return np.sort(_array(a)).astype(exact.dtype)
 
 
-# --------------------------------------------------------------------------------- quantiles of what is a number
+# --------------------------------------------------------------------------------- quantiles without NaNs
 
 
 @exactly(np.nanquantile)

@@ -138,7 +138,8 @@ class Refusing(abc.ABCMeta):
     def __subclasscheck__(cls, other: type) -> bool:
         if "origin" not in vars(cls):
             return super().__subclasscheck__(other)
-        return type.__subclasscheck__(cls.origin, other)  # an abstract class would ask this subclass of it again
+        # Not issubclass(): an abstract class would ask its subclasses, this one included.
+        return type.__subclasscheck__(cls.origin, other)
 
 
 def standing_for(origin: type) -> type:

@@ -151,7 +151,7 @@ turned.__module__ = "numpy"
         ("a axis=0 more", lambda a, axis=0: a[::-1] * 1.0, None),
         ("a axis=-1", lambda a, axis=0: a[::-1] * 1.0, "for the parameters a axis=-1"),
         ("axis=0 a", lambda a, axis=0: a[::-1] * 1.0, "for the parameters axis=0 a"),
-        ("a axis=0", lambda a, axis=0: a * 1.0, "its derivative is not that"),
+        ("a axis=0", lambda a, axis=0: a * 1.0, "its derivative differs from"),
     ],
 )
 def test_in_an_untested_release_rules_are_tried(monkeypatch, known, rule, why):
