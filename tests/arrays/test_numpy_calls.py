@@ -53,6 +53,12 @@ def test_every_parameter_is_given(name):
     assert several or [p.name for p in rest if p.name not in known and p.name not in OPTIONAL.get(name, ())] == []
 
 
+def test_the_parameters_of_every_rule_are_known():
+    """Without an entry in the table, a parameter that a new NumPy adds would be ignored."""
+    rules = {known_parameters.place(f) for f in (*functions.RULES, *inplace.WRITERS)}
+    assert sorted(name for name in rules & set(FUNCTIONS) if name not in known_parameters.PARAMETERS) == []
+
+
 OPTIONAL = {"clip": ("a_min", "a_max"), "reshape": ("newshape",)}
 
 
