@@ -66,7 +66,7 @@ def default_stream() -> Any:
 
 
 def is_available() -> bool:
-    """Whether there is a card; without one, kernels run on the processor."""
+    """Return whether there is a GPU; without one, kernels run on the processor."""
     return bool(_device().is_card)
 
 

@@ -12,6 +12,7 @@ from ..interception.hooks import when_imported
 
 
 def member(found: Any, path: str) -> Any:
+    """Return the attribute at a dotted path; of a class, as it is defined there, without binding."""
     for name in path.split("."):
         own = vars(found).get(name) if isinstance(found, type) else None
         found = getattr(found, name) if own is None else own

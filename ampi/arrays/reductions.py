@@ -160,6 +160,7 @@ def _require_known(ufunc: np.ufunc, method: str, keywords: dict) -> None:
 
 
 def reduce(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dict) -> Any:
+    """Call ``ufunc.reduce`` with an active array, and record it."""
     _require_known(ufunc, "reduce", keywords)
     x = _in_real_dtype(inputs[0], keywords)
     if is_active(tape, keywords.get("initial")):
@@ -301,6 +302,7 @@ class _Accumulation(BaseAdjoint):
 
 
 def accumulate(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dict) -> Any:
+    """Call ``ufunc.accumulate`` with an active array, and record it."""
     _require_known(ufunc, "accumulate", keywords)
     x = _in_real_dtype(inputs[0], keywords)
     keywords = dict(keywords)

@@ -97,7 +97,7 @@ class Processor:
 
     @functools.cached_property
     def names(self) -> dict[str, Any]:
-        """The names that sources for a card import."""
+        """Return the names that generated CUDA sources import."""
         from ..kernel import kernel
         from ..kernel.card import parts_of
         from ..kernel.frontend.base.cuda_names import NAMES
@@ -196,7 +196,7 @@ class Card:
 
     @functools.cached_property
     def names(self) -> dict[str, Any]:
-        """The names that sources for a card import."""
+        """Return the names that generated CUDA sources import."""
         from ..kernel import card
 
         return {name: getattr(card, name) for name in card.__all__}

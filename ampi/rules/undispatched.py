@@ -88,6 +88,7 @@ def require_active(function: Callable, arguments: tuple, keywords: dict, result:
 
 
 def any_active(arguments: tuple, keywords: dict) -> bool:
+    """Return whether an argument is active on the recording tape."""
     tape = current()
     return tape is not None and any(is_active(tape, x) for x in leaves((arguments, keywords)))
 

@@ -1,7 +1,7 @@
-"""Kernels with other names: every variable, argument, function and global of a kernel is called something else.
+"""Kernels with other names: every variable, argument, function and global of a kernel is renamed.
 
-Nothing may come of that.  `renamed` makes the kernel, from names that are as unlucky as can be (`unlucky`); `same_text`
-says whether two generated programs are one and the same up to names.
+This must change nothing.  `renamed` makes the kernel, with the names most likely to collide (`unlucky`);
+`require_the_same` compares the generated programs, up to names.
 """
 
 import ast
