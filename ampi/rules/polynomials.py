@@ -139,7 +139,7 @@ def _vander(x: Any, N: Any = None, increasing: bool = False) -> Any:
     for _ in range(1, len(x) if N is None else N):
         powers.append(powers[-1] * x)
     if N == 0:
-        return x[:, None][:, :0]
+        return np.stack(powers, axis=1)[:, :0]
     return np.stack(powers if increasing else powers[::-1], axis=1)
 
 

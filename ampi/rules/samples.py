@@ -142,8 +142,10 @@ def _histogramdd(sample: Any, bins: Any = 10, range: Any = None, density: Any = 
     sizes = [len(e) - 1 for e in exact]
     places = np.stack([_bins_of(plain(x), e) for x, e in zip(columns, exact)])
     inside = np.all((places >= 0) & (places < np.array(sizes)[:, None]), axis=0)
-    flat = np.ravel_multi_index(tuple(np.where(inside, places, 0)), sizes)
-    counts = _counted(flat, inside, int(np.prod(sizes)), weights).reshape(sizes).astype(float)
+    padded = [size + 2 for size in sizes]  # NumPy's result is a view of an array with a margin
+    flat = np.ravel_multi_index(tuple(np.where(inside, places, 0) + 1), padded)
+    counts = _counted(flat, inside, int(np.prod(padded)), weights).reshape(padded).astype(float)
+    counts = counts[(slice(1, -1),) * len(sizes)]
     if density:
         total = counts.sum()
         for axis, e in enumerate(edges):

@@ -47,7 +47,7 @@ def test_recorded_values_and_strides_are_numpys(name, layout, kind):
         given = [LAYOUTS[layout](x) for x in case.arguments(np.float64 if kind == "f" else np.complex128)]
         try:
             expected = _flat(case.f(*given))
-        except np.linalg.LinAlgError:  # a broadcast matrix is singular
+        except (np.linalg.LinAlgError, RuntimeWarning):  # broadcast matrices are singular, their rows all alike
             continue
         with ampi.Tape() as tape:
             watched = [x.view(ampi.numpy.ndarray) for x in given]

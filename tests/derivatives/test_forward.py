@@ -139,8 +139,8 @@ def test_memory_stays_that_of_the_program():
 
 
 def test_what_has_no_rule_says_so():
-    with pytest.raises(ampi.ActivityError, match="lstsq"):
-        ampi.jvp(lambda x: np.linalg.lstsq(x, np.ones(3))[0], np.eye(3), np.eye(3))
+    with pytest.raises(ampi.ActivityError, match="qr"):
+        ampi.jvp(lambda x: np.linalg.qr(x, "raw")[0], np.eye(3), np.eye(3))
 
 
 def test_outer_tape_is_not_lost():

@@ -240,8 +240,8 @@ def test_vectors_that_do_not_fit(primals, v, error, what):
 
 
 def test_what_has_no_second_derivative_says_so():
-    with pytest.raises(ampi.ActivityError, match="lstsq"):
-        ampi.hvp(lambda x: np.linalg.lstsq(x, np.ones(3))[0].sum(), np.eye(3), np.eye(3))
+    with pytest.raises(ampi.ActivityError, match="qr"):
+        ampi.hvp(lambda x: np.linalg.qr(x, "raw")[0].sum(), np.eye(3), np.eye(3))
     with pytest.raises(ampi.ActivityError, match=r"scipy\.\S* has no second derivative yet|erf"):
         scipy_special = pytest.importorskip("scipy.linalg")
         ampi.hvp(lambda x: scipy_special.expm(x).sum(), np.eye(3), np.eye(3))
