@@ -40,7 +40,7 @@ EPILOG = "--also, --shown, --wrt, --of and --replicated may be given several tim
 _WITH_A_VALUE = (
     *("--also", "--shown", "--wrt", "--of", "--objective", "--output", "--report", "--graph", "--replicated"),
 )
-FIRST = (*_WITH_A_VALUE, "--numpy", "--compile", "--check", "--declared", "--profile")
+FIRST = (*_WITH_A_VALUE, "--numpy", "--compile", "--no-compile", "--check", "--declared", "--profile")
 HELP, VERSION = ("-h", "--help"), ("-V", "--version")
 
 
@@ -71,6 +71,7 @@ def fill(parser: argparse.ArgumentParser) -> None:
     path = lambda name, what, text: add_files(parser.add_argument(name, metavar=what, help=text))
     flag("--numpy", "the program's `import numpy` is ampi.numpy, its numba.njit is ampi.kernel (--wrt does so, too)")
     flag("--compile", "compile the loops of the program's own modules that prove hot (--wrt does so, too)")
+    flag("--no-compile", "with --wrt: run all loops in Python")
     some("--also", "PACKAGE", "PACKAGE belongs to the program, as the script and what is below its folder does")
     some("--shown", "PACKAGE", "PACKAGE only shows or stores the numbers that it is given: no derivative is lost there")
     text = (
@@ -119,6 +120,8 @@ def split(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         raise ProgramError(f"{given} without {missing}: name what is differentiated, and with respect to what")
     elif not options.wrt and (options.check or options.output):
         raise ProgramError("--check and --output go with --wrt and --of (or --declared)")
+    if options.no_compile and (options.compile or not (options.wrt or options.declared)):
+        raise ProgramError("--no-compile goes with --wrt and --of (or --declared), and without --compile")
     if options.replicated and not options.check:
         raise ProgramError("--replicated NAME goes with --check: it says how a variable is displaced")
     return options, rest
@@ -166,6 +169,7 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
         problem = Differentiation(
             *(program, options.wrt, options.of, options.also, options.objective, options.declared),
             replicated=options.replicated,
+            compiles=not options.no_compile,
             compares=options.check or bool(options.report),
         )
         return differentiate(problem, options, speak(problem.comm))

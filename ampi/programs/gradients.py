@@ -120,6 +120,8 @@ class Differentiation:
         Independents that are one value of all ranks: they are displaced equally.
     compares : bool
         True if there may be runs with displaced independents.
+    compiles : bool
+        True if hot loops of the program's modules are compiled.
     comm : mpi4py.MPI.Intracomm
         The ranks that run the program.
     """
@@ -135,6 +137,7 @@ class Differentiation:
         comm: Any = None,
         replicated: Sequence[str] = (),
         compares: bool = True,
+        compiles: bool = True,
     ) -> None:
         if objective not in OBJECTIVES:
             raise ProgramError(f"the objective is one of {', '.join(OBJECTIVES)}, not {objective!r}")
@@ -146,7 +149,8 @@ class Differentiation:
         self.decisions = Decisions() if compares and self.comm.Get_size() > 1 else None
         hooks = {**self.session.hooks, **(self.decisions.hooks if self.decisions is not None else {})}
         loops = Loops(lambda: self.decisions is not None and self.decisions.are_kept)
-        self.modules = Modules(program.folders, [*packages, *program.packages], self._edit, hooks, loops)
+        packages = [*packages, *program.packages]
+        self.modules = Modules(program.folders, packages, self._edit, hooks, loops if compiles else None)
         self.runner = Runner(program, self.modules)
         self.verdicts: dict[str, None] = {}  # the program's errors about its results with displaced independents
         self.is_single = False  # whether a part of it is computed in single precision

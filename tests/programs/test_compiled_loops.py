@@ -195,3 +195,78 @@ def test_functions_of_infinity_raise_as_in_python(function):
         with pytest.raises(ValueError):
             compiled(again, 1e30)
     np.testing.assert_array_equal(again, x)
+
+
+def first_operand_decides():
+    def f(v, t, k, n):
+        s = 0.0
+        for _ in range(n):
+            k = k + 1
+            if t > 0 or v[k] > 0.0:
+                s += v[k]
+        return s
+
+    return f
+
+
+def condition_decides():
+    def f(v, t, k, n):
+        s = 0.0
+        for _ in range(n):
+            k = k + 1
+            s += (1.0 if t > 0 else v[k]) * v[k]
+        return s
+
+    return f
+
+
+@pytest.mark.parametrize("made", [first_operand_decides, condition_decides])
+def test_an_index_is_checked_where_the_check_of_another_use_may_not_run(made):
+    loops = []
+    whole = np.arange(8.0)
+    with at_once(interpreted=False):
+        function = with_compiled_loops(made(), loops)
+        with pytest.raises(IndexError):
+            function(whole[:5], 1.0, 2, 4)
+    assert [form.failures for one in loops for form in one.forms.values()] == [1]
+
+
+def counting():
+    def f(v, most):
+        n = 0
+        for i in range(len(v)):
+            steps = 0
+            while steps < most and v[i] > 0.1:
+                v[i] *= 0.5
+                steps += 1
+            unused = steps if i else 1.5
+            n += steps
+            if unused > 3:
+                n += 1
+        return n
+
+    return f
+
+
+def test_counters_that_start_in_a_loop_and_names_not_used_after_it_are_compiled():
+    loops = []
+    v = np.linspace(0.0, 2.0, 9)
+    with at_once(interpreted=True):
+        found = with_compiled_loops(counting(), loops)(v.copy(), 4)
+    assert found == counting()(v, 4)
+    assert [form.kernel is not None for one in loops for form in one.forms.values()] == [True]
+
+
+def test_no_compile(tmp_path, mpiexec):
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import numpy as np\nx, k, s = np.ones(60), 2.0, 0.0\n"
+        "for r in range(1000):\n    for i in range(60):\n        s += x[i] * k\nprint(type(s))\n"
+    )
+    given = "--wrt", "k", "--of", "s", script
+    done = mpiexec(1, "-m", "ampi.run", "--no-compile", *given)
+    assert done.returncode == 0, done.stderr
+    assert "PerformanceWarning" in done.stderr
+    assert "derivative 6.0" in done.stdout
+    refused = mpiexec(1, "-m", "ampi.run", "--no-compile", "--compile", *given)
+    assert "--no-compile goes with --wrt" in refused.stderr

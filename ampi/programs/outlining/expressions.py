@@ -370,6 +370,8 @@ class Expressions:
             ]
             return self.logical(ast.copy_location(ast.BoolOp(ast.And(), parts), node), state)
         symbol = _COMPARISONS.get(type(node.ops[0]))
+        if isinstance(node.ops[0], (ast.In, ast.NotIn)):
+            return self.membership(node, state)
         if symbol is None:
             raise Refused(node, ast.unparse(node))
         a, x = self.expression(node.left, state)
@@ -382,6 +384,18 @@ class Expressions:
         kinds = {BOOL_ if {p, q} & {FLOAT64, INT64, INT32} else BOOL for p in x.kinds for q in y.kinds}
         return f"({a} {symbol} {b})", number(*kinds)
 
+    def membership(self, node: ast.Compare, state: State) -> tuple[str, Number]:
+        """``k in (2, 3)``"""
+        values = constants_of(node.comparators[0])
+        if not values or not isinstance(node.left, ast.Name):
+            raise Refused(node, ast.unparse(node))
+        parts: list[ast.expr] = [ast.Compare(node.left, [ast.Eq()], [ast.Constant(value)]) for value in values]
+        tests = ast.copy_location(ast.BoolOp(ast.Or(), parts), node)
+        for part in (p for n in parts for p in ast.walk(n) if isinstance(p, ast.expr)):
+            ast.copy_location(part, node)
+        text, _ = self.logical(tests, state)
+        return (text if isinstance(node.ops[0], ast.In) else f"(not {text})"), number(BOOL)
+
     def logical(self, node: ast.BoolOp, state: State) -> tuple[str, Number]:
         """Lower ``a and b``, in which operands are evaluated when Python would evaluate them."""
         start = len(self.lines)  # type: ignore[attr-defined]
@@ -390,6 +404,7 @@ class Expressions:
         word = "and" if isinstance(node.op, ast.And) else "or"
         self._require_truth(node, found)
         name = None
+        state = state.copy()  # indices in the other operands may not be checked when the program runs
         for value in node.values[1:]:
             start = len(self.lines)  # type: ignore[attr-defined]
             self.conditional += 1
@@ -428,7 +443,7 @@ class Expressions:
         places = []
         for head, value in ((f"if {test}:", node.body), ("else:", node.orelse)):
             with self.indented(head):  # type: ignore[attr-defined]
-                text, one = self.expression(value, state)
+                text, one = self.expression(value, state.copy())
                 places.append((len(self.lines), text))  # type: ignore[attr-defined]
                 self.emit(f"{name} = {text}")  # type: ignore[attr-defined]
                 found.append(one)
@@ -445,6 +460,15 @@ class Expressions:
                     self.lines[at] = line, f"{indent}{name} = float({text})"  # type: ignore[attr-defined]
         magnitude = max(one.magnitude, other.magnitude)
         return name, Number(one.kinds | other.kinds, frozenset(), magnitude, None, None, real)
+
+
+def constants_of(node: Any) -> list[int] | None:
+    """The values of a tuple of small integers in the source."""
+    try:
+        found = ast.literal_eval(node) if isinstance(node, ast.Tuple) else ()
+    except ValueError:
+        return None
+    return list(found) if found and all(type(v) is int and abs(v) < SAFE for v in found) else None
 
 
 def constant_value(found: Number) -> int | None:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
+from .expressions import constants_of
 from .kinds import INT, Array, Refused, View, number
 from .states import State, joined
 
@@ -49,13 +50,14 @@ class Iterations:
         def iteration(before: State) -> State | None:
             with self.indented("while True:"):
                 start = len(self.lines)
-                test = self.condition(s.test, before)
+                inside = before.copy()
+                test = self.condition(s.test, inside)
                 if len(self.lines) == start:
                     self.lines[-1] = self.lines[-1][0], "    " * (self.depth - 2) + f"while {test}:"
                 else:
                     self.emit(f"if not {test}:")
                     self.lines.append((self.line, "    " * self.depth + "break"))
-                return self.block(s.body, before.copy())
+                return self.block(s.body, inside)
 
         self.conditional += 1
         before, _, breaks = self.until_stable(s, state, flag, "10", iteration)
@@ -130,6 +132,9 @@ class Iterations:
             direct = s.target.id not in self.reals
             name = s.target.id if direct else item
             return f"for {name} in {text}:", lambda before: [(s.target, name, found)], trips, empty
+        values = constants_of(s.iter)
+        if values:
+            return self.constants(s, values)
         sources, targets, counter = self.sequences(s.iter, s.target, state)
         index = self.temporary("index")
         lengths = [self.length_of(view) for view in sources]
@@ -151,6 +156,23 @@ class Iterations:
 
         empty = " or ".join(f"{length} == 0" for length in lengths)
         return f"for {index} in range({text}):", binders, f"({lengths[0]})", empty
+
+    def constants(self, s: ast.For, values: list[int]) -> tuple[str, Any, str, None]:
+        """The header of a loop over integers in the source: ``for step in (-1, 0, 1):``."""
+        if not isinstance(s.target, ast.Name):
+            raise Refused(s, "a loop over numbers with several targets")
+        item, index = self.temporary("item"), self.temporary("index")
+        low, high = f"({min(values)})", f"({max(values)})"
+        found = number(INT, magnitude=max(map(abs, values)), low=low, high=high)
+
+        def binders(before: State) -> Any:
+            self.emit(f"{item} = {values[0]}")
+            for k, value in enumerate(values[1:], 1):
+                self.emit(f"if {index} == {k}:")
+                self.emit(f"    {item} = {value}")
+            return [(s.target, item, found)]
+
+        return f"for {index} in range({len(values)}):", binders, str(len(values)), None
 
     def sequences(self, iterated: Any, target: Any, state: State) -> tuple[list[View], list[Any], Any]:
         """The arrays over which a loop runs, their targets, and the target of a counter."""

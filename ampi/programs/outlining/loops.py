@@ -44,7 +44,8 @@ class Loop:
         Line and reason, if it cannot be compiled for any values.
     """
 
-    def __init__(self, node: Any, filename: str, function: str, scope: Any) -> None:
+    def __init__(self, node: Any, filename: str, function: str, scope: Any, original: Any = None) -> None:
+        outside = _used_outside(original or node, scope)
         node, own = _with_own_names(node)
         self.node = node
         self.filename = filename
@@ -61,7 +62,7 @@ class Loop:
         }
         self.updated = frozenset(stored - others)
         self.inputs = tuple(sorted(_exposed(node) - own))
-        self.live = frozenset(stored & (set(self.inputs) | _used_outside(node, scope)) - own)
+        self.live = frozenset(stored & (set(self.inputs) | outside) - own)
         self.paths = tuple(sorted(_paths(node, set(self.inputs), stored)))
 
     @property
@@ -129,21 +130,36 @@ def _of_call(node: ast.Call) -> str:
 
 
 def _used_outside(node: Any, scope: Any) -> set[str]:
-    """Return the names that code outside the loop may read: at the top of a module all, as other functions see them."""
+    """Return the names that code after a loop may read: at the top of a module all, as other functions see them.
+
+    Code after it is what follows in its function, what an enclosing loop repeats, and nested functions.
+    """
     if not isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-    inside = set(ast.walk(node))
     found: set[str] = set()
-    for n in ast.walk(scope):
+    reached = False
+
+    def visit(n: Any, counts: bool) -> None:
+        nonlocal reached
+        if n is node:
+            reached = True
+            return
+        if isinstance(n, (ast.For, ast.AsyncFor, ast.While)):
+            counts = counts or any(inner is node for inner in ast.walk(n))
+        counts = counts or isinstance(n, (*_SCOPES, ast.GeneratorExp))
         if isinstance(n, (ast.Global, ast.Nonlocal)):
             found.update(n.names)
-        if n in inside:
-            continue
-        if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Store):
-            found.add(n.id)
-        elif isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name):
-            found.add(n.target.id)
-    return found
+        elif counts or reached:
+            if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Store):
+                found.add(n.id)
+            elif isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name):
+                found.add(n.target.id)
+        for child in ast.iter_child_nodes(n):
+            visit(child, counts)
+
+    for child in ast.iter_child_nodes(scope):
+        visit(child, False)
+    return found if reached else {n.id for n in ast.walk(scope) if isinstance(n, ast.Name)}
 
 
 def _paths(node: Any, inputs: set[str], stored: set[str]) -> set[tuple[str, ...]]:

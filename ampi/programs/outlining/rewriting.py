@@ -142,7 +142,7 @@ class Guards(ast.NodeTransformer):
         scope = self.scopes[-1]
         if written is None or isinstance(scope, ast.ClassDef) or self.is_kept(node):
             return self.generic_visit(node)
-        loop = Loop(written, self.filename, ".".join(self.names), scope)
+        loop = Loop(written, self.filename, ".".join(self.names), scope, node)
         node = self.generic_visit(node)
         running = self.make(loop)
         if loop.refusal is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from .kinds import BOOL, Number, Refused, join
+from .kinds import BOOL, SAFE, Number, Refused, join
 
 
 class Restart(Exception):
@@ -55,7 +55,9 @@ def _numbers(name: str, one: Number, other: Number, lowering: Any, loop: bool) -
         if name not in lowering.reals:
             lowering.reals.add(name)
             raise Restart
-    if loop and other.magnitude > one.magnitude and name not in lowering.capped:
-        lowering.capped.add(name)
-        raise Restart
+    if loop and other.magnitude > one.magnitude:
+        if name not in lowering.capped:
+            lowering.capped.add(name)
+            raise Restart
+        other = dataclasses.replace(other, magnitude=max(SAFE, other.magnitude))  # widening: a counter ends at once
     return join(one, other)
