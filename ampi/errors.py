@@ -15,7 +15,7 @@ class AmpiError(Exception):
     Examples
     --------
     >>> try:
-    ...     ampi.grad(lambda x: numpy.roots(x)[0])(numpy.ones(2))
+    ...     ampi.grad(lambda x: numpy.spacing(x)[0])(numpy.ones(2))
     ... except ampi.AmpiError as error:
     ...     print(type(error).__name__)
     ActivityError
@@ -29,9 +29,9 @@ class ActivityError(AmpiError):
 
     Examples
     --------
-    >>> ampi.grad(lambda x: numpy.roots(x)[0])(numpy.ones(2))
+    >>> ampi.grad(lambda x: numpy.spacing(x)[0])(numpy.ones(2))
     Traceback (most recent call last):
-    ampi.errors.ActivityError: ...numpy.roots has no derivative rule and was given an active array; ...
+    ampi.errors.ActivityError: ...numpy.spacing has no derivative rule and was given an active array; ...
     """
 
 
