@@ -22,9 +22,14 @@ _OPAQUE = (np.ndarray, np.dtype, Storage, type, types.ModuleType, str, bytes, in
 
 def extent_of(region: Region) -> Extent:
     """Return the bytes of a region in its storage."""
-    storage = region.storage
-    low = storage.address + region.offset
-    extent = Extent.__new__(Extent)
+    low = region.storage.address + region.offset
+    try:
+        extent = region.extent
+        if extent.pattern[0] == low:
+            return extent
+    except AttributeError:
+        pass
+    region.extent = extent = Extent.__new__(Extent)
     extent.listed = None
     extent.pattern = (low, region.shape, region.strides, region.dtype.itemsize)
     high = low
@@ -42,27 +47,45 @@ def extent_of(region: Region) -> Extent:
     return extent
 
 
-def regions_of(adjoint: Any) -> list[Region]:
-    """Return the regions that a record's adjoint may read or write: all that it refers to, directly or not."""
+def regions_of(adjoint: Any, seen: dict[int, Any] | None = None) -> list[Region]:
+    """Return the regions that a record's adjoint may read or write: all that it refers to, directly or not.
+
+    Objects in ``seen``, by their ids, are left out, and those that are visited are added.
+    """
     found: list[Region] = []
-    seen: set[int] = set()
+    seen = {} if seen is None else seen
     wanted = [adjoint]
     while wanted:
         x = wanted.pop()
-        if isinstance(x, Region):
+        kind = type(x)
+        parts = _parts_by_type[kind] if kind in _parts_by_type else _note_type(kind)
+        if parts is None or id(x) in seen:
+            continue
+        seen[id(x)] = x  # which keeps it alive: otherwise another object could get its id
+        if parts is Region:
             found.append(x)
-            continue
-        if isinstance(x, _OPAQUE) or id(x) in seen:
-            continue
-        seen.add(id(x))
-        wanted += _parts_of(x)
+        else:
+            wanted += parts(x)
+    return found
+
+
+_parts_by_type: dict[type, Any] = {}
+"""The function that iterates over the parts of an object, `Region` for regions, or None for what has no parts."""
+
+
+def _note_type(kind: type) -> Any:
+    if issubclass(kind, Region):
+        found: Any = Region
+    elif issubclass(kind, _OPAQUE) or (kind.__module__.startswith("ampi.") and kind.__name__ in _APART):
+        found = None
+    else:
+        found = iter if issubclass(kind, (tuple, list, set, frozenset)) else _parts_of
+    _parts_by_type[kind] = found
     return found
 
 
 def _parts_of(x: Any) -> Iterator[Any]:
-    if isinstance(x, (tuple, list, set, frozenset)):
-        yield from x
-    elif isinstance(x, dict):
+    if isinstance(x, dict):
         yield from x.values()
     elif isinstance(x, types.FunctionType):
         for cell in x.__closure__ or ():
@@ -73,7 +96,7 @@ def _parts_of(x: Any) -> Iterator[Any]:
         yield from x.__defaults__ or ()
     elif isinstance(x, types.MethodType):
         yield x.__self__
-    elif type(x).__module__.startswith("ampi.") and type(x).__name__ not in _APART:
+    elif type(x).__module__.startswith("ampi."):
         for name in _slots_of(type(x)):
             part = getattr(x, name, None)
             if part is not x:
@@ -95,6 +118,7 @@ _APART = {
     "Undo",
     "Rule",
     "Need",
+    "StandIn",
 }
 _known_slots: dict[type, tuple[str, ...]] = {}
 
@@ -124,6 +148,7 @@ def accesses_of(strand: Strand) -> Iterator[tuple[Storage, Access]]:
     """Iterate over the accesses of a strand, each once for each segment."""
     for k, segment in enumerate(strand.segments):
         seen: set[Any] = set()
+        visited: dict[int, Any] = {}
         begin, end = strand.bounds(k)
         for region in segment.writes:
             extent = extent_of(region)
@@ -131,7 +156,8 @@ def accesses_of(strand: Strand) -> Iterator[tuple[Storage, Access]]:
             if key not in seen and extent.low < extent.high:
                 seen.add(key)
                 yield region.storage, Access(strand, k, extent, True, region)
-        touched = [(r.storage, extent_of(r), r) for record in strand.records[begin:end] for r in _touched(record, seen)]
+        records = strand.records[begin:end]
+        touched = [(r.storage, extent_of(r), r) for record in records for r in _touched(record, visited)]
         for storage, extent, region in (*((s, e, None) for s, e in segment.reads), *touched):
             key = storage, extent.pattern, False
             if key not in seen and (storage, extent.pattern, True) not in seen and extent.low < extent.high:
@@ -139,16 +165,8 @@ def accesses_of(strand: Strand) -> Iterator[tuple[Storage, Access]]:
                 yield storage, Access(strand, k, extent, False, region)
 
 
-def _touched(record: Any, seen: set[Any]) -> list[Region]:
-    adjoint = record.adjoint
-    if adjoint is None:
-        return []
-    found = []
-    for region in regions_of(adjoint):
-        if id(region) not in seen:  # records keep them alive
-            seen.add(id(region))
-            found.append(region)
-    return found
+def _touched(record: Any, visited: dict[int, Any]) -> list[Region]:
+    return [] if record.adjoint is None else regions_of(record.adjoint, visited)
 
 
 def found_in(strands: dict[Path, Strand], tape: Tape) -> ActivityError | None:

@@ -8,6 +8,8 @@ operation.
 
 from __future__ import annotations
 
+import concurrent.futures._base as base
+import concurrent.futures.thread as thread
 import queue
 import sys
 import threading
@@ -138,7 +140,12 @@ def _items_of(x: queue.Queue) -> _Items:
 
 def _by_program() -> bool:
     """Return whether the program itself has called the hooked function whose handler asks."""
-    return not is_of_a_library(sys._getframe(4))
+    frame = sys._getframe(4)
+    return id(frame.f_globals) not in _PYTHONS and not is_of_a_library(frame)
+
+
+_PYTHONS = {id(vars(module)) for module in (base, queue, thread, threading)}
+"""The globals of Python's modules that use locks most."""
 
 
 def _gives(found: Hook, arguments: tuple, keywords: dict[str, Any]) -> Any:
@@ -227,12 +234,19 @@ _HANDLERS: dict[type, dict[str, Handler]] = {
 }
 
 
+class SignalHook(AlwaysHook):
+    """A hook that is called while tasks run."""
+
+    __slots__ = ()
+    active = running
+
+
 def _see() -> None:
     """Install the hooks, when a task runs for the first time."""
     for cls, handlers in _HANDLERS.items():
         for name, handle in handlers.items():
             if name in vars(cls):
-                hook(getattr(cls, name), handle, f"{cls.__module__}.{cls.__name__}.{name}", AlwaysHook)
+                hook(getattr(cls, name), handle, f"{cls.__module__}.{cls.__name__}.{name}", SignalHook)
 
 
 at_first_task.append(_see)

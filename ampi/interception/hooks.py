@@ -14,7 +14,7 @@ import re
 import sys
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from ctypes import py_object, pythonapi
 from typing import Any
 
@@ -68,9 +68,12 @@ class Hook:
         The name that the program uses, with its module.
     handle : callable or None
         ``handle(hook, tape, arguments, keywords)``; None: the original is called.
+    active : collection
+        While it is empty, a method of a built-in class is called without its hook.
     """
 
     __slots__ = ("__dict__", "handle", "name", "original")
+    active: Collection[Any] = open_tapes
 
     def __init__(self, original: Callable, name: str, handle: Callable | None) -> None:
         self.original = original
@@ -265,7 +268,12 @@ def _stand_in_everywhere(function: Any, found: Hook) -> None:
 
 
 def _method(found: Hook) -> Callable:
-    return lambda self, *arguments, **keywords: found(self, *arguments, **keywords)
+    original, active = found.original, found.active
+
+    def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        return (found if active else original)(self, *arguments, **keywords)
+
+    return call
 
 
 def replace_method(cls: type, name: str, wrap: Callable[[Callable], Callable]) -> None:

@@ -22,10 +22,22 @@ class Region:
     """The place of an array in its storage: offset, shape, strides and dtype.
 
     `tape.elements` caches ``steps``, ``offsets`` and ``numbers`` here, by which it finds elements, and in ``rows`` the
-    regions of the rows; None if the rows are elements.
+    regions of the rows; None if the rows are elements.  `futures.races` caches the bytes in ``extent``.
     """
 
-    __slots__ = ("asked", "dtype", "numbers", "offset", "offsets", "rows", "shape", "steps", "storage", "strides")
+    __slots__ = (
+        "asked",
+        "dtype",
+        "extent",
+        "numbers",
+        "offset",
+        "offsets",
+        "rows",
+        "shape",
+        "steps",
+        "storage",
+        "strides",
+    )
 
     def __init__(self, storage: Storage, array: np.ndarray) -> None:
         self.storage = storage

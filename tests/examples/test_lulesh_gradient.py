@@ -3,6 +3,7 @@
 import pathlib
 import sys
 
+import numba
 import numpy as np
 import pytest
 
@@ -244,3 +245,32 @@ def test_tasks_have_the_gradient_of_the_serial_run(functional):
         assert gradient.value == pytest.approx(found[0].value, rel=1e-13)
         for name, expected in found[0].fields.items():
             np.testing.assert_allclose(gradient.fields[name], expected, rtol=0, atol=1e-13 * np.abs(expected).max())
+
+
+@pytest.mark.slow
+@pytest.mark.mpi
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kept", [{}, {"checkpoints": 2}, {"memory": "1MiB"}], ids=lambda kept: "".join(kept) or "all")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_tasks_with_threads_with_checkpoints_and_on_ranks(threads, kept):
+    if ampi.COMM_WORLD.size not in (1, 8):
+        pytest.skip("8 ranks make a cube")
+    if threads > numba.config.NUMBA_NUM_THREADS:
+        pytest.skip("one core")
+    runs = [(0, 1, {}), (2, threads, kept), (3, threads, kept), (2, threads, kept)]
+    found, before = [], numba.get_num_threads()
+    for tasks, count, options in runs:
+        numba.set_num_threads(count)
+        try:
+            domain = Domain(ampi.COMM_WORLD, 3, tasks=tasks)
+            sensitivity.run_cycles(domain, 6)
+            found.append(sensitivity.gradient(domain, sensitivity.origin_energy, ALL, 5, **options))
+        finally:
+            numba.set_num_threads(before)
+        assert domain.cycle == 11
+    for gradient in found[1:]:
+        assert gradient.value == pytest.approx(found[0].value, rel=1e-13)
+        for name, expected in found[0].partial.items():
+            np.testing.assert_allclose(gradient.partial[name], expected, rtol=0, atol=1e-12 * np.abs(expected).max())
+    for name, field in found[1].partial.items():
+        assert np.asarray(field).tobytes() == np.asarray(found[3].partial[name]).tobytes(), "another run, other bits"

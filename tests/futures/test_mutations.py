@@ -72,7 +72,7 @@ def all_is_ordered(patch):
 
 
 def reads_are_not_seen(patch):
-    patch.setattr(races, "regions_of", lambda adjoint: [])
+    patch.setattr(races, "regions_of", lambda *arguments: [])
     patch.setattr(strands.Strand, "read", lambda self, storage, extent: None)
 
 

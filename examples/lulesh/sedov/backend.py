@@ -17,6 +17,7 @@ __all__ = [
     "kernel",
     "np",
     "prange",
+    "serial_kernel",
     "value",
 ]
 
@@ -29,6 +30,9 @@ numba.set_num_threads(1)  # until lulesh.py is told otherwise: ranks are what th
 kernel = ampi.kernel(parallel=True, fastmath=True, forceinline=True)
 """Compiles a kernel and differentiates it; a kernel that another one calls becomes part of it. On one thread it is
 compiled without threads."""
+
+serial_kernel = ampi.kernel(fastmath=True, forceinline=True)
+"""The same for a kernel without a parallel loop, which Numba would warn of on more threads than one."""
 
 value = ampi.value
 """The value alone of an array or scalar, for decisions and for printing."""

@@ -26,7 +26,7 @@ import math
 
 import numpy as np
 
-from .backend import kernel, prange
+from .backend import kernel, prange, serial_kernel
 
 HOURGLASS = 3.0 * 0.01  # coefficient of the hourglass force
 VELOCITY_CUT = 1e-7  # a smaller speed is zero
@@ -611,7 +611,7 @@ def update_elements(
     return largest
 
 
-@kernel
+@serial_kernel
 def limit_step(limits, step_limit):
     """The longest next time step (into ``step_limit[0]``) for the limits of all blocks, shape (blocks, 2)."""
     courant = limits[0, 0]
@@ -624,7 +624,7 @@ def limit_step(limits, step_limit):
     step_limit[0] = 2.0 / 3.0 * hydro if hydro < limit else limit
 
 
-@kernel
+@serial_kernel
 def advance_time(step_limit, time, dt, end_time):
     """Next time step from the limit that holds on all ranks, and the time after it."""
     new = step_limit[0]
