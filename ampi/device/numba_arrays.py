@@ -27,7 +27,7 @@ def _hook() -> None:
     arrays = sys.modules.get("numba.cuda.cudadrv.devicearray")
     base = getattr(arrays, "DeviceNDArrayBase", None)
     if base is not None:
-        hook(base.copy_to_device, _refuse_active, "numba.cuda.DeviceNDArray.copy_to_device")
+        hook(base.copy_to_device, _refuse_active, "numba.cuda.cudadrv.devicearray.DeviceNDArray.copy_to_device")
 
 
 when_imported("numba.cuda.api", _hook)
