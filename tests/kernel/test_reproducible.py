@@ -33,7 +33,8 @@ def programs_with(seed, kernels):
 def of_corpus():
     """The kernels of the corpus, and loops that are cut in several, with arguments."""
     import test_stages
-    from kernel_cases import CASES, make_arguments
+    from kernel_cases import CASES
+    from kernel_checks import make_arguments
 
     yield from ((case.function, make_arguments(name)) for name, case in CASES.items())
     yield from ((function, test_stages.arguments(name, 7)) for name, function in test_stages.KERNELS.items())
@@ -56,7 +57,7 @@ def drawn():
 
 def main():
     """Print the adjoints of kernels, or why those that are drawn have none."""
-    from kernel_cases import activity_patterns, kernel_ir
+    from kernel_checks import activity_patterns, kernel_ir
 
     from ampi import KernelError
     from ampi.kernel import pipeline

@@ -159,11 +159,11 @@ def test_errors_of_lost_derivatives_are_not_caught(program, handler):
         import numpy as np
         x = np.arange(3.0)
         try:
-            y = np.roots(x).real.sum()
+            y = np.spacing(x).sum()
         {handler}
             y = 2.0 * x[0]
     """)
-    with pytest.raises(ampi.ActivityError, match=r"prog.py:5: numpy.roots has no derivative rule"):
+    with pytest.raises(ampi.ActivityError, match=r"prog.py:5: (numpy.)?spacing has no derivative rule"):
         ampi.trace(path, "x", "y")
 
 
