@@ -52,8 +52,10 @@ def install() -> None:
             method = vars(cls).get(name)
             if callable(method):
                 setattr(cls, name, staged(operation, method))
-    for name in ("Wait", "Test", "Waitall", "Testall", "Waitany", "Testany", "Waitsome", "Testsome"):
-        setattr(Completions, name, _completing(vars(Completions)[name]))
+    for cls in (Completions, MPI.Request, MPI.Prequest):  # in time loops the latter have methods of their own
+        for name, method in list(vars(cls).items()):
+            if name.lower().startswith(("wait", "test")):
+                setattr(cls, name, _completing(method))
 
 
 def staged(operation: Operation, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -145,7 +147,8 @@ def _copy_back(pairs: list[tuple[DeviceArray, Any]]) -> None:
 
 def _completing(method: Any) -> Any:
     """Return a method that waits for requests, and then copies to the device what they have received."""
-    inner = method.__func__ if isinstance(method, classmethod) else method
+    bound = isinstance(method, (classmethod, staticmethod))
+    inner = method.__func__ if bound else method
 
     @functools.wraps(inner)
     def call(*arguments: Any, **keywords: Any) -> Any:
@@ -156,7 +159,7 @@ def _completing(method: Any) -> Any:
                 _copy_back(pairs)
         return result
 
-    return classmethod(call) if isinstance(method, classmethod) else call
+    return type(method)(call) if bound else call
 
 
 DeviceArray.at_first.append(install)

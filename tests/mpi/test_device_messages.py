@@ -1,8 +1,12 @@
 """Messages of arrays on a device: derivatives as of those on the host, and a device whose memory MPI cannot touch."""
 
+import subprocess
+import sys
+
 import guarded_device
 import numpy as np
 import pytest
+from patience import patience
 
 import ampi
 import ampi.cuda as cuda
@@ -129,3 +133,36 @@ def test_device_for():
     comm = ampi.COMM_WORLD
     found = ampi.device_for(comm)
     assert found.number == -1 and found.cards == 0 and found.shared_by == comm.size
+
+
+IN_A_TIME_LOOP = """
+import numpy as np
+import ampi
+import ampi.cuda as cuda
+import ampi.numpy as anp
+
+comm = ampi.COMM_WORLD
+
+def step(u):
+    v = anp.zeros(3)
+    requests = [comm.Irecv(v, (comm.rank - 1) % comm.size), comm.Isend(u, (comm.rank + 1) % comm.size)]
+    ampi.MPI.Request.Waitall(requests)
+    return v * 1.5
+
+def loss(x):
+    u = ampi.timeloop(step, x, 3, checkpoints=2)  # gives requests methods of their own
+    d, y = cuda.to_device(u), cuda.to_device(anp.zeros(3))
+    requests = [comm.Irecv(y, (comm.rank - 1) % comm.size), comm.Isend(d, (comm.rank + 1) % comm.size)]
+    ampi.MPI.Request.Waitall(requests)
+    return anp.sum(y.copy_to_host() ** 2)
+
+x = np.arange(3.0) + 1.0
+np.testing.assert_allclose(ampi.grad(loss)(x), 2 * 1.5**6 * x)
+"""
+
+
+def test_messages_after_a_time_loop(tmp_path):
+    path = tmp_path / "loop.py"
+    path.write_text(IN_A_TIME_LOOP)
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=patience(100))
+    assert done.returncode == 0, done.stderr
