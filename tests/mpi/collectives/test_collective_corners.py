@@ -297,7 +297,7 @@ def test_active_values_into_untracked_memory_of_another_rank():
         x = tape.watch(numpy.ones(2))
         y = x * 2 if RANK == 0 else numpy.zeros(2) if RANK == SIZE - 1 else ampi.numpy.zeros(2)
         comm.Bcast(y)
-    with pytest.raises(ampi.CommunicationError, match=r"Bcast.*test_collectives.py:\d+.*not tracked"):
+    with pytest.raises(ampi.CommunicationError, match=r"Bcast.*test_collective_corners.py:\d+.*not tracked"):
         tape.gradient(x, x, seed=numpy.ones(2))
 
 
