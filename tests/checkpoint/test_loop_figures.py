@@ -4,7 +4,7 @@ import warnings
 
 import numpy
 import pytest
-from loop_programs import decayed, plainly, same, through
+from timeloop_programs import decayed, plainly, same, through
 
 import ampi
 import ampi.numpy as np

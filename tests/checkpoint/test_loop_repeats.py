@@ -4,7 +4,7 @@ import random as randomness
 
 import numpy
 import pytest
-from loop_programs import Fields, counted, decayed, plainly, same, through
+from timeloop_programs import Fields, counted, decayed, plainly, same, through
 
 import ampi
 import ampi.numpy as np

@@ -2,7 +2,7 @@
 
 import numpy
 import pytest
-from loop_programs import decayed, plainly, same, through
+from timeloop_programs import decayed, plainly, same, through
 
 import ampi
 import ampi.numpy as np
