@@ -254,6 +254,8 @@ def resumed(tape: Any) -> Iterator[None]:
 def end_resumed(tape: Any) -> None:
     """End the latest `resumed` block of a tape in another thread, where the block goes on."""
     scope = tape.resumed
+    if scope is None:
+        return  # the other thread has just left the block
     scope.tape, scope.opened, scope.thread = _bystander[0], None, None
 
 
