@@ -11,7 +11,7 @@ import numpy as np
 
 from ..base.missing_rules import no_rule
 from ..errors import ActivityError
-from ..memory.storages import Region, TrackedArray, region_of, wrapped
+from ..memory.storages import Region, TrackedArray, region_of, tracked, wrapped
 from ..tape import BaseAdjoint, Push, Sweep, current
 from .activity import carries, carry, plain_of
 from .byte_views import movable
@@ -105,3 +105,8 @@ def from_nested(x: Any, **keywords: Any) -> Any:
         sources = [(starts[k], region_of(leaf)) for k, leaf in active]
         tape.append(_Stack(sources, region_of(result)), created=(result,))
     return result
+
+
+def as_array(x: Any) -> Any:
+    """Convert an array, a number or nested lists of them to an `ampi.ndarray`, with the elements' derivatives."""
+    return tracked(np.asanyarray(from_nested(x)))

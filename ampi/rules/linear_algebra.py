@@ -15,10 +15,11 @@ from ..arrays.activity import is_active, is_inexact, plain_of
 from ..arrays.elementwise import unbroadcast
 from ..arrays.exact import exactly
 from ..arrays.indexing import gathered
+from ..arrays.nested import as_array as _array
 from ..arrays.nested import from_nested
 from ..arrays.writing import assign_as
 from ..base.missing_rules import no_rule
-from ..memory.storages import Region, looks_at, plain, region_of, tracked, wrapped
+from ..memory.storages import Region, looks_at, plain, region_of, wrapped
 from ..tape import BaseAdjoint, Push, Sweep, current
 from . import factorizations
 from .contractions import contracted
@@ -37,10 +38,6 @@ def _vdot(a: Any, b: Any) -> Any:
 
 def _outer(a: Any, b: Any, out: None = None) -> Any:
     return np.multiply(_array(a).reshape(-1, 1), _array(b).reshape(1, -1))
-
-
-def _array(x: Any) -> Any:
-    return tracked(np.asanyarray(from_nested(x)))
 
 
 @exactly(np.cross)

@@ -9,13 +9,9 @@ import numpy as np
 
 from ..arrays.activity import plain_of
 from ..arrays.exact import exactly
-from ..arrays.nested import from_nested
+from ..arrays.nested import as_array as _array
 from ..base.missing_rules import no_rule
 from ..memory.storages import plain, tracked
-
-
-def _array(x: Any) -> Any:
-    return tracked(np.asanyarray(from_nested(x)))
 
 
 def _coefficients(x: Any) -> Any:

@@ -15,6 +15,7 @@ import numpy as np
 from ..arrays.activity import is_active, plain_of, run_plainly
 from ..arrays.exact import exactly
 from ..arrays.indexing import gathered
+from ..arrays.nested import as_array as _array
 from ..arrays.nested import from_nested
 from ..base.missing_rules import no_rule
 from ..base.structures import leaves
@@ -22,11 +23,6 @@ from ..memory.storages import is_scalar, plain, region_of, tracked, wrapped
 from ..tape import BaseAdjoint, Push, Sweep, current
 from .contractions import contracted
 from .roots import root, std
-
-
-def _array(x: Any) -> Any:
-    return tracked(np.asanyarray(from_nested(x)))
-
 
 # ----------------------------------------------------------------------------------------------- order statistics
 

@@ -15,14 +15,9 @@ import numpy as np
 from ..arrays.activity import plain_of
 from ..arrays.exact import exactly
 from ..arrays.indexing import gathered
-from ..arrays.nested import from_nested
+from ..arrays.nested import as_array as _array
 from ..base.structures import mapped
-from ..memory.storages import plain, tracked, wrapped
-
-
-def _array(x: Any) -> Any:
-    return tracked(np.asanyarray(from_nested(x)))
-
+from ..memory.storages import plain, wrapped
 
 # ------------------------------------------------------------------------------------------------------- covariances
 
