@@ -382,7 +382,7 @@ def prepare_call(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...
     if contract.split is not None and recording is not None and not contract.drawn and has_room(recording):
         contract = contract.split
     prepared = PreparedCall(primal, contract, leaves is bound)
-    prepared.on, prepared.off = on, off
+    prepared.on, prepared.off = tuple(dict.fromkeys(on)), tuple(dict.fromkeys(off))
     prepared.guarded = any(storage is not None and storage.guard for storage in storages)
     if not active:
         return prepared

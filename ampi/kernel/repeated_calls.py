@@ -84,7 +84,7 @@ class RecordedAgain:
     """
 
     __slots__ = (
-        *("_entry", "_fixed", "_integers", "_needed", "_numbers", "_off", "_on", "_plain", "_room", "_several"),
+        *("_entry", "_fixed", "_integers", "_needed", "_numbers", "_plain", "_room", "_several"),
         "_written",
         *("actives", "prepared"),
     )
@@ -93,9 +93,7 @@ class RecordedAgain:
         self.prepared = prepared
         self._entry = prepared.contract.forward or prepared.primal.entry
         self._room = has_room(recording)
-        self._on = tuple(dict.fromkeys(prepared.on))
-        self._off = tuple(dict.fromkeys(prepared.off))
-        self.actives = len(self._on)
+        self.actives = len(prepared.on)
         self._written = [(k, memory.storage_of(args[k]), Extent(args[k])) for k in prepared.contract.writes]
         self._plain = [(k, _Seen(value)) for k, value in enumerate(args) if type(value) is np.ndarray]
         fixed = {k for k, seen in self._plain if seen.is_fixed}
@@ -134,16 +132,8 @@ class RecordedAgain:
             return False
         if has_room(recording) is not self._room:
             return False
-        reference = recording.reference
-        for storage in self._on:
-            if storage.tape is not reference or storage.volatile or storage.guard:
-                return False
-        for storage in self._off:
-            if storage.volatile or storage.guard:
-                return False
-            other = storage.tape
-            if other is not None and (other is reference or other() is not None):
-                return False
+        if not self.prepared.fits(recording.reference):
+            return False
         for k, storage, _ in self._written:
             if (storage is not None and storage.swapped_by) or not args[k].flags.writeable:
                 return False
