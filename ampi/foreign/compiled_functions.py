@@ -11,7 +11,6 @@ Functions that have a rule (`ampi.rules.define`) are differentiated; functions o
 from __future__ import annotations
 
 import contextlib
-import gc
 import sys
 import threading
 import types
@@ -24,6 +23,7 @@ import numpy as np
 from ..arrays.array import ndarray
 from ..arrays.callers import is_called_by_ampi
 from ..arrays.losses import lend, would_be_lost
+from ..base.live_objects import objects_of_types
 from ..base.program_lines import line_outside, where_called
 from ..base.structures import leaves
 from ..errors import ActivityError
@@ -93,10 +93,8 @@ def _redirect(places: Iterable[Place], is_new: bool) -> None:
 def _holding(functions: set[int]) -> list[Any]:
     """Sets and dictionaries with some functions as keys, which hash by the entry points that will change."""
     found = []
-    for x in gc.get_objects() if functions else ():
-        if (type(x) is set or (type(x) is dict and type(next(iter(x), "")) is not str)) and any(
-            id(key) in functions for key in list(x)
-        ):
+    for x in objects_of_types((set, dict)) if functions else ():
+        if (type(x) is set or type(next(iter(x), "")) is not str) and any(id(key) in functions for key in list(x)):
             found.append(x)
     return found
 

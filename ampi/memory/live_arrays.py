@@ -12,6 +12,7 @@ import sys
 import weakref
 from typing import Any
 
+from ..base.live_objects import objects_of_types
 from .storages import Pool, TrackedArray
 
 _GENERATIONAL = sys.version_info < (3, 14)  # later ones collect old objects in increments
@@ -82,8 +83,7 @@ class _LiveArrays:
             return young + _alive(self.known) + _alive(self.frozen)
         if _GENERATIONAL:
             self.known = []  # from here on, collections add to it
-        kinds = _kinds()
-        everything = [item for item in gc.get_objects() if type(item) in kinds]
+        everything = objects_of_types(_kinds())
         if self.known is not None:
             self.known += map(weakref.ref, everything)
         return everything + _alive(self.frozen)
@@ -95,8 +95,7 @@ def _alive(references: list[weakref.ref[TrackedArray]]) -> list[TrackedArray]:
 
 def _young() -> list[TrackedArray]:
     """Return the tracked arrays in generations 0 and 1."""
-    kinds = _kinds()
-    return [item for age in (0, 1) for item in gc.get_objects(generation=age) if type(item) in kinds]
+    return objects_of_types(_kinds(), (0, 1))
 
 
 def _kinds() -> set[type]:
