@@ -86,7 +86,7 @@ class CommunicationError(AmpiError, RuntimeError):
     ...     comm.Send(x, 0)
     >>> tape.gradient(y, x, seed=numpy.ones(2))
     Traceback (most recent call last):
-    ampi.errors.CommunicationError: ...was never completed: wait for the request before the gradient is asked for
+    ampi.errors.CommunicationError: ...was never completed: wait for the request before computing the gradient
     >>> done = receive.Wait()
     >>> comm.Free()
     """

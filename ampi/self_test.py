@@ -8,7 +8,7 @@ import ampi.numpy as np
 from ampi.base.versions import TESTED, installed, untested, version
 from ampi.device.ranks import described
 from ampi.kernel.runtime.files import folder
-from ampi.mpi.device_buffers import knows_cuda
+from ampi.mpi.device_buffers import supports_cuda
 
 SIZE = 4  # numbers per rank in the self-test
 
@@ -79,7 +79,7 @@ def main():
         print(", ".join(f"{name} {own}" for name, own in found.items()))
         print("\n".join(tested_text(found)))
         print(f"{library} (MPI {MPI.VERSION}.{MPI.SUBVERSION}), {comm.size} rank(s)")
-        print(described(knows_cuda()))
+        print(described(supports_cuda()))
         print(f"compiled kernels are kept in {folder()}", flush=True)
     problems = self_test(comm)
     failed = comm.bcast(len(problems))

@@ -17,11 +17,11 @@ import numpy as np
 from ..base.program_lines import LIBRARIES
 from ..errors import TapeError
 from ..memory.storages import Region, Storage, memory_at
-from ..mpi.files import positions, put_back_told, told_positions
+from ..mpi.files import positions, positions_as_data, restore_positions
 from ..tape import Sweep
 from .encoding import Decoder, Encoder, Outside, objects_of, region_again
 from .folder import FINAL, FORWARD, REVERSE, Folder
-from .generators import put_back_told_generators, told_generators
+from .generators import restore_positions_generators, told_generators
 from .reproduction import held_again
 from .states import write
 
@@ -87,15 +87,15 @@ class Disk:
         data = encoder.encode(state)
         written = [(self.outside.told(view), encoder.add(view)) for view in self._loop.written]
         outcomes = {n: entries for n, entries in self._loop.outcomes.items() if entries}
-        told = data, written, told_positions(positions()), outcomes, told_generators()
+        told = data, written, positions_as_data(positions()), outcomes, told_generators()
         self.folder.save(name, told, encoder.arrays)
 
     def load_state(self, name: str) -> tuple[Any, list[tuple[np.ndarray, np.ndarray]]]:
         """Return the state, with file pointers restored, and views of other memory with their values; memory is not
         changed."""
         (data, written, files, outcomes, generators), arrays = self.folder.loaded(name)
-        put_back_told(files)
-        put_back_told_generators(generators)
+        restore_positions(files)
+        restore_positions_generators(generators)
         self._loop.outcomes = {**outcomes, **self._loop.outcomes}  # from another process, and from this one
         pairs = [(self.outside.view(told), arrays[number]) for told, number in written]
         return Decoder(self.outside, self.first, arrays).decode(data), pairs

@@ -62,14 +62,14 @@ def device_for(comm: mpi.Comm) -> DeviceOfRank:
     return DeviceOfRank(number, cards, len(range(number, size, cards)))
 
 
-def described(knows_cuda: bool) -> str:
+def described(supports_cuda: bool) -> str:
     """Describe the device of `ampi.cuda`'s arrays, and how MPI sends them."""
     one: Any = device()
     if not one.is_card:
         return "arrays on devices: no CUDA device was found, so that ampi.cuda uses the processor as one"
     how = (
         "sent from the device while no tape records"
-        if knows_cuda
+        if supports_cuda
         else "copied to the host, since this MPI does not know CUDA"
     )
     return f"arrays on devices: {one!r}; messages: {how}"

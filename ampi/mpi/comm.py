@@ -229,8 +229,8 @@ class Intracommunicator(Communicator, IntracommCollectives, IntracommObjects):
         """Create an intercommunicator; collective over both groups."""
         return adopt(_Intracomm.Create_intercomm(self, local_leader, peer_comm, remote_leader, tag))
 
-    # Whether the program at the other end is one of ampi's is not known: nothing is sent to it beyond what the user
-    # says.  If it is, `Dup` on both sides makes a communicator with a reverse side.
+    # It is not known whether the program at the other end uses ampi, so nothing is sent to it beyond the user's own
+    # messages.  If it does, `Dup` on both sides makes a communicator with a reverse side.
 
     def Spawn(self, *arguments: Any, **keywords: Any) -> Any:
         """Spawn instances of a program; collective.
@@ -260,7 +260,7 @@ class Topocommunicator(TopocommObjects, Neighborhoods, Intracommunicator):
 attend_all(Communicator, "Barrier barrier bcast gather scatter allgather alltoall reduce allreduce Dup Split Free")
 attend_all(Intracommunicator, "scan exscan")
 
-# What has no rule: an error on active buffers.
+# Methods without a rule raise an error for active buffers.
 guard("Comm", Communicator)
 guard("Intracomm", Intracommunicator)
 guard("Topocomm", Topocommunicator)

@@ -1,6 +1,6 @@
-"""Messages of arrays on a device: as they are where MPI knows CUDA and nothing is recorded, else through the host.
+"""Messages of arrays on a device: sent directly where MPI supports CUDA and nothing is recorded, else through the host.
 
-A copy on the host takes the place of the array in the call; copies are differentiated, and so is the message.
+A copy on the host replaces the array in the call; copies are differentiated, and so is the message.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _waiting: dict[int, tuple[Any, list[tuple[DeviceArray, Any]]]] = {}  # requests 
 
 
 @functools.cache
-def knows_cuda() -> bool:
-    """Return whether the MPI library says that it takes buffers in the memory of CUDA devices."""
+def supports_cuda() -> bool:
+    """Return whether the MPI library reports that it accepts buffers in the memory of CUDA devices."""
     with contextlib.suppress(OSError, AttributeError, TypeError):
         return bool(ctypes.CDLL(mpi.__file__).MPIX_Query_cuda_support())
     return False
 
 
 def install() -> None:
-    """Have all methods take arrays on a device; called when the first one is made, so that others do not pay for it."""
+    """Make all methods accept arrays on a device; called when the first one is made, as it slows other messages."""
     from .namespace import MPI
 
     classes: set[type] = set()
@@ -59,7 +59,7 @@ def install() -> None:
 
 
 def staged(operation: Operation, method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method that takes arrays on a device as well."""
+    """Return a method that also accepts arrays on a device."""
     names: list[str] = []
 
     @functools.wraps(method)
@@ -94,7 +94,7 @@ def _staged(operation: Operation, method: Callable[..., Any], self: Any, given: 
             f"{where_called()}: {name} of an array on a device, which MPI would use after the call; use an array on "
             "the host, and copy it: d.copy_to_host(), d.copy_to_device(x)"
         )
-    if not open_tapes and knows_cuda() and all(_array_of(v).device.is_card for v in buffers.values() if _on(v)):
+    if not open_tapes and supports_cuda() and all(_array_of(v).device.is_card for v in buffers.values() if _on(v)):
         for n in operation.writes:
             if _on(given.get(n)):
                 overwrite(_array_of(given[n]))

@@ -100,7 +100,8 @@ def _hook(previous: Callable[..., Any], world: mpi.Comm, process: int) -> Callab
             previous(kind, error, trace)
         sys.stdout.flush()
         sys.stderr.flush()
-        # mpiexec may drop what it has not read yet; where an error began, more is known of it.
+        # mpiexec may drop output that it has not read yet.  The rank where the error began has more to report than
+        # those that were notified of it, which wait for it.
         time.sleep(TOGETHER if hasattr(error, "notice") else 0.05)
         abort(world, status_of(error))
 
@@ -182,7 +183,7 @@ def _await_all(comm: mpi.Comm, seconds: float) -> int:
     rank, size = comm.rank, comm.size
     start = time.monotonic()
     missing, distance = 0, 1
-    while distance < size:  # dissemination: a rank that gives up says so, and no other rank waits for it
+    while distance < size:  # dissemination: a rank that gives up reports it, and no other rank waits for it
         stranded.append(comm.Isend([bytes([not missing]), mpi.BYTE], (rank + distance) % size, LEAVING_TAG))
         source = (rank - distance) % size
         while not missing and not comm.Iprobe(source, LEAVING_TAG):

@@ -1,8 +1,8 @@
 """Files: data read are constants, data written are outputs that can carry a seed.
 
-A read overwrites memory, whose adjoint becomes zero as far as it was overwritten (a read may be short).  A write of an
-active array adds an entry to ``tape.outputs``.  `Tape.gradient` accepts such an entry instead of an array, so that what
-is computed from the file afterwards can be differentiated through the write.
+The adjoint of memory that a read has overwritten becomes zero (a read may be short).  A write of an active array adds
+an entry to ``tape.outputs``.  `Tape.gradient` accepts such an entry instead of an array, so that quantities computed
+from the file afterwards can be differentiated through the write.
 
 When a step of a time loop runs again, nothing is written, deleted or resized; reads and pointers are as they were the
 first time (`positions`).  Files that no longer exist at the end of their step are an exception: they are created again,
@@ -29,7 +29,7 @@ from .base.handles import AcceptsBase, Handles
 from .base.rules import Operation, Treatment, enter
 from .memory.arguments import parse
 from .memory.buffers import Buffer, refuse_others
-from .memory.plain_buffers import mind
+from .memory.plain_buffers import warn_if_plain
 from .memory.tangents import set_tangent
 from .messages.requests import Request, recorded
 
@@ -160,17 +160,17 @@ def positions() -> list[Position]:
     return [Position(file) for file in list(_open.values()) if file and not file.Get_amode() & mpi.MODE_SEQUENTIAL]
 
 
-def told_positions(found: list[Position]) -> list[tuple[str, int]]:
+def positions_as_data(found: list[Position]) -> list[tuple[str, int]]:
     """Return the state as data for another process that has opened the same files."""
     return [(position.file._filename, position.offset) for position in found]
 
 
-def put_back_told(told: list[tuple[str, int]]) -> None:
-    """Set the files of this process to the positions of those of another one."""
+def restore_positions(data: list[tuple[str, int]]) -> None:
+    """Set the files of this process to the positions of those of another process."""
     here: dict[str, list[Position]] = {}
     for position in positions():
         here.setdefault(position.file._filename, []).append(position)
-    for name, offset in told:
+    for name, offset in data:
         if here.get(name):
             here[name].pop(0).file.Seek(offset)
 
@@ -220,7 +220,7 @@ def _read(operation: str, primal: Callable, position: int) -> Callable:
         if _is_gone(self):
             raise CommunicationError(
                 f"File.{operation} in a step of ampi.timeloop, which runs again, from {self._filename}, which has "
-                "been closed since then; close it when the gradient is known"
+                "been closed since then; close it after computing the gradient"
             )
         if ("shared" in operation or "ordered" in operation) and _is_done(self):
             raise CommunicationError(
@@ -304,13 +304,13 @@ def _write(operation: str, primal: Callable, position: int) -> Callable:
         if operation.endswith("_begin"):
             self._left_out = nbytes
             return None
-        _say_written(nbytes, arguments[position + 1] if len(arguments) > position + 1 else keywords.get("status"))
+        _set_status(nbytes, arguments[position + 1] if len(arguments) > position + 1 else keywords.get("status"))
         return Request() if operation.startswith("I") else None
 
     return write
 
 
-def _say_written(nbytes: int, status: mpi.Status | None) -> None:
+def _set_status(nbytes: int, status: mpi.Status | None) -> None:
     if status is not None:
         status.Set_elements(mpi.BYTE, nbytes)
 
@@ -321,7 +321,7 @@ def _write_end(operation: str, primal: Callable, position: int) -> Callable:
         if nbytes is None:
             primal(self, buf, status)
         else:
-            _say_written(nbytes, status)
+            _set_status(nbytes, status)
 
     return write_end
 
@@ -331,7 +331,7 @@ def _log_write(tape: Tape, file: Any, operation: str, buf: Any) -> None:
     if not buffer.nbytes:
         return
     if buffer.storage is None or not buffer.on(tape):
-        mind(f"File.{operation}", buffer, "writes", "to", getattr(file, "_filename", "a file"))
+        warn_if_plain(f"File.{operation}", buffer, "writes", "to", getattr(file, "_filename", "a file"))
         return
     shape, order = (None, "C") if not buffer.tracked else buffer.shape()
     name = getattr(file, "_filename", "a file")

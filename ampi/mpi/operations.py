@@ -1,4 +1,4 @@
-"""Reduction operations: a subclass of mpi4py's that makes them of kernels, and reductions of local buffers."""
+"""Reduction operations: a subclass of mpi4py's that makes operations from kernels, and reductions of local buffers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .base.rules import Operation, Treatment, enter
 from .collectives.reduction_plans import refusal, values_of
 from .collectives.reductions import PREDEFINED, Reduction, forget, known, learn
 from .collectives.reductions_forward import combination, elements_with_tangents, filled
-from .collectives.reductions_second import is_curved, rules_in_lanes
+from .collectives.reductions_second import is_nonlinear, rules_in_lanes
 from .memory.arguments import parse
 from .memory.buffers import Buffer
 from .memory.datatypes import typemap_of
@@ -63,7 +63,7 @@ class Op(Constant, Handles, _Op, metaclass=AcceptsBase):
     def Free(self) -> None:
         """Free a user-defined reduction operation.  A tape that recorded with it can still be swept."""
         if self.handle not in PREDEFINED:
-            forget(self.handle)  # before it is the handle of another one, that another thread makes
+            forget(self.handle)  # before another thread makes an operation that gets this handle
         _Op.Free(self)
 
     def Reduce_local(self, inbuf: Any, inoutbuf: Any) -> None:
@@ -75,8 +75,10 @@ class Op(Constant, Handles, _Op, metaclass=AcceptsBase):
 
 
 class _Local(BaseAdjoint):
-    """Adjoint of b = a ∘ b; ``dots``: in second order, where it depends on them, the tangents of both in each
-    direction."""
+    """Adjoint of b = a ∘ b.
+
+    ``dots`` are the tangents of both in each direction, in second order if the adjoint depends on them.
+    """
 
     __slots__ = ("a", "b", "dots", "handle", "rule", "values")
     second_order = "joint"
@@ -145,8 +147,8 @@ def _reduce_local(op: Any, inbuf: Any, inoutbuf: Any) -> None:
         raise ActivityError(f"Op.Reduce_local: {refused}")
     assert rule is not None
     values = [values_of(rule, x).need(tape) for x in (a, b)] if rule.partials is not None else None
-    curved = tape.tangents is not None and rule.partials is not None and is_curved(rule, b)
-    dots = list(zip(*(tangents_in(tape.tangents, x) for x in (a, b)))) if curved else None
+    nonlinear = tape.tangents is not None and rule.partials is not None and is_nonlinear(rule, b)
+    dots = list(zip(*(tangents_in(tape.tangents, x) for x in (a, b)))) if nonlinear else None
     undo = b.overwrite()
     _Op.Reduce_local(op, inbuf, inoutbuf)
     b.activate(tape)

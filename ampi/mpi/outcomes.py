@@ -1,10 +1,10 @@
 """Nondeterministic outcomes in the steps of a time loop: recorded when a step runs first, repeated when it runs again.
 
-A receive with wildcards may get another message each time, another one of several requests may complete first, and
-tests and probes may return something else.  So each step has a book to which the methods here add the outcomes, in the
-order of the calls.  A step that runs again posts its receives for the messages that it got, waits for the requests that
-had completed, and gets the same results of tests and probes.  The methods are put into MPI's classes when a first loop
-begins.  Outside of steps they do nothing.
+When a step runs again, a receive with wildcards may get another message, another one of several requests may complete
+first, and tests and probes may return other results.  So each step has a book in which the methods here enter the
+outcomes, in the order of the calls.  A step that runs again posts its receives for the messages that it got the first
+time, waits for the requests that had completed, and gets the same results of tests and probes.  The methods are put
+into MPI's classes when the first loop begins.  Outside steps they do nothing.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _put(cls: type, name: str, make: Callable[[Callable, str], Callable]) -> Non
         found = vars(base).get(name)
         if found is not None:
             if base is not cls and base.__module__ == "ampi.MPI" and base is not object:
-                return  # it has the method of one that has been given it
+                return  # it inherits the method from a class that already has it
             break
     else:
         return
@@ -104,10 +104,10 @@ def _note(open_books: Sequence[Book], name: str, outcome: Any) -> list[list[Any]
 
 
 def _receiving(function: Callable, name: str, parameters: tuple[str, ...]) -> Callable:
-    """A method that receives or probes.
+    """Decorate a method that receives or probes.
 
-    When it runs again it gets the source: the messages of one sender arrive in the order in which they were sent,
-    whatever their tags.
+    When it runs again, its source is that of the first run: the messages of one sender arrive in the order in which
+    they were sent, whatever their tags.
     """
     source_at, status_at = parameters.index("source"), parameters.index("status") if "status" in parameters else -1
     asks = name.lower() in ("iprobe", "improbe")
@@ -167,7 +167,7 @@ def _starting(function: Callable, name: str) -> Callable:
 
 
 def _restarting(function: Callable, name: str) -> Callable:
-    """A method that starts persistent requests: receives with wildcards get the sender whose message they got."""
+    """Decorate a method that starts persistent requests: receives with wildcards are posted for the known sender."""
 
     def method(*arguments: Any, **keywords: Any) -> None:
         open_books = books()
@@ -187,7 +187,7 @@ def _restarting(function: Callable, name: str) -> Callable:
 
 
 def _asking(function: Callable, name: str) -> Callable:
-    """`Get_status`."""
+    """Decorate `Get_status`: a step that runs again gets the same result."""
 
     def method(self: Any, *arguments: Any, **keywords: Any) -> bool:
         open_books = books()
@@ -207,7 +207,7 @@ def _asking(function: Callable, name: str) -> Callable:
 
 
 def _completing(function: Callable, name: str) -> Callable:
-    """A method that completes all or some requests, or tests them."""
+    """Decorate a method that completes all or some requests, or tests them."""
     kind, objects = name.lower(), name[0].islower()
     several = kind.endswith(("all", "any", "some"))
     parameter = "statuses" if kind.endswith(("all", "some")) else "status"

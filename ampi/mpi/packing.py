@@ -1,6 +1,6 @@
 """Packing: elements are copied into arrays of bytes and back, and so are their adjoints.
 
-`Datatype` is a subclass of mpi4py's; the predefined datatypes are made instances of it.  `packed_adjoints` describes
+`Datatype` is a subclass of mpi4py's, of which the predefined datatypes become instances.  `packed_adjoints` describes
 packed bytes and their adjoints.
 """
 
@@ -22,7 +22,7 @@ from .memory.argument_forms import as_array
 from .memory.arguments import parse, parse_bytes
 from .memory.buffers import Buffer, as_packed
 from .memory.packed_adjoints import PackedAdjoints
-from .memory.plain_buffers import mind
+from .memory.plain_buffers import warn_if_plain
 from .memory.tangents import set_tangent, tangent_in
 
 _Datatype = mpi.Datatype  # mpi4py's own: the name in its module is rebound later
@@ -126,7 +126,7 @@ def _moved(name: str, source: Buffer, target: Buffer, size: int, primal: Callabl
     if active:
         active = _carries(name, source, target, size)
     elif name == "Pack":
-        mind("Datatype.Pack", source, "packs", "into", "bytes")
+        warn_if_plain("Datatype.Pack", source, "packs", "into", "bytes")
     overwrites = tape is not None and target.storage is not None and tape.is_active(target.array)
     undo = target.overwrite()
     position = primal()

@@ -1,8 +1,8 @@
-"""`mpi4py.util.pkl5`: communicators whose lowercase methods pickle with protocol 5, big buffers apart.
+"""`mpi4py.util.pkl5`: communicators whose lowercase methods pickle with protocol 5 and send large buffers separately.
 
-They are made of a communicator, ``pkl5.Intracomm(comm)``, and written in Python on top of mpi4py's own methods, so no
-override of ours would be called.  What is made of a communicator of ours is therefore an object of a subclass here: the
-uppercase methods are ours, and the lowercase ones are ours with those of pkl5 as transport.
+They are made from a communicator, ``pkl5.Intracomm(comm)``, and written in Python on top of mpi4py's own methods, so
+they would call no override of ours.  One that is made from a communicator of ours is therefore an instance of a
+subclass here: its uppercase methods are ours, and so are the lowercase ones, with those of pkl5 as transport.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Message(pkl5.Message):
 
 
 def _logged(name: str, comm: Any, message: Any, status: mpi.Status) -> Any:
-    """A matched message, in the log from here on if a tape records."""
+    """Return a matched message, entered in the log if a tape records."""
     tape = opened()
     if message is None or tape is None or message[0] == mpi.MESSAGE_NO_PROC:
         return message

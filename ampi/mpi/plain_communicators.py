@@ -1,8 +1,8 @@
-"""Communicators of mpi4py's own, ``MPI.COMM_WORLD`` beside ``import ampi``: active values that reach them are refused.
+"""Refusal of active values by mpi4py's own communicators, such as ``MPI.COMM_WORLD`` beside ``import ampi``.
 
 Their methods are mpi4py's, which tapes do not see, so an active value would arrive without its derivative.  While a
 tape is open, the methods call this module first (by `trampolines`; without these, by methods that replace them).
-Inactive values pass, and so does what ampi itself sends.
+Inactive values pass, and so do ampi's own messages.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _methods() -> Iterator[tuple[type, str, Any]]:
 
 
 class _Inside(threading.local):
-    """Return whether this thread is in a method that has been checked."""
+    """Flag of each thread: True while it is in a method that has been checked."""
 
     flag = False
 

@@ -11,7 +11,7 @@ from mpi4py import MPI as mpi
 
 _Comm = mpi.Comm  # mpi4py's own: the name in its module is rebound later
 _OWN = ("ampi.", "mpi4py.")
-# A loop has thousands of messages and a few lines.  Code objects are told by their ids, for their hashes take long.
+# A loop has thousands of messages, but few lines.  Code objects are identified by their ids: hashing them takes long.
 _codes: dict[int, tuple[Any, bool]] = {}  # and whether they are ampi's own (or mpi4py's)
 sites: dict[tuple[int, int], tuple[Any, int]] = {}
 """Call sites known so far, by the ids of code objects (those of programs are kept alive here) and instructions."""
@@ -24,7 +24,7 @@ _tables: dict[int, tuple[Any, list[int], list[int]]] = {}
 def call_site(depth: int = 2) -> tuple[Any, int]:
     """Return code object and instruction of the innermost caller outside ampi; `line_of` turns them into text.
 
-    The ``depth`` innermost frames are known to be ampi's own.
+    The ``depth`` innermost frames are skipped: they are known to be ampi's own.
     """
     frame: Any = sys._getframe(depth)
     while True:

@@ -1,4 +1,4 @@
-"""Classes that stand for mpi4py's: which objects are their instances, objects of handles, and predefined objects."""
+"""Base classes of ampi's versions of mpi4py's classes: instance checks, construction from handles, constants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collective calls: this rank's part in one, and its record on the tape.
+"""Collective calls: this rank's part in a call, and its record on the tape.
 
 An operation's *plan* is a function of the call's arguments that gives a `Call`: which memory is read and written on
 this rank, and the `Part` that moves derivatives between the two.  Its adjoint takes the adjoints of what was written,
@@ -23,7 +23,7 @@ from ..log.messages import Collective
 from ..log.reverse import Reverse
 from ..log.sizes import Sizes
 from ..memory.buffers import Buffer
-from ..memory.plain_buffers import mind
+from ..memory.plain_buffers import warn_if_plain
 from .reductions import Steps
 from .reductions_second import WithTangents, steps_in_lanes
 from .replicated import look_for_replicated
@@ -32,7 +32,7 @@ from .tangents import begin_tangent
 
 
 class Part(Protocol):
-    """Protocol of what moves derivatives in a collective: `movements.Movement`, `reduction_plans.Reducing`.
+    """Protocol of the objects that move derivatives in a collective: `movements.Movement`, `reduction_plans.Reducing`.
 
     Both methods are generators that yield lists of MPI requests on the reverse communicator, and return a function to
     be called at the end, or None.
@@ -46,12 +46,12 @@ class Part(Protocol):
 
 
 class Call:
-    """The part of this rank in one collective operation; calls with the same arguments share it.
+    """This rank's part in one collective operation; calls with the same arguments share it.
 
     Attributes
     ----------
     name : str
-        mpi4py's, of the form that has been called.
+        mpi4py's name of the form that was called.
     reads, writes : sequence of Buffer
         Memory whose values go to other ranks, and memory that is overwritten.
     part : Part
@@ -109,7 +109,7 @@ class Call:
                 active = True
                 certain = certain or not buffer.uncertain()
             if not carries or type(buffer) is not Buffer:
-                mind(self.name, buffer, "reads", "on", comm)
+                warn_if_plain(self.name, buffer, "reads", "on", comm)
         for buffer in self.writes:
             if buffer.nbytes:
                 tracked = tracked or buffer.tracked
@@ -129,7 +129,7 @@ class Call:
         if problem:
             raise CommunicationError(
                 f"{where_called()}: {self.name} on {name_of(comm)}, rank {comm.Get_rank()}: the counts do not fit: "
-                f"{problem}; MPI wants them to be equal"
+                f"{problem}; MPI requires them to be equal"
             )
 
     def _check(self, loses: bool, comm: Any) -> None:
@@ -149,7 +149,7 @@ class Call:
                 buffer.activate(tape)
 
     def detach(self) -> None:
-        """Let go of the arrays."""
+        """Drop the references to the arrays."""
         for buffer in (*self.reads, *self.writes, *self.spoils):
             buffer.detach()
 
@@ -241,5 +241,5 @@ class Performed(Collective, AdjointRecord):
         return in_step([call.part.adjoint(lane, self.reverse, x) for lane in sweep.lanes])
 
     def waiting(self) -> str:
-        """Describe what is waited for, for error messages."""
+        """Describe what this rank waits for, for error messages."""
         return f"the adjoint of {self.describe()}"

@@ -16,7 +16,7 @@ from ..base.call_sites import call_site, sites
 from ..base.rules import Operation, Treatment, enter
 from ..log.log import count_passive, refused
 from ..log.reverse import reverse_of
-from ..memory.argument_forms import is_in_place, lasting
+from ..memory.argument_forms import is_in_place, with_typemaps
 from ..memory.buffers import NOTHING, Buffer, refuse_others
 from ..messages.held_buffers import holding
 from ..messages.requests import persistent, recorded
@@ -40,14 +40,14 @@ class CollectiveOperation:
     adjoint : str
         The adjoint in words.
     plan, plan_started : callable
-        ``plan(comm, ...)`` returns this rank's `Call` of the blocking form, and of those with a request; its positional
-        parameters are those of the method.
+        ``plan(comm, ...)`` returns this rank's `Call`, of the blocking form and of the forms with a request; it has the
+        positional parameters of the method.
     form : callable or None
         The plan's keyword argument ``form``: how block arguments are parsed.
     buffers : (str, str)
         Names of the arguments that are read and written.
     parameters, defaults : tuple
-        Parameters of the method, and the defaults of the last ones.
+        Parameters of the method, and the defaults of the last of them.
     remembers : bool
         True if calls with the same arrays share a `Call`.
     """
@@ -80,7 +80,7 @@ class CollectiveOperation:
     def call(
         self, comm: Any, arguments: Sequence[Any], keywords: Mapping[str, Any] = NO_KEYWORDS, started: bool = False
     ) -> Call:
-        """Return this rank's part in a call with these arguments; ``started``: of a form with a request."""
+        """Return this rank's part in a call with these arguments; ``started``: the form has a request."""
         plan: Any = self.plan_started if started else self.plan
         call = plan(comm, *arguments, **keywords)
         call.name = self.name
@@ -124,7 +124,7 @@ def _call_of(comm: Any, operation: CollectiveOperation, arguments: Sequence[Any]
 
 
 def _is_simple(call: Call) -> bool:
-    """Return whether a repetition of the call has to check nothing but whether the memory that it reads is active."""
+    """Return whether a repeated call only has to check that the memory it reads is active."""
     if call.needed is not None or call.refused or not call.reads or not call.writes:
         return False
     return all(
@@ -172,16 +172,16 @@ def _places(call: Call, arguments: Sequence[Any]) -> list[tuple[Buffer, int]] | 
     return places
 
 
-def _begin_again(tape: Tape, comm: Any, operation: CollectiveOperation, arguments: Sequence[Any]) -> Performed | None:
+def _log_repeated(tape: Tape, comm: Any, operation: CollectiveOperation, arguments: Sequence[Any]) -> Performed | None:
     """Log a call with the arguments of an earlier one, on the communicator that was used last.
 
-    A large message fills most of the processor's caches, so that each access of recording to memory is slow: this one
+    A large message fills most of the processor's caches, so each memory access while recording is slow; this function
     makes few.
 
     Returns
     -------
     Performed or None
-        None for other calls, which have not been logged.
+        None for any other call; it has not been logged.
     """
     latest, log, _ = tape.latest
     if latest is not comm:
@@ -235,7 +235,7 @@ _NOT_KNOWN = None, None, False
 def perform(comm: Any, operation: CollectiveOperation, primal: Callable, *arguments: Any) -> None:
     """Run a blocking collective while a tape exists."""
     tape = recording()
-    performed = None if tape is None else _begin_again(tape, comm, operation, arguments)
+    performed = None if tape is None else _log_repeated(tape, comm, operation, arguments)
     if performed is not None:
         try:
             primal(comm, *arguments)
@@ -305,7 +305,7 @@ def _start(
         refuse_others(*call.reads, *call.writes)
         call.overwrite()
         return None
-    if tape.before_append is not None:  # which may see that memory to be read has been written
+    if tape.before_append is not None:  # it may find that memory to be read has been written
         tape.before_append()
     performed = call.log(tape, comm)
     performed.keep_values(tape, True)
@@ -342,7 +342,7 @@ def {name}(self, {parameters}):
 
 
 def _blocking(operation: CollectiveOperation, primal: Callable[..., None]) -> Callable[..., None]:
-    """Make the method of the blocking form, from source text as `collections.namedtuple` does: no call is cheaper."""
+    """Make the method of the blocking form from source text, as `collections.namedtuple` does: calls are cheapest."""
     namespace = {
         "__name__": __name__,
         "living": living,
@@ -366,7 +366,8 @@ def _nonblocking(
     name: str, operation: CollectiveOperation, primal: Callable[..., mpi.Request]
 ) -> Callable[..., mpi.Request]:
     """Make the method of a nonblocking form."""
-    are_kept = "op" not in operation.parameters and operation.name != "Allgatherv"  # by mpi4py's request
+    # mpi4py's requests keep buffers alive, except in these operations.
+    keeps_buffers = "op" not in operation.parameters and operation.name != "Allgatherv"
 
     def method(self: Any, *arguments: Any, **keywords: Any) -> mpi.Request:
         started = _start(name, self, operation, arguments, keywords) if living else None
@@ -378,7 +379,7 @@ def _nonblocking(
             raise
         if started is not None:
             request = recorded(opened(), request, started)
-        return request if are_kept else holding(request, arguments, keywords)
+        return request if keeps_buffers else holding(request, arguments, keywords)
 
     method.__name__ = name
     return method
@@ -393,8 +394,8 @@ def _persistent(
     def method(self: Any, *arguments: Any, **keywords: Any) -> mpi.Prequest:
         request = primal(self, *arguments, **keywords)
         keywords.pop("info", None)
-        given = [lasting(argument) for argument in arguments[:n]]
-        named = {key: lasting(argument) for key, argument in keywords.items()}
+        given = [with_typemaps(argument) for argument in arguments[:n]]
+        named = {key: with_typemaps(argument) for key, argument in keywords.items()}
 
         def start() -> tuple[Any, ...]:
             started = _start(name, self, operation, given, named)

@@ -1,7 +1,7 @@
 """Plans of collectives that move data: Bcast, Gather, Scatter, Allgather and Alltoall, in all their forms.
 
-What one group of an intercommunicator reads the other one writes.  For operations with a root, its group names it
-``MPI.ROOT``, the other members of this group give ``MPI.PROC_NULL``, and the other group gives its rank.
+On an intercommunicator, one group writes what the other one reads.  In operations with a root, the root itself passes
+``MPI.ROOT``, the other members of its group pass ``MPI.PROC_NULL``, and the other group passes the root's rank.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def bcast(comm: Any, buf: Any, root: int = 0) -> Call:
 
 
 def gather(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0, *, form: Callable = parse_moved) -> Call:
-    """Plan of Gather; of Gatherv with the form of an argument with one count per rank."""
+    """Plan of Gather, and of Gatherv if ``form`` parses one count per rank."""
     size = partners(comm)
     if not is_root(comm, root):
         if comm.Is_inter() and root == mpi.PROC_NULL:
@@ -99,7 +99,7 @@ def scatter(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0, *, form: Calla
 def allgather(comm: Any, sendbuf: Any, recvbuf: Any, *, form: Callable = parse_moved) -> Call:
     """Plan of Allgather and Allgatherv.
 
-    Between two groups it is an Alltoall: MPI's Reduce_scatter wants as much data from one group as from the other.
+    Between two groups it is an Alltoall: MPI's Reduce_scatter requires equally much data from both groups.
     """
     rank, size = comm.Get_rank(), partners(comm)
     received = form(recvbuf, size)

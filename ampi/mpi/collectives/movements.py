@@ -6,10 +6,10 @@ transpose.  The mover carries tangents from the memory that a call reads to the 
 carries adjoints back.  The transpose of Gather is Scatter, that of Bcast a sum at the root, that of Allgather
 Reduce_scatter, and Alltoall transposed is an Alltoall.
 
-Between the groups of an intercommunicator messages go from rank to rank, for no implementation can be trusted with
-nonblocking collectives there.  After an Ireduce or an Ibcast for which a member of the root's group says
-``MPI.PROC_NULL``, the next one finds the wrong partners in Open MPI; with several ranks in both groups they hang now
-and then in Intel MPI, and in MPICH an Ibcast gives wrong values.
+Between the groups of an intercommunicator, messages go from rank to rank, since no implementation gets nonblocking
+collectives right there.  After an Ireduce or an Ibcast for which a member of the root's group passes
+``MPI.PROC_NULL``, the next one finds the wrong partners in Open MPI; with several ranks in both groups they sometimes
+hang in Intel MPI, and in MPICH an Ibcast gives wrong values.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class Message:
         return self.arrays[0]
 
     def in_bytes(self) -> np.ndarray:
-        """Return it as bytes: ranks whose memory is not tracked take part without knowing the dtype."""
+        """Return the message as bytes: ranks whose memory is not tracked take part without knowing the dtype."""
         return self.whole().view(BYTES)
 
     def vector(self) -> list[Any]:
-        """Return it as bytes, in the form in which mpi4py takes several blocks."""
+        """Return the message as bytes, in mpi4py's form for several blocks."""
         whole = self.whole()
         return [whole.view(BYTES), [n * whole.itemsize for n in self.counts]]
 
@@ -84,7 +84,7 @@ def pieces(array: np.ndarray, counts: Sequence[int]) -> list[np.ndarray]:
 
 
 Mover = Callable[[Reverse, Message, Message, Any], Steps]
-"""``mover(reverse, going, coming, root)`` fills ``coming``, which is zero before."""
+"""``mover(reverse, going, coming, root)`` fills ``coming``, which is zero initially."""
 
 
 class Pair(NamedTuple):
@@ -191,11 +191,11 @@ def summed(reverse: Reverse, going: Message, coming: Message, root: None) -> Ste
         coming.arrays = going.arrays
         yield [comm.Iallreduce(mpi.IN_PLACE, mine, mpi.SUM)]
         return
-    result, came = np.zeros_like(mine), coming.whole()
+    result, received = np.zeros_like(mine), coming.whole()
     yield [local.Ireduce(mine, result, mpi.SUM, 0)]
     if local.Get_rank() == 0:
-        yield [comm.Isend(result, 0, COLLECTIVE_TAG), comm.Irecv(came, 0, COLLECTIVE_TAG)]
-    yield [local.Ibcast(came, 0)]
+        yield [comm.Isend(result, 0, COLLECTIVE_TAG), comm.Irecv(received, 0, COLLECTIVE_TAG)]
+    yield [local.Ibcast(received, 0)]
 
 
 def sums_distributed(reverse: Reverse, going: Message, coming: Message, root: None) -> Steps:
@@ -232,7 +232,7 @@ ALLTOALL = Pair(exchanged, exchanged)
 
 
 OF_ROOTS_GROUP = (mpi.ROOT, mpi.PROC_NULL)
-"""The roots that the members of the root's group name in an operation on an intercommunicator."""
+"""Values of ``root`` that members of the root's group pass to an operation on an intercommunicator."""
 
 
 def is_root(comm: Any, root: int) -> bool:
@@ -269,9 +269,9 @@ class Blocks:
     Attributes
     ----------
     parts : sequence of AdjointMemory
-        The memory: one for all blocks, or one for each.
+        The memory: one part for all blocks, or one for each.
     counts : sequence of int
-        Number of elements of each block, or of bytes.
+        Number of elements, or of bytes, of each block.
     dtype : numpy.dtype
         Of the elements of messages; `BYTES` where nothing is added up on the way.
     """
@@ -325,7 +325,7 @@ class Blocks:
 
 
 def in_parts(parts: Sequence[AdjointMemory]) -> Blocks:
-    """Return blocks that are a part of memory each."""
+    """Return blocks, each of which is one of the parts."""
     return Blocks(parts, [nbytes_of(part) for part in parts])
 
 
@@ -360,7 +360,7 @@ NO_BLOCKS = Blocks((), ())
 
 
 class Movement:
-    """The part of this rank in a movement of data.
+    """This rank's part in a movement of data.
 
     Attributes
     ----------
@@ -368,7 +368,7 @@ class Movement:
     sent, received : Blocks
     root : int or None
     shares : bool
-        True if the memory that is sent is received into (``MPI.IN_PLACE``).
+        True if data are received into the memory that is sent (``MPI.IN_PLACE``).
     """
 
     __slots__ = ("pair", "received", "root", "sent", "shares")

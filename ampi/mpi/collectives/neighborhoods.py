@@ -1,9 +1,8 @@
 """Neighborhood collectives on Cartesian, graph and distributed-graph topologies; adjoints go along reversed edges.
 
-An edge leaves a rank by one of its slots and arrives at another by one of that one's slots.  Between two ranks there
-may be several edges (periodic dimensions of one or two ranks). Which slot is joined to which was determined when the
-communicator was made (`reverse.slots_of`), since implementations differ.  Where a Cartesian grid ends, nothing is read
-and nothing is overwritten.
+An edge joins a slot of the rank that it leaves to a slot of the rank at which it arrives.  Two ranks may share several
+edges (periodic dimensions of one or two ranks).  Which slots are joined was determined when the communicator was made
+(`reverse.slots_of`), since implementations differ.  At the boundary of a Cartesian grid nothing is read or overwritten.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from .movements import AlongEdges, Movement, counts_of, in_parts
 
 
 class Edges(NamedTuple):
-    """The edges at this rank as pairs ``(slot, rank)``, without those that lead nowhere.
+    """The edges at this rank as pairs ``(slot, rank)``, without those to ``PROC_NULL``.
 
-    ``arriving`` are in the order in which the ranks at their other ends have them.
+    ``arriving`` has the order that the ranks at the other ends use.
     """
 
     arriving: list[tuple[int, int]]
@@ -35,7 +34,7 @@ class Edges(NamedTuple):
 
 
 def edges_of(comm: Any, started: bool = False) -> Edges:
-    """Return the edges of a communicator at this rank, for collectives without or with a request (``started``)."""
+    """Return the edges of a communicator at this rank; ``started``: for collectives with a request."""
     sources, destinations = comm.inoutedges
     reverse = reverse_of(comm)
     slots = None if reverse is None else reverse.slots_started if started else reverse.slots
@@ -59,7 +58,7 @@ def _plan(edges: Edges, sent: Sequence[Buffer], received: Sequence[Buffer], read
     return call
 
 
-NOT_KNOWN = "which edge is which in an asymmetric graph is not known; send ampi.value(...)"
+NOT_KNOWN = "the edges of an asymmetric graph cannot be matched between its ranks; send ampi.value(...)"
 
 
 def _blocks(buffer: Buffer, slots: int, edges: Sequence[tuple[int, int]]) -> list[Buffer]:
@@ -77,8 +76,8 @@ def _allgather(comm: Any, sendbuf: Any, recvbuf: Any, *, form: Callable = parse_
 
 def _alltoall(comm: Any, sendbuf: Any, recvbuf: Any, *, form: Callable = parse_moved, started: bool = False) -> Call:
     edges = edges_of(comm, started)
-    slots, ways_out = comm.indegree, comm.outdegree
-    sent = _blocks(form(sendbuf, ways_out), ways_out, edges.leaving)
+    slots, out_slots = comm.indegree, comm.outdegree
+    sent = _blocks(form(sendbuf, out_slots), out_slots, edges.leaving)
     received = _blocks(form(recvbuf, slots), slots, edges.arriving)
     return _plan(edges, sent, received, sent)
 

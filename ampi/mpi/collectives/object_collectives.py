@@ -1,4 +1,4 @@
-"""Lowercase collectives that move Python objects: derivatives of the arrays in them move as those of buffers do."""
+"""Lowercase collectives that move Python objects, with derivatives of the arrays in them moved as for buffers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...tape.recording import open_tapes, recording
 from ..log.log import count_passive, log_collective, log_for
 from ..log.messages import Collective, CollectiveAdjoint
 from ..memory.bundles import EMPTY, Bundle, pack, refuse_others_in, unpack
-from ..memory.plain_buffers import mind_objects
+from ..memory.plain_buffers import warn_of_plain_objects
 from .movements import (
     ALLGATHER,
     ALLTOALL,
@@ -61,8 +61,8 @@ class ObjectCollectives:
             return self._primal.gather(self, sendobj, root)
         payload, sent = (None, EMPTY) if receives_only else pack(tape, sendobj)
         messages = self._primal.gather(self, payload, root)
-        came, arrays = _unpacked_each(tape, messages or ())
-        _record(tape, self, "gather", Movement(GATHER, in_parts([sent]), in_parts(came), root), arrays)
+        incoming, arrays = _unpacked_each(tape, messages or ())
+        _record(tape, self, "gather", Movement(GATHER, in_parts([sent]), in_parts(incoming), root), arrays)
         return messages
 
     def scatter(self, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
@@ -73,8 +73,8 @@ class ObjectCollectives:
             return self._primal.scatter(self, sendobj, root)
         payload, sent = _packed_each(tape, sendobj) if sends else (None, [])  # type: ignore[arg-type]
         message = self._primal.scatter(self, payload, root)
-        came, arrays = unpack(tape, message)
-        _record(tape, self, "scatter", Movement(SCATTER, in_parts(sent), in_parts([came]), root), arrays)
+        incoming, arrays = unpack(tape, message)
+        _record(tape, self, "scatter", Movement(SCATTER, in_parts(sent), in_parts([incoming]), root), arrays)
         return message
 
     def allgather(self, sendobj: Any) -> list[Any]:
@@ -84,15 +84,15 @@ class ObjectCollectives:
             return self._primal.allgather(self, sendobj)
         payload, sent = pack(tape, sendobj)
         messages = self._primal.allgather(self, payload)
-        came, arrays = _unpacked_each(tape, messages)
+        incoming, arrays = _unpacked_each(tape, messages)
         if self.Is_inter():  # type: ignore[attr-defined]
-            movement = Movement(ALLTOALL, in_parts([sent] * partners(self)), in_parts(came))
+            movement = Movement(ALLTOALL, in_parts([sent] * partners(self)), in_parts(incoming))
         else:
-            dtype = np.result_type(*(bundle.dtype for bundle in came))
-            for bundle in (sent, *came):
+            dtype = np.result_type(*(bundle.dtype for bundle in incoming))
+            for bundle in (sent, *incoming):
                 if bundle.count:
                     bundle.dtype = dtype  # in which adjoints of all ranks can be added up
-            received = Blocks(came, [bundle.count for bundle in came], dtype)
+            received = Blocks(incoming, [bundle.count for bundle in incoming], dtype)
             movement = Movement(ALLGATHER, Blocks([sent], [sent.count], dtype), received)
         _record(tape, self, "allgather", movement, arrays)
         return messages
@@ -104,8 +104,8 @@ class ObjectCollectives:
             return self._primal.alltoall(self, sendobj)
         payload, sent = _packed_each(tape, sendobj)
         messages = self._primal.alltoall(self, payload)
-        came, arrays = _unpacked_each(tape, messages)
-        _record(tape, self, "alltoall", Movement(ALLTOALL, in_parts(sent), in_parts(came)), arrays)
+        incoming, arrays = _unpacked_each(tape, messages)
+        _record(tape, self, "alltoall", Movement(ALLTOALL, in_parts(sent), in_parts(incoming)), arrays)
         return messages
 
 
@@ -143,8 +143,8 @@ def _among_neighbors(
     if not edges.known and any(bundle.count for bundle in sent):
         raise ActivityError(f"{name}: {NOT_KNOWN}")
     messages = primal(comm, payload)
-    came, arrays = _unpacked_each(tape, (messages[slot] for slot, _ in edges.arriving))
-    _record(tape, comm, name, along(edges, sent, came), arrays)
+    incoming, arrays = _unpacked_each(tape, (messages[slot] for slot, _ in edges.arriving))
+    _record(tape, comm, name, along(edges, sent, incoming), arrays)
     return messages
 
 
@@ -154,7 +154,7 @@ class MovedObjects(CollectiveAdjoint):
     __slots__ = ("movement",)
     second_order = "joint"
     batched = True
-    propagates_tangents = True  # tangents are in the parcels
+    propagates_tangents = True  # the parcels contain the tangents
 
     def __init__(self, token: Collective, movement: Movement) -> None:
         self.token = token
@@ -175,14 +175,14 @@ class MovedObjects(CollectiveAdjoint):
             run_reversed(sweep, token, steps, self.waiting)
 
     def waiting(self) -> str:
-        """Describe what is waited for, for error messages."""
+        """Describe what this rank waits for, for error messages."""
         return f"the adjoint of {self.token.describe()}"
 
 
 def _record(tape: Tape, comm: Any, name: str, movement: Movement, arrays: Sequence[TrackedArray]) -> None:
     """Record a collective.  Active arrays always arrive in tracked memory."""
     active = any(bundle.count for bundle in movement.sent.parts)
-    if tape.forward is not None:  # their tangents were in the parcels
+    if tape.forward is not None:  # the parcels contained the tangents
         log_for(tape, name, comm, active)
         return
     token = log_collective(tape, comm, name, active, True, root=movement.root)
@@ -209,7 +209,7 @@ def tape_or_passive(comm: Any, obj: Any = None, sends: bool = True) -> Tape | No
     """Return the tape that records a collective of an object; in `ampi.passive` the call is only counted."""
     tape = recording()
     if tape is not None and sends:
-        mind_objects(obj)
+        warn_of_plain_objects(obj)
     if tape is None and open_tapes:
         count_passive(comm)
         refuse_others_in(obj)
@@ -221,7 +221,7 @@ def broadcast(tape: Tape, comm: Any, obj: Any, root: int, primal: Callable[[Any,
     sends = is_root(comm, root)
     payload, sent = pack(tape, obj) if sends else (None, EMPTY)
     message = primal(payload, root)
-    came, arrays = unpack(tape, message)
-    going, coming = (Blocks([bundle], [bundle.count], bundle.dtype) for bundle in (sent, came))
+    incoming, arrays = unpack(tape, message)
+    going, coming = (Blocks([bundle], [bundle.count], bundle.dtype) for bundle in (sent, incoming))
     _record(tape, comm, "bcast", Movement(BCAST, going, coming, root), arrays)
     return message

@@ -74,12 +74,12 @@ class IntracommObjects:
         messages = _Messages(self, "scan")
         result = partial = _copied(sendobj)
         for partner in messages.partners():
-            came = messages.exchange(partial, partner)
+            incoming = messages.exchange(partial, partner)
             if partner < messages.rank:
-                partial = op(came, partial)
-                result = op(came, result)
+                partial = op(incoming, partial)
+                result = op(incoming, result)
             else:
-                partial = op(partial, came)
+                partial = op(partial, incoming)
         return result
 
     def exscan(self, sendobj: Any, op: Callable[[Any, Any], Any] = mpi.SUM) -> Any:
@@ -90,12 +90,12 @@ class IntracommObjects:
         partial = _copied(sendobj)
         result: tuple[Any] | None = None
         for partner in messages.partners():
-            came = messages.exchange(partial, partner)
+            incoming = messages.exchange(partial, partner)
             if partner < messages.rank:
-                partial = op(came, partial)
-                result = (came if result is None else op(came, result[0]),)
+                partial = op(incoming, partial)
+                result = (incoming if result is None else op(incoming, result[0]),)
             else:
-                partial = op(partial, came)
+                partial = op(partial, incoming)
         return None if result is None else result[0]
 
 
@@ -118,29 +118,29 @@ def _copied(obj: Any) -> Any:
     tape = opened()
     payload, sent = pack(tape, obj)
     copy = mpi.pickle.loads(mpi.pickle.dumps(payload))
-    came, arrays = unpack(tape, copy)
+    incoming, arrays = unpack(tape, copy)
     if sent.count and tape.forward is None:
-        tape.append(_Copied(sent, came), (), arrays)
+        tape.append(_Copied(sent, incoming), (), arrays)
     return copy
 
 
 class _Copied(BaseAdjoint):
     """Adjoint of the copy of an object."""
 
-    __slots__ = ("came", "sent")
+    __slots__ = ("incoming", "sent")
     second_order = "linear"
     propagates_tangents = True
 
-    def __init__(self, sent: Bundle, came: Bundle) -> None:
+    def __init__(self, sent: Bundle, incoming: Bundle) -> None:
         self.sent = sent
-        self.came = came
+        self.incoming = incoming
 
     def __call__(self, sweep: Sweep) -> None:
-        self.sent.add(sweep, self.came.take(sweep))
+        self.sent.add(sweep, self.incoming.take(sweep))
 
     def tangent(self, push: Push) -> None:
         """Copy the tangents."""
-        set_tangent(push, self.came, tangent_in(push, self.sent))
+        set_tangent(push, self.incoming, tangent_in(push, self.sent))
 
 
 class _Group(mpi.Intracomm):
@@ -181,8 +181,8 @@ def _allreduce_between(tape: Tape, comm: Any, sendobj: Any, op: Callable[[Any, A
 class _Messages:
     """The messages inside a reduction.
 
-    They are sent as those of mpi4py are, on the communicator that it has for them, so that ranks without a tape can
-    take part; in the log they are messages of the user's communicator, with a tag that no user can give.
+    They are sent as mpi4py sends its own, on the communicator that it uses for them, so that ranks without a tape can
+    take part; in the log they are messages of the user's communicator, with a tag that users cannot choose.
     """
 
     __slots__ = ("comm", "logged", "name", "rank", "size", "tag")
@@ -252,7 +252,7 @@ _INNER_TAG = -1000
 def _tape_for(comm: Any, name: str, obj: Any) -> Tape | None:
     """Return the tape that records a reduction of objects; None if mpi4py runs it alone.
 
-    Its messages are logged one by one; as for other collectives, the ranks agree that all of them take part.
+    Its messages are logged one by one; as for other collectives, the ranks check that all of them take part.
     """
     tape = tape_or_passive(comm, obj)
     if tape is None:
@@ -269,5 +269,5 @@ def _refuse(name: str, obj: Any) -> None:
     tape = recording()
     if tape is not None and pack(tape, obj)[1].count:
         raise ActivityError(
-            f"{name} has no derivative rule, and the object has active arrays in it; send ampi.value(...) or use Dup"
+            f"{name} has no derivative rule, and the object contains active arrays; send ampi.value(...) or use Dup"
         )

@@ -1,7 +1,7 @@
 """Plans of reductions: Reduce, Allreduce, Reduce_scatter, Scan and Exscan; `reductions` has the mathematics.
 
 A mover carries the adjoint of the result back to all ranks that have contributed, where the rule of the operation
-determines the share of each contribution.  Tangents take the same way as the values.
+determines the share of each contribution.  Tangents go the same way as the values.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from .reductions import Reduction, Steps, known, pair_of, unscan
 from .reductions_forward import Elements
 
 Combine = Callable[[Any, Any, Any, Any, Any], mpi.Request]
-"""``combine(comm, going, coming, op, counts)`` starts the operation on other messages, with so many elements each."""
+"""``combine(comm, going, coming, op, counts)`` starts the operation on other messages, with ``counts`` elements."""
 
 
 def _iallreduce(comm: Any, going: Any, coming: Any, op: Any, counts: None) -> mpi.Request:
@@ -64,7 +64,7 @@ def _iexscan(comm: Any, going: Any, coming: Any, op: Any, counts: None) -> mpi.R
 
 
 class Reducing:
-    """This rank's part in a reduction of contributions x with its result in y.
+    """This rank's part in a reduction of contributions x to a result y.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ class Reducing:
         return partial(own.add, sweep, g)
 
     def is_of_integers(self) -> bool:
-        """Return whether the numbers have no tangents; all ranks agree on it."""
+        """Return whether the numbers are integers, which have no tangents; the answer is the same on all ranks."""
         buffers = [buffer for buffer in (self.x, self.y) if buffer is not NOTHING]
         return bool(buffers) and all(b.raw or b.dtype is None or b.dtype.kind in "iub" for b in buffers)
 
@@ -132,7 +132,7 @@ class Reducing:
         else:
             located = rule.located  # type: ignore[union-attr]
             if (x is not NOTHING and x.mixed != located) or dtype.kind not in "fc":
-                raise no_tangent(f"{name} of another datatype than the memory's own")
+                raise no_tangent(f"{name} of a datatype other than the memory's own")
             elements = Elements(push, self.handle, rule, dtype)  # type: ignore[arg-type]
             op, pairs = elements.operation, np.zeros(count, elements.dtype)
             going, coming = [elements.of(push, x, values), elements.datatype], [pairs, elements.datatype]
@@ -187,7 +187,7 @@ def refusal(op: Any, rule: Reduction | None, x: Buffer) -> str:
         refused = f"there is no derivative rule for {_name_of(op)} on floating-point data; send ampi.value(...)"
         return refused + ("" if op.is_predefined else ", or make the operation of a kernel: ampi.Op.Create(kernel)")
     if x.raw or x.mixed != rule.located or x.dtype is None or x.dtype.kind not in "fc":
-        return "an active array is reduced as another datatype than its own; send ampi.value(...)"
+        return "an active array is reduced as a datatype other than its own; send ampi.value(...)"
     return ""
 
 

@@ -1,14 +1,14 @@
 """Adjoints of reductions, on flat arrays: the share of each contribution in the adjoint of the result.
 
 Every function here is a generator that runs on all ranks of the reverse communicator: it yields lists of MPI requests,
-is resumed when they are complete, and returns its result.  Memory is a few times the message on each rank, whatever the
-number of ranks.
+is resumed when they are complete, and returns its result.  Each rank needs a few times the memory of the message,
+whatever the number of ranks.
 
 For a result y = x_0 ∘ x_1 ∘ … with adjoint g, element by element:
 
 - SUM: x̄_r = g.
-- PROD: x̄_r = conj(Π_{k≠r} x_k) g, the product made of a prefix and a suffix product: without a division,
-  zeros are like other values.
+- PROD: x̄_r = conj(Π_{k≠r} x_k) g, the product computed from a prefix and a suffix product: without a division,
+  zeros need no special case.
 - MIN, MAX: the lowest rank that holds the extremum gets g, the others nothing.  (The one-sided derivative that a serial
   program with ``if x[k] < y: y = x[k]`` has.)
 - MINLOC, MAXLOC: the lowest rank that holds both the extremum and its location gets g.
@@ -35,7 +35,7 @@ class Reduction:
     Attributes
     ----------
     share : callable
-        ``share(comm, x, g)`` -> x̄, a generator, for a result that is one and the same function of all ranks' x.
+        ``share(comm, x, g)`` -> x̄, a generator, for a result that is a single function of all ranks' x.
     prefix : callable or None
         ``prefix(comm, x)`` -> x_0 ∘ … ∘ x_{r-1}, a generator; arbitrary on rank 0.
     partials : callable or None
@@ -161,7 +161,7 @@ def _partials_of_extremum(beats: Callable) -> Callable:
 
 
 def before(values: np.ndarray, others: np.ndarray, beats: Callable) -> np.ndarray:
-    """Return where pairs win over others: by value, and between equal ones by the lower location."""
+    """Return a mask of the pairs that win against others: by value, or by the lower location if values are equal."""
     a, b = values["value"], others["value"]
     return beats(a, b) | ((a == b) & (values["location"] < others["location"]))
 
@@ -205,7 +205,7 @@ class Combination:
 
     def prefix(self, comm: MPI.Intracomm, x: np.ndarray) -> Steps:
         """Compute x_0 ∘ … ∘ x_{r-1}; None on rank 0."""
-        total = yield from accumulated(comm, x, lambda total, came: self(came, total), -1)
+        total = yield from accumulated(comm, x, lambda total, incoming: self(incoming, total), -1)
         return (yield from shifted(comm, total, -1))
 
     def partials(self, a: np.ndarray, b: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -249,12 +249,12 @@ def suffix(comm: MPI.Intracomm, x: np.ndarray, combine: np.ufunc, exclusive: boo
     total = yield from accumulated(comm, x, combine, 1)
     if not exclusive:
         return total
-    came = yield from shifted(comm, total, 1)
-    return np.full_like(x, combine.identity) if came is None else came
+    incoming = yield from shifted(comm, total, 1)
+    return np.full_like(x, combine.identity) if incoming is None else incoming
 
 
 def accumulated(comm: MPI.Intracomm, x: np.ndarray, combine: Callable, direction: int) -> Steps:
-    """Combine this rank's x and those of all ranks above (direction 1) or below (-1) by ``combine(total, came)``.
+    """Combine this rank's x and those of all ranks above (direction 1) or below (-1) by ``combine(total, incoming)``.
 
     After k rounds a rank has combined the 2^k ranks from its own on (Hillis and Steele, "Data parallel algorithms",
     1986).
@@ -262,25 +262,25 @@ def accumulated(comm: MPI.Intracomm, x: np.ndarray, combine: Callable, direction
     total = x
     distance = 1
     while distance < comm.size:
-        came = yield from shifted(comm, total, direction * distance)
-        if came is not None:
-            total = combine(total, came)
+        incoming = yield from shifted(comm, total, direction * distance)
+        if incoming is not None:
+            total = combine(total, incoming)
         distance *= 2
     return total
 
 
 def shifted(comm: MPI.Intracomm, x: np.ndarray, distance: int) -> Steps:
-    """Receive the x of the rank at a distance; None where there is no such rank."""
+    """Receive the x of the rank at this distance; None where there is no such rank."""
     source, dest = comm.rank + distance, comm.rank - distance
-    came = None
+    incoming = None
     requests = []
     if 0 <= source < comm.size:
-        came = np.empty_like(x)
-        requests.append(comm.Irecv(came, source, COLLECTIVE_TAG))
+        incoming = np.empty_like(x)
+        requests.append(comm.Irecv(incoming, source, COLLECTIVE_TAG))
     if 0 <= dest < comm.size:
         requests.append(comm.Isend(x, dest, COLLECTIVE_TAG))
     yield requests
-    return came
+    return incoming
 
 
 SUFFIX = "suffix sums"

@@ -1,4 +1,4 @@
-"""Operations of reductions on elements that consist of a value and its tangent: ``combine(a, b)`` puts a ∘ b into b.
+"""Reduction operations on elements that consist of a value and its tangent: ``combine(a, b)`` stores a ∘ b in b.
 
 At a tie the tangent of the lowest rank counts, as its adjoint does in reverse mode.
 """
@@ -27,7 +27,7 @@ def elements_with_tangents(dtype: np.dtype, located: bool) -> np.dtype:
 
 
 def filled(elements: np.dtype, tangents: np.ndarray, values: Any) -> np.ndarray:
-    """Return an array of elements; ``values`` are arrays, or have fields for values and locations."""
+    """Return an array of elements; ``values`` is an array, or has fields for values and locations."""
     made = np.empty(len(tangents), elements)
     made["tangent"] = tangents
     if "location" in elements.names:  # type: ignore[operator]
@@ -38,14 +38,14 @@ def filled(elements: np.dtype, tangents: np.ndarray, values: Any) -> np.ndarray:
 
 
 class Elements:
-    """The kind of elements with a value and its tangent: how MPI sends and combines them.
+    """Elements with a value and its tangent: how MPI sends and combines them.
 
     Attributes
     ----------
     dtype : numpy.dtype
     datatype : mpi4py.MPI.Datatype
     operation : mpi4py.MPI.Op
-        Combines them.  There is one for all directions, since mpi4py has room for 32 operations.
+        Combines them.  All directions share one operation, since mpi4py has room for 32.
     """
 
     __slots__ = ("datatype", "dtype", "operation")

@@ -7,7 +7,7 @@ and partial results are pairs of a value and a tangent, arrays of shape (2, n):
   of pairs, (a, ȧ) (b, ḃ) = (a b, ȧ b + a ḃ), without a division.
 - A custom operation: the kernel's tangent program combines pairs, and the tangent of its adjoint program takes ġ back.
 
-MIN, MAX, MINLOC and MAXLOC select elements: ġ takes the same way as g.
+MIN, MAX, MINLOC and MAXLOC select elements: ġ goes the same way as g.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from .reduction_plans import Reducing
 
 
-def is_curved(rule: Reduction, x: Any) -> bool:
+def is_nonlinear(rule: Reduction, x: Any) -> bool:
     """Return whether the adjoint of a reduction depends on its values; raises an error where it has no derivative."""
-    pairs = None if rule.prefix is None else _of(rule)
+    pairs = None if rule.prefix is None else _pairs_of(rule)
     if pairs is not None:
         pairs.require(x.dtype)
     return pairs is not None
 
 
 def rules_in_lanes(rule: Reduction, directions: int) -> tuple[Reduction, ...]:
-    """Return rules instead of that of a curved reduction: for adjoints, and for their tangents in each direction.
+    """Return rules that replace that of a nonlinear reduction: for adjoints, and for their tangents in each direction.
 
-    They are for one adjoint, in steps of which the first rule's come first.  The others are given ``(2, n)`` arrays of
-    values and tangents.
+    They are used for a single adjoint, and in each step the first rule runs first.  The others are given ``(2, n)``
+    arrays of values and tangents.
     """
     seen: list[np.ndarray] = []  # the adjoint; its tangents come later
 
@@ -51,7 +51,7 @@ def rules_in_lanes(rule: Reduction, directions: int) -> tuple[Reduction, ...]:
         seen[:] = [g]
         return rule.partials(prefix, x, g)  # type: ignore[misc]
 
-    pairs = _of(rule)
+    pairs = _pairs_of(rule)
 
     def share_tangent(comm: Any, x: np.ndarray, g_dot: np.ndarray) -> Steps:
         before = yield from pairs.prefix(comm, x)
@@ -87,8 +87,8 @@ def steps_in_lanes(part: Reducing, sweep: Sweep, reverse: Reverse, x: WithTangen
 
 
 def partials_of_pairs(rule: Reduction, a: np.ndarray, b: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return adjoints and their tangents of two operands of a curved reduction, as pairs like that of the result."""
-    return _of(rule).partials(a, b, g)
+    """Return adjoints and their tangents of two operands of a nonlinear reduction, as pairs like that of the result."""
+    return _pairs_of(rule).partials(a, b, g)
 
 
 class _Pairs:
@@ -111,11 +111,11 @@ class _Pairs:
 
     def prefix(self, comm: Any, x: np.ndarray) -> Steps:
         """Compute x_0 ∘ … ∘ x_{r-1}; None on rank 0."""
-        total = yield from accumulated(comm, x, lambda total, came: self.combine(came, total), -1)
+        total = yield from accumulated(comm, x, lambda total, incoming: self.combine(incoming, total), -1)
         return (yield from shifted(comm, total, -1))
 
 
-def _of(rule: Reduction) -> Any:
+def _pairs_of(rule: Reduction) -> Any:
     found = getattr(rule.prefix, "__self__", None)
     if isinstance(found, Combination):
         if found.pairs is None:

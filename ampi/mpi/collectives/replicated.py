@@ -1,4 +1,4 @@
-"""Detection of objectives that all ranks return alike, and that a sweep would count once for each rank."""
+"""Detection of objectives that are equal on all ranks, which a sweep would count once for each rank."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _TO_ALL |= {"bcast", "allgather", "allreduce"}
 
 
 def look_for_replicated(sweep: Sweep, call: Collective, results: Collection[Storage | None]) -> None:
-    """Note the first collective call that a sweep reverses, if all ranks have returned the same value and its
-    derivative comes from the results of this call alone.
+    """Note the first collective call that a sweep reverses if it causes a replicated objective.
 
+    That is so if all ranks have returned the same value, and its derivative comes from the results of this call alone.
     ``results`` are the storages of the results.
     """
     tape = sweep.tape

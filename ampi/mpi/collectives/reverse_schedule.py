@@ -3,8 +3,8 @@
 Ranks may wait for collectives in different orders, but all ranks of a communicator must begin the reversed ones in
 the same order; otherwise different collectives would be matched.  That order is the reverse of the log's.  A reversed
 collective that is ready waits for its turn, which comes at the latest when the sweep reaches the mirror of its start:
-by then, those that were started later have had theirs.  One that takes several steps has its communicator to itself
-until it has ended.  All of them make progress whenever the sweep waits for something.
+by then, those that were started later have had their turns.  One that takes several steps has its communicator to
+itself until it has ended.  All of them make progress whenever the sweep waits for something.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .reductions import Steps
 from .replicated import look_for_replicated
 
 
-class StepsUnderWay:
+class StepsInProgress:
     """A reversed collective, or the tangent of one, that has begun.
 
     Attributes
@@ -48,7 +48,7 @@ class StepsUnderWay:
         self.finished = False
 
     def advance(self) -> None:
-        """Go on as far as possible without waiting."""
+        """Proceed as far as possible without waiting."""
         while not self.finished:
             for request in self.requests:
                 if not request.Test():
@@ -61,7 +61,7 @@ class StepsUnderWay:
                 self.result = end.value
 
     def finish(self, describe: Callable[[], str], reverse: Reverse) -> None:
-        """Wait for the end, and call the function that was returned."""
+        """Wait for the end, and call the function that the steps returned."""
         try:
             self.advance()
             while not self.finished:
@@ -78,19 +78,19 @@ class StepsUnderWay:
 class Schedule:
     """The order in which the reversed collectives of all communicators of one channel begin in a sweep."""
 
-    __slots__ = ("begun", "calls", "position")
+    __slots__ = ("calls", "position", "started")
 
     def __init__(self, calls: list[Collective]) -> None:
         self.calls = calls
         self.position = len(calls) - 1
-        self.begun: dict[Collective, StepsUnderWay] = {}
+        self.started: dict[Collective, StepsInProgress] = {}
 
     def proceed(self) -> None:
-        """Begin all that are ready when it is their turn."""
+        """Begin all collectives that are ready and whose turn it is."""
         while self.position >= 0:
             call = self.calls[self.position]
             if call.happening and not call.passed:
-                reversed_call = self.begun.get(call)
+                reversed_call = self.started.get(call)
                 if reversed_call is None:
                     return
                 reversed_call.advance()
@@ -159,7 +159,7 @@ def in_step(several: Sequence[Steps]) -> Steps:
 
 
 class Started(BaseAdjoint):
-    """A collective with a request: it ends with the request, and is the record of the start.
+    """A collective with a request, which ends it; also the record of its start.
 
     Attributes
     ----------
@@ -185,7 +185,7 @@ class Started(BaseAdjoint):
         self.wild = False
         self.void = False
         self.sweep: Sweep | None = None
-        self.reversed: StepsUnderWay | None = None
+        self.reversed: StepsInProgress | None = None
         self.finish_tangent: Callable[[], None] | None = None
 
     def take_back(self, tape: Tape, error: BaseException) -> None:
@@ -222,14 +222,14 @@ class Started(BaseAdjoint):
         return has_ended(self.request)
 
     def begin(self, sweep: Sweep) -> None:
-        """At the mirror of the wait, take the adjoints of the written memory, and send them in their turn."""
+        """At the mirror of the wait, take the adjoints of the written memory, and send them when it is their turn."""
         if self.sweep is sweep or self.void:
             return
         performed = self.performed
         if not self.completed():
             raise CommunicationError(
                 f"rank {performed.reverse.rank}: {performed.describe()} was never completed: "
-                "wait for the request before the gradient is asked for"
+                "wait for the request before computing the gradient"
             )
         self.sweep = sweep
         if not performed.happens(sweep):
@@ -237,9 +237,9 @@ class Started(BaseAdjoint):
             return
         if sweep.tape.returned is not None:
             look_for_replicated(sweep, performed, performed.results())
-        self.reversed = StepsUnderWay(performed.steps(sweep), performed.call.overlaps)
+        self.reversed = StepsInProgress(performed.steps(sweep), performed.call.overlaps)
         schedule = _schedule(sweep, performed)
-        schedule.begun[performed] = self.reversed
+        schedule.started[performed] = self.reversed
         schedule.proceed()
 
     def __call__(self, sweep: Sweep) -> None:

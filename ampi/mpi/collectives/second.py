@@ -18,7 +18,7 @@ from ..waiting.notices import stranded
 from . import forward_collectives
 from .collective_calls import Call, Performed
 from .reduction_plans import Reducing
-from .reductions_second import WithTangents, is_curved
+from .reductions_second import WithTangents, is_nonlinear
 from .reverse_schedule import Started
 
 if TYPE_CHECKING:
@@ -65,11 +65,11 @@ def perform(comm: Any, operation: CollectiveOperation, primal: Callable, argumen
     """Run a blocking collective in second order."""
     call = _prepared(comm, operation, arguments, {}, tape, False)
     try:
-        performed, finish = _begun(comm, call, tape, False)
+        performed, finish = _log_and_begin(comm, call, tape, False)
         try:
             primal(comm, *arguments)
         except BaseException as error:
-            _taken_back(tape, performed, finish, performed.undo, error)
+            _clean_up(tape, performed, finish, performed.undo, error)
             raise
         call.activate(tape, comm, performed.reads_active)
         finish()
@@ -89,7 +89,7 @@ def start(
     """Check, log and record a collective with a request before it starts."""
     call = _prepared(comm, operation, arguments, keywords, tape, True)
     call.name = name
-    performed, finish = _begun(comm, call, tape, True)
+    performed, finish = _log_and_begin(comm, call, tape, True)
     undo, performed.undo = performed.undo, []
     call.activate(tape, comm, performed.reads_active)
     call.detach()
@@ -112,30 +112,30 @@ def _prepared(
     return operation.call(comm, arguments, keywords, started=started)
 
 
-def _begun(comm: Any, call: Call, tape: Any, started: bool) -> tuple[Performed, Callable[[], None]]:
-    """Log a call, save what its adjoint needs, and begin to send tangents; also returns the function that ends that."""
+def _log_and_begin(comm: Any, call: Call, tape: Any, started: bool) -> tuple[Performed, Callable[[], None]]:
+    """Log a call, save what its adjoint needs, and begin to send tangents; also return the function that ends this."""
     performed = call.log(tape, comm)
     performed.__class__ = SecondPerformed
     performed.keep_values(tape, started)
     rule = call.part.rule if isinstance(call.part, Reducing) else None
-    if performed.values is not None and rule is not None and is_curved(rule, call.needed):
+    if performed.values is not None and rule is not None and is_nonlinear(rule, call.needed):
         find, dots = performed.values, tangents_in(tape.tangents, call.needed)
         performed.values = lambda: WithTangents(plain(find()), dots)
-    performed.undo = call.overwrite()  # before a tangent comes
+    performed.undo = call.overwrite()  # before a tangent arrives
     try:
         with tape.pushing():
             return performed, forward_collectives.begin(comm, call, tape, started)
     except BaseException as error:
-        _taken_back(tape, performed, None, performed.undo, error)
+        _clean_up(tape, performed, None, performed.undo, error)
         raise
 
 
-def _taken_back(
+def _clean_up(
     tape: Any, performed: Performed, finish: Callable[[], None] | None, undo: Sequence[Undo], error: BaseException
 ) -> None:
-    """Clean up after a call, or its tangents, have raised an error after it was logged."""
+    """Clean up after a logged call, or the transfer of its tangents, has raised an error."""
     log.refused(tape, performed, error)
     if finish is not None:
         stranded.append(finish)  # MPI may still use its memory
     if undo:
-        tape.append(None, undo)  # so that the memory is saved when it is overwritten
+        tape.append(None, undo)  # nothing else saves these values

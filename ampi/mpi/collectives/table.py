@@ -52,9 +52,7 @@ class IntracommCollectives:
 
 for _name in ("Barrier", "Ibarrier", "Barrier_init"):
     enter(
-        Operation(
-            "Comm", _name, Treatment.PASSES, adjoint="none: it orders nothing that the sweep does not order itself"
-        )
+        Operation("Comm", _name, Treatment.PASSES, adjoint="none: the sweep does not depend on barriers for its order")
     )
 for _operation in COLLECTIVES:
     _operation.give(Collectives, mpi.Comm)

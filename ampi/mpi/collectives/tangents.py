@@ -1,6 +1,7 @@
 """Tangents of collective calls, in one direction or several.
 
-They are sent on the reverse communicator, as the values are: it begins before those are sent, and ends after.
+They are sent on the reverse communicator, in the same way as the values.  The transfer begins before the values are
+sent, and ends after that.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ...tape import Push, lanes_of
 from ..log.reverse import Reverse
 from ..waiting.waiting import wait
 from .movements import group_of
-from .reverse_schedule import StepsUnderWay, in_step
+from .reverse_schedule import StepsInProgress, in_step
 
 if TYPE_CHECKING:
     from .collective_calls import Part
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 def begin_tangent(
     part: Part, push: Push, reverse: Reverse, name: str, started: bool, values: Callable[[], Any] | None = None
 ) -> Callable[[], None]:
-    """Begin to send the tangents of a call; returns the function that ends it.
+    """Begin to send the tangents of a call; return the function that ends it.
 
     ``started``: the call has a request; ``values()`` gives the values of an operation that is not linear, if they are
     not in memory.
@@ -38,10 +39,10 @@ def begin_tangent(
         steps = part.tangent(push, reverse, name, values)
     else:
         steps = in_step([part.tangent(lane, reverse, name, values) for lane in lanes_of(push)])
-    under_way = StepsUnderWay(steps, True)
+    under_way = StepsInProgress(steps, True)
     try:
         under_way.advance()
-    except BaseException:  # by MPI, for wrong arguments: no other call will wait for the comparison
+    except BaseException:  # from MPI, for wrong arguments: no other call will wait for the comparison
         if compare is not None and started:
             compare()
         raise
@@ -55,7 +56,7 @@ def begin_tangent(
 
 
 def _compare_directions(push: Push, reverse: Reverse, describe: Callable[[], str]) -> Callable[[], None]:
-    """Begin to compare the number of directions with that of all ranks, once on each communicator.
+    """Begin to compare the number of directions among all ranks, once on each communicator.
 
     Returns the function that waits for the result.
     """
@@ -67,12 +68,12 @@ def _compare_directions(push: Push, reverse: Reverse, describe: Callable[[], str
     mine, most = np.array([here, -here]), np.zeros(2, np.int64)
     request = group_of(reverse).Iallreduce(mine, most, mpi.MAX)
 
-    def finish(mine: np.ndarray = mine) -> None:  # which MPI reads until then
+    def finish(mine: np.ndarray = mine) -> None:  # keeps `mine` alive, which MPI reads until then
         wait(request, describe, reverse)
         if most[0] != -most[1]:
             raise CommunicationError(
-                f"rank {reverse.rank}: ampi.jvp goes in {here} directions here, and on the ranks of {reverse.name} in "
-                f"{-most[1]} to {most[0]}: the leading axis of the tangents must be as long on all ranks"
+                f"rank {reverse.rank}: ampi.jvp has {here} directions here, but {-most[1]} to {most[0]} on the ranks "
+                f"of {reverse.name}: the leading axis of the tangents must have the same length on all ranks"
             )
 
     return finish

@@ -231,7 +231,7 @@ def _other_directions(reverse: Reverse, directions: int, other: str, others: int
 
     return (
         f"rank {reverse.rank}: on {reverse.name} this rank sweeps {shown(directions)}, {other} {shown(others)}: the "
-        "leading axis of seeds= must be as long on all ranks"
+        "leading axis of seeds= must have the same length on all ranks"
     )
 
 

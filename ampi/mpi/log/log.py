@@ -177,7 +177,7 @@ def _check_completed(receive: Received) -> None:
         if not receive.completed():
             raise CommunicationError(
                 f"rank {receive.reverse.rank}: {receive.describe()} was never completed: "
-                "wait for the request before the gradient is asked for"
+                "wait for the request before computing the gradient"
             )
         receive.request = None  # completed through a class of mpi4py's that ampi does not see
     if receive.route.partner == mpi.ANY_SOURCE:

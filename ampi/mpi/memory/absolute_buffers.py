@@ -24,11 +24,12 @@ class Composite(Buffer):
     Attributes
     ----------
     parts : list of (numpy.ndarray, Buffer)
-        For each storage, and for plain memory: which elements of the message lie there (ascending), and their buffer.
+        For each storage, and for plain memory: the indices of the message's elements that lie there (ascending), and
+        their buffer.
     asides : list of Buffer
         Elements of other dtypes: memory that a receive overwrites as well.
     ends : numpy.ndarray of int64 or None
-        Of a mixed message: number of packed bytes up to and including each element.
+        In a mixed message: number of packed bytes up to and including each element.
     """
 
     __slots__ = ("asides", "ends", "parts")
@@ -82,13 +83,13 @@ class Composite(Buffer):
     def store(self, values: np.ndarray) -> None:
         """As `Buffer.store`."""
         if values.dtype.names is not None:
-            raise _not_composed()
+            raise _mixes_memory()
         for where, part in self.parts:
             part.store(values[where])
 
     def others(self, dtype: np.dtype) -> np.ndarray:
         """As `Buffer.others`; an error, because their order is not stored."""
-        raise _not_composed()
+        raise _mixes_memory()
 
     def overwritten(self) -> list[np.ndarray]:
         """As `Buffer.overwritten`."""
@@ -101,7 +102,7 @@ class Composite(Buffer):
     def detach(self) -> Composite:
         """As `Buffer.detach`."""
         for part in self._all():
-            if part.storage is not None:  # other memory is not kept alive by its array
+            if part.storage is not None:  # an array on plain memory does not keep it alive
                 part.detach()
         return self
 
@@ -161,10 +162,10 @@ class Composite(Buffer):
         return whole
 
 
-def _not_composed() -> ActivityError:
+def _mixes_memory() -> ActivityError:
     return ActivityError(
         "a message from MPI.BOTTOM of bytes, with several floating-point dtypes, or reduced with locations, mixes the "
-        "memory of an array that ampi tracks with other memory; send each array in a message of its own"
+        "memory of an array that ampi tracks with other memory; send each array in a separate message"
     )
 
 
@@ -192,7 +193,7 @@ def at_addresses(datatype: Any, count: int, displ: int, start: int = 0, tracked:
     Raises
     ------
     ActivityError
-        It touches the memory of several storages, or of one and something else, and is of bytes or has several
+        The message lies in several storages, or in one and in plain memory, and consists of bytes or of several
         floating-point dtypes.
     """
     if count == 0 or datatype is None:
@@ -221,7 +222,7 @@ def _at_items(typemap: Typemap, items: np.ndarray, tracked: _Blocks) -> Buffer:
     if not touched:
         return NOTHING
     if touched != {_PLAIN} and (typemap.dtype is None or typemap.dtype.itemsize == 1):
-        raise _not_composed()
+        raise _mixes_memory()
     if typemap.dtype is None:
         return buffer_at((memory_at(low, high - low), None, None), typemap, len(items), 0)
     memories = [*blocks, (None, memory_at(low, high - low))]  # the last one is that at _PLAIN
@@ -242,7 +243,7 @@ def _at_items(typemap: Typemap, items: np.ndarray, tracked: _Blocks) -> Buffer:
     return buffer
 
 
-_PLAIN = -1  # instead of the number of a storage: memory that is not tracked
+_PLAIN = -1  # in place of a storage's number: memory that is not tracked
 
 
 def _by_owner(owner: np.ndarray) -> list[tuple[int, np.ndarray]]:
@@ -253,18 +254,18 @@ def _scattered(storage: Storage | None, array: np.ndarray, dtype: np.dtype, addr
     """Return the buffer of elements at these addresses in one block of memory."""
     low = int(addresses.min())
     typemap = typemap_at(dtype, addresses - low)
-    if storage is None:  # which elements these are is for warnings
+    if storage is None:  # only warnings use the exact elements
         memory: Memory = _regular(typemap.pieces(1), dtype, low), None, None
     else:
         memory = memory_of(array, storage)
     buffer = buffer_at(memory, typemap, 1, low)
     if buffer.dtype != dtype or buffer.raw or (buffer.storage is not None and buffer.storage.packed):
-        raise _not_composed()
+        raise _mixes_memory()
     return buffer
 
 
 def _regular(pieces: list[Piece], dtype: np.dtype, address: int) -> np.ndarray:
-    """Return an array on elements in memory that is not tracked: of exactly these if they are regular."""
+    """Return an array on elements in memory that is not tracked: exactly these elements if they are regular."""
     low, high = reach(pieces, dtype.itemsize)
     memory = memory_at(address + low, high - low)
     if len(pieces) != 1:
@@ -305,7 +306,7 @@ def _owners(blocks: _Blocks, addresses: np.ndarray, itemsize: int) -> np.ndarray
 
     owner = owner_of(addresses)
     if (owner != owner_of(addresses + itemsize - 1)).any():
-        raise _not_composed()
+        raise _mixes_memory()
     return owner
 
 

@@ -1,4 +1,4 @@
-"""The forms of a message argument that mpi4py takes: memory, counts, displacements and datatype."""
+"""Forms of a message argument that mpi4py accepts: memory, counts, displacements and datatype."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def is_in_place(spec: Any) -> bool:
     return spec is None or spec is MPI.IN_PLACE
 
 
-def lasting(spec: Any) -> Any:
+def with_typemaps(spec: Any) -> Any:
     """Replace the datatypes of a message argument by typemaps: a program may free them before it starts the request."""
     return _with_datatypes(spec, _typemap)
 

@@ -45,20 +45,21 @@ class Buffer:
     tracked : bool
         The elements can carry derivatives: tracked memory, floating-point or complex elements.
     raw : bool
-        The datatype names bytes or integers, the memory holds floating-point elements: good for copying only.
+        The datatype names bytes or integers, but the memory holds floating-point elements: the message can be copied,
+        but not reduced.
     bytewise : bool
         The datatype names bytes.
     packed : bool
-        A message of memory of bytes, into which elements may have been packed: its adjoint has a number for each byte
-        (`packed_adjoints`), and ``dtype`` is theirs.
+        The memory consists of bytes, into which elements may have been packed: the adjoint has a number for each byte
+        (`packed_adjoints`), and ``dtype`` is the dtype of these numbers.
     mixed : bool
-        The message has elements of other dtypes besides.
+        The message also has elements of other dtypes.
     nbytes : int
         Bytes of the message, packed.
     address : int or None
         Of the message; None: that of the array.
     layout : Layout or None
-        Where the elements lie from there on; None: one after the other.
+        Where the elements lie relative to that address; None: contiguous.
     extra : sequence of (dtype, Piece)
         Elements of other dtypes, which a receive overwrites as well.
     typemap : Typemap or None
@@ -162,11 +163,11 @@ class Buffer:
         return not self.tracked
 
     def on(self, tape: Tape) -> bool:
-        """Return whether any of the memory is active on the tape, whatever its elements are in the message."""
+        """Return whether any of the memory is active on the tape, whatever the message's datatype."""
         return tape.is_active(self.array)
 
     def activate(self, tape: Tape) -> None:
-        """The message's memory carries derivatives from now on."""
+        """Mark the message's memory as carrying derivatives."""
         if self.tracked:
             self.storage.tape = tape.reference
             if self.packed:
@@ -340,7 +341,7 @@ class Buffer:
         return None
 
     def zero(self, sweep: Sweep) -> None:
-        """Set the shadow to zero where the message is."""
+        """Set the shadow of the message's elements to zero."""
         if self.dtype is None:
             self._zero_pieces(sweep)
         if not self._has_adjoint():
@@ -379,7 +380,7 @@ class Buffer:
     # ------------------------------------------------------------------------------------------------ internals
 
     def _has_adjoint(self) -> bool:
-        """True if the memory has a shadow: it is tracked, and does not consist of bytes of packed constants only."""
+        """True if the memory has a shadow: it is tracked, and does not consist only of packed constants."""
         return self.tracked and self.count > 0 and (not self.packed or bool(self.storage.packed))  # type: ignore[union-attr]
 
     def _item(self) -> Any:
@@ -397,7 +398,7 @@ class Buffer:
         if self.storage.elsewhere and current() is not None:
             raise ActivityError(
                 "the buffer of a message is another rank's memory in a shared window, where its derivative would be "
-                "lost; send a copy of it, or receive into an array of this rank's and assign it"
+                "lost; send a copy of it, or receive into an array of this rank and assign it"
             )
 
     def _matters(self) -> bool:
@@ -417,7 +418,7 @@ class Buffer:
         return None if self.layout is None else self.layout.index
 
     def pieces(self) -> Sequence[Piece]:
-        """Return where the elements lie, relative to the address."""
+        """Return the places of the elements, relative to the address."""
         if self.count == 0:
             return ()
         if self.layout is None:
@@ -479,7 +480,7 @@ def _fill(views: Sequence[np.ndarray], values: np.ndarray) -> None:
 
 
 def buffer_at(memory: Memory, typemap: Typemap, count: int, address: int) -> Buffer:
-    """Return the buffer of ``count`` items of a typemap from an address on."""
+    """Return the buffer of ``count`` items of a typemap, starting at an address."""
     array, storage, dtype = memory
     if dtype is None or typemap.dtype is None or typemap.dtype in FLOATING:
         dtype, start = None, 0
@@ -538,11 +539,11 @@ NOTHING = Buffer(None, None, None, 0)
 
 
 def arrive(buffer: Any, receives: int) -> None:
-    """Count receives into a buffer that are under way; -1: one has ended."""
+    """Count pending receives into a buffer: 1 when one starts, -1 when one has ended."""
     if type(buffer) is Buffer and buffer.storage is not None:
         buffer.storage.arriving += receives
         return
-    for storage in getattr(buffer, "storages", ()):  # those of objects have none
+    for storage in getattr(buffer, "storages", ()):  # a `Bundle` has none
         if storage is not None:
             storage.arriving += receives
 
@@ -558,7 +559,7 @@ def refuse_others(*buffers: Any) -> None:
 def keep_message(array: Any, buffer: Buffer) -> None:
     """Store a detached buffer as ``array._message`` if it covers a whole `ampi.ndarray`.
 
-    All records of messages of the array share it from then on.
+    From then on, all records of messages of the array share it.
     """
     if isinstance(array, TrackedArray) and type(buffer) is Buffer and buffer.tracked and buffer.dtype is array.dtype:
         set_message(array, buffer)

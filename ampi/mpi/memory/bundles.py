@@ -3,8 +3,8 @@
 While a tape records, an object that contains active arrays (in lists, dicts, dataclasses, attributes) is sent as a
 `Parcel`, which pickles the object together with the list of these arrays.  On arrival the arrays are found again in the
 unpickled object, as active `ampi.ndarray`s, and their adjoints are returned as one flat message.  Objects without
-active arrays are sent unmodified, which tells the receiver that they have no part in derivatives.  In forward mode a
-parcel contains the tangents of its arrays.
+active arrays are sent unmodified, which tells the receiver that they carry no derivatives.  In forward mode a parcel
+contains the tangents of its arrays.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Bundle:
     Attributes
     ----------
     dtype : numpy.dtype
-        Of the message of adjoints: the least one that holds all of them.
+        Of the message of adjoints: the smallest one that can represent all of them.
     count : int
         Number of elements.
     """
@@ -69,7 +69,7 @@ class Bundle:
         return self.count * self.dtype.itemsize
 
     def within(self, nbytes: int) -> Bundle:
-        """Return the bundle: objects arrive as a whole."""
+        """Return the bundle itself: objects arrive as a whole."""
         return self
 
     def take(self, sweep: Sweep) -> np.ndarray:
@@ -116,8 +116,8 @@ def _size(region: Region) -> int:
 class Parcel:
     """An object to be sent, with the list of the active arrays in it; unpickling it gives the object.
 
-    In forward mode and in second order it has their tangents, one row for each direction.  An object whose class
-    customises pickling has already been pickled, into `_Contents`.
+    In forward mode and in second order it also contains their tangents, one row for each direction.  An object whose
+    class customises pickling has already been pickled, into `_Contents`.
     """
 
     __slots__ = ("arrays", "contents", "tangents")
@@ -132,7 +132,7 @@ class Parcel:
 
 
 class _Arrays:
-    """The active arrays of a parcel, unpickled before its contents, whose classes' code finds them active."""
+    """The active arrays of a parcel, unpickled before its contents, so that code of their classes finds them active."""
 
     __slots__ = ("arrays", "tangents")
 
@@ -158,16 +158,16 @@ class _Contents:
 
 
 def _contents_of(arrays: list[TrackedArray], pickled: bytes) -> Any:
-    outer, _noting.places = _noting.places, arrays
+    outer, _pickling.places = _pickling.places, arrays
     try:
         return mpi.pickle.loads(pickled)
     finally:
-        _noting.places = outer
+        _pickling.places = outer
 
 
 def _at_place(place: int) -> TrackedArray:
     """Return an array in `_Contents`."""
-    return _noting.places[place]
+    return _pickling.places[place]
 
 
 def _begin(arrays: list[TrackedArray], tangents: np.ndarray | None) -> tuple[Any, ...]:
@@ -193,19 +193,18 @@ def _position(tape: Tape) -> tuple[int, int]:
     return len(tape), len(tape.elements.integers)
 
 
-# Contents of parcels that were unpickled a moment ago, by id, with the active arrays in them and their tangents.
+# Contents of parcels that have just been unpickled, by id, with the active arrays in them and their tangents.
 arrived: dict[int, tuple[Any, list[TrackedArray], np.ndarray | None]] = {}
 
 
-def _open(begun: tuple[Any, ...], contents: Any) -> Any:
-    arrays, tangents, tape, position = begun
-    if (
-        tape is not None and _position(tape) != position
-    ):  # their record comes after those of what was computed with them
+def _open(activated: tuple[Any, ...], contents: Any) -> Any:
+    arrays, tangents, tape, position = activated
+    # The record of the arrays would come after those of what was computed with them.
+    if tape is not None and _position(tape) != position:
         raise ActivityError(
-            f"an object that arrives ({type(contents).__name__}) computes with an active array while it is unpickled, "
-            "in __setstate__, or in what __reduce__ names; its derivative would be lost: keep the array as it is, and "
-            "compute after the object has been received"
+            f"a received object ({type(contents).__name__}) computes with an active array while it is unpickled, "
+            "in __setstate__ or a function that __reduce__ names; its derivative would be lost: store the array "
+            "unmodified, and compute after the object has been received"
         )
     if living:
         arrived[id(contents)] = contents, arrays, tangents
@@ -215,10 +214,10 @@ def _open(begun: tuple[Any, ...], contents: Any) -> Any:
 _ATOMS = (numbers.Number, str, bytes, type(None))
 
 
-class _Noting(threading.local):
-    """Arrays that this thread pickles, None if they are not collected; and the error for active ones, if any.
+class _Pickling(threading.local):
+    """The arrays that this thread pickles (None if they are not collected), and the error for active ones, if any.
 
-    ``places`` are arrays of contents that this thread unpickles.
+    ``places`` are the arrays of contents that this thread unpickles.
     """
 
     arrays: list[TrackedArray] | None = None
@@ -226,7 +225,7 @@ class _Noting(threading.local):
     refused: Callable[[TrackedArray], Exception] | None = None
 
 
-_noting = _Noting()
+_pickling = _Pickling()
 
 
 def _reduced(array: TrackedArray) -> Any:
@@ -234,19 +233,19 @@ def _reduced(array: TrackedArray) -> Any:
 
     A pickle that is not a message loses derivatives.  (Compiled code has no frame: the next one is that of its caller.)
     """
-    if _noting.arrays is not None:
-        _noting.arrays.append(array)
-        return _at_place, (len(_noting.arrays) - 1,)
-    if _noting.refused is not None:
+    if _pickling.arrays is not None:
+        _pickling.arrays.append(array)
+        return _at_place, (len(_pickling.arrays) - 1,)
+    if _pickling.refused is not None:
         if would_be_lost(array):
-            raise _noting.refused(array)
+            raise _pickling.refused(array)
     elif _pickler_of(sys._getframe(1)) not in ("ampi", "mpi4py"):
         warn_lost("a pickle of", array, "send it with methods of ampi's communicators")
     return array.__reduce__()
 
 
 def _pickler_of(frame: Any) -> str:
-    """Return the package that pickles, also if the pickler is written in Python."""
+    """Return the package whose code pickles, even if the pickler is written in Python."""
     while frame is not None:
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         if package not in ("pickle", "dill", "cloudpickle", "copyreg"):
@@ -258,11 +257,11 @@ def _pickler_of(frame: Any) -> str:
 @contextlib.contextmanager
 def refusing_pickles(error: Callable[[TrackedArray], Exception]) -> Iterator[None]:
     """Raise an error inside the block if an active array is pickled."""
-    outer, _noting.refused = _noting.refused, error
+    outer, _pickling.refused = _pickling.refused, error
     try:
         yield
     finally:
-        _noting.refused = outer
+        _pickling.refused = outer
 
 
 for_array_types(lambda cls: copyreg.pickle(cls, _reduced))
@@ -277,12 +276,12 @@ def _arrays_in(obj: Any) -> tuple[list[TrackedArray], Any]:
     found: dict[int, TrackedArray] = {}
     if _walk(obj, found, set()):
         return list(found.values()), obj
-    outer, _noting.arrays = _noting.arrays, []
+    outer, _pickling.arrays = _pickling.arrays, []
     try:
         pickled = mpi.pickle.dumps(obj)
-        return _noting.arrays, _Contents(pickled, _noting.arrays)
+        return _pickling.arrays, _Contents(pickled, _pickling.arrays)
     finally:
-        _noting.arrays = outer
+        _pickling.arrays = outer
 
 
 def _walk(obj: Any, found: dict[int, TrackedArray], seen: set[int]) -> bool:
@@ -333,7 +332,7 @@ _NOTHING: tuple[Any, list[TrackedArray], np.ndarray | None] = None, [], None
 
 
 def unpack(tape: Tape, message: Any) -> tuple[Bundle, list[TrackedArray]]:
-    """Return the active arrays in an object that has arrived."""
+    """Return the active arrays in a received object, as a bundle and as a list."""
     _, arrays, tangents = arrived.pop(id(message), _NOTHING)
     _activate(tape, arrays)
     bundle = Bundle(arrays) if arrays else EMPTY
@@ -341,11 +340,11 @@ def unpack(tape: Tape, message: Any) -> tuple[Bundle, list[TrackedArray]]:
     if arrays and push is not None:
         here = len(lanes_of(push))
         if tape.forward is not None and tangents is not None and len(tangents) == here:
-            return bundle, arrays  # they came before the object
+            return bundle, arrays  # set before the object was unpickled
         if tangents is not None and len(tangents) != here:
             raise CommunicationError(
-                f"derivatives go in {here} directions here, and those in an object that came in {len(tangents)}: the "
-                "leading axis of the tangents must be as long on all ranks"
+                f"derivatives have {here} directions here, and {len(tangents)} in a received object: the leading axis "
+                "of the tangents must have the same length on all ranks"
             )
         set_tangent(push, bundle, None if tangents is None else tangents.reshape(-1))
     return bundle, arrays

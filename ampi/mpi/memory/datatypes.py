@@ -13,11 +13,11 @@ from mpi4py import MPI
 
 from .typemaps import MOST_PIECES, Group, Piece, Typemap, compress, concatenated, simplified
 
-_FEW_ELEMENTS = 4096  # up to this number all offsets are examined
+_FEW_ELEMENTS = 4096  # up to this number, all offsets are examined
 
 
 def made_of(datatype: MPI.Datatype, pieces: Sequence[Piece]) -> MPI.Datatype:
-    """Return a committed datatype of elements that lie where the pieces are."""
+    """Return a committed datatype of the elements at given places."""
     if len(pieces) > MOST_PIECES:
         return datatype.Create_hindexed_block(1, concatenated(pieces).tolist()).Commit()
     parts = [_strided(datatype, piece) for piece in pieces]
@@ -45,7 +45,7 @@ def typemap_of(datatype: MPI.Datatype) -> Typemap:
     Raises
     ------
     NotImplementedError
-        The datatype was built by a constructor that is not known here.
+        The datatype was built by a constructor that ampi does not know.
     """
     found = _predefined.get(datatype.handle)
     if found is not None:
@@ -100,7 +100,7 @@ class Runs:
         self.runs = [run for run in runs if run[1].count]
 
     def listed(self) -> Listed:
-        """Return the elements as a list of all of them."""
+        """Return the elements, listed one by one."""
         kinds = [np.full(piece.count, _kind(dtype)) for dtype, piece in self.runs]
         return Listed(np.concatenate(kinds or [np.zeros(0, np.int64)]), concatenated([piece for _, piece in self.runs]))
 

@@ -1,7 +1,7 @@
-"""Protocols of a message's memory: what the log, the sweep and the recording of messages need of it.
+"""Protocols of a message's memory, used by the log, the sweep and the recording of messages.
 
-`Bundle` (the arrays inside a Python object) is an `AdjointMemory`; `Buffer`, `Composite` and `PackedAdjoints` are
-`MessageMemory` besides.
+`Bundle` (the arrays inside a Python object) is an `AdjointMemory`; `Buffer`, `Composite` and `PackedAdjoints` are also
+`MessageMemory`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class AdjointMemory(Protocol):
     nbytes : int
         Bytes of the message, packed.
     packed : bool
-        The message is of bytes: its adjoint has a number for each.
+        The message consists of bytes: its adjoint has a number for each byte.
     """
 
     count: int
@@ -58,9 +58,9 @@ class MessageMemory(AdjointMemory, Protocol):
     storages : sequence of Storage or None
         Those of the memory.
     tracked, loses : bool
-        Elements can carry derivatives; some that are received would lose them.
+        The elements can carry derivatives; derivatives of some elements that are received would be lost.
     raw, mixed : bool
-        The datatype names other elements than the memory has; the message has several dtypes.
+        The datatype names elements of another kind than the memory has; the message has several dtypes.
     """
 
     counts: list[int] | None

@@ -1,9 +1,9 @@
-"""Adjoints of packed bytes: one number for each byte, that of the real element which begins there.
+"""Adjoints of packed bytes: one number for each byte, the adjoint of the real element that begins there.
 
-Neither the bytes nor a rank that passes them on tell what was packed into them, but adjoints must be added as numbers.
-So the shadow of memory of bytes (`Storage.packed`) has a double for each byte: the adjoint of a real number is stored
-at its first byte, that of a complex number at the first bytes of its two parts, and the others are zero.  Adjoints of
-messages of bytes are sent in this form.  `PackedAdjoints` presents a message of typed elements in it.
+Neither the bytes nor a rank that forwards them show what was packed, but adjoints must be added as numbers.  So the
+shadow of memory of bytes (`Storage.packed`) has a double for each byte: the adjoint of a real number is stored at its
+first byte, that of a complex number at the first bytes of its two parts, and the others are zero.  Adjoints of
+messages of bytes are sent in this form, and `PackedAdjoints` converts a message of typed elements to it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SLOT_DTYPE = np.dtype(np.float64)
 
 
 class PackedAdjoints:
-    """A buffer of typed elements as a message of bytes: `Buffer`'s interface with a number for each byte.
+    """A buffer of typed elements as a message of bytes: the interface of `Buffer`, with a number for each byte.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Plain arrays in messages while a tape records active data: their derivatives, if they have any, are lost."""
+"""Warnings of plain arrays in messages while a tape records active data: derivatives that they may have are lost."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from .buffers import FLOATING, Buffer
 from .message_memory import MessageMemory
 
 _warned: set[str] = set()
-_sites: set[int] = set()  # of calls on these lines: what `call_site` gives lives as long as the process
+_sites: set[int] = set()  # ids of call sites on these lines: results of `call_site` live as long as the process
 
 
-def mind(name: str, buffer: MessageMemory, verb: str, preposition: str, partner: Any) -> None:
+def warn_if_plain(name: str, buffer: MessageMemory, verb: str, preposition: str, partner: Any) -> None:
     """Warn once per source line of a plain array of floating-point numbers in a message, and say what to write.
 
     Parameters
@@ -35,7 +35,7 @@ def mind(name: str, buffer: MessageMemory, verb: str, preposition: str, partner:
     name : str
         The operation.
     buffer : MessageMemory
-        What it reads.
+        The memory that it reads.
     verb, preposition : str
         What it does with the array (``"sends"``), and the words before the partner (``"to rank"``).
     partner : mpi4py.MPI.Comm or int
@@ -43,27 +43,27 @@ def mind(name: str, buffer: MessageMemory, verb: str, preposition: str, partner:
     Raises
     ------
     ActivityError
-        With ``AMPI_CHECK=full``.
+        Instead of the warning, with ``AMPI_CHECK=full``.
     """
     if checks.level == checks.OFF or not buffer.nbytes:
         return
     if type(buffer) is Buffer:
         if buffer.storage is None and buffer.array is not None:
-            _mind(buffer.array, name, verb, preposition, partner, buffer, True)
+            _warn_of(buffer.array, name, verb, preposition, partner, buffer, True)
         return
     for _, part in getattr(buffer, "parts", ()):
         if part.storage is None:
-            _mind(part.array, name, verb, preposition, partner, part)
+            _warn_of(part.array, name, verb, preposition, partner, part)
 
 
-def mind_objects(obj: Any) -> None:
+def warn_of_plain_objects(obj: Any) -> None:
     """Warn of plain arrays of floating-point numbers in an object that is sent."""
     if type(obj) not in _ATOMS and checks.level != checks.OFF and recording() is not None:
         for array in plain_within(obj):
-            _mind(array, "an object", "is sent that holds")
+            _warn_of(array, "an object", "is sent that holds")
 
 
-def _mind(
+def _warn_of(
     array: np.ndarray,
     name: str,
     verb: str,
@@ -72,7 +72,7 @@ def _mind(
     part: Buffer | None = None,
     is_whole: bool = False,
 ) -> None:
-    """Warn of one array, once per line; ``is_whole`` if it is all that the call of the program sends."""
+    """Warn of one array, once per line; ``is_whole`` if the call sends nothing else."""
     if part is not None and not _has_floats(part):
         return
     tape = recording()

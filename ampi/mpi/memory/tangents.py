@@ -12,7 +12,7 @@ from .message_memory import AdjointMemory
 
 
 class Reader:
-    """A stand-in for a sweep that gives copies of tangents where a sweep takes adjoints; the tangents stay."""
+    """A stand-in for a sweep: where a sweep takes adjoints, it returns copies of tangents, which stay unchanged."""
 
     def __init__(self, push: Push) -> None:
         self.push = push
@@ -40,7 +40,7 @@ def require_program(tape: Tape) -> None:
 
 
 def tangent_in(push: Push, memory: AdjointMemory) -> np.ndarray:
-    """Return the tangent of a message's memory as a new flat array; in vector mode one direction after the other."""
+    """Return the tangent of a message's memory as a new flat array; in vector mode, all directions concatenated."""
     if push.lanes is None:
         return memory.take(Reader(push))
     return np.concatenate(tangents_in(push, memory))
@@ -49,7 +49,7 @@ def tangent_in(push: Push, memory: AdjointMemory) -> np.ndarray:
 def tangent_in_place(push: Push, memory: Any, always: bool = False) -> np.ndarray | None:
     """Return the tangent of a message's memory, flat and not copied; None if it is not contiguous.
 
-    None also where there is none so far, unless ``always``.
+    Also None where there is no tangent yet, unless ``always``.
     """
     return memory.in_place(push, always) if type(memory) is Buffer else None
 
@@ -60,7 +60,7 @@ def tangents_in(push: Push, memory: AdjointMemory) -> list[np.ndarray]:
 
 
 def set_tangent(push: Push, memory: AdjointMemory, flat: np.ndarray | None) -> None:
-    """Set the tangent of a message's memory, as `tangent_in` gives it; None: to zero."""
+    """Set the tangent of a message's memory, in the form of `tangent_in`; None: set it to zero."""
     lanes = lanes_of(push)
     for lane in lanes:
         memory.zero(lane)

@@ -1,6 +1,6 @@
 """Typemaps: the basic elements of a datatype that matter for derivatives, as strided pieces.
 
-Pieces are where the elements lie, in the fewest regular parts that are easily found.
+Pieces describe where the elements lie, by as few regular parts as can easily be found.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Layout:
     pieces : tuple of Piece
         The message is their concatenation.
     index : numpy.ndarray of int64 or None
-        Positions of the elements in units of the item size from ``low``: the way to address them if there are many
-        pieces, or pieces whose elements overlap.
+        Positions of the elements in units of the item size, counted from ``low``; used if there are many pieces, or
+        pieces whose elements overlap.
     low, span : int
         First byte and number of items of the range that ``index`` refers to.
     overlapping : bool
@@ -63,23 +63,23 @@ class Layout:
         self.low = self.span = 0
         self._itemsize = itemsize
         self._index: np.ndarray | None = None
-        self._overlapping: bool | None = None  # not known yet, nor is the index
+        self._overlapping: bool | None = None  # None: neither this nor the index is known yet
 
     @property
     def index(self) -> np.ndarray | None:
         """Positions of the elements, if they are addressed by positions."""
         if self._overlapping is None:
-            self._look()
+            self._examine()
         return self._index
 
     @property
     def overlapping(self) -> bool:
         """True if some memory belongs to the message more than once."""
         if self._overlapping is None:
-            self._look()
+            self._examine()
         return bool(self._overlapping)
 
-    def _look(self) -> None:
+    def _examine(self) -> None:
         """Determine whether elements overlap, and their positions if these are needed."""
         itemsize = self._itemsize
         overlapping = any(may_repeat(piece.shape, piece.strides, itemsize) for piece in self.pieces)
@@ -110,7 +110,7 @@ class Layout:
         return Layout(parts, itemsize)
 
 
-_MOST_LAYOUTS = 8  # kept per datatype, for different counts
+_MOST_LAYOUTS = 8  # stored per datatype, for different counts
 
 
 class Typemap:
@@ -237,8 +237,8 @@ class Typemap:
 class Group(NamedTuple):
     """Elements of one dtype in an item of a datatype.
 
-    ``pieces`` says where they lie, ``places`` the number of packed bytes up to and including each, both as the
-    concatenation of strided pieces, in the order of the typemap.
+    ``pieces`` are their offsets, ``places`` the numbers of packed bytes up to and including each of them, both as a
+    concatenation of strided pieces in the order of the typemap.
     """
 
     dtype: np.dtype
@@ -252,11 +252,11 @@ class Selection(NamedTuple):
     Attributes
     ----------
     dtype : numpy.dtype or None
-        None if the elements are no sequence of one floating-point dtype; then ``extra`` has all of them.
+        None if the elements are not a sequence of one floating-point dtype; then ``extra`` has all of them.
     count : int
         Number of elements of that dtype.
     layout : Layout or None
-        Where they lie; None: one after the other.
+        Where they lie; None: contiguous.
     extra : sequence of (dtype, Piece)
         Elements of other dtypes.
     """
@@ -276,7 +276,7 @@ def typemap_at(dtype: np.dtype, offsets: np.ndarray) -> Typemap:
 
 
 def regrouped(typemap: Typemap, count: int, itemsize: int) -> list[Piece] | None:
-    """Return where the larger elements lie that items of bytes or integers make up; None if they make up none."""
+    """Return the places of the larger elements that items of bytes or integers form; None if they form none."""
     small = typemap.dtype.itemsize
     step, rest = divmod(itemsize, small)
     if rest or step == 0:
@@ -363,7 +363,7 @@ def _common_group(starts: np.ndarray, first: int | None) -> tuple[int, int]:
 
 
 def _joined(starts: np.ndarray, shape: tuple[int, ...], strides: tuple[int, ...]) -> list[Piece]:
-    """Return pieces of equal form at the given starts, neighbours with a common stride joined."""
+    """Return pieces of the same form at the given starts, with neighbours joined that have a common stride."""
     pieces = []
     k, n = 0, len(starts)
     steps = np.diff(starts)
@@ -415,7 +415,7 @@ def _offsets_of(piece: Piece) -> np.ndarray:
 
 
 def _part_of(piece: Piece, start: int, stop: int) -> list[Piece]:
-    """Return elements ``start`` to ``stop`` of a piece, as far as it has them."""
+    """Return those of the elements ``start`` to ``stop`` that a piece has."""
     start, stop = max(start, 0), min(stop, piece.count)
     if start >= stop:
         return []

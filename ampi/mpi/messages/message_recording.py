@@ -16,7 +16,7 @@ from ..log.log import MOST_PENDING, log_for, log_received, log_sent
 from ..log.messages import CUT, Received, Route, Sent
 from ..memory.arguments import parse_bytes
 from ..memory.buffers import Buffer, keep_message, refuse_others
-from ..memory.plain_buffers import mind
+from ..memory.plain_buffers import warn_if_plain
 from .requests import Request
 
 _ANY_SOURCE = mpi.ANY_SOURCE
@@ -195,7 +195,7 @@ def record_first_send(name: str, comm: Any, buf: Any, dest: int, tag: int) -> Se
         detached = buffer.detach()
         keep_message(buf, detached)
     if not active or type(buffer) is not Buffer:
-        mind(name, buffer, "sends", "to rank", dest)
+        warn_if_plain(name, buffer, "sends", "to rank", dest)
     sent = log_sent(tape, name, comm, buffer, active, dest, tag)
     if active:
         tape.append_record(sent)

@@ -12,7 +12,7 @@ from ...tape.recording import open_tapes, opened, recording
 from ..log.log import log_received, log_sent
 from ..log.messages import Lost, Received
 from ..memory.bundles import EMPTY, Bundle, arrived, pack, refuse_others_in, unpack
-from ..memory.plain_buffers import mind_objects
+from ..memory.plain_buffers import warn_of_plain_objects
 from .forward import Flight
 from .requests import recorded
 
@@ -50,7 +50,7 @@ def _sending(name: str) -> Callable[..., Any]:
         primal = getattr(self._primal, name)
         if not open_tapes or dest == _PROC_NULL:
             return primal(self, obj, dest, tag)
-        mind_objects(obj)
+        warn_of_plain_objects(obj)
         return send_object(name, primal, self, obj, dest, tag)
 
     method.__name__ = name

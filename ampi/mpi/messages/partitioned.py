@@ -25,7 +25,7 @@ from ..log.messages import Received, Sent
 from ..log.reverse import reverse_of
 from ..memory.arguments import parse
 from ..memory.buffers import Buffer, arrive, as_packed, refuse_others
-from ..memory.plain_buffers import mind
+from ..memory.plain_buffers import warn_if_plain
 from ..memory.tangents import set_tangent, tangent_in
 from ..waiting.waiting import Patience, outbox_of, wait
 from .requests import persistent
@@ -301,7 +301,7 @@ class _Sending(_Partitioned):
             self._constant(opened(), parts)
             return
         if not buffer.active(tape):
-            mind("Pready", buffer, "sends", "to rank", self.partner)
+            warn_if_plain("Pready", buffer, "sends", "to rank", self.partner)
             self._constant(tape, parts)
             return
         if self.message is None or self.message[1] is not tape.reference:

@@ -15,7 +15,7 @@ from ...tape.recording import open_tapes, opened
 from ..base.handles import AcceptsBase, Handles
 from ..log.log import log_received
 from ..log.messages import Received, Sent
-from ..memory.argument_forms import duplicated, lasting
+from ..memory.argument_forms import duplicated, with_typemaps
 from ..memory.buffers import NOTHING
 from .message_recording import (
     nothing_to_learn,
@@ -96,7 +96,7 @@ def _persistent_send(
         request = primal(self, buf, dest, tag)
         if dest == _PROC_NULL:
             return request
-        buf = lasting(buf)
+        buf = with_typemaps(buf)
         return persistent(request, lambda: _some(record_send(name, self, buf, dest, tag) if open_tapes else None))
 
     method.__name__ = name
@@ -293,7 +293,7 @@ class PointToPoint(Partitioned):
         request = _Recv_init(self, buf, source, tag)
         if source == _PROC_NULL:
             return request
-        kept = lasting(buf)
+        kept = with_typemaps(buf)
         found = persistent(request, lambda: _some(record_receive("Recv_init", self, kept, source, tag)))
         if source == mpi.ANY_SOURCE:
             found.receive = WildReceive(self, buf, tag)

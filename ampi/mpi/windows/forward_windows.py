@@ -22,7 +22,7 @@ from ...errors import ActivityError, CommunicationError
 from ...memory.storages import Storage, address_of
 from ...tape import Push, Tape, lanes_of, no_tangent, where_called
 from ..collectives.reductions import known
-from ..collectives.reductions_second import is_curved
+from ..collectives.reductions_second import is_nonlinear
 from ..log.log import communication_of
 from ..memory.buffers import Buffer
 from ..memory.tangents import set_tangent, tangent_in
@@ -232,7 +232,7 @@ class ForwardTrace:
         target = access.target
         came = shadow.exchange(target, None, mpi.NO_OP, access.waiting)
         rule: Any = known(access.op)  # type: ignore[arg-type]
-        if self.tape().tangents is not None and is_curved(rule, access.values[0]):
+        if self.tape().tangents is not None and is_nonlinear(rule, access.values[0]):
             access.dots.append((came, np.zeros_like(came) if x_dot is None else x_dot))
         with np.errstate(all="ignore"):
             of_old, of_x = rule.partials(*access.values, np.ones(target.count, target.dtype))

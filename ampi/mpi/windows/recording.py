@@ -16,7 +16,7 @@ from ..log.log import communication_of
 from ..memory.arguments import parse
 from ..memory.buffers import FLOATING, Buffer, arrive, refuse_others
 from ..memory.datatypes import datatype_named
-from ..memory.plain_buffers import mind
+from ..memory.plain_buffers import warn_if_plain
 from ..memory.tangents import set_tangent
 from ..messages.requests import recorded
 from .access import LOCATED, NONLINEAR, Access, Begun
@@ -200,7 +200,7 @@ def _access(
         require_innermost(tape, window)
     active = updates and records and source.active(tape)  # type: ignore[union-attr]
     if updates and records and (not active or type(source) is not Buffer):
-        mind(name, source, "moves", "to the window of rank", rank)
+        warn_if_plain(name, source, "moves", "to the window of rank", rank)
     if not window.tracked[rank]:
         if active:
             raise ActivityError(

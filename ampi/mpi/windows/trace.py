@@ -186,7 +186,7 @@ class Trace:
         if unfinished:
             return (
                 f"{here}: {unfinished[0].describe()}, belongs to an epoch that is still open; complete it (Fence, "
-                "Complete, Unlock or Flush) before the gradient is asked for"
+                "Complete, Unlock or Flush) before computing the gradient"
             )
         epoch = self.access_epoch or self.exposure
         if epoch is not None:
