@@ -57,21 +57,21 @@ def synchronize() -> None:
 
 def stream() -> Any:
     """A stream, for launches: on the processor they run in the order of the program."""
-    return _device().cuda.stream() if _is_card() else 0
+    return _device().cuda.stream() if _is_gpu() else 0
 
 
 def default_stream() -> Any:
     """The default stream."""
-    return _device().cuda.default_stream() if _is_card() else 0
+    return _device().cuda.default_stream() if _is_gpu() else 0
 
 
 def is_available() -> bool:
     """Return whether there is a GPU; without one, kernels run on the processor."""
-    return bool(_device().is_card)
+    return bool(_device().is_gpu)
 
 
-def _is_card() -> bool:
-    return _device().is_card and not _device().is_simulated
+def _is_gpu() -> bool:
+    return _device().is_gpu and not _device().is_simulated
 
 
 class MissingName(KernelError, AttributeError):

@@ -1,7 +1,7 @@
 """The search of `scripts/fuzz --cuda`: random CUDA kernels, until the time is over or one is wrong.
 
 Each is lowered and compared with an interpreter that runs thread after thread, its gradient with its tangent and with
-differences.  Nothing is compiled, unless with --compiled.  With --emitted the source that is written out for a card is
+differences.  Nothing is compiled, unless with --compiled.  With --emitted the source for a GPU is
 interpreted, and compared with the lowered form.
 """
 
@@ -21,7 +21,7 @@ def main():
     parser.add_argument("minutes", type=float)
     parser.add_argument("--seed", type=int, default=None, help="of the first kernel; default: by chance")
     parser.add_argument("--compiled", action="store_true", help="compile the kernels: far slower")
-    parser.add_argument("--emitted", action="store_true", help="examine the source for a card")
+    parser.add_argument("--emitted", action="store_true", help="examine the source for a GPU")
     options = parser.parse_args()
     os.environ.setdefault("AMPI_VERIFY", "1")
     if not options.compiled:

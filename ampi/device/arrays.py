@@ -177,13 +177,13 @@ class DeviceArray(Memory):
             )
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        if self.device.is_card and not self.device.is_simulated:
+        if self.device.is_gpu and not self.device.is_simulated:
             return 2, self.device.cuda.get_current_device().id
         return 1, 0
 
     def __dlpack__(self, **keywords: Any) -> Any:
         self.require_constant("DLPack's view")
-        if self.device.is_card and not self.device.is_simulated:
+        if self.device.is_gpu and not self.device.is_simulated:
             raise KernelError(
                 f"{where_called()}: an array on a GPU cannot be passed on by DLPack; use a function that reads its "
                 "__cuda_array_interface__, such as torch.as_tensor or cupy.asarray"

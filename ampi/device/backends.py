@@ -50,7 +50,7 @@ class _Interface:
 class Processor:
     """A device whose memory is the host's: CUDA kernels are compiled for the processor."""
 
-    is_card = False
+    is_gpu = False
 
     def __repr__(self) -> str:
         return "<the processor, as a device>"
@@ -99,8 +99,8 @@ class Processor:
     def names(self) -> dict[str, Any]:
         """Return the names that generated CUDA sources import."""
         from ..kernel import kernel
-        from ..kernel.card import parts_of
         from ..kernel.frontend.base.cuda_names import NAMES
+        from ..kernel.gpu import parts_of
 
         cuda = ModuleType("ampi.cuda")  # the name by which kernels know it
         vars(cuda).update(NAMES, jit=functools.partial(kernel, target="cuda"))
@@ -124,10 +124,10 @@ class Processor:
         """Do nothing: launches are done when they return."""
 
 
-class Card:
+class Gpu:
     """A GPU, or Numba's simulator of one."""
 
-    is_card = True
+    is_gpu = True
 
     def __init__(self, cuda: Any) -> None:
         from numba.core import config
@@ -197,9 +197,9 @@ class Card:
     @functools.cached_property
     def names(self) -> dict[str, Any]:
         """Return the names that generated CUDA sources import."""
-        from ..kernel import card
+        from ..kernel import gpu
 
-        return {name: getattr(card, name) for name in card.__all__}
+        return {name: getattr(gpu, name) for name in gpu.__all__}
 
     def adopt(self, array: Any) -> None:
         """Do nothing: arrays of other packages can be used."""
@@ -227,9 +227,9 @@ def _found() -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
-            from ..kernel.card import cuda
+            from ..kernel.gpu import cuda
 
             available = cuda.is_available()
     except ImportError:
         available = False
-    return Card(cuda) if available else Processor()
+    return Gpu(cuda) if available else Processor()

@@ -19,9 +19,9 @@ import numpy as np
 from ..base.program_lines import where_called
 from ..errors import ActivityError, KernelError
 from ..kernel import arguments
-from ..kernel.card import blocks_of
 from ..kernel.cuda import launch as launching
 from ..kernel.cuda.emission import HEADER, Emitted, emitted
+from ..kernel.gpu import blocks_of
 from ..memory.storages import TrackedArray, carries_derivatives, region_of
 from ..tape import BaseAdjoint, recording
 from ..tape.recording import passive

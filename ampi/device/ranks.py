@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from mpi4py import MPI as mpi
 
-from .backends import Card, device
+from .backends import Gpu, device
 
 
 class DeviceOfRank(NamedTuple):
@@ -16,14 +16,14 @@ class DeviceOfRank(NamedTuple):
     ----------
     number : int
         Its index among the GPUs of the node; -1 if there is none, and the processor is used instead.
-    cards : int
+    gpus : int
         Number of GPUs of the node.
     shared_by : int
         Number of ranks of the node that use this device.
     """
 
     number: int
-    cards: int
+    gpus: int
     shared_by: int
 
 
@@ -45,7 +45,7 @@ def device_for(comm: mpi.Comm) -> DeviceOfRank:
     Examples
     --------
     >>> ampi.device_for(ampi.COMM_WORLD)
-    DeviceOfRank(number=-1, cards=0, shared_by=1)
+    DeviceOfRank(number=-1, gpus=0, shared_by=1)
     """
     plain = mpi.Intracomm(comm)
     node = plain.Split_type(mpi.COMM_TYPE_SHARED)
@@ -54,18 +54,18 @@ def device_for(comm: mpi.Comm) -> DeviceOfRank:
     finally:
         node.Free()
     one = device()
-    if not isinstance(one, Card) or one.is_simulated:
+    if not isinstance(one, Gpu) or one.is_simulated:
         return DeviceOfRank(-1, 0, size)
-    cards = len(one.cuda.gpus)
-    number = rank % cards
+    gpus = len(one.cuda.gpus)
+    number = rank % gpus
     one.cuda.select_device(number)
-    return DeviceOfRank(number, cards, len(range(number, size, cards)))
+    return DeviceOfRank(number, gpus, len(range(number, size, gpus)))
 
 
 def described(supports_cuda: bool) -> str:
     """Describe the device of `ampi.cuda`'s arrays, and how MPI sends them."""
     one: Any = device()
-    if not one.is_card:
+    if not one.is_gpu:
         return "arrays on devices: no CUDA device was found, so that ampi.cuda uses the processor as one"
     how = (
         "sent from the device while no tape records"

@@ -94,7 +94,7 @@ def _staged(operation: Operation, method: Callable[..., Any], self: Any, given: 
             f"{where_called()}: {name} of an array on a device, which MPI would use after the call; use an array on "
             "the host, and copy it: d.copy_to_host(), d.copy_to_device(x)"
         )
-    if not open_tapes and supports_cuda() and all(_array_of(v).device.is_card for v in buffers.values() if _on(v)):
+    if not open_tapes and supports_cuda() and all(_array_of(v).device.is_gpu for v in buffers.values() if _on(v)):
         for n in operation.writes:
             if _on(given.get(n)):
                 overwrite(_array_of(given[n]))

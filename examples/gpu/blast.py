@@ -21,7 +21,7 @@ def use(kernels):
 
 
 def compare(case):
-    """Compare the kernels of an element on the card."""
+    """Compare the kernels of an element on the GPU."""
     grid = blast_kernels.blocks(case.elements), blast_kernels.THREADS
     mesh = case.corner, case.reference_volume, case.relative_volume
     state = case.pressure, case.viscosity, case.force_at_corner, case.new_volume.copy()

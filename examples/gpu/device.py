@@ -1,4 +1,4 @@
-"""What the examples share: where their kernels run, what gradients cost, and the comparison on a card."""
+"""Shared by the examples: where their kernels run, what gradients cost, and the comparison on a GPU."""
 
 import argparse
 import inspect
@@ -11,8 +11,8 @@ import ampi
 
 
 def add_option(parser):
-    """Add ``--device``: kernels run on the processor; with ``cuda`` they run on a card as well, and are compared."""
-    text = "cuda: run the kernels and their adjoints on a card as well, and compare (default: cpu)"
+    """Add ``--device``: kernels run on the processor; with ``cuda`` they also run on a GPU, and are compared."""
+    text = "cuda: also run the kernels and their adjoints on a GPU, and compare (default: cpu)"
     parser.add_argument("--device", type=device, metavar="cpu|cuda", default="cpu", help=text)
 
 
@@ -21,8 +21,8 @@ def device(name):
         raise argparse.ArgumentTypeError(f"{name!r}; it can be cpu or cuda")
     if name == "cuda" and not cuda.is_available():
         raise argparse.ArgumentTypeError(
-            "Numba finds no card with a CUDA driver (pip install ampi[cuda] installs numba-cuda); --device cpu runs "
-            "the same kernels on the processor, and NUMBA_ENABLE_CUDASIM=1 simulates a card for small problems"
+            "Numba finds no GPU with a CUDA driver (pip install ampi[cuda] installs numba-cuda); --device cpu runs "
+            "the same kernels on the processor, and NUMBA_ENABLE_CUDASIM=1 simulates a GPU for small problems"
         )
     return name
 
@@ -40,7 +40,7 @@ def timed(function, *arguments, **options):
 
 
 def compare(launch, *arguments):
-    """Run a kernel and its adjoint on the card; print and return how much they differ from the processor's."""
+    """Run a kernel and its adjoint on the GPU; print and return how much they differ from the processor's."""
     kernel = launch.kernel
     values = dict(zip(inspect.signature(kernel.py_func).parameters, arguments))
     active = [n for n, v in values.items() if isinstance(v, numpy.ndarray) and v.dtype.kind in "fc"]
@@ -59,30 +59,28 @@ def compare(launch, *arguments):
     for mode, source in (("kernel", kernel.source), ("adjoint", kernel.adjoint_source)):
         run = launcher(source(launch, *arguments, target="cuda"))
         for _ in range(2):  # the first one compiles
-            card = {n: to_card(v) for n, v in values.items()} | {f"{n}_bar": to_card(s) for n, s in seeds.items()}
+            on_gpu = {n: to_gpu(v) for n, v in values.items()} | {f"{n}_bar": to_gpu(s) for n, s in seeds.items()}
             begin = time.perf_counter()
-            run(launch.grid, *(card[n] for n in inspect.signature(run).parameters if n in card))
+            run(launch.grid, *(on_gpu[n] for n in inspect.signature(run).parameters if n in on_gpu))
             cuda.synchronize()
             seconds[mode] = time.perf_counter() - begin
         for n in active:
             other = ampi.value(changed[n]) if mode == "kernel" else expected[n]
-            mine = card[n if mode == "kernel" else f"{n}_bar"].copy_to_host()
+            mine = on_gpu[n if mode == "kernel" else f"{n}_bar"].copy_to_host()
             scale = max(float(numpy.abs(other).max(initial=0)), 1e-300)
             found[mode] = max(found.get(mode, 0.0), float(numpy.abs(mine - other).max(initial=0)) / scale)
     ratio = seconds["adjoint"] / seconds["kernel"]
-    print(
-        f"{kernel.__name__} on the card: {seconds['kernel']:.2e} s, adjoint {ratio:.1f} times that; relative", end=" "
-    )
+    print(f"{kernel.__name__} on the GPU: {seconds['kernel']:.2e} s, adjoint {ratio:.1f} times that; relative", end=" ")
     print(f"differences from the processor {found['kernel']:.1e}, of the adjoint {found['adjoint']:.1e}")
     return found
 
 
 def launcher(text):
     """The function that launches a program that ``source`` or ``adjoint_source`` has written."""
-    space = {"__name__": "card"}
-    exec(compile(text, "<card>", "exec"), space)
+    space = {"__name__": "gpu"}
+    exec(compile(text, "<gpu>", "exec"), space)
     return [v for v in space.values() if inspect.isfunction(v) and "griddim" in inspect.signature(v).parameters][-1]
 
 
-def to_card(value):
+def to_gpu(value):
     return cuda.to_device(value) if isinstance(value, numpy.ndarray) else value

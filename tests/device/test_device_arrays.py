@@ -411,7 +411,7 @@ def test_kernels_that_do_not_fit(function, says):
 @in_python
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_copies_by_numba_are_refused():
-    """Numba's own copy to a card would drop derivatives; that needs no card to be seen."""
+    """Numba's own copy to a GPU would drop derivatives; no GPU is needed to detect it."""
     of_numba = pytest.importorskip("numba.cuda")
     with pytest.raises(
         ActivityError, match=r"numba.cuda.to_device\(\) of an array that carries.*import ampi.cuda as cuda"

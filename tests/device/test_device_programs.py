@@ -87,7 +87,7 @@ def test_random(seed):
 @compiled
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_simulator():
-    """What a card would be given runs in Numba's simulator."""
+    """The source for a GPU runs in Numba's simulator."""
     pytest.importorskip("numba.cuda")
     text = in_a_process(HERE / "simulated.py", 1, 2, NUMBA_ENABLE_CUDASIM="1", NUMBA_DISABLE_JIT="1")
     assert text.strip() == "2 compared"
@@ -95,7 +95,7 @@ def test_simulator():
 
 @compiled
 def test_compiled(device):
-    """The sources for a card are compiled for the processor."""
+    """The sources for a GPU are compiled for the processor."""
     x = np.linspace(0.5, 1.5, 20)
 
     def loss(x, s):

@@ -1,4 +1,4 @@
-"""Examples of CUDA kernels: resonances (RSBench), Maxwell's equations, LULESH, and what examples do with a card."""
+"""Examples of CUDA kernels: resonances (RSBench), Maxwell's equations, LULESH; and examples on a GPU."""
 
 import argparse
 import os
@@ -35,19 +35,19 @@ def test_in_python(request):
     in_a_process("-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, *slow, NUMBA_DISABLE_JIT="1")
 
 
-# ------------------------------------------------------------------------------------------------------ a card
+# ------------------------------------------------------------------------------------------------------ with a GPU
 
 
-def test_no_card(monkeypatch):
+def test_no_gpu(monkeypatch):
     monkeypatch.setattr(device.cuda, "is_available", lambda: False)
     assert device.device("cpu") == "cpu"
-    with pytest.raises(argparse.ArgumentTypeError, match="no card with a CUDA driver"):
+    with pytest.raises(argparse.ArgumentTypeError, match="no GPU with a CUDA driver"):
         device.device("cuda")
 
 
 @compiled
 def test_comparison_in_the_simulator():
-    """With a card, kernels and adjoints run there as well, and are compared: here with Numba's simulator."""
+    """With a GPU, kernels and adjoints also run there, and are compared; here with Numba's simulator."""
     program = EXAMPLES / "gpu" / "docking.py"
     simulated = {"NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1"}
     text = in_a_process(program, "--poses", "2", "--device", "cuda", **simulated)

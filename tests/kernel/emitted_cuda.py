@@ -20,10 +20,10 @@ from random_cuda import copied
 
 import ampi
 from ampi.errors import KernelError
-from ampi.kernel.card import blocks_of, parts_of
 from ampi.kernel.cuda import emission
 from ampi.kernel.cuda.interpreter import interpret
 from ampi.kernel.frontend.base.cuda_names import NAMES
+from ampi.kernel.gpu import blocks_of, parts_of
 
 
 def loaded(made, order=None):
@@ -38,7 +38,7 @@ def loaded(made, order=None):
     module = types.ModuleType("ampi.cuda")
     vars(module).update(NAMES, jit=lambda function: Interpreted(function, order))
     header = emission.HEADER.strip().splitlines()[-1]
-    assert header.startswith("from ampi.kernel.card import")
+    assert header.startswith("from ampi.kernel.gpu import")
     hosts = {"blocks_of": blocks_of, "copied": np.copy, "number": lambda a: a[0], "zeros": np.zeros}
     hosts["empty"] = lambda shape, dtype: np.full([max(n, 1) for n in shape], 77, dtype)
     hosts["parts"] = parts_of

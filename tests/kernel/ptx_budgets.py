@@ -1,4 +1,4 @@
-"""Registers and spills of emitted CUDA kernels, for which no card is needed: numba-cuda writes PTX, ptxas reads it."""
+"""Registers and spills of emitted CUDA kernels, for which no GPU is needed: numba-cuda writes PTX, ptxas reads it."""
 
 import functools
 import importlib.util

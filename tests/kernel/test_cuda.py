@@ -392,7 +392,7 @@ def diverging(a, b):
 
 
 def test_divergent_barriers_are_found():
-    with pytest.raises(KernelError, match="not all threads of block 0 come to this barrier: thread 0 waits, thread 3"):
+    with pytest.raises(KernelError, match="not all threads of block 0 reach this barrier: thread 0 waits, thread 3"):
         interpret(diverging, (1, 1, 1), (8, 1, 1), 0, (np.ones(8), np.ones(8)))
 
 
@@ -438,13 +438,13 @@ def returning(a, b):
 
 
 REFUSED = {
-    diverging: "not all threads of a block come to this barrier: they differ in the branch of line",
+    diverging: "not all threads of a block reach this barrier: they differ in the branch of line",
     loop_of_threads: "they differ in the loop of line",
     swapped: "cuda.atomic.exch on 'a', an array of float64: which thread comes first",
     compared: "cuda.atomic.cas on 'a'",
     unknown: "cuda.brev is not known to the differentiator",
     unheard_of: "has no attribute 'foo'",
-    whole_grid: "make two launches of it",
+    whole_grid: "split it into two launches",
     of_four: "cuda.grid takes 1, 2 or 3",
     no_constant: "the shape of cuda.shared.array is no constant",
     returning: "a CUDA kernel returns nothing",

@@ -115,7 +115,7 @@ def with_rules(a, b):
 
 @in_python
 def test_custom_rules():
-    """The rules are not the derivatives, so that it shows that they are used; in the source for a card as well."""
+    """The rules differ from the derivatives, to show that they are used; in the source for a GPU as well."""
     a = RANDOM.normal(size=SIZE)
     gradient = ampi.grad(lambda x: ampi.numpy.sum(result(with_rules, x)))(a)
     np.testing.assert_allclose(gradient, 200 + 10 * a, rtol=1e-13)
@@ -212,7 +212,7 @@ def test_random_numbers_are_refused():
         b[i] = random.xoroshiro128p_uniform_float64(states, i)
 
     states = np.zeros(SIZE, np.dtype([("s0", np.uint64), ("s1", np.uint64)]))
-    with pytest.raises(KernelError, match=r"draws from states that live on a card\n(.*\n)*  draw the numbers before"):
+    with pytest.raises(KernelError, match=r"draws from states in .* of a GPU\n(.*\n)*  draw the numbers before"):
         drawn[2, 4](states, np.zeros(SIZE))
 
 

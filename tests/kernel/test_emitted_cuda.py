@@ -1,4 +1,4 @@
-"""CUDA kernels that are written out for a card: against the lowered form, interpreted and in Numba's simulator, and
+"""CUDA kernels in source for a GPU: against the lowered form, interpreted and in Numba's simulator, and
 compiled to PTX where numba-cuda is installed."""
 
 import math
@@ -228,11 +228,11 @@ def between_threads(a, b):
 
 
 REFUSED = {
-    of_complex: "complex numbers that threads of a block add up, written out for a card",
-    of_order: "the result of an atomic operation, written out for a card: .*which thread came first",
-    between_threads: "an atomic operation other than add and sub, written out",
-    without_bound: "how many values this loop saves for its adjoint",
-    of_gamma: r"digamma\(\) is not among the functions",
+    of_complex: "a sum of complex numbers over the threads of a block, in source for a GPU",
+    of_order: "the result of an atomic operation, in source for a GPU: .*which thread came first",
+    between_threads: "an atomic operation other than add and sub, in source for a GPU",
+    without_bound: "the number of values that this loop saves for its adjoint",
+    of_gamma: r"digamma\(\) cannot be called in source for a GPU",
 }
 
 

@@ -132,7 +132,7 @@ def test_order_of_elements():
 def test_device_for():
     comm = ampi.COMM_WORLD
     found = ampi.device_for(comm)
-    assert found.number == -1 and found.cards == 0 and found.shared_by == comm.size
+    assert found.number == -1 and found.gpus == 0 and found.shared_by == comm.size
 
 
 IN_A_TIME_LOOP = """

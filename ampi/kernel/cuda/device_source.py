@@ -1,8 +1,8 @@
-"""Lowered programs, written out as CUDA kernels: Python source for ``numba.cuda.jit``.
+"""CUDA kernels written from lowered programs: Python source for ``numba.cuda.jit``.
 
-A loop over blocks or threads becomes the place of a thread, and its body is written once.  Between statements of which
-one stores into memory of the block that another one uses there is a barrier.  What threads add up becomes an atomic
-addition, unless one thread owns the element.
+A loop over blocks or threads becomes an index of the thread, and its body is written once.  A barrier separates two
+statements if one stores into memory of the block that the other uses.  A sum over threads becomes an atomic addition,
+unless a single thread owns the element.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BOUND = "give the loop a number of iterations that the launch knows: for k in ra
 
 
 class Writer:
-    """Writes one launch (a statement) of a program, all of whose names are identifiers."""
+    """Writer of one launch (a statement) of a program whose names are all identifiers."""
 
     def __init__(self, function: ir.Function, number: int, geometry: Geometry, refuse: Refuse) -> None:
         self.function, self.geometry, self.refuse = function, geometry, refuse
@@ -48,7 +48,7 @@ class Writer:
         self.fresh = _Fresh(taken)
         self.threads = geometry.threads
         self.rank = self.fresh("rank")
-        self.totals: dict[str, str] = {}  # of a launch: the sum, and the argument that holds it
+        self.totals: dict[str, str] = {}  # for each sum of the launch, the argument that holds it
         self.block_number, self.thread_number = self.fresh("block"), self.fresh("thread")
 
     # ------------------------------------------------------------------------------------------- text
@@ -65,15 +65,15 @@ class Writer:
         self.depth -= 1
 
     def text(self, e: ir.Expr) -> str:
-        """An expression, as it is written for a card."""
+        """Return an expression as source for a GPU."""
         return in_dialect(emit.expression(mapped(e, self.moved)), self._no_function)
 
     def _no_function(self, name: str) -> NoReturn:
-        self.refuse(self.line_number, f"{name}() is not among the functions of a kernel that is written out for a card",
+        self.refuse(self.line_number, f"{name}() cannot be called in source for a GPU",
                     "write it with functions of Python's math module")  # fmt: skip
 
     def moved(self, e: ir.Expr) -> ir.Expr:
-        """An access of an array where that lives."""
+        """Return an access to an array in the memory space of the array."""
         if isinstance(e, ir.Load):
             return self.element(e.array, e.index, e.type)
         return e
@@ -104,20 +104,20 @@ class Writer:
         return self.kernel
 
     def before(self, body: tuple[ir.Stmt, ...]) -> Iterator[ir.Stmt]:
-        """Statements before a launch that its threads repeat."""
+        """Iterate over the statements before a launch that each of its threads repeats."""
         made = {name for s in body if is_launch(s) for name, _ in s.reductions}  # type: ignore[attr-defined]
         for s in body:
             if is_launch(s) or isinstance(s, ir.Alloc):
                 continue
             inside = tuple(ir.walk(s))
             if any(isinstance(n, ir.Var) and n.name in made for n in inside):
-                self.refuse(s.line, "blocks of this launch depend on one another", "make two launches of it")
+                self.refuse(s.line, "blocks of this launch depend on one another", "split it into two launches")
             if any(isinstance(n, (ir.Store, ir.Accumulate)) for n in inside):
-                self.refuse(s.line, "an array is filled before the launch", "fill it in a launch of its own")
+                self.refuse(s.line, "an array is filled before the launch", "fill it in a separate launch")
             yield s
 
     def declarations(self) -> None:
-        """Places, arrays, and sizes of the launch."""
+        """Write the indices of the thread, the arrays, and the sizes of the launch."""
         names = {n.name for n in ir.walk(self.body) if isinstance(n, ir.Var)}
         for axis, blocks in zip(AXES, self.blocks()):
             if blocks in names:
@@ -145,12 +145,13 @@ class Writer:
             self.buffer(alloc[name], extents, own)
         for s in ir.walk(self.body):
             if isinstance(s, ir.Grow):
-                self.refuse(s.line, "how many values this loop saves for its adjoint is known when it has run", BOUND)
+                self.refuse(s.line, "the number of values that this loop saves for its adjoint is only known after it "
+                            "has run", BOUND)  # fmt: skip
 
     def buffer(self, s: ir.Alloc, sizes: tuple[ir.Expr, ...], own: bool) -> None:
         known = [self.spaces.of_host(n) for n in sizes]
         if any(n is None for n in known):
-            self.refuse(s.line, "the adjoint saves values of a loop whose length each thread knows by itself", BOUND)
+            self.refuse(s.line, "the adjoint saves values of a loop whose length differs between threads", BOUND)
         shape = [f"max({emit.expression(index_algebra.tidy(n)) if n else 0}, 0)" for n in known]
         shape = [*shape, f"{self.threads} * blocks"] if own else ["blocks", *shape]
         self.kernel.buffers.append((s.target.name, ", ".join(shape), s.target.type.dtype))
@@ -187,9 +188,9 @@ class Writer:
             case ir.Store() | ir.Accumulate():
                 self.store(s)
             case ir.Raise():
-                pass  # the kernel has run without it
+                pass  # the kernel has already run without an error
             case ir.Alias():
-                self.refuse(s.line, "a part of an array has a name of its own here", "index the array itself")
+                self.refuse(s.line, "a part of an array is given its own name here", "index the array itself")
             case _:
                 raise AssertionError(s)
 
@@ -222,7 +223,7 @@ class Writer:
             self.settle()
 
     def common_loop(self, s: ir.For) -> None:
-        """A loop that all threads of a block go through together."""
+        """Write a loop that all threads of a block run together."""
         if self.spaces.own_loop(s):
             self.phase_units(s)
             self.line(f"{s.var.name} = {self.rank}", s.line)
@@ -248,7 +249,7 @@ class Writer:
         self.used.include(found)
 
     def shared_loop(self, s: ir.For) -> None:
-        """A loop in which threads of a block share iterations that fill an array; others are for the first thread."""
+        """Write a loop that stores into arrays: threads share its iterations if it fills them, else one thread runs."""
         inside = tuple(innermost(s))
         found = self.uses_in((s,), 0)
         if self.used.needs_barrier(found):
@@ -265,8 +266,8 @@ class Writer:
             names = {n.target.name for n in ir.walk(s) if isinstance(n, ir.Assign)}
             elsewhere = self.reads_without(s)
             if names & elsewhere:
-                self.refuse(s.line, "a loop that all threads of a block share changes an array and a number",
-                            "make one loop for each")  # fmt: skip
+                self.refuse(s.line, "a loop that the threads of a block share changes both an array and a number",
+                            "write a loop for each")  # fmt: skip
             self.line(f"if {self.rank} == 0:", s.line)
             around, self.phase = self.phase, -1
             self.inside(lambda: self.plain_loop(s))
@@ -290,7 +291,7 @@ class Writer:
         if kind in ("threadIdx", "blockIdx"):
             self.check_range(s)
         carried = [name for name, _ in s.reductions if outermost and kind == "threadIdx"]
-        begun = [self.begin_sum(s, name) for name in carried]
+        sums = [self.begin_sum(s, name) for name in carried]
         if outermost and kind == "threadIdx":
             self.use(self.uses_in(s.body, self.spaces.numbers[id(s)]))
         if kind != "threadIdx":
@@ -300,7 +301,8 @@ class Writer:
         if kind == "stride":
             first = "cuda.grid(1)" if _is(s.start, 0) else f"{self.text(s.start)} + cuda.grid(1)"
             if not _is(s.step, 1):
-                self.refuse(s.line, "a loop over the grid in another order", "let its step be cuda.gridsize(1)")
+                self.refuse(s.line, "a loop over the grid whose step is not the grid's size",
+                            "let its step be cuda.gridsize(1)")  # fmt: skip
             self.line(f"for {s.var.name} in range({first}, {self.text(s.stop)}, cuda.gridsize(1)):", s.line)
             self.inside(lambda: self.statements(s.body))
         elif kind == "grid":
@@ -314,11 +316,11 @@ class Writer:
             self.line(f"{s.var.name} = cuda.{s.axis}", s.line)
             self.statements(s.body)
         self.phase = around
-        for name, how in zip(carried, begun):
+        for name, how in zip(carried, sums):
             self.end_sum(name, how)
 
     def check_range(self, s: ir.For) -> None:
-        """All of an axis, in one order or the other."""
+        """Assert that a loop runs over the whole of an axis, in either direction."""
         kind, _, axis = s.axis.partition(".")
         k = AXES.index(axis)
         forward = _is(s.start, 0) and _is(s.step, 1)
@@ -336,13 +338,13 @@ class Writer:
     # ------------------------------------------------------------------------------------------- sums of threads
 
     def check_sum(self, s: ir.For, name: str) -> str:
-        """Note how threads combine a scalar."""
+        """Return how threads combine a scalar; an error if they do not."""
         kind = combined(s.body, name)
         return self.no_sum(s, name) if kind is None else kind
 
     def no_sum(self, s: ir.For, name: str) -> NoReturn:
         self.refuse(
-            s.line, "what one thread computes here depends on the threads before it", "let threads add up numbers"
+            s.line, "the result of a thread here depends on the threads before it", "let the threads compute a sum"
         )
 
     def begin_sum(self, s: ir.For, name: str) -> tuple[str, str, str]:
@@ -390,7 +392,7 @@ class Writer:
             write()
 
     def add_atomically(self, array: str, index: tuple[str, ...], value: str, ty: Any, number: int = 0) -> None:
-        """Add to an element that other threads may add to: of a complex number to both parts, one after the other."""
+        """Add to an element to which other threads may add; for complex numbers, to one part after the other."""
         if not isinstance(ty, types.Complex):
             place = index[0] if len(index) == 1 else f"({', '.join(index)})"
             self.line(f"cuda.atomic.add({array}, {place}, {value})", number)
@@ -405,13 +407,13 @@ class Writer:
             self.line(f"cuda.atomic.add({self.kernel.parts[array]}, ({', '.join([*index, str(k)])}), {added}.{part})")
 
     def require_real(self, ty: Any) -> None:
-        """Refuse to add up complex numbers in shared memory, where no array has their parts."""
+        """Refuse to add up complex numbers in shared memory, where their parts cannot be addressed."""
         if isinstance(ty, types.Complex):
             self.refuse(
                 self.line_number,
-                "complex numbers that threads of a block add up, written out for a card, which has no atomic additions "
-                "of them",
-                "keep real and imaginary parts in shared arrays of their own",
+                "a sum of complex numbers over the threads of a block, in source for a GPU: there are no atomic "
+                "additions of complex numbers",
+                "store real and imaginary parts in separate shared arrays",
             )
 
     def of_block(self) -> bool:
@@ -420,7 +422,7 @@ class Writer:
     # ------------------------------------------------------------------------------------------- memory
 
     def fill(self, s: ir.Alloc) -> None:
-        """The elements of a new array."""
+        """Fill the elements of a new array."""
         if s.fill is None:
             return
         name, spaces = s.target.name, self.spaces
@@ -493,7 +495,7 @@ class Writer:
         return not (name in spaces.registers or name in spaces.each or own)
 
     def uses_in(self, body: Iterable[ir.Stmt], phase: int) -> Used:
-        """Return the uses of memory shared by the threads of a block in statements."""
+        """Return how statements use memory that the threads of a block share."""
         found = Used()
 
         def key(array: ir.Var, index: tuple[ir.Expr, ...]) -> tuple[str, Any]:

@@ -1,4 +1,4 @@
-"""Expressions of lowered programs with the functions that a card has."""
+"""Translation of expressions to the functions that exist on a GPU."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TEMPLATES = {
     "np.fmin": "(x if x < y or y != y else y)",
     "np.fmax": "(x if x > y or y != y else y)",
 }
-"""Expressions on a card for functions of lowered programs."""
+"""Expressions on a GPU for functions of lowered programs."""
 KNOWN = frozenset({"min", "max", "abs", "complex", "int", "float", "bool", "round"})
 TYPES = frozenset(
     f"np.{n}"
@@ -62,5 +62,5 @@ class _Fill(ast.NodeTransformer):
 
 
 def in_dialect(text: str, fail: Callable[[str], NoReturn]) -> str:
-    """An expression of a lowered program with functions that a card has; ``fail`` is called with others."""
+    """Return an expression with functions that exist on a GPU; ``fail`` is called with the name of any other."""
     return ast.unparse(ast.fix_missing_locations(_Dialect(fail).visit(ast.parse(text, mode="eval"))))

@@ -1,8 +1,8 @@
-"""A launch of a CUDA kernel, its adjoint and its tangent, written out as source for ``numba.cuda.jit``.
+"""Source for ``numba.cuda.jit`` of a launch of a CUDA kernel, of its adjoint and of its tangent.
 
-They are made from the same lowered form that runs on the processor: ``device_source`` writes its loops over blocks and
-threads as the places of threads.  Each program is a kernel and a function of the host that launches it, makes what it
-needs (buffers, copies of arrays, sums), and returns the adjoints or tangents of numbers.
+They are made from the same lowered form that runs on the processor: ``device_source`` replaces its loops over blocks
+and threads by the indices of a thread.  Each program consists of a kernel and a host function, which makes what the
+kernel needs (buffers, copies of arrays, sums), launches it, and returns the adjoints or tangents of numbers.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ from ampi.kernel.ir.inference import is_array
 from ampi.kernel.options import Options
 
 WITHOUT = frozenset({"gather", "behind", "strips", "stages", "products", "chains", "branches", "flat", "allocations"})
-"""Passes that make loops for a processor."""
+"""Passes that rearrange loops for a processor."""
 HEADER = """\
 import cmath
 import math
 
 import numpy as np
 
-from ampi.kernel.card import blocks_of, copied, cuda, empty, number, parts, zeros
+from ampi.kernel.gpu import blocks_of, copied, cuda, empty, number, parts, zeros
 """
 RESERVED = frozenset("cmath math np cuda blocks_of copied empty number parts zeros griddim stream blocks".split())
 
 
 @dataclass
 class Emitted:
-    """A program for a card.
+    """A program for a GPU.
 
     Attributes
     ----------
     text : str
-        Its source.
+        The source.
     launch : str
         The name of the function that launches it.
     arguments : tuple of str
-        What that takes, after the grid.
+        The parameters of that function, after the grid.
     roles : tuple of (str, str)
-        What these are: ``("argument", name)``, ``("shadow", name)`` of an array or ``("tangent", name)`` of a number.
+        Their roles: ``("argument", name)``, ``("shadow", name)`` of an array or ``("tangent", name)`` of a number.
     kernels : dict
-        The types of its kernels' arguments, by the names of these.
+        The types of the arguments of each of its kernels, by the kernels' names.
     facts : list of Kernel
         Facts about the kernels.
     leaves : tuple of str
         The arguments that a user passes, a structured array as one for each field.
     reads, writes : frozenset of str
-        Those of the arguments of the program that are arrays of which elements are read, and written.
+        The arguments that are arrays of which elements are read, and written.
     """
 
     text: str
@@ -89,12 +89,12 @@ def primal(launch: Any, args: tuple[Any, ...], bounded: bool = False) -> tuple[i
 
 
 def geometry_of(launch: Any) -> Geometry:
-    """Return the geometry of a program: any number of blocks along x, and along the axes with several blocks."""
+    """Return the geometry of an emitted program: any number of blocks along x and along axes with several blocks."""
     return replace(launch.geometry, grid=(True, *launch.geometry.grid[1:]))
 
 
 def emitted(launch: Any, args: tuple[Any, ...], mode: str, active: frozenset[str] | None = None) -> Emitted:
-    """One of the programs (``mode``: "primal", "adjoint" or "tangent") of a launch."""
+    """Return one of the programs (``mode``: "primal", "adjoint" or "tangent") of a launch."""
     function, refuse = primal(launch, args)
     made = program(launch, function, mode, active)
     if any(isinstance(s, ir.Grow) for s in ir.walk(made.body)):
@@ -110,18 +110,18 @@ def emitted(launch: Any, args: tuple[Any, ...], mode: str, active: frozenset[str
 
 
 def read_in(body: tuple[ir.Stmt, ...]) -> set[str]:
-    """The names of arrays of which a program reads elements, or which it copies."""
+    """Return the names of arrays whose elements a program reads, or which it copies."""
     copies = {n.fill.name for n in ir.walk(body) if isinstance(n, ir.Alloc) and isinstance(n.fill, ir.Var)}
     return copies | {n.array.name for n in ir.walk(body) if isinstance(n, (ir.Load, ir.Accumulate))}
 
 
 def stored_in(body: tuple[ir.Stmt, ...]) -> set[str]:
-    """The names of arrays of which a program changes elements."""
+    """Return the names of arrays whose elements a program changes."""
     return {n.array.name for n in ir.walk(body) if isinstance(n, (ir.Store, ir.Accumulate))}
 
 
 def program(launch: Any, function: ir.Function, mode: str, active: frozenset[str] | None) -> ir.Function:
-    """A program of a lowered kernel, with loops over blocks and threads."""
+    """Return a program of a lowered kernel, with loops over blocks and threads."""
     options = Options(without=WITHOUT, unchecked=True)
     if mode == "primal":
         way = pipeline.State(options)
@@ -133,7 +133,7 @@ def program(launch: Any, function: ir.Function, mode: str, active: frozenset[str
 
 
 def visible(function: ir.Function) -> tuple[ir.Argument, ...]:
-    """The arguments that a user passes."""
+    """Return the arguments that a user passes."""
     return tuple(a for a in function.arguments if not of_launch(a))
 
 
@@ -142,7 +142,7 @@ def of_launch(a: ir.Argument) -> bool:
 
 
 def written(function: ir.Function, launch: Any, refuse: Refuse) -> Emitted:
-    """The text of a program: a kernel for each of its launches, and a function that launches them."""
+    """Return a program as text: a kernel for each of its launches, and a function that launches them."""
     leaves = [a for a in function.arguments if not of_launch(a)]
     given = [a.name for a in leaves]
     types_ = {a.name: a.type for a in leaves}
@@ -183,7 +183,7 @@ def written(function: ir.Function, launch: Any, refuse: Refuse) -> Emitted:
     lines.append(f"    blocks = {' * '.join(blocks)}")
     space = Spaces(function.body, geometry_of(launch), frozenset(a.name for a in function.arguments))
     lines += [f"    {n} = {host_array(s, space, refuse)}" for n, s in own.items()]
-    lines += calls + behind(function.body, totals, refuse)
+    lines += calls + after_launches(function.body, totals, refuse)
     constants = [f"{n} = {programs.array_source(a)}" for n, a in function.constants]
     text = "\n".join([HEADER, *constants, "" if not constants else "\n", *texts, *lines]) + "\n"
     roles = tuple(("argument", a.shown) if a.path else (a.role[0], str(a.role[1])) for a in leaves if a.path or a.role)
@@ -191,7 +191,7 @@ def written(function: ir.Function, launch: Any, refuse: Refuse) -> Emitted:
 
 
 def parts_type(array: types.Array) -> types.Array:
-    """The type of an array of the parts of complex numbers."""
+    """Return the type of an array of the real and imaginary parts of complex numbers."""
     return types.Array(array.dtype.underlying_float, array.ndim + 1, "A")
 
 
@@ -205,12 +205,12 @@ def host_array(s: ir.Alloc, spaces: Spaces, refuse: Refuse) -> str:
     shape = ", ".join(emit.expression(index_algebra.tidy(n)) for n in sizes if n is not None)
     made = "empty" if s.fill is None else "zeros"
     if s.fill is not None and not (isinstance(s.fill, ir.Const) and s.fill.value == 0):
-        refuse(s.line, "an array is filled before the launch", "fill it in a launch of its own")
+        refuse(s.line, "an array is filled before the launch", "fill it in a separate launch")
     return f"{made}(({shape},), {emit.numpy_name(s.target.type.dtype)})"
 
 
-def behind(body: tuple[ir.Stmt, ...], totals: dict[str, str], refuse: Refuse) -> list[str]:
-    """Return the host's statements after the launches, which use the sums of threads."""
+def after_launches(body: tuple[ir.Stmt, ...], totals: dict[str, str], refuse: Refuse) -> list[str]:
+    """Return the host's statements after the launches, which use the sums over threads."""
     result = body[-1]
     if not isinstance(result, ir.Return) or not result.values:
         return []
@@ -219,8 +219,8 @@ def behind(body: tuple[ir.Stmt, ...], totals: dict[str, str], refuse: Refuse) ->
 
     def text(e: ir.Expr) -> str:
         if any(isinstance(n, ir.Load) for n in ir.walk(e)):
-            refuse(result.line, "all threads read this element, and its adjoint is added up behind the launch",
-                   "read it inside of a condition on the thread, or pass it as a number")  # fmt: skip
+            refuse(result.line, "all threads read this element, and its adjoint is added up after the launch",
+                   "read it inside a condition on the thread, or pass it as a number")  # fmt: skip
         shared = "of a number that all threads share"
         no = lambda name: refuse(result.line, f"{name}() {shared}", "compute it before the launch")
         return in_dialect(emit.expression(e), no)
@@ -235,13 +235,15 @@ def behind(body: tuple[ir.Stmt, ...], totals: dict[str, str], refuse: Refuse) ->
                 orelse = [line for t in s.orelse for line in statement(t, depth + 1)]
                 rest = [f"{indent}else:", *orelse] if orelse else []
                 return [f"{indent}if {text(s.condition)}:", *(then or [f"{indent}    pass"]), *rest]
-        refuse(s.line, "what all threads do together behind the launch", "let one thread do it in a launch of its own")
+        refuse(
+            s.line, "a statement of all threads together after the launch", "let one thread run it in a separate launch"
+        )
 
-    kept: list[list[str]] = []
+    needed: list[list[str]] = []
     for s in reversed(body[:-1]):
         if is_launch(s):
             names = [name for name, _ in s.reductions if name in totals]  # type: ignore[attr-defined]
-            kept.append([f"    {n} = number({totals[n]})" for n in names])
+            needed.append([f"    {n} = number({totals[n]})" for n in names])
             continue
         if isinstance(s, ir.Alloc):
             continue
@@ -249,14 +251,14 @@ def behind(body: tuple[ir.Stmt, ...], totals: dict[str, str], refuse: Refuse) ->
         stores = any(isinstance(n, (ir.Store, ir.Accumulate)) for n in ir.walk(s))
         if changed & wanted or stores:
             wanted |= {n.name for n in ir.walk(s) if isinstance(n, ir.Var)}
-            kept.append(statement(s, 1))
-    for found in reversed(kept):
+            needed.append(statement(s, 1))
+    for found in reversed(needed):
         lines += found
     return [*lines, f"    return ({', '.join(map(text, result.values))},)"]
 
 
 def source_of(launch: Any, args: tuple[Any, ...], mode: str, active: frozenset[str] | None = None) -> str:
-    """A program as the text of a file."""
+    """Return a program as the text of a file."""
     made = emitted(launch, args, mode, active)
     kernel = launch.kernel
     size = " x ".join(map(str, launch.block))
@@ -275,7 +277,7 @@ def source_of(launch: Any, args: tuple[Any, ...], mode: str, active: frozenset[s
 
 
 def report(made: Emitted) -> list[str]:
-    """Return a report of how a program's kernels store into arguments, and the resources that they use."""
+    """Return a report, in lines, of how a program's kernels store into arguments and of the resources that they use."""
     lines: list[str] = []
     for name, facts in zip(made.kernels, made.facts):
         arrays = sorted({array for array, _ in facts.stores})
@@ -295,7 +297,7 @@ def report(made: Emitted) -> list[str]:
 TITLES = {"primal": "Source of", "adjoint": "Adjoint of", "tangent": "Tangent of"}
 WHAT = {
     "primal": "",
-    "adjoint": "The arguments are as before\n"
-    "the launch of the kernel; the adjoints of arrays are updated, those of numbers returned.",
-    "tangent": "It does what the kernel does, and updates the tangents of arrays.",
+    "adjoint": "The arguments have the values\n"
+    "from before the launch of the kernel; the adjoints of arrays are updated, those of numbers returned.",
+    "tangent": "It runs the kernel's statements,\nand updates the tangents of arrays.",
 }

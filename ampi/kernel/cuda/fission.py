@@ -1,9 +1,9 @@
 """Loop fission at barriers (MCUDA): a kernel for one thread becomes phases that all threads of a block run.
 
 Between two barriers threads may run in any order, so a phase is a loop over them.  Loops and branches around barriers,
-on which all threads agree (`uniformity`), stand around the phases.  A scalar that a thread carries from one phase to
-another gets an array over threads, a local array one more dimension; what is computed of constants and of the thread's
-place alone is computed again.
+whose conditions are equal in all threads (`uniformity`), enclose the phases.  A scalar that a thread carries from one
+phase to another is stored in an array over threads, and a local array gets one more dimension; values that depend only
+on constants and on the thread's index are recomputed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ampi.kernel.ir.rewrite import substitute
 
 Fail = Callable[[int, str, str], NoReturn]
 ADVICE = (
-    "let all threads of the block come to it: put cuda.syncthreads() behind the branch or the loop, and conditions "
-    "around what is between barriers"
+    "let all threads of the block reach it: put cuda.syncthreads() after the branch or the loop, and conditions "
+    "around the statements between barriers"
 )
 
 
@@ -44,7 +44,7 @@ def _(s: Phase) -> printer.Parts:
 def split(
     body: tuple[ir.Stmt, ...], known: Uniformity, names: Names, fail: Fail, arguments: frozenset[str]
 ) -> tuple[ir.Stmt, ...]:
-    """The statements of a block: allocations, phases, and what all threads of the block do together."""
+    """Return the statements of a block: allocations, phases, and statements of all threads of the block together."""
     of_block = _agreed(body, known, fail)
     splitting = _Splitting(of_block, known, names)
     phased = splitting.block(body)
@@ -55,7 +55,7 @@ def split(
 
 
 def _agreed(body: tuple[ir.Stmt, ...], known: Uniformity, fail: Fail) -> set[str]:
-    """The scalars on which loops and branches around barriers depend: they are computed once for a block."""
+    """Return the scalars on which loops and branches around barriers depend: they are computed once for a block."""
     wanted: set[str] = set()
     while True:
         before = set(wanted)
@@ -86,7 +86,7 @@ def _is_scalar(n: Any) -> bool:
 
 
 def is_of_block(s: ir.Stmt, wanted: set[str]) -> bool:
-    """Return whether a block does something together in a statement."""
+    """Return whether a statement contains something that the threads of a block do together."""
     return has_barrier(s) or any(v.name in wanted for v in assigned((s,)))
 
 
@@ -94,10 +94,10 @@ def _refuse(s: ir.Stmt, wanted: set[str], fail: Fail) -> NoReturn:
     barriers = [n for n in ir.walk(s) if isinstance(n, ir.Barrier)]
     what = "branch" if isinstance(s, ir.If) else "loop"
     if barriers and all(b.kind == "warp" for b in barriers):
-        text = f"threads of a block go through this {what} differently, and exchange values of a warp in it"
-        fail(s.line, text, "let all threads of the block take it, or write the exchange behind it")
+        text = f"threads of a block run this {what} differently, and exchange values within a warp in it"
+        fail(s.line, text, "let all threads of the block run it, or move the exchange after it")
     at = barriers[0].line if barriers else s.line
-    text = f"not all threads of a block come to this barrier: they differ in the {what} of line {s.line}"
+    text = f"not all threads of a block reach this barrier: they differ in the {what} of line {s.line}"
     fail(at, text, ADVICE)
 
 
@@ -106,7 +106,7 @@ def _refuse(s: ir.Stmt, wanted: set[str], fail: Fail) -> NoReturn:
 
 @dataclass
 class _Open:
-    """Statements under a guard in the phase that is being written."""
+    """Statements under a guard, in the phase under construction."""
 
     guard: Guard
     inside: list[Any] = field(default_factory=list)
@@ -141,14 +141,14 @@ class _Splitting:
             self.statement(s, together)
 
     def with_guards(self, guards: tuple[Guard, ...], body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
-        """Statements of a block whose phases are run by some of the threads only."""
+        """Return the statements of a block whose phases only some of the threads run."""
         inner = _Splitting(self.of_block, self.known, self.names)
         inner.checked(guards, body)
         inner.flush()
         return tuple(inner.out)
 
     def checked(self, guards: tuple[Guard, ...], body: tuple[ir.Stmt, ...]) -> None:
-        """Statements that some thread of the block certainly runs."""
+        """Split statements that at least one thread of the block runs."""
         for s in body:
             if isinstance(s, Guard):
                 self.guards = guards
@@ -199,7 +199,7 @@ class _Splitting:
                 self.add(s)
 
     def add(self, s: ir.Stmt) -> None:
-        """Put a statement into the phase, under the guards that are around it."""
+        """Put a statement into the phase, under the guards that enclose it."""
         block = self.phase
         for guard in self.guards:
             if not (block and isinstance(block[-1], _Open) and block[-1].guard is guard):
@@ -213,21 +213,21 @@ class _Splitting:
             self.phase = []
 
     def votes(self, s: ir.Barrier) -> None:
-        """The sum of the values of threads at a barrier."""
+        """Combine the values of all threads at a barrier: their number, and, or or."""
         assert s.target is not None and s.value is not None
         self.flush()
         count = ir.Var(self.names.fresh("count"), INT)
         self.of_block.add(count.name)
         total = ir.Const(1 if s.kind == "and" else 0, INT)
-        said = ir.Op("cast", (s.value,), INT)
+        vote = ir.Op("cast", (s.value,), INT)
         name = {"count": "add", "and": "min", "or": "max"}[s.kind]
         self.out.append(ir.Assign(count, total, line=s.line))
-        self.add(ir.Assign(count, ir.Op(name, (count, said), INT), line=s.line))
+        self.add(ir.Assign(count, ir.Op(name, (count, vote), INT), line=s.line))
         self.flush()
         self.out.append(ir.Assign(s.target, ir.Op("cast", (count,), s.target.type), line=s.line))
 
     def some_are_there(self) -> ir.Var:
-        """Return whether some thread of the block passes the guards."""
+        """Return a variable that is True if some thread of the block passes the guards."""
         self.flush()
         there = ir.Var(self.names.fresh("some"), types.boolean)
         self.of_block.add(there.name)
@@ -250,12 +250,12 @@ def _first(statements: list[Any]) -> ir.Stmt:
     return _first(first.inside) if isinstance(first, _Open) else first
 
 
-# --------------------------------------------------------------------------------------------- what lives on
+# --------------------------------------------------------------------------------------------- values across phases
 
 
 @dataclass
 class _Use:
-    """The scalars of a phase: read before they are assigned, perhaps assigned, certainly assigned."""
+    """The scalars of a phase that are read before they are assigned, and those that may be assigned."""
 
     exposed: dict[str, ir.Var] = field(default_factory=dict)
     perhaps: dict[str, ir.Var] = field(default_factory=dict)
@@ -295,7 +295,7 @@ class _Registers:
             name: ir.Var(names.fresh(f"{name}_of_threads"), types.Array(v.type, 1, "C")) for name, v in crossing.items()
         }
         self.scalar = crossing
-        self.begins = dict(self.first_phases())  # of registers: the phase before which they have no value
+        self.begins = dict(self.first_phases())  # for each register, the phase before which it has no value
 
     def run(self) -> tuple[ir.Stmt, ...]:
         shared = [s for s in ir.walk(self.body) if isinstance(s, ir.Alloc) and s.shared]
@@ -323,14 +323,14 @@ class _Registers:
         return tuple(out)
 
     def first_phases(self) -> Iterator[tuple[str, int]]:
-        """The phases, in no loop of the block, that assign registers before any other mentions them."""
+        """Iterate over registers, each with the phase outside loops that assigns it before any other uses it."""
         outer = {id(s) for s in self.body}
-        met: set[str] = set()
+        visited: set[str] = set()
         for p in self.phases:
             use, _ = self.uses[id(p)]
             for name in self.register:
-                if name not in met and (name in use.exposed or name in use.perhaps):
-                    met.add(name)
+                if name not in visited and (name in use.exposed or name in use.perhaps):
+                    visited.add(name)
                     if id(p) in outer and name not in use.exposed:
                         yield name, id(p)
 
@@ -364,7 +364,7 @@ class _Registers:
         return replace(p, body=tuple(substitute(s, names) for s in statements))
 
     def without_moved(self, s: ir.Stmt) -> ir.Stmt:
-        """A statement without allocations of local arrays that are made for all threads before."""
+        """Return a statement without allocations of local arrays, which are made for all threads in advance."""
         keep = lambda block: tuple(
             self.without_moved(t) for t in block if not (isinstance(t, ir.Alloc) and t.target.name in self.moved)
         )
@@ -407,10 +407,10 @@ class _Registers:
             names[name] = ir.Var(self.names.fresh(name), s.target.type)
             before[f"array {name}"] = s
 
-    # ------------------------------------------------------------------------------------------- what is known
+    # ------------------------------------------------------------------------------------------- analysis
 
     def arrays(self) -> tuple[dict[str, Any], dict[str, tuple[ir.Alloc, ir.Var]]]:
-        """The names for parts of arrays, and the local arrays, that several phases use; with the former, of all."""
+        """Return all names for parts of arrays, and the local arrays that several phases use."""
         views, moved = {}, {}
         where: dict[str, set[int]] = {}
         home: dict[str, int] = {}
@@ -434,7 +434,7 @@ class _Registers:
             for s in ir.walk(p.body):
                 if isinstance(s, ir.Alloc) and not s.shared and where[s.target.name] != {id(p)}:
                     if s.fill is not None:
-                        self.fail(s.line, f"the array '{s.target.name}' lives on behind a barrier",
+                        self.fail(s.line, f"the array '{s.target.name}' is used after a barrier",
                                   "make it by cuda.local.array, and fill it in a loop")  # fmt: skip
                     ndim = s.target.type.ndim + 1
                     big = ir.Var(self.names.fresh(s.target.name), types.Array(s.target.type.dtype, ndim, "C"))
@@ -442,18 +442,18 @@ class _Registers:
         return views, moved
 
     def check_view(self, s: Any) -> None:
-        """Refuse a part of an array in several phases whose index changes, or is an element."""
+        """Refuse a part of an array that several phases use if its index changes, or is an element of an array."""
         for n in ir.walk((s.index, getattr(s, "shape", ()))):
             lasts = _is_scalar(n) and (self.count.get(n.name, 0) <= 1 or n in getattr(s, "axes", ()))
             if isinstance(n, ir.Load) or (_is_scalar(n) and not lasts):
-                self.fail(s.line, f"the part '{s.target.name}' of an array lives on behind a barrier",
-                          "take the part again behind it, or index the array itself")  # fmt: skip
+                self.fail(s.line, f"the part '{s.target.name}' of an array is used after a barrier",
+                          "take the part again after it, or index the array itself")  # fmt: skip
 
     def is_again(self, name: str) -> bool:
-        """Return whether a scalar is recomputed in each phase: cheaply, from constants and places alone."""
+        """Return whether a scalar is recomputed in each phase: cheaply, from constants and thread indices alone."""
         known = self.again.get(name)
         if known is None:
-            self.again[name] = False  # of one that depends on itself
+            self.again[name] = False  # the answer for a scalar that depends on itself
             known = self.again[name] = self._is_again(name)
         return known
 
@@ -471,9 +471,9 @@ class _Registers:
         return True
 
     def use(self, body: tuple[ir.Stmt, ...]) -> tuple[_Use, set[str]]:
-        """The scalars of a phase, and those that it certainly assigns."""
+        """Return the scalars of a phase, and those that it certainly assigns."""
         found = _Use()
-        # names of parts of arrays are made where they are used, of the scalars in their indices
+        # Parts of arrays are taken in the phase that uses them, which reads the scalars in their indices.
         for name in {n.name for n in ir.walk(body) if isinstance(n, ir.Var)} & set(self.views):
             s = self.views[name]
             own = any(t is s for t in ir.walk(body))
@@ -529,7 +529,7 @@ class _Registers:
 
 
 def assigned_here(s: Any) -> tuple[ir.Var, ...]:
-    """The scalars that a statement itself assigns."""
+    """Return the scalars that a statement itself assigns."""
     match s:
         case ir.Assign(target=target) | ir.Barrier(target=ir.Var() as target):
             return (target,)
@@ -541,7 +541,7 @@ def assigned_here(s: Any) -> tuple[ir.Var, ...]:
 
 
 def _around(body: tuple[ir.Stmt, ...]) -> Iterator[ir.Stmt]:
-    """The statements of a block that are in no phase."""
+    """Iterate over the statements of a block that are in no phase."""
     for s in body:
         if isinstance(s, Phase):
             continue

@@ -1,7 +1,7 @@
 """Kernels without barriers as loops over the grid: the division into blocks does not matter to them.
 
-A condition around all of a kernel that says where the grid ends (``if i < n``) becomes the end of the loop, and a
-grid-stride loop whose iterations are independent a loop over all that the threads share.
+A condition around the whole kernel that limits the grid (``if i < n``) becomes the bound of the loop, and a grid-stride
+loop whose iterations are independent becomes a loop over the iterations of all threads.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ OF_BLOCKS = frozenset((*(f"{n}.{a}" for n in ("threadIdx", "blockIdx") for a in 
 
 
 def with_plain_places(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
-    """Statements in which ``threadIdx.x + blockIdx.x * blockDim.x`` is ``grid.x``, whatever names are between, and
-    integers that are computed once, of such places and constants, are written where they are used."""
+    """Return statements with ``grid.x`` instead of ``threadIdx.x + blockIdx.x * blockDim.x``, even across assignments.
+
+    Integers that are computed once, from such indices and constants, are written where they are used.
+    """
     counts = Counter(v.name for v in assigned(body))
     values: dict[str, ir.Expr] = {}
 
@@ -66,7 +68,7 @@ def _mentions_places(e: ir.Expr) -> bool:
 
 
 def is_pure(e: ir.Expr) -> bool:
-    """Return whether an expression has only arguments' sizes, constants and places (names are those of arrays)."""
+    """Return whether an expression contains only sizes of arguments, constants and indices of threads and blocks."""
     for n in ir.walk(e):
         if isinstance(n, ir.Load) or (isinstance(n, ir.Var) and inference.is_scalar(n.type)):
             return False
@@ -76,7 +78,7 @@ def is_pure(e: ir.Expr) -> bool:
 
 
 def _plain(e: ir.Expr) -> ir.Expr:
-    """An integer expression with places in the grid for those in a block."""
+    """Return an integer expression with indices in the grid instead of those in a block."""
     if not (isinstance(e, ir.Op) and e.name in ("add", "sub") and e.type == INT and _mentions_places(e)):
         return e
     total = index_algebra.as_sum(e)
@@ -104,7 +106,7 @@ def is_flat(body: tuple[ir.Stmt, ...]) -> bool:
 def over_grid(
     body: tuple[ir.Stmt, ...], geometry: Geometry, launched: Launched, names: Names, parallel: bool
 ) -> tuple[ir.Stmt, ...]:
-    """Loops over all threads of a launch around the statements of one."""
+    """Return loops over all threads of a launch around the statements of one thread."""
     places = Places(geometry, launched)
     line = next((s.line for s in body if s.line), 0)
     extents = [places.known[f"gridsize.{a}"] for a in AXES]
@@ -127,11 +129,11 @@ def over_grid(
     return body
 
 
-# --------------------------------------------------------------------------------------------- where a grid ends
+# --------------------------------------------------------------------------------------------- bounds of a grid
 
 
 def _within(body: tuple[ir.Stmt, ...], own: ir.Expr, extent: ir.Expr) -> tuple[tuple[ir.Stmt, ...], ir.Expr, ir.Expr]:
-    """Statements without a condition around them on the place of a thread, and the range that it leaves."""
+    """Return statements without an enclosing condition on the thread's index, and the range that it allows."""
     match body:
         case (ir.If(orelse=()) as s,):
             pass
@@ -162,7 +164,7 @@ SWAPPED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 
 
 def conjuncts(e: ir.Expr, negated: bool = False) -> Iterator[ir.Expr]:
-    """The conditions that are all true where one is (or where it is not)."""
+    """Split a condition (or its negation) into the conditions of which it is the conjunction."""
     match e:
         case ir.Op(name="not", args=(inner,)):
             yield from conjuncts(inner, not negated)
@@ -180,7 +182,7 @@ def _are_integers(*expressions: ir.Expr) -> bool:
 
 
 def _bounds(e: ir.Expr, own: ir.Expr) -> tuple[ir.Expr | None, ir.Expr | None]:
-    """Return the range of places in which a comparison with a place is true; None for no bound."""
+    """Return the range of a thread's index in which a comparison is true; None for no bound."""
     match e:
         case ir.Op(name="lt" | "le" | "gt" | "ge" as name, args=(a, b)) if _are_integers(a, b):
             pass
@@ -203,7 +205,7 @@ def _bounds(e: ir.Expr, own: ir.Expr) -> tuple[ir.Expr | None, ir.Expr | None]:
 
 
 def _is_fixed(e: ir.Expr) -> bool:
-    """Return whether an integer expression is the same in all threads: of sizes, arguments and constants."""
+    """Return whether an integer expression is equal in all threads: it has only sizes, arguments and constants."""
     differs = lambda n: isinstance(n, ir.Op) and not n.args and n.name not in _OF_LAUNCH
     return not any(isinstance(n, ir.Load) or differs(n) for n in ir.walk(e))
 
@@ -215,8 +217,10 @@ _OF_LAUNCH = frozenset(f"{n}.{a}" for n in ("blockDim", "gridDim", "gridsize") f
 
 
 def _shared_loop(body: tuple[ir.Stmt, ...]) -> tuple[tuple[ir.Stmt, ...], ir.For] | None:
-    """Return the one loop of a kernel whose independent iterations its threads share, and the statements before it,
-    which are the same in all threads."""
+    """Return the single grid-stride loop of a kernel, if its iterations are independent, and the statements before it.
+
+    These have the same values in all threads.
+    """
     *before, loop = body or (None,)
     if not (isinstance(loop, ir.For) and loop.start == GRID[0] and loop.step == place("gridsize.x")):
         return None
@@ -240,7 +244,7 @@ def _shared_loop(body: tuple[ir.Stmt, ...]) -> tuple[tuple[ir.Stmt, ...], ir.For
 
 
 def _sets_first(body: tuple[ir.Stmt, ...], known: set[str], mine: set[str]) -> bool:
-    """Return whether statements read none of these scalars before they set it."""
+    """Return whether statements set each of these scalars before they read it."""
 
     def reads(node: Any) -> bool:
         return any(isinstance(n, ir.Var) and n.name in mine - known for n in ir.walk(node))

@@ -1,7 +1,7 @@
 """Structured exits: statements after an early ``return`` of some threads are guarded, except barriers.
 
 A thread that has returned waits at no barrier, and the others do not wait for it.  So the rest of the kernel becomes a
-`Guard`, and not a branch: barriers inside of it are reached by all threads that are still there.
+`Guard`, and not a branch: all threads that have not returned reach the barriers inside it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TRUE, FALSE = ir.Const(True, types.boolean), ir.Const(False, types.boolean)
 
 @dataclass(frozen=True)
 class Guard(ir.If):
-    """Statements for the threads for which a condition holds: barriers inside hold up these alone.
+    """Statements for the threads for which a condition holds: barriers inside only synchronise these.
 
     ``returned``: the others have left the kernel (and not only this part of it).
     """
@@ -32,7 +32,7 @@ def has_barrier(node: object) -> bool:
 
 
 def with_guards(body: tuple[ir.Stmt, ...], names: Names) -> tuple[ir.Stmt, ...]:
-    """Statements of a kernel in which what follows an early return is guarded, where there is a barrier in it."""
+    """Guard the statements after an early return, if there is a barrier among them."""
     fresh: Callable[[], ir.Var] = lambda: ir.Var(names.fresh("there"), types.boolean)
     out: list[ir.Stmt] = []
     for number, s in enumerate(body):
@@ -65,7 +65,7 @@ def _returns(node: object) -> bool:
 
 
 def _marked(body: tuple[ir.Stmt, ...], there: ir.Var) -> tuple[ir.Stmt, ...]:
-    """Statements that note a return, and make nothing behind it."""
+    """Replace returns by a flag, and guard the statements after them."""
     out: list[ir.Stmt] = []
     for number, s in enumerate(body):
         if isinstance(s, ir.Return):

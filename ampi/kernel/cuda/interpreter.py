@@ -1,8 +1,8 @@
 """Interpretation of CUDA kernels thread by thread, in plain Python: the reference for the lowered form.
 
-It finds what a card would leave to chance: races between two barriers, barriers that not all threads of a block come
-to, and elements of shared arrays that are read before they have a value.  Each thread is a generator of its function,
-with barriers and warp operations as ``yield``.
+It finds errors whose effect on a GPU is a matter of chance: races between two barriers, barriers that not all threads
+of a block reach, and elements of shared arrays that are read before they have a value.  Each thread is a generator of
+its function, with barriers and warp operations as ``yield``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Place3 = tuple[int, int, int]
 def interpret(
     function: Any, grid: Place3, block: Place3, shared: int, args: tuple[Any, ...], seed: int | None = None
 ) -> None:
-    """Run a launch with these arguments; arrays are written into.
+    """Run a launch with these arguments; arrays are modified.
 
     Parameters
     ----------
@@ -47,14 +47,14 @@ def interpret(
     shared : int
         Bytes of dynamic shared memory.
     args : tuple
-        All arguments by position, arrays as NumPy has them.
+        All arguments by position; arrays are NumPy's.
     seed : int, optional
-        Of the order in which threads run between barriers; by default that of their numbers.
+        For the order in which threads run between barriers; by default that of their ranks.
 
     Raises
     ------
     KernelError
-        A race, a divergent barrier, or a value that nothing has assigned.
+        A race, a divergent barrier, or a value that is read before it is assigned.
     """
     _Launch(function, grid, block, shared, seed).run(args)
 
@@ -85,7 +85,7 @@ class _Launch:
         self.barriers = 0
         self.thread = _Thread((0, 0, 0), 0)
         self.shared: dict[Any, Watched] = {}
-        self.undefined: list[tuple[Memory, int, Access]] = []  # what was read since the last barrier without a value
+        self.undefined: list[tuple[Memory, int, Access]] = []  # elements without a value, read since the last barrier
 
     def run(self, args: tuple[Any, ...]) -> None:
         names = list(self.source.definition.args.args)
@@ -113,15 +113,15 @@ class _Launch:
         while True:
             for thread in threads:
                 if thread.ended is None and thread.waits is None:
-                    self.go_on(thread)
-            if self.let_warps_go(threads):
+                    self.resume(thread)
+            if self.release_warps(threads):
                 continue
             for memory, position, now in self.undefined:  # no race has been found meanwhile
                 memory.refuse_undefined(position, now)
-            if not self.let_block_go(threads):
+            if not self.release_block(threads):
                 return
 
-    def go_on(self, thread: _Thread) -> None:
+    def resume(self, thread: _Thread) -> None:
         self.thread = thread
         try:
             thread.waits = thread.code.send(thread.answer)
@@ -131,7 +131,7 @@ class _Launch:
 
     # ------------------------------------------------------------------------------------------- waiting
 
-    def let_warps_go(self, threads: list[_Thread]) -> bool:
+    def release_warps(self, threads: list[_Thread]) -> bool:
         """Answer the warp operations at which threads wait."""
         groups: dict[Any, list[_Thread]] = {}
         for t in threads:
@@ -144,7 +144,7 @@ class _Launch:
                 t.warp_barriers += 1
         return bool(groups)
 
-    def let_block_go(self, threads: list[_Thread]) -> bool:
+    def release_block(self, threads: list[_Thread]) -> bool:
         waiting = [t for t in threads if t.waits is not None]
         if not waiting:
             return False
@@ -155,20 +155,20 @@ class _Launch:
             if t.waits is not None and t.waits[:2] != (name, line):
                 other = f"thread {shown(t.place)} waits in line {t.waits[1]}"
             elif t.waits is None and t.ended == "ended":
-                other = f"thread {shown(t.place)} has come to the end of the kernel"
+                other = f"thread {shown(t.place)} has reached the end of the kernel"
             else:
                 continue
-            text = f"not all threads of block {shown(self.here)} come to this barrier: "
+            text = f"not all threads of block {shown(self.here)} reach this barrier: "
             text += f"thread {shown(first.place)} waits, {other}"
-            raise self.source.error(line, text, "let all threads of the block come to it")
-        said = [bool(t.waits[2]) for t in waiting] if name != "syncthreads" else []  # type: ignore[index]
-        answer = {"syncthreads_count": sum(said), "syncthreads_and": int(all(said)), "syncthreads_or": int(any(said))}
+            raise self.source.error(line, text, "let all threads of the block reach it")
+        votes = [bool(t.waits[2]) for t in waiting] if name != "syncthreads" else []  # type: ignore[index]
+        answer = {f"syncthreads_{kind}": int(of(votes)) for kind, of in (("count", sum), ("and", all), ("or", any))}
         for t in waiting:
             t.answer, t.waits = answer.get(name), None
         self.barriers += 1
         return True
 
-    # ------------------------------------------------------------------------------------------- what memory asks
+    # ------------------------------------------------------------------------------------------- for the memory model
 
     def access(self, line: int, atomic: bool = False) -> Access:
         t = self.thread
@@ -180,7 +180,7 @@ class _Launch:
     # ------------------------------------------------------------------------------------------- code
 
     def convert(self, function: Any) -> Any:
-        """The function as a generator, with barriers as ``yield``."""
+        """Return a function as a generator, with barriers as ``yield``."""
         if function.__code__ in self.converted:
             return self.converted[function.__code__]
         source = read_source(function)
@@ -203,7 +203,7 @@ class _Launch:
         return space[name]
 
     def seen(self, value: Any) -> Any:
-        """Return the object of a global name while the launch is interpreted."""
+        """Return the object that a global name has while the launch is interpreted."""
         mark = stand_in(value)
         if mark is MODULE:
             return self.namespace
@@ -220,7 +220,7 @@ class _Launch:
 
 
 class _LazyPlace:
-    """A place that was imported by its own name."""
+    """An index of the thread that was imported by its own name."""
 
     def __init__(self, launch: _Launch, name: str) -> None:
         self.launch, self.name = launch, name
@@ -232,7 +232,7 @@ class _LazyPlace:
 
 
 class _Conversion(ast.NodeTransformer):
-    """Calls that wait become ``yield``, those of device functions ``yield from``."""
+    """Conversion of calls that wait to ``yield``, and of calls of device functions to ``yield from``."""
 
     def __init__(self, launch: _Launch, known: dict[str, Any], space: dict[str, Any], is_kernel: bool) -> None:
         self.launch, self.known, self.space, self.is_kernel = launch, known, space, is_kernel
@@ -304,12 +304,12 @@ def warp_answer(name: str, t: _Thread, group: list[_Thread]) -> Any:
         }[name]()
         return by_lane[source][1] if source in by_lane else value
     mask = int(t.waits[2])
-    said = {lane: bool(given[1]) for lane, given in by_lane.items() if mask >> lane & 1}
+    votes = {lane: bool(given[1]) for lane, given in by_lane.items() if mask >> lane & 1}
     answers = {
-        "all_sync": lambda: all(said.values()),
-        "any_sync": lambda: any(said.values()),
-        "eq_sync": lambda: len(set(said.values())) <= 1,
-        "ballot_sync": lambda: sum(1 << lane for lane, yes in said.items() if yes),
+        "all_sync": lambda: all(votes.values()),
+        "any_sync": lambda: any(votes.values()),
+        "eq_sync": lambda: len(set(votes.values())) <= 1,
+        "ballot_sync": lambda: sum(1 << lane for lane, yes in votes.items() if yes),
     }
     return answers[name]()
 
@@ -370,7 +370,7 @@ class _Namespace:
         return lambda ary, idx, val, line: ary.update(idx, lambda old: change(old, val), line)
 
     def function(self, name: str) -> Any:
-        """A function that was imported by its own name."""
+        """Return a function that was imported by its own name."""
         value: Any = self
         for part in name.split("."):
             value = getattr(value, part, None)
@@ -422,4 +422,4 @@ class _Namespace:
     cbrt = staticmethod(np.cbrt)
 
     def __getattr__(self, name: str) -> Any:
-        raise KernelError(f"cuda.{name} is not known to the interpreter of CUDA kernels")
+        raise KernelError(f"the interpreter of CUDA kernels does not know cuda.{name}")

@@ -1,4 +1,4 @@
-"""The text of an emitted CUDA kernel, with what its launch has to provide."""
+"""The text of an emitted CUDA kernel, and the arguments that its launch has to provide."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ class Kernel:
     lines : list of str
         Its body.
     sums : list of Var
-        The scalars that all threads add up; each is an argument, an array of one element.
+        The scalars that are summed over all threads; each is an argument, an array of one element.
     buffers : list of (str, str, type)
         Arguments that the host makes: name, shape as text, dtype.
     stores : dict
         The lines of stores into arguments, by the name and ``"plain"`` or ``"atomic"``.
     barriers : int
-        Barriers that are written.
+        Number of barriers in the text.
     shared_bytes : int
-        Shared memory that it uses.
+        Bytes of shared memory that it uses.
     parts : dict
-        Arguments of complex numbers that threads add to atomically, and their names as arrays of parts.
+        Arguments of complex numbers to which threads add atomically, and their names as arrays of real and imaginary
+        parts.
     """
 
     lines: list[str] = field(default_factory=list)

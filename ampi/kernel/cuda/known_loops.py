@@ -1,7 +1,7 @@
-"""Loops around barriers whose iterations are known when a launch is compiled, written out.
+"""Unrolling of loops around barriers whose iterations are known when a launch is compiled.
 
-A tree of a reduction (``half = blockDim.x // 2``, ``while half > 0``) becomes a few phases with constant strides, and
-nothing is saved to walk it backwards.
+A tree reduction (``half = blockDim.x // 2``, ``while half > 0``) becomes a few phases with constant strides, and
+its adjoint needs no saved values.
 """
 
 from __future__ import annotations
@@ -9,25 +9,24 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from numba import types
-
 from ampi.kernel import ir
+from ampi.kernel.cuda.constants import evaluated, is_exact
 from ampi.kernel.cuda.guards import has_barrier
 from ampi.kernel.cuda.uniformity import assigned
 from ampi.kernel.frontend.cuda.language import AXES
 from ampi.kernel.ir.rewrite import mapped
 
 MOST = 16
-"""Iterations that are written out."""
+"""Largest number of iterations of an unrolled loop."""
 
 
 def written_out(body: tuple[ir.Stmt, ...], block: tuple[int, int, int]) -> tuple[ir.Stmt, ...]:
-    """Statements without loops around barriers whose iterations are known for blocks of this shape."""
+    """Unroll the loops around barriers whose iterations are known for blocks of this shape."""
     return _Known({f"blockDim.{axis}": n for axis, n in zip(AXES, block)}).block(body)
 
 
 class _Known:
-    """Statements, with the integers whose values are known there."""
+    """Unrolling of statements, with the integers whose values are known at each of them."""
 
     def __init__(self, places: dict[str, int]) -> None:
         self.places = places
@@ -76,14 +75,14 @@ class _Known:
         return (s,)
 
     def unrolled(self, s: ir.While) -> tuple[ir.Stmt, ...] | None:
-        """The iterations of a loop; None if they are not known, or too many."""
+        """Return the iterations of a loop; None if they are not known, or too many."""
         before = dict(self.values)
         out: list[ir.Stmt] = []
         for _ in range(MOST):
-            go_on = self.value(s.condition)
-            if go_on is None:
+            holds = self.value(s.condition)
+            if holds is None:
                 break
-            if not go_on:
+            if not holds:
                 return tuple(out)
             controls = {n.name for n in ir.walk(s.condition) if isinstance(n, ir.Var)}
             known = {name: self.values[name] for name in controls if name in self.values}
@@ -95,54 +94,13 @@ class _Known:
         return None
 
     def value(self, e: ir.Expr) -> Any:
-        """The value of an integer or a condition, if it is known."""
-        match e:
-            case ir.Const(value=value):
-                return value
-            case ir.Var(name=name):
-                return self.values.get(name)
-            case ir.Op(name=name, args=()):
-                return self.places.get(name)
-            case ir.Op(name=name, args=args) if name in _OPERATIONS and _is_exact(e.type):
-                if all(_is_exact(a.type) for a in args):
-                    values = [self.value(a) for a in args]
-                    if all(v is not None for v in values):
-                        try:
-                            return _OPERATIONS[name](*values)
-                        except ArithmeticError:
-                            return None
-        return None
+        """Return the value of an integer or a condition; None if it is not known."""
+        return evaluated(e, self.values, self.places)
 
 
 def _with(s: ir.Stmt, known: dict[str, Any]) -> ir.Stmt:
-    """A statement with the values of integers that it does not change."""
+    """Return a statement with the values of integers that it does not change."""
     change = lambda e: (
-        ir.Const(known[e.name], e.type) if isinstance(e, ir.Var) and e.name in known and _is_exact(e.type) else e
+        ir.Const(known[e.name], e.type) if isinstance(e, ir.Var) and e.name in known and is_exact(e.type) else e
     )
     return mapped(s, change)  # type: ignore[no-any-return]
-
-
-def _is_exact(ty: Any) -> bool:
-    return isinstance(ty, (types.Integer, types.Boolean))
-
-
-_OPERATIONS: dict[str, Any] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "floordiv": lambda a, b: a // b,
-    "mod": lambda a, b: a % b,
-    "lshift": lambda a, b: a << b,
-    "rshift": lambda a, b: a >> b,
-    "neg": lambda a: -a,
-    "cast": lambda a: a,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-    "not": lambda a: not a,
-    "and": lambda a, b: a and b,
-    "or": lambda a, b: a or b,
-}

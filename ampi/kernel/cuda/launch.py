@@ -17,10 +17,10 @@ from ampi.errors import KernelError
 
 MOST_THREADS = 1024
 MOST_ALONG = (1024, 1024, 64)
-MOST_SHARED = 232448  # bytes of a block, on the cards that have the most
-MOST_LAUNCHES = 1000  # that a kernel remembers
+MOST_SHARED = 232448  # bytes for a block, on the GPUs that have the most
+MOST_LAUNCHES = 1000  # that a kernel caches
 ENOUGH = 31
-"""Blocks along an axis: more than these run on threads well."""
+"""Number of blocks along an axis above which it is worthwhile to distribute them to threads."""
 HOW = "write kernel[blocks, threads](...): integers, or tuples of one to three of them"
 
 
@@ -28,7 +28,7 @@ class CudaKernel:
     """A function that is written for one thread of a CUDA grid; made by ``ampi.kernel(target="cuda")``.
 
     ``kernel[grid, block](*arguments)`` launches it: it is lowered to the processor, compiled by Numba, and
-    differentiated where a tape records.  It returns None; what it computes it writes into arrays.
+    differentiated where a tape records.  It returns None and writes its results into arrays.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class CudaKernel:
         self._signature = inspect.signature(function)
         self._count = len(self._signature.parameters)
         self._lowered: dict[Any, Any] = {}
-        self._launches: dict[Any, Launch] = {}  # by what is between the brackets
+        self._launches: dict[Any, Launch] = {}  # by the expression in brackets
 
     def __repr__(self) -> str:
         return f"<ampi CUDA kernel {self.__qualname__}>"
@@ -68,7 +68,7 @@ class CudaKernel:
         return made
 
     def configure(self, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> Launch:
-        """A launch of so many blocks of so many threads, with that many bytes of dynamic shared memory."""
+        """Return a launch with ``griddim`` blocks of ``blockdim`` threads and ``sharedmem`` bytes of shared memory."""
         grid = dimensions(self.__name__, "blocks", griddim)
         block = dimensions(self.__name__, "threads", blockdim)
         total = block[0] * block[1] * block[2]
@@ -82,12 +82,12 @@ class CudaKernel:
         if sharedmem > MOST_SHARED:
             raise KernelError(
                 f"{self.__name__}[...]: {sharedmem} bytes of dynamic shared memory; a block of CUDA has at most "
-                f"{MOST_SHARED}\n  take smaller blocks, or keep a part in local.array"
+                f"{MOST_SHARED}\n  take smaller blocks, or store a part in local.array"
             )
         return Launch(self, grid, block, int(sharedmem), stream)
 
     def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Launch:
-        """A launch of at least ``ntasks`` threads in one dimension, in blocks of ``tpb``."""
+        """Return a launch of at least ``ntasks`` threads in one dimension, in blocks of ``tpb``."""
         threads = int(tpb) or 128
         return self.configure(max(-(-int(ntasks) // threads), 1), threads, stream, sharedmem)
 
@@ -104,7 +104,7 @@ class CudaKernel:
         return frozen(self.py_func)
 
     def lowered(self, launch: Launch, args: tuple[Any, ...]) -> Any:
-        """The ordinary kernel for a launch with arguments like these (all of them by position)."""
+        """Return the ordinary kernel for a launch with arguments like these (all of them by position)."""
         geometry = launch.geometry
         key = geometry, tuple(map(kind, args))
         found = self._lowered.get(key)
@@ -142,12 +142,12 @@ class CudaKernel:
     # ------------------------------------------------------------------------------------------- as other kernels
 
     def explain(self, launch: Launch, *args: Any, target: str = "cpu", **kwargs: Any) -> str:
-        """`Kernel.explain` of the lowered kernel of a launch: ``kernel.explain(kernel[grid, block], *arguments)``.
+        """Call `Kernel.explain` for the lowered kernel: ``kernel.explain(kernel[grid, block], *arguments)``.
 
-        With ``target="cuda"``: of the adjoint's source for a card, which stores into adjoints of arguments are plain
-        and which atomic, and why, and what its kernels use of shared memory, barriers and buffers.
+        With ``target="cuda"``, report on the adjoint's source for a GPU: which stores into adjoints of arguments are
+        plain and which atomic, and why, and which shared memory, barriers and buffers its kernels use.
         """
-        if self.is_for_card(target):
+        if self.is_for_gpu(target):
             from ampi.kernel.cuda.emission import emitted, report
 
             return "\n".join(report(emitted(launch, self.bind(args, {}), "adjoint")))
@@ -158,8 +158,8 @@ class CudaKernel:
         """The adjoint of a launch as Python source: `Kernel.adjoint_source` of the lowered kernel.
 
         With ``target="cuda"`` it is source for ``numba.cuda``: kernels, and a function that launches them on a grid of
-        any size.  What it says is true for blocks of this shape, arguments of these types, and these bytes of dynamic
-        shared memory.
+        any size.  It is valid for blocks of this shape, arguments of these types, and this amount of dynamic shared
+        memory.
 
         Parameters
         ----------
@@ -175,29 +175,29 @@ class CudaKernel:
         Raises
         ------
         KernelError
-            What cannot be written out for a card, with its line.
+            A statement cannot run on a GPU; the message names its line.
         """
-        if self.is_for_card(target):
+        if self.is_for_gpu(target):
             return self._written(launch, args, "adjoint", active)
         kernel, given = launch.prepared(args)
         return kernel.adjoint_source(*given, active=active)
 
     def tangent_source(self, launch: Launch, *args: Any, active: Any = None, target: str = "cpu") -> str:
         """The tangent of a launch as Python source, like `adjoint_source`."""
-        if self.is_for_card(target):
+        if self.is_for_gpu(target):
             return self._written(launch, args, "tangent", active)
         kernel, given = launch.prepared(args)
         return kernel.tangent_source(*given, active=active)
 
     def source(self, launch: Launch, *args: Any, target: str = "cpu") -> str:
         """The lowered kernel of a launch as Python source, or with ``target="cuda"`` as source for ``numba.cuda``."""
-        if self.is_for_card(target):
+        if self.is_for_gpu(target):
             return self._written(launch, args, "primal", None)
         kernel, _ = launch.prepared(args)
         return kernel.py_func.__ampi_text__
 
     @staticmethod
-    def is_for_card(target: str) -> bool:
+    def is_for_gpu(target: str) -> bool:
         if target not in ("cpu", "cuda"):
             raise KernelError(f"target {target!r}; it can be 'cpu' or 'cuda'")
         return target == "cuda"
@@ -241,7 +241,7 @@ class Launch:
         kernel(*given)
 
     def check(self, args: tuple[Any, ...]) -> None:
-        """Go through the launch thread by thread, with copies of arrays: races and the like are a KernelError.
+        """Interpret the launch thread by thread, with copies of arrays: races and similar errors are a KernelError.
 
         Launches with structured arrays are not checked.
         """
@@ -261,13 +261,13 @@ class Launch:
         interpret(self.kernel.frozen_func, self.grid, self.block, self.shared, tuple(given))
 
     def prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> tuple[Any, tuple[Any, ...]]:
-        """The lowered kernel, and all that it is called with."""
+        """Return the lowered kernel and its arguments."""
         args = self.kernel.bind(args, kwargs or {})
         return self.kernel.lowered(self, args), (*leaves_of(args), *self.grid, self.shared)
 
 
 class _OnDevice(Exception):
-    """A launch has arrays on a device among its arguments: it is found where the kernel would be lowered for them."""
+    """Raised where a kernel would be lowered for arguments of which some are arrays on a device."""
 
 
 on_device: list[Callable[[Launch, tuple[Any, ...]], None]] = []
@@ -280,14 +280,14 @@ def is_on_device(value: Any) -> bool:
 
 
 def leaves_of(args: tuple[Any, ...]) -> Sequence[Any]:
-    """The arguments of a lowered kernel, with the fields of structured arrays."""
+    """Return the arguments of a lowered kernel, with structured arrays split into their fields."""
     from ampi.kernel import arguments
 
     return arguments.leaves_of(args)
 
 
 def dimensions(name: str, what: str, given: Any) -> tuple[int, int, int]:
-    """Three positive integers."""
+    """Return the size of a grid or a block along x, y and z."""
     items = tuple(given) if isinstance(given, (tuple, list)) else (given,)
     try:
         numbers = tuple(map(operator.index, items))
@@ -301,7 +301,7 @@ def dimensions(name: str, what: str, given: Any) -> tuple[int, int, int]:
 
 def kind(value: Any) -> Any:
     """Return the kind of an argument for which a kernel is lowered."""
-    if not isinstance(value, np.ndarray) and hasattr(value, "__cuda_array_interface__"):
+    if is_on_device(value):
         return "device"
     if isinstance(value, np.ndarray) or hasattr(value, "dtype"):
         flags = getattr(value, "flags", None)

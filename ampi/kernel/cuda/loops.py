@@ -27,11 +27,11 @@ class Geometry:
     block : tuple of int
         Threads of a block along x, y and z.
     grid : tuple of bool
-        Whether there is more than one block along these.
+        True if there is more than one block along the axis.
     wide : tuple of bool
-        Whether there are enough blocks along these to run on threads.
+        True if there are enough blocks along the axis to distribute them to threads.
     dynamic : bool
-        Whether there is dynamic shared memory.
+        True if there is dynamic shared memory.
     """
 
     block: tuple[int, int, int]
@@ -46,7 +46,7 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Launched:
-    """The arguments that a lowered kernel takes besides: blocks along the axes, and bytes of dynamic shared memory."""
+    """The additional arguments of a lowered kernel: blocks along the axes, and bytes of dynamic shared memory."""
 
     blocks: tuple[ir.Var, ir.Var, ir.Var]
     shared: ir.Var
@@ -69,7 +69,7 @@ def mul(a: ir.Expr, b: ir.Expr) -> ir.Expr:
 
 
 class Places:
-    """The places of threads, in terms of loop variables."""
+    """Indices of threads and blocks, in terms of loop variables."""
 
     def __init__(self, geometry: Geometry, launched: Launched) -> None:
         self.known: dict[str, ir.Expr] = {"threads": ir.Const(geometry.threads, INT), "shared": launched.shared}
@@ -107,7 +107,7 @@ class Places:
 def over_blocks(
     body: tuple[ir.Stmt, ...], geometry: Geometry, launched: Launched, names: Names, parallel: bool
 ) -> tuple[ir.Stmt, ...]:
-    """Loops over the blocks of a launch, the outermost of them in parallel, around statements of a block."""
+    """Return loops over the blocks of a launch, the outermost of them parallel, around the statements of a block."""
     places = Places(geometry, launched)
     blocks = [ir.Var(names.fresh(f"block_{a}"), INT) if g else ZERO for a, g in zip(AXES, geometry.grid)]
     places.with_blocks(blocks)
@@ -124,7 +124,7 @@ def over_blocks(
 
 
 def over_threads(body: tuple[ir.Stmt, ...], geometry: Geometry, places: Places, names: Names) -> tuple[ir.Stmt, ...]:
-    """Statements of a block with loops over its threads for phases."""
+    """Return the statements of a block, with phases as loops over its threads."""
     out: list[ir.Stmt] = []
     for s in body:
         match s:
@@ -158,12 +158,12 @@ def phase(p: Phase, geometry: Geometry, places: Places, names: Names) -> tuple[i
 
 
 def places_of_axis(axis: str) -> frozenset[str]:
-    """The places that differ along an axis."""
+    """Return the names of the indices that vary along an axis."""
     return frozenset(f"{name}.{axis}" for name in ("threadIdx", "blockIdx", "grid"))
 
 
 def by_speed(body: Any, places: list[frozenset[str]], axes: list[int]) -> list[int]:
-    """Axes with the one first that most often is the last index of an array; what is said by names counts as well."""
+    """Return the axes, first the one that most often is the last index of an array, directly or through variables."""
     values: dict[str, set[str]] = {}
     for s in ir.walk(body):
         if isinstance(s, ir.Assign):
@@ -171,14 +171,14 @@ def by_speed(body: Any, places: list[frozenset[str]], axes: list[int]) -> list[i
     count: Counter[int] = Counter()
     for n in ir.walk(body):
         if isinstance(n, (ir.Load, ir.Store, ir.Accumulate)) and n.index:
-            said = mentioned(n.index[-1], values)
-            count.update(k for k in axes if places[k] & said)
+            names = mentioned(n.index[-1], values)
+            count.update(k for k in axes if places[k] & names)
     first = max(axes, key=lambda k: (count[k], -k)) if axes else -1
     return [k for k in axes if k == first] + [k for k in axes if k != first]
 
 
 def mentioned(e: ir.Expr, values: dict[str, set[str]]) -> set[str]:
-    """The places and variables in an expression, and the places in what these are."""
+    """Return the indices and variables in an expression, and those in the values of these variables."""
     found: set[str] = set()
     for n in ir.walk(e):
         if isinstance(n, ir.Op) and not n.args:
@@ -193,6 +193,6 @@ def _line(body: tuple[ir.Stmt, ...]) -> int:
 
 
 def counter(place: ir.Expr) -> ir.Var:
-    """The variable of a loop over an axis that has one."""
+    """Return the loop variable of an axis; it must have one."""
     assert isinstance(place, ir.Var)
     return place

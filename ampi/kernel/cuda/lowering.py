@@ -34,10 +34,10 @@ def lowered(
     shared_bytes: int | None = None,
     bounded: bool = False,
 ) -> ir.Function:
-    """The IR of a launch of a CUDA kernel: it takes the kernel's arguments and those of `Launched`.
+    """Return the IR of a launch of a CUDA kernel, whose arguments are the kernel's and those of `Launched`.
 
-    With ``shared_bytes``, that many of dynamic shared memory, it is for `emission`: all loops over blocks are parallel,
-    and loops around barriers whose iterations are known are written out.  For ``bounded`` see `lower`.
+    With ``shared_bytes``, the size of dynamic shared memory, it is for `emission`: all loops over blocks are parallel,
+    and loops around barriers are unrolled if their iterations are known.  For ``bounded`` see `lower`.
     """
     source = read_source(function)
 
@@ -87,8 +87,10 @@ def refuse_result(threads: ir.Function, source: Source) -> None:
 
 
 def without_unread_old_values(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
-    """Statements without the old values of atomic operations that nothing reads; those that only the operation itself
-    reads are plain loads."""
+    """Remove the old values of atomic operations that nothing reads.
+
+    Those that only the operation itself reads become plain loads.
+    """
     outside: set[str] = set()
     inside: set[str] = set()
     for s in ir.walk(body):
@@ -117,7 +119,7 @@ def without_unread_old_values(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
 
 
 def without_shared(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
-    """Statements without allocations of shared arrays, which are made once for a block."""
+    """Remove allocations of shared arrays, which are made once for a block."""
     out: list[ir.Stmt] = []
     for s in body:
         match s:
@@ -132,7 +134,7 @@ def without_shared(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
 
 
 def of_block(body: tuple[ir.Stmt, ...]) -> set[str]:
-    """The arrays that a launch makes, and parts of them."""
+    """Return the names of the arrays that a launch makes, and of parts of them."""
     local: set[str] = set()
     for s in ir.walk(body):
         if isinstance(s, ir.Alloc) or (isinstance(s, (ir.Alias, ir.View)) and s.array.name in local):
@@ -141,7 +143,7 @@ def of_block(body: tuple[ir.Stmt, ...]) -> set[str]:
 
 
 def waits_for_blocks(body: tuple[ir.Stmt, ...]) -> bool:
-    """Return whether the result of an atomic operation on global memory is used: blocks then run one by one."""
+    """Return whether the result of an atomic operation on global memory is used: blocks then run one after another."""
     local = of_block(body)
     for s in ir.walk(body):
         if isinstance(s, ir.Store) and s.atomic and s.array.name not in local:
@@ -153,25 +155,25 @@ def waits_for_blocks(body: tuple[ir.Stmt, ...]) -> bool:
 
 
 def refuse_order(body: tuple[ir.Stmt, ...], fail: Any) -> None:
-    """Refuse what depends on which of several threads comes first."""
+    """Refuse operations whose result depends on the order of threads."""
     for s in ir.walk(body):
         is_old = isinstance(s, ir.Assign) and isinstance(s.value, ir.Op) and s.value.name == "old"
         if is_old or (isinstance(s, ir.Store) and s.atomic):
             what = "the result of an atomic operation" if is_old else "an atomic operation other than add and sub"
-            text = f"{what}, written out for a card: the adjoint would have to know which thread came first"
+            text = f"{what}, in source for a GPU: the adjoint would have to know which thread came first"
             advice = "reduce in the block through shared memory (a tree), and let one thread store the result"
             fail(s.line, text, advice)
 
 
 def substituted_bytes(body: tuple[ir.Stmt, ...], count: int | None) -> tuple[ir.Stmt, ...]:
-    """Statements for so many bytes of dynamic shared memory."""
+    """Replace the number of bytes of dynamic shared memory by a constant."""
     number = ir.Const(count, types.int64)
     change = lambda e: number if isinstance(e, ir.Op) and e.name == "shared" and not e.args else e
     return tuple(mapped(s, change) for s in body)
 
 
 def all_parallel(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
-    """Statements in which all loops over blocks, and over the threads of a grid, are parallel."""
+    """Make all loops over blocks, and over the threads of a grid, parallel."""
     change = lambda s: replace(s, parallel=True) if isinstance(s, ir.For) and s.axis[:6] != "thread" and s.axis else s
     return tuple(mapped(s, lambda e: e, change) for s in body)
 
@@ -183,7 +185,7 @@ def has_parallel_loop(node: Any) -> bool:
 
 
 def with_plain_atomics(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
-    """Statements in which what other threads cannot come between is atomic no more."""
+    """Make operations plain instead of atomic where no other thread can interfere."""
     local, parallel = of_block(body), has_parallel_loop(body)
 
     def plain(s: ir.Stmt) -> ir.Stmt:
@@ -201,7 +203,7 @@ def with_plain_atomics(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
 
 
 def as_function(made: ir.Function, function: Any) -> FunctionType:
-    """The Python function of a lowered kernel, which Numba compiles and `parse` knows."""
+    """Return the Python function of a lowered kernel, for Numba to compile; `parse` finds the IR in it."""
     way = pipeline.State()
     (written,) = emit.spelled(way.run("simplify", way.run("normalise", made)))
     written = replace(written, body=tuple(s for s in written.body if not isinstance(s, ir.Return)))
@@ -220,7 +222,7 @@ def as_function(made: ir.Function, function: Any) -> FunctionType:
 
 
 def with_lines(text: str, first_line: int) -> ast.Module:
-    """A program whose statements have the lines of those that they come from."""
+    """Return a program whose statements have the line numbers of their origins."""
     tree = ast.parse(text)
     found = [_LINE.search(line) for line in text.splitlines()]
     lines = [first_line if m is None else int(m.group(1)) for m in found]

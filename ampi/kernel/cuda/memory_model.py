@@ -1,4 +1,4 @@
-"""Memory of an interpreted launch: arrays that note who reads and writes which element, and find races."""
+"""Memory of an interpreted launch: arrays that record which thread reads and writes each element, and find races."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Access:
-    """An access of an element: ``block`` and ``thread``, the number of their barriers before, and the line."""
+    """An access to an element: by which block and thread, after how many barriers, and in which line."""
 
     block: tuple[int, int, int]
     thread: tuple[int, int, int]
@@ -32,7 +32,7 @@ class Access:
 
 
 class Memory:
-    """One array: its elements, which of them have a value, and who touched them last."""
+    """One array: its elements, which of them have a value, and the latest accesses to them."""
 
     def __init__(self, name: str, data: np.ndarray, defined: bool, owner: Any, private: bool = False) -> None:
         self.name, self.data, self.owner, self.private = name, data, owner, private
@@ -53,10 +53,10 @@ class Memory:
         last = self.writes.get(position)
         if last is not None and not now.is_ordered(last) and not (last.atomic and now.atomic):
             self.race(position, now, "reads", last, "writes")
-        kept = [a for a in self.reads.get(position, ()) if a.block != now.block or not a.is_ordered(now)]
-        if len(kept) < 2 or all(a.thread == now.thread for a in kept):
-            kept.append(now)
-        self.reads[position] = kept[-2:]
+        others = [a for a in self.reads.get(position, ()) if a.block != now.block or not a.is_ordered(now)]
+        if len(others) < 2 or all(a.thread == now.thread for a in others):
+            others.append(now)
+        self.reads[position] = others[-2:]
 
     def write(self, position: int, now: Access) -> None:
         self.defined[position] = True
@@ -141,6 +141,6 @@ class Watched:
 
 
 def shown(place: tuple[int, int, int]) -> str:
-    """A place, with as many numbers as are not zero behind the first."""
+    """Return an index as text, without trailing zeros after the first number."""
     count = 3 if place[2] else 2 if place[1] else 1
     return str(place[0]) if count == 1 else str(place[:count])

@@ -1,15 +1,14 @@
 """Memory spaces of the arrays in an emitted kernel, and ownership of its stores by threads.
 
-A lowered program has arrays for all threads of a block.  On a card an array in which each thread uses its own element
-is a register, one that only the block's common statements fill is kept by each thread, and what is left is shared
-memory, or a buffer in global memory that the host makes.
+A lowered program has arrays for all threads of a block.  On a GPU, an array in which each thread uses its own element
+becomes a register, each thread has a copy of an array that only the block's common statements fill, and all others are
+in shared memory, or in a buffer in global memory that the host makes.
 """
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +16,7 @@ from numba import types
 from numba.np import numpy_support
 
 from ampi.kernel import ir
+from ampi.kernel.cuda.constants import evaluated
 from ampi.kernel.cuda.loops import Geometry
 from ampi.kernel.frontend.cuda.language import AXES, place
 from ampi.kernel.ir import index_algebra
@@ -27,26 +27,14 @@ from ampi.kernel.ir.rewrite import mapped
 _OF_ONE_BLOCK = frozenset(f"{n}.{a}" for n in ("blockIdx", "blockDim") for a in AXES)
 SHARED_BYTES = 48 * 1024
 OF_EACH = 64
-"""Elements of an array that each thread of a block keeps, though all of them have the same."""
+"""Largest size of an array of which each thread of a block has an equal copy."""
 LOCAL = 1024
-"""Elements of an array of one thread that is not a buffer of the host's."""
-
-_OPERATIONS: dict[str, Callable[..., int]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "floordiv": operator.floordiv,
-    "mod": operator.mod,
-    "max": max,
-    "min": min,
-    "neg": operator.neg,
-    "cast": int,
-}
+"""Largest size of an array of one thread that is not a buffer made by the host."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """One load, store or increment (``kind``) of an array; ``phase`` is the number of its phase, 0 outside of them."""
+    """One load, store or increment (``kind``) of an array; ``phase`` is the number of its phase, 0 outside phases."""
 
     kind: str
     array: str
@@ -63,7 +51,7 @@ class Spaces:
     registers
         Arrays of which each thread has its own element.
     each
-        Arrays that each thread keeps, with the same elements.
+        Arrays of which each thread has an equal copy.
     shared
         Arrays in shared memory, with their shapes.
     buffers
@@ -122,7 +110,7 @@ class Spaces:
                     self._names(s.orelse, in_launch, in_phase)
 
     def expanded(self, e: ir.Expr) -> ir.Expr:
-        """An integer in terms of the places of threads, and of scalars with several values."""
+        """Return an integer in terms of thread indices, and of scalars that are assigned several times."""
 
         def change(n: ir.Expr) -> ir.Expr:
             if not isinstance(n, ir.Var) or is_array(n.type):
@@ -141,11 +129,11 @@ class Spaces:
         return index_algebra.as_sum(self.expanded(e))
 
     def constant(self, e: ir.Expr) -> int | None:
-        """Return the value of an integer that is constant."""
-        return _evaluated(self.expanded(e))
+        """Return the value of a constant integer expression; None if it is not constant."""
+        return evaluated(self.expanded(e))
 
     def of_host(self, e: ir.Expr) -> ir.Expr | None:
-        """An integer in terms of the arguments alone; None if it is not."""
+        """Return an integer in terms of the arguments alone; None if that is impossible."""
         e = self.expanded(e)
         for n in ir.walk(e):
             if isinstance(n, ir.Load) or (isinstance(n, ir.Op) and not n.args):
@@ -210,7 +198,7 @@ class Spaces:
             self.accesses.append(Access("store", n.array.name, (self.rank(), *map(self.total, n.index[1:])), -1))
 
     def rank(self) -> Sum:
-        """The number of a thread in its block."""
+        """Return the rank of a thread in its block."""
         total, size = Sum(), 1
         for k, axis in enumerate(AXES):
             if self.geometry.block[k] > 1:
@@ -297,7 +285,7 @@ class Spaces:
         return needed
 
     def _differ(self, terms: dict[str, int]) -> bool:
-        """Return whether a sum of places with these coefficients differs for different places."""
+        """Return whether a sum of indices with these coefficients differs for different indices."""
         reach = 0
         for name, c in sorted(
             terms.items(), key=lambda item: (item[0].startswith(("block", "grid", "stride")), item[1])
@@ -306,13 +294,13 @@ class Spaces:
                 return False
             kind, _, axis = name.partition(".")
             if kind != "threadIdx":
-                reach = 1 << 62  # how many there are is not known
+                reach = 1 << 62  # their number is not known
                 continue
             reach += c * (self.geometry.block[AXES.index(axis)] - 1)
         return True
 
     def _agreed(self, term: ir.Expr, everywhere: bool) -> bool:
-        """Return whether threads agree on an expression."""
+        """Return whether an expression is equal in all threads."""
         for n in ir.walk(term):
             if isinstance(n, ir.Op) and not n.args:
                 if everywhere or n.name not in _OF_ONE_BLOCK:
@@ -326,7 +314,7 @@ class Spaces:
 
 
 def innermost(s: ir.Stmt) -> Iterator[ir.Stmt]:
-    """The statements of a perfect nest of loops."""
+    """Iterate over the innermost statements of nested loops."""
     if isinstance(s, ir.For):
         for inner in s.body:
             yield from innermost(inner)
@@ -339,17 +327,3 @@ def _product(sizes: tuple[int, ...]) -> int:
     for n in sizes:
         total *= n
     return total
-
-
-def _evaluated(e: ir.Expr) -> int | None:
-    match e:
-        case ir.Const(value=value) if isinstance(value, int):
-            return int(value)
-        case ir.Op(name=name, args=args) if args and name in _OPERATIONS and e.type != types.boolean:
-            values = [_evaluated(a) for a in args]
-            if all(v is not None for v in values):
-                try:
-                    return _OPERATIONS[name](*values)
-                except ArithmeticError:
-                    return None
-    return None

@@ -1,4 +1,4 @@
-"""Cooperation of threads: scalars to which each adds, and shared memory of a block, which needs barriers."""
+"""Cooperation of threads: scalars that they combine, and memory of a block, whose use requires barriers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def is_zero(e: ir.Expr) -> bool:
 
 @dataclass
 class Used:
-    """The arrays that statements load, store and add to; with the element if that is the thread's own."""
+    """The arrays that statements load, store and add to; with the element if the thread owns it."""
 
     loads: set[Any] = field(default_factory=set)
     stores: set[Any] = field(default_factory=set)

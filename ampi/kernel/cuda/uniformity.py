@@ -1,4 +1,4 @@
-"""Uniformity (divergence) analysis: the values on which all threads of a block agree."""
+"""Uniformity (divergence) analysis: the values that are equal in all threads of a block."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OF_THREADS = frozenset((*(f"{n}.{a}" for n in ("threadIdx", "grid") for a in AXE
 
 @dataclass(frozen=True)
 class Uniformity:
-    """The scalars in which threads of a block may differ, and the arrays that each of them has for itself."""
+    """The scalars that may differ between threads of a block, and the arrays that are private to a thread."""
 
     varying: frozenset[str]
     own: frozenset[str]
@@ -35,7 +35,7 @@ class Uniformity:
 
 
 def own_arrays(body: tuple[ir.Stmt, ...]) -> frozenset[str]:
-    """The local arrays of threads, and parts of them."""
+    """Return the names of local arrays of threads, and of parts of them."""
     own: set[str] = set()
     for s in ir.walk(body):
         if isinstance(s, ir.Alloc) and not s.shared:
@@ -46,10 +46,10 @@ def own_arrays(body: tuple[ir.Stmt, ...]) -> frozenset[str]:
 
 
 def analyse(body: tuple[ir.Stmt, ...]) -> Uniformity:
-    """Analyse on which values threads agree, in statements whose jumps are conditions."""
+    """Find the values that differ between threads, in statements without jumps."""
     known = Uniformity(frozenset(), own_arrays(body))
     everywhere = _names(body)
-    partly = set()  # what is assigned for some threads of a warp, and read after that
+    partly = set()  # scalars that only some threads of a warp assign, and that are read afterwards
     for s in ir.walk(body):
         if isinstance(s, Guard) and not s.returned:
             inside = _names(s.then)
@@ -93,7 +93,7 @@ def _spread(body: tuple[ir.Stmt, ...], divergent: bool, known: Uniformity, found
 
 
 def assigned(body: tuple[ir.Stmt, ...]) -> Iterator[ir.Var]:
-    """The scalars that statements assign."""
+    """Iterate over the scalars that statements assign."""
     for s in ir.walk(body):
         match s:
             case ir.Assign(target=target):
@@ -111,7 +111,7 @@ def _names(node: Any) -> Counter[str]:
 
 
 def with_warp_guards(body: tuple[ir.Stmt, ...], known: Uniformity, names: Any) -> tuple[ir.Stmt, ...]:
-    """Statements in which branches that threads do not all take, and in which only warps wait, are guards."""
+    """Turn branches that not all threads take, and in which only warps synchronise, into guards."""
     out: list[ir.Stmt] = []
     for s in body:
         match s:

@@ -1,7 +1,7 @@
-"""Calls of ``cuda`` functions in kernels: Python -> the threads' form of the IR.
+"""Calls of ``cuda`` functions in kernels: Python -> IR of a single thread.
 
-In this form places are operations without arguments (``threadIdx.x``, ``blockDim.x``, ``grid.x``, …), shared arrays are
-marked, and barriers are statements; `ampi.kernel.cuda` makes loops over threads of it.
+In this form thread indices are operations without arguments (``threadIdx.x``, ``blockDim.x``, ``grid.x``, …), shared
+arrays are marked, and barriers are statements; `ampi.kernel.cuda` turns it into loops over threads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AXES = "xyz"
 
 
 def place(name: str) -> ir.Op:
-    """Return the operation of a place: ``threadIdx.x``, ``grid.x``, or another one that has no arguments."""
+    """Return the operation without arguments that gives an index: ``threadIdx.x``, ``grid.x``, …"""
     return ir.Op(name, (), INT)
 
 
@@ -36,7 +36,7 @@ def call(builder: Any, function: Intrinsic, node: ast.Call, hint: str | None) ->
     """The value of a call of a function of ``cuda``."""
     rule = RULES.get(function.name)
     if isinstance(function, Drawing):
-        builder.fail(node, f"cuda.{function.name} draws from states that live on a card", DRAWN)
+        builder.fail(node, f"cuda.{function.name} draws from states in the memory of a GPU", DRAWN)
     if rule is None:
         builder.fail(node, f"cuda.{function.name} is not known to the differentiator", ADVICE.get(function.name, ""))
     return rule(builder, node, function.name, hint)
@@ -371,7 +371,7 @@ RULES: dict[str, Callable[..., Value]] = {
     "rsqrt": reciprocal_root,
 }
 ADVICE = {
-    "cg.this_grid": "blocks cannot wait for one another in a launch: make two launches of it",
+    "cg.this_grid": "blocks cannot wait for one another in a launch: split it into two launches",
     "cg.this_block": "write cuda.syncthreads()",
     "activemask": "name the lanes: 0xffffffff",
 }
