@@ -1,1 +1,1 @@
-"""Checkpointing: time loops whose steps are computed again for their adjoints, in the memory there is."""
+"""Checkpointing: time loops whose steps are recomputed for their adjoints, within the available memory."""

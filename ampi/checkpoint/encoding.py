@@ -1,4 +1,4 @@
-"""States as plain data and arrays, for files from which another process of the same program restores them."""
+"""Encoding of states as plain data and arrays, for files from which another process of the program restores them."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ class Outside:
         if name not in self._storages:
             raise TapeError(
                 f"ampi.timeloop: resume=True: steps have written to an array of {name[0]} bytes beside the state, "
-                "which cannot be told from others now; add it to the state"
+                "which cannot be identified now; add it to the state"
             )
         return self._storages[name]
 
-    def told(self, array: np.ndarray) -> tuple[Any, ...]:
+    def encoded(self, array: np.ndarray) -> tuple[Any, ...]:
         """Return the position of an array in this memory, as data."""
         storage = storage_of(array)
         offset = address_of(array) - storage.address  # type: ignore[union-attr]
         return self.names[storage], offset, array.shape, array.strides, array.dtype
 
-    def view(self, told: tuple[Any, ...]) -> np.ndarray:
-        """The array again."""
-        name, offset, shape, strides, dtype = told
+    def view(self, encoded: tuple[Any, ...]) -> np.ndarray:
+        """Return the array for such data."""
+        name, offset, shape, strides, dtype = encoded
         storage = self.storage(name)
         owner = self.owners[storage]
         if owner.flags.f_contiguous:
@@ -95,9 +95,9 @@ def _parts(x: Any) -> dict[Any, Any]:
 
 
 class Encoder:
-    """Encodes a state as plain data; ``arrays`` collects the arrays that are stored beside it.
+    """Encoder of a state as plain data; ``arrays`` collects the arrays that are stored separately.
 
-    Objects that the state held when the loop began (``first``, from `objects_of`) are encoded by their index there.
+    Objects that the state contained when the loop began (``first``, from `objects_of`) are encoded by their index.
     """
 
     def __init__(self, outside: Outside, first: Sequence[Any]) -> None:
@@ -105,61 +105,61 @@ class Encoder:
         self.arrays: list[np.ndarray] = []
         self._first = {id(x): k for k, x in enumerate(first)}
         self._blocks: dict[int, int] = {}
-        self._met: dict[int, tuple[int, Any]] = {}
+        self._visited: dict[int, tuple[int, Any]] = {}
 
     def add(self, array: np.ndarray) -> int:
-        """Store an array beside the data; return its index."""
+        """Store an array separately; return its index."""
         self.arrays.append(array)
         return len(self.arrays) - 1
 
-    def encode(self, x: Any, way: tuple = ()) -> tuple:
+    def encode(self, x: Any, path: tuple = ()) -> tuple:
         """Return the data of the part of the state at a path."""
         if type(x) in ATOMS or issubclass(type(x), np.generic):
             return "value", x
-        if id(x) in self._met:
-            return "again", self._met[id(x)][0]
-        number = len(self._met)
-        self._met[id(x)] = number, x
-        return (*self._told(x, way), self._first.get(id(x)), number)
+        if id(x) in self._visited:
+            return "again", self._visited[id(x)][0]
+        number = len(self._visited)
+        self._visited[id(x)] = number, x
+        return (*self._encoded(x, path), self._first.get(id(x)), number)
 
-    def _told(self, x: Any, way: tuple) -> tuple:
+    def _encoded(self, x: Any, path: tuple) -> tuple:
         if isinstance(x, np.ndarray):
             return self._array(x)
         kind = "[" if isinstance(x, (tuple, list, dict)) else "."
-        parts = {name: self.encode(part, (*way, (kind, name))) for name, part in _parts(x).items()}
+        parts = {name: self.encode(part, (*path, (kind, name))) for name, part in _parts(x).items()}
         if isinstance(x, (tuple, list)):
             return ("tuple" if isinstance(x, tuple) else "list"), type(x), list(parts.values())
         if isinstance(x, dict):
             return "dict", type(x), parts
         if isinstance(x, np.random.RandomState):
-            return self._first_one("generator", x, way, x.get_state())
+            return self._first_one("generator", x, path, x.get_state())
         if isinstance(x, np.random.Generator):
-            return self._first_one("generator", x, way, x.bit_generator.state)
+            return self._first_one("generator", x, path, x.bit_generator.state)
         if isinstance(x, random.Random):
-            return self._first_one("generator", x, way, x.getstate())
+            return self._first_one("generator", x, path, x.getstate())
         if has_state(x):
             return "object", type(x), parts
-        return self._first_one("same", x, way)
+        return self._first_one("same", x, path)
 
-    def _first_one(self, kind: str, x: Any, way: tuple, *told: Any) -> tuple:
+    def _first_one(self, kind: str, x: Any, path: tuple, *encoded: Any) -> tuple:
         if isinstance(x, MPI.Request) and x == MPI.REQUEST_NULL:
             return ("completed",)
         if isinstance(x, MPI.Request) and id(x) not in self._first:
             raise TapeError(
-                f"ampi.timeloop: {spelled(way)} is a {type(x).__name__} of a message that is under way when a step is "
-                "over, or will be started again, and the state did not hold it when the loop began; complete it in the "
-                "step that starts it (a persistent one: make it before the loop)"
+                f"ampi.timeloop: {spelled(path)} is a {type(x).__name__} of a message that has not completed at the "
+                "end of a step, or will be started again, and the state did not contain it when the loop began; "
+                "complete it in the step that starts it (a persistent one: make it before the loop)"
             )
         if id(x) not in self._first:
             raise TapeError(
-                f"ampi.timeloop: {spelled(way)} is a {type(x).__name__}, which no file can hold, and the state did not "
-                "hold it when the loop began; make it before the loop, or keep it out of the state"
+                f"ampi.timeloop: {spelled(path)} is a {type(x).__name__}, which cannot be stored in a file, and the "
+                "state did not contain it when the loop began; make it before the loop, or keep it out of the state"
             )
-        return kind, *told
+        return kind, *encoded
 
     def _array(self, x: np.ndarray) -> tuple:
         if storage_of(x) in self.outside.names:
-            return "outside", self.outside.told(x)
+            return "outside", self.outside.encoded(x)
         if is_scalar(x):
             return "number", plain(x)[()]
         if x.dtype.hasobject:
@@ -175,7 +175,7 @@ class Encoder:
 
 
 class Decoder:
-    """Decodes a state; uses the objects that it held when the loop began, if they exist."""
+    """Decoder of a state; it reuses the objects that the state contained when the loop began."""
 
     def __init__(self, outside: Outside, first: Sequence[Any], arrays: Sequence[np.ndarray]) -> None:
         self.outside = outside
@@ -190,14 +190,14 @@ class Decoder:
             return data[1]
         if data[0] == "again":
             return self._made[data[1]]
-        *told, first, number = data
+        *encoded, first, number = data
         present = None if first is None else self._first[first]
-        made = _MAKERS[told[0]](self, number, present, *told[1:])
+        made = _MAKERS[encoded[0]](self, number, present, *encoded[1:])
         self._made[number] = made
         return made
 
-    def _outside(self, _: int, present: Any, told: tuple) -> Any:
-        return tracked(self.outside.view(told)) if present is None else present
+    def _outside(self, _: int, present: Any, encoded: tuple) -> Any:
+        return tracked(self.outside.view(encoded)) if present is None else present
 
     def _number(self, _: int, present: Any, value: Any) -> Any:
         return as_number(value)
@@ -225,13 +225,13 @@ class Decoder:
         memory = self._blocks[number]
         return np.ndarray(shape, dtype, memory, offset, strides).view(type(memory))
 
-    def _generator(self, _: int, present: Any, told: Any) -> Any:
+    def _generator(self, _: int, present: Any, encoded: Any) -> Any:
         if isinstance(present, np.random.Generator):
-            present.bit_generator.state = told
+            present.bit_generator.state = encoded
         elif isinstance(present, random.Random):
-            present.setstate(told)
+            present.setstate(encoded)
         else:
-            present.set_state(told)
+            present.set_state(encoded)
         return present
 
     def _tuple(self, _: int, present: Any, cls: Any, parts: list) -> Any:
@@ -283,9 +283,9 @@ _MAKERS: dict[str, Callable[..., Any]] = {
 }
 
 
-def region_again(storage: Storage, told: tuple[Any, ...]) -> Region:
+def region_again(storage: Storage, encoded: tuple[Any, ...]) -> Region:
     """Return a region of a storage from offset, shape, strides and dtype."""
     region = Region.__new__(Region)
     region.storage = storage
-    region.offset, region.shape, region.strides, region.dtype = told
+    region.offset, region.shape, region.strides, region.dtype = encoded
     return region

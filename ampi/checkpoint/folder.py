@@ -1,8 +1,8 @@
 """The folder of a time loop: states and adjoints that survive a kill at any moment.
 
 Each rank has a subfolder with one HDF5 file for each state.  A file is written under another name, synced, and renamed,
-so that it is either complete or absent.  Files that a point of the run needs are removed when all ranks have passed the
-next point (a barrier), so that all ranks always have a point in common.
+so that it is either complete or absent.  Files that are needed to resume from a point of the run are removed only after
+all ranks have passed the next point (a barrier), so there is always a point from which all ranks can resume.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Storage:
         ``"rank"``: each rank has its own files.  ``"node"``: the ranks that share memory have common files, which one
         of them writes.  These are fewer, for parallel file systems that cannot handle many files.
     compression : str or int, optional
-        As in h5py: ``"gzip"``, ``"lzf"``, or a level of gzip from 0 to 9.
+        h5py's: ``"gzip"``, ``"lzf"``, or a level of gzip from 0 to 9.
 
     Raises
     ------
@@ -63,7 +63,7 @@ class Storage:
             raise TapeError(f"ampi.Storage: compression={self.compression!r}: give 'gzip', 'lzf', or a level, 0 to 9")
 
 
-_opened: Counter[str] = Counter()  # loops of this process by folder: the next process has them in the same order
+_opened: Counter[str] = Counter()  # number of loops of this process by folder; the next process runs the same ones
 
 FORWARD, FINAL, REVERSE = range(3)
 _TAG = 1
@@ -77,7 +77,7 @@ class Folder:
     point : tuple or None
         Where to resume: (FORWARD, n), the state before step n; (FINAL, steps); (REVERSE, n), the adjoint of that state.
     peak_bytes : int
-        The largest size of all files together.
+        The largest total size of all files.
     """
 
     def __init__(self, storage: Any, comm: Any, where: str) -> None:
@@ -98,7 +98,10 @@ class Folder:
         self._sizes: dict[str, int] = {}
 
     def open(self, about: dict[str, Any], resume: bool) -> None:
-        """Make the folder, or find where to resume; raise on all ranks if it belongs to another run on one of them."""
+        """Make the folder, or find where to resume.
+
+        Raises an error on all ranks if the folder belongs to another run on one of them.
+        """
         about = {**about, "files": f"per {self.per}", "ranks of this file": self.node.allgather(self.comm.rank)}
         begins = not resume
 
@@ -118,7 +121,7 @@ class Folder:
             if begins:
                 self.clear()
 
-        def look() -> tuple[int, int] | None:
+        def find_point() -> tuple[int, int] | None:
             if self.writes:
                 self._sizes = {path.stem: path.stat().st_size for path in self.path.glob("*.h5")}
                 self.peak_bytes = sum(self._sizes.values())
@@ -129,7 +132,7 @@ class Folder:
         self._agree(self._tried(clean)[0])
         if begins:  # on all ranks: if one has no state to resume from, none has
             self.save("about", about, [])
-        points = [point for _, point in self._agree(*self._tried(look))]
+        points = [point for _, point in self._agree(*self._tried(find_point))]
         self.point = None if None in points else min(points, key=_order)  # type: ignore[type-var]
 
     def _tried(self, work: Callable[[], Any]) -> tuple[str, Any]:
@@ -143,14 +146,14 @@ class Folder:
 
     def _agree(self, problem: str, point: Any = None) -> list[tuple[str, Any]]:
         """Return the points of all ranks; raise on all of them if there is a problem on one."""
-        said = self.comm.allgather((problem, point))
-        problems = [f"rank {rank}: {problem}" for rank, (problem, _) in enumerate(said) if problem]
+        reports = self.comm.allgather((problem, point))
+        problems = [f"rank {rank}: {problem}" for rank, (problem, _) in enumerate(reports) if problem]
         if problems:
             raise TapeError(
                 f"{self.where}: ampi.timeloop: storage={str(self.path.parents[1])!r}: {'; '.join(problems)}; remove it "
                 "or name another folder, or run the program that it belongs to"
             )
-        return said
+        return reports
 
     def _differences(self, about: dict[str, Any]) -> str:
         if any(self.path.parent.glob("node-*" if self.per == "rank" else "rank-*")):
@@ -165,12 +168,12 @@ class Folder:
         known = self.load("about")
         if known is None:
             return f"{self.path / 'about.h5'} is damaged"
-        said = [
+        reports = [
             f"{name} is {about.get(name)!r}, there {known[0].get(name)!r}"
             for name in about
             if known[0].get(name) != about[name]
         ]
-        return f"{self.path} belongs to another run: {', '.join(said)}" if said else ""
+        return f"{self.path} belongs to another run: {', '.join(reports)}" if reports else ""
 
     def _last(self) -> tuple[int, int] | None:
         """Return the last point whose files are all present and undamaged."""
@@ -203,20 +206,20 @@ class Folder:
         Raises
         ------
         TapeError
-            On all ranks, if one of them has no room for it.  Earlier files remain, to resume from.
+            On all ranks, if one of them has no room for it.  Earlier files remain, so that the run can be resumed.
         """
-        problem, told = "", b""
+        problem, encoded = "", b""
         try:
-            told = packed((data, [(a.shape, a.dtype) for a in arrays]))
+            encoded = packed((data, [(a.shape, a.dtype) for a in arrays]))
         except Exception as error:  # of the program's own classes
             arrays = []
             problem = (
-                f"cannot write {self.path / name}.h5: no file can hold what is in the state ({type(error).__name__}: "
-                f"{error}); are its classes at the top of a module?"
+                f"cannot write {self.path / name}.h5: an object in the state cannot be stored in a file "
+                f"({type(error).__name__}: {error}); are its classes at the top of a module?"
             )
-        needed = sum(a.nbytes for a in arrays) or len(told)
+        needed = sum(a.nbytes for a in arrays) or len(encoded)
         try:
-            self._save(name, told, [np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in arrays])
+            self._save(name, encoded, [np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in arrays])
         except OSError as error:
             problem = f"cannot write {needed} bytes of {self.path / name}.h5: {error.strerror or error}"
         if not self.comm.allreduce(bool(problem), plain_mpi.LOR):
@@ -224,48 +227,48 @@ class Folder:
         problems = [f"rank {rank} {text}" for rank, text in enumerate(self.comm.allgather(problem)) if text]
         raise TapeError(
             f"{self.where}: ampi.timeloop: storage={str(self.path.parents[1])!r}: {'; '.join(problems)}; make room "
-            "there and run again with resume=True, which goes on from the states before, or name another folder"
+            "there and run again with resume=True, which continues from earlier states, or name another folder"
         )
 
-    def _save(self, name: str, told: bytes, flat: list[np.ndarray]) -> None:
+    def _save(self, name: str, encoded: bytes, flat: list[np.ndarray]) -> None:
         import h5py
 
         if not self.writes:
-            self.node.send((told, [a.nbytes for a in flat]), 0, _TAG)
+            self.node.send((encoded, [a.nbytes for a in flat]), 0, _TAG)
             for values in flat:
                 self.node.Send(values, 0, _TAG)
             return
         part, path = self.path / f"{name}.part", self.path / f"{name}.h5"
         is_whole = True
-        parts = self._gathered(told, flat)
+        parts = self._gathered(encoded, flat)
         try:
             with (
                 open(part, "wb+", buffering=0, opener=private) as raw,
                 Guarded(raw) as guarded,
                 h5py.File(guarded, "w") as file,
             ):
-                for rank, told, flat in parts:
-                    is_whole = is_whole and told != b""
-                    self._write(file.create_group(str(rank)), told, flat)
+                for rank, encoded, flat in parts:
+                    is_whole = is_whole and encoded != b""
+                    self._write(file.create_group(str(rank)), encoded, flat)
             with open(part, "rb+") as file:
                 os.fsync(file.fileno())
             if is_whole:
                 self._put_in_place(part, path)
         finally:
-            for _ in parts:  # ranks which still send
+            for _ in parts:  # receive from the ranks that still send
                 pass
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)
 
-    def _gathered(self, told: bytes, flat: list[np.ndarray]) -> Iterator[tuple[int, bytes, list[np.ndarray]]]:
-        """Iterate over what the ranks of this file write into it."""
-        yield 0, told, flat
+    def _gathered(self, encoded: bytes, flat: list[np.ndarray]) -> Iterator[tuple[int, bytes, list[np.ndarray]]]:
+        """Iterate over the data that the ranks of this file write into it."""
+        yield 0, encoded, flat
         for rank in range(1, self.node.size):
-            told, sizes = self.node.recv(None, rank, _TAG)
+            encoded, sizes = self.node.recv(None, rank, _TAG)
             received = [np.empty(size, np.uint8) for size in sizes]
             for values in received:
                 self.node.Recv(values, rank, _TAG)
-            yield rank, told, received
+            yield rank, encoded, received
 
     def _put_in_place(self, part: Path, path: Path) -> None:
         size = os.path.getsize(part)
@@ -278,16 +281,16 @@ class Folder:
         finally:
             os.close(folder)
 
-    def _write(self, group: Any, told: bytes, flat: Sequence[np.ndarray]) -> None:
+    def _write(self, group: Any, encoded: bytes, flat: Sequence[np.ndarray]) -> None:
         import h5py
 
-        group["data"] = np.frombuffer(told, np.uint8)
+        group["data"] = np.frombuffer(encoded, np.uint8)
         for k, values in enumerate(flat):
             options = {} if self.compression is None or not values.size else {"compression": self.compression}
             made = group.create_dataset(f"array {k}", values.shape, np.uint8, shuffle=bool(options), **options)
-            if values.size:  # unseen by tapes: the values do not leave the program
+            if values.size:  # by h5py's low-level function, which tapes do not see: the values stay in the program
                 made.id.write(h5py.h5s.ALL, h5py.h5s.ALL, values)
-        group.attrs["checksum"] = _checksum(told, flat)
+        group.attrs["checksum"] = _checksum(encoded, flat)
 
     def load(self, name: str) -> tuple[Any, list[np.ndarray]] | None:
         """Return this rank's part of a file; None if it is damaged."""
@@ -300,17 +303,17 @@ class Folder:
         try:
             with h5py.File(path, "r") as file:
                 group = file[str(self.node.rank)]
-                told = group["data"][...].tobytes()
+                encoded = group["data"][...].tobytes()
                 flat = [group[f"array {k}"][...] for k in range(len(group) - 1)]
                 checksum = group.attrs["checksum"]
         except Exception:  # h5py raises many kinds of errors for damaged files
             return None
-        if not isinstance(checksum, str) or checksum != _checksum(told, flat):
+        if not isinstance(checksum, str) or checksum != _checksum(encoded, flat):
             return None
         try:
-            data, layouts = unpacked(told, partial(check_alone, self.path))
+            data, layouts = unpacked(encoded, partial(check_alone, self.path))
         except PermissionError as error:
-            raise Unread(f"{path} holds pickled objects, which can run anything, and {error}") from None
+            raise Unread(f"{path} contains pickled objects, which can run any code, and {error}") from None
         except ValueError as error:
             raise Unread(f"{path} is of another program, or of another version of ampi: {error}") from None
         return data, [a.view(dtype).reshape(shape) for a, (shape, dtype) in zip(flat, layouts)]
@@ -326,7 +329,7 @@ class Folder:
         return found
 
     def agree(self, name: str, data: Any, arrays: Sequence[np.ndarray], *, removes: Sequence[str] = ()) -> None:
-        """`save` on all ranks; then remove files that are no longer needed."""
+        """Call `save` on all ranks; then remove files that are no longer needed."""
         self.save(name, data, arrays)
         self.comm.Barrier()
         for other in self.node.bcast(removes):  # others see a folder in which some are already missing
@@ -336,12 +339,12 @@ class Folder:
         """Remove a file that is no longer read."""
         self.node.Barrier()
         if self.writes:
-            with contextlib.suppress(OSError):  # it may stay
+            with contextlib.suppress(OSError):  # an extra file does no harm
                 (self.path / f"{name}.h5").unlink(missing_ok=True)
             self._sizes.pop(name, None)
 
 
-_nodes: dict[int, Any] = {}  # of COMM_WORLD, in which most loops are
+_nodes: dict[int, Any] = {}  # for COMM_WORLD, which most loops use
 
 
 def _node_of(comm: plain_mpi.Intracomm) -> Any:
@@ -359,8 +362,8 @@ def _order(point: tuple[int, int]) -> tuple[int, int]:
     return kind, -n if kind == REVERSE else n
 
 
-def _checksum(told: bytes, flat: Sequence[np.ndarray]) -> str:
-    found = hashlib.blake2b(told, digest_size=16)
+def _checksum(encoded: bytes, flat: Sequence[np.ndarray]) -> str:
+    found = hashlib.blake2b(encoded, digest_size=16)
     for values in flat:
         found.update(values.data)
     return found.hexdigest()

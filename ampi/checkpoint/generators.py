@@ -1,4 +1,4 @@
-"""The generator from which kernels draw random numbers: a part of every state of a program."""
+"""The kernels' random number generator, which is a part of every state of a program."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def generators_of_kernels() -> Any:
     return Generators()
 
 
-def told_generators() -> Any:
-    """What `put_back_told_generators` takes, in another process as well."""
+def generators_as_data() -> Any:
+    """Return the state of the generator as data for `restore_generators`, also in another process."""
     found = generators_of_kernels()
     return None if found is None else found.own
 
 
-def put_back_told_generators(told: Any) -> None:
+def restore_generators(encoded: Any) -> None:
     """Restore the state of the kernels' random number generator."""
-    if told is not None:
+    if encoded is not None:
         from ..kernel.runtime.random_state import Generators
 
-        Generators(own=told).put_back()
+        Generators(own=encoded).put_back()

@@ -1,4 +1,4 @@
-"""The memory of arrays that a piece of a program makes and keeps."""
+"""Measurement of the memory of arrays that a piece of a program creates and keeps alive."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _OF_ARRAYS = tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_
 
 
 class MadeArrays:
-    """Context that counts NumPy's memory for arrays that are made inside and alive at its end.
+    """Context that counts NumPy's memory for arrays that are created inside it and alive at its end.
 
-    What else it allocates is not counted: kernels that are compiled, modules that are imported.
+    Other allocations are not counted, such as those for compiling kernels and importing modules.
 
     Attributes
     ----------

@@ -27,25 +27,24 @@ def open_receives(tape: Tape) -> list[Received]:
 
 def _open_collectives(tape: Tape) -> list[Started]:
     """Return the nonblocking collectives of a tape that have not completed."""
-    begun = [record.adjoint for record in tape.records]
-    return [started for started in begun if type(started) is Started and not started.completed()]
+    adjoints = [record.adjoint for record in tape.records]
+    return [started for started in adjoints if type(started) is Started and not started.completed()]
 
 
 def completed_of(receives: Iterable[Received]) -> list[Received]:
-    """Return the receives that have completed since."""
+    """Return the receives that have completed in the meantime."""
     return [receive for receive in receives if receive.request is None or receive.completed()]
 
 
 def left_open(tape: Tape) -> str:
-    """Return the problem of a communication that has not completed at the end of a recorded step; empty if there is
-    none."""
-    for begun in (*open_receives(tape), *_open_collectives(tape)):
+    """Describe communication that has not completed at the end of a recorded step; empty if there is none."""
+    for started in (*open_receives(tape), *_open_collectives(tape)):
         return (
-            f"{begun.describe()} is still under way at the end of the step that has begun it; wait for its request "
-            "in this step, for steps are run again one by one"
+            f"{started.describe()} has not completed at the end of the step that started it; wait for its request "
+            "in this step, since steps run again one at a time"
         )
     for trace in getattr(tape.sweep_starts.get("windows"), "of", {}).values():
         problem = trace.problem()
         if problem:
-            return f"at the end of a step, {problem}; steps are run again one by one, each with whole epochs"
+            return f"at the end of a step, {problem}; steps run again one at a time, each with whole epochs"
     return ""

@@ -1,8 +1,8 @@
-"""Plain data as text that is read without running any code.
+"""Conversion of plain data to text, which is read without running any code.
 
-JSON, in which a list begins with a letter that says what it stands for. Classes are stored by name, and found only
-among those that this process has already defined. Other objects (for example in an array of objects) are pickled one by
-one. Unpickling can run any code, so the caller is asked before.
+The text is JSON, in which a list begins with a letter for its type. Classes are stored by name, and found only among
+those that this process has already defined. Other objects (for example in an array of objects) are pickled one by one.
+Unpickling can run any code, so the caller decides whether it is allowed.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _LARGE = 1 << 63
 
 
 def packed(data: Any) -> bytes:
-    """Return text from which `unpacked` makes equal data."""
-    return MARK + json.dumps(_told(data), separators=(",", ":"), check_circular=False).encode()
+    """Convert data to text, from which `unpacked` makes equal data."""
+    return MARK + json.dumps(_encoded(data), separators=(",", ":"), check_circular=False).encode()
 
 
 def unpacked(text: bytes, before_pickles: Callable[[], None]) -> Any:
-    """Return the data of a text of `packed`.
+    """Convert a text of `packed` to data.
 
     Parameters
     ----------
@@ -41,42 +41,42 @@ def unpacked(text: bytes, before_pickles: Callable[[], None]) -> Any:
         The text was not written by `packed`.
     """
     if not text.startswith(MARK):
-        raise ValueError("this is not what this version of ampi writes")
+        raise ValueError("this version of ampi writes another format")
     try:
         return _Reader(before_pickles).made(json.loads(text[len(MARK) :]))
     except (LookupError, TypeError, AttributeError, OverflowError, MemoryError, struct.error, RecursionError) as error:
         raise ValueError(str(error)) from error
 
 
-def _told(x: Any) -> Any:
+def _encoded(x: Any) -> Any:
     cls = type(x)
     if cls is bool or x is None:
         return x
     if cls is str:
-        return x if x.isascii() else _told_text(x)
+        return x if x.isascii() else _encoded_text(x)
     if cls is int:
         return x if -_LARGE < x < _LARGE else ["i", hex(x)]
     if cls is float:
         return x if x - x == 0 else ["f", struct.pack("<d", x).hex()]
-    tell = _TELLERS.get(cls)
-    if tell is not None:
-        return tell(x)
+    encode = _ENCODERS.get(cls)
+    if encode is not None:
+        return encode(x)
     if isinstance(x, type):
         named = ["C", x.__module__, x.__qualname__]
         return named if _found(*named[1:]) is x else _pickled(x)
     if isinstance(x, np.dtype):
-        return _told_dtype(x) or _pickled(x)
+        return _encoded_dtype(x) or _pickled(x)
     if cls is np.ndarray and x.dtype.hasobject and x.dtype == object:
-        return ["o", list(x.shape), *map(_told, x.ravel().tolist())]
+        return ["o", list(x.shape), *map(_encoded, x.ravel().tolist())]
     if (cls is np.ndarray or isinstance(x, np.generic)) and not x.dtype.hasobject:
-        dtype = _told_dtype(x.dtype)
+        dtype = _encoded_dtype(x.dtype)
         if dtype is not None and (cls is np.ndarray or type(np.empty((), x.dtype)[()]) is cls):
             values = np.ascontiguousarray(x)
             return ["a" if cls is np.ndarray else "n", dtype, list(np.shape(x)), _as_text(values.tobytes())]
     return _pickled(x)
 
 
-def _told_text(x: str) -> Any:
+def _encoded_text(x: str) -> Any:
     try:
         x.encode()
     except UnicodeEncodeError:  # JSON has two surrogates for one character
@@ -88,13 +88,13 @@ def _as_text(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _told_dtype(dtype: np.dtype) -> list | None:
+def _encoded_dtype(dtype: np.dtype) -> list | None:
     if type(dtype) in _PLAIN_DTYPES and dtype.metadata is None and dtype.names is None:
         return ["y", dtype.str]
     try:
         described = np.lib.format.dtype_to_descr(dtype)
         if dtype.metadata is None and np.lib.format.descr_to_dtype(described) == dtype:
-            return ["Y", _told(described), dtype.isalignedstruct]
+            return ["Y", _encoded(described), dtype.isalignedstruct]
     except (TypeError, ValueError):
         pass
     return None
@@ -108,18 +108,18 @@ def _pickled(x: Any) -> list:
 
 
 def _pairs(x: dict) -> list:
-    return ["d", *(part for pair in x.items() for part in map(_told, pair))]
+    return ["d", *(part for pair in x.items() for part in map(_encoded, pair))]
 
 
-_TELLERS: dict[type, Callable[[Any], list]] = {
-    tuple: lambda x: ["t", *map(_told, x)],
-    list: lambda x: ["l", *map(_told, x)],
+_ENCODERS: dict[type, Callable[[Any], list]] = {
+    tuple: lambda x: ["t", *map(_encoded, x)],
+    list: lambda x: ["l", *map(_encoded, x)],
     dict: _pairs,
-    set: lambda x: ["s", *map(_told, x)],
-    frozenset: lambda x: ["S", *map(_told, x)],
+    set: lambda x: ["s", *map(_encoded, x)],
+    frozenset: lambda x: ["S", *map(_encoded, x)],
     bytes: lambda x: ["b", _as_text(x)],
     complex: lambda x: ["c", struct.pack("<dd", x.real, x.imag).hex()],
-    slice: lambda x: ["x", _told(x.start), _told(x.stop), _told(x.step)],
+    slice: lambda x: ["x", _encoded(x.start), _encoded(x.stop), _encoded(x.step)],
     type(...): lambda x: ["e"],
 }
 
@@ -136,10 +136,10 @@ class _Reader:
     def __init__(self, before_pickles: Callable[[], None]) -> None:
         self.before_pickles = before_pickles
 
-    def made(self, told: Any) -> Any:
-        if type(told) is not list:
-            return told
-        return getattr(self, f"_{_LETTERS[told[0]]}")(*told[1:])
+    def made(self, encoded: Any) -> Any:
+        if type(encoded) is not list:
+            return encoded
+        return getattr(self, f"_{_LETTERS[encoded[0]]}")(*encoded[1:])
 
     def _tuple(self, *parts: Any) -> tuple:
         return tuple(map(self.made, parts))
@@ -188,8 +188,8 @@ class _Reader:
     def _dtype(self, text: str) -> np.dtype:
         return np.dtype(text)
 
-    def _described(self, told: Any, is_aligned: bool) -> np.dtype:
-        found = np.lib.format.descr_to_dtype(self.made(told))
+    def _described(self, encoded: Any, is_aligned: bool) -> np.dtype:
+        found = np.lib.format.descr_to_dtype(self.made(encoded))
         if not is_aligned or found.fields is None:
             return found
         names = list(found.names)

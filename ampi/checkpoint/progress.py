@@ -1,4 +1,4 @@
-"""Progress of a time loop: figures, and bars on the terminal."""
+"""Progress of a time loop, as numbers and as bars on the terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORWARD, REVERSE, END = "forward", "reverse", "end"
 
 @dataclasses.dataclass
 class Figures:
-    """The progress of a time loop on this rank, in figures.
+    """The progress of a time loop on this rank, in numbers.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Figures:
     disk_peak: int = 0
 
     def begin(self, phase: str, total: int | None) -> None:
-        """Another phase."""
+        """Begin another phase."""
         self.phase, self.done, self.total = phase, 0, total
 
     def __str__(self) -> str:
@@ -95,8 +95,7 @@ class Bars:
 
 
 def shown_by(progress: Any, comm: Any) -> Callable[[Figures], None] | None:
-    """Return the function to which figures are given after each step, for ``progress=`` of `ampi.timeloop`; None for
-    none."""
+    """Return the function to call with the figures after each step, for ``progress=`` of `ampi.timeloop`, or None."""
     if progress is not None and not isinstance(progress, bool) and not callable(progress):
         raise TapeError(
             f"{where_called()}: ampi.timeloop: progress is {progress!r}; it must be True, False, None (on a terminal), "
@@ -111,12 +110,12 @@ def shown_by(progress: Any, comm: Any) -> Callable[[Figures], None] | None:
 
 
 def close(shown: Callable[[Figures], None] | None) -> None:
-    """A phase has ended, or an error ends it."""
+    """End the bar: a phase has ended, or an error ends it."""
     if isinstance(shown, Bars):
         shown.close()
 
 
 def counted(actions: Iterable[Any], kinds: tuple[type, ...]) -> tuple[list[Any], int]:
-    """Count how many steps the actions of a schedule run and sweep, by kind."""
+    """Return the actions of a schedule as a list, and the number of steps that those of some kinds run or sweep."""
     found = list(actions)
     return found, sum(len(action) for action in found if isinstance(action, kinds))

@@ -1,5 +1,4 @@
-"""Replay of a checkpointed time loop: its steps are run, recorded one at a time, and swept, in the order of a
-schedule."""
+"""Execution of a checkpointed time loop: steps are run, recorded one at a time, and swept, as a schedule requires."""
 
 from __future__ import annotations
 
@@ -19,13 +18,13 @@ from ..tape import Record, Sweep, Tape, Undo, may_change, passive
 from ..tape.replays import StepRuns
 from . import progress
 from .generators import generators_of_kernels
-from .kept import InPlaceView, StepTape, Stored, Taped, give, places_of
 from .open_communication import left_open
 from .reproduction import Held, Once, compare
 from .resuming import Disk, OnDisk
 from .schedules import Commit
 from .states import InPlace, Snapshot, owner_of, with_tracked_numbers
-from .views import View, Ways, spelled
+from .stored import InPlaceView, StepTape, Stored, Taped, places_of, set_tape
+from .views import Paths, View, spelled
 from .written import Values, Written, block_of, fingerprints
 
 
@@ -37,40 +36,40 @@ class Loop:
     outside : dict
         All tracked memory that existed when the loop began, and weak references to arrays on all of it.
     active : set of Storage
-        What of it carried derivatives on the tape.
+        The part of it that carried derivatives on the tape.
     written : Written
-        What of it the steps have written so far: memory that lives longer than a step.
+        The part of it that steps have written so far.
     first_values : Values or None
-        What that held when the loop began: in a sweep.
+        In a sweep: the values of ``written`` when the loop began.
     earlier : dict
         See `Snapshot`.
     figures : Figures
-        Steps that have been run, recorded ones included, the most bytes that were kept at a time, and so on.
+        Number of steps that have been run, recorded ones included, the largest memory used, and so on.
     shown : callable or None
-        Is given these after each step.
+        Called with these after each step.
     final : tuple
-        The number of steps, and what the state held that the program has got.
+        The number of steps, and the contents of the state that the program received.
     outcomes : dict
         By the numbers of the steps: the entries of their books.
-    loose : set of str
-        Numbers that steps do not reproduce, of which that has been said.
+    not_reproduced : set of str
+        Numbers that steps do not reproduce, about which a warning has been issued.
     made_bytes : int
-        What a recorded step keeps beside old values and what kernels keep: arrays that it makes, and its records; as
-        far as that has been measured.
+        Memory of a recorded step in addition to old values and the values that kernels store: arrays that it creates,
+        and its records; 0 if it has not been measured.
     """
 
     def __init__(self, step: Callable[[Any], Any], tape: Tape, owners: dict[Storage, np.ndarray]) -> None:
         self.step = step
-        self.reference = tape.reference  # the tape has the loop's record, and is not to be kept by it
+        self.reference = tape.reference  # weak: the tape owns the loop's record
         self.outside = {storage: weakref.ref(owner) for storage, owner in owners.items()}
         self.active = {s for s in owners if s.tape is tape.reference}
         self.written = Written()
         self.first_values: Values | None = None
         self.references: set[Any] = set()
         self.earlier: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        self.ways, self.once = Ways(), Once()
+        self.paths, self.once = Paths(), Once()
         self.final: tuple[int, Held | None] = 0, None
-        self.loose: set[str] = set()
+        self.not_reproduced: set[str] = set()
         self.outcomes: dict[int, list[list[Any]]] = {}
         install()
         self.where = where_called()
@@ -78,8 +77,8 @@ class Loop:
         self.made_bytes = 0
         self.figures = progress.Figures()
         self.shown: Callable[[progress.Figures], None] | None = None
-        self._constant: dict[int, tuple[Any, int]] = {}  # arrays that stay as they are, and fingerprints, by identity
-        self._room = 1000  # so many of these at most, before those that are gone are dropped
+        self._constant: dict[int, tuple[Any, int]] = {}  # read-only arrays and their fingerprints, by identity
+        self._room = 1000  # number of these above which those that no longer exist are dropped
         self._latest: InPlaceView | None = None
         self._is_fresh = False  # True if nothing has happened since the last view
 
@@ -90,7 +89,7 @@ class Loop:
         assert tape is not None
         return tape
 
-    def is_kept(self, array: np.ndarray) -> bool:
+    def is_saved(self, array: np.ndarray) -> bool:
         """Return whether an array lies in memory that existed when the loop began, which is saved as a whole."""
         return storage_of(array) in self.outside
 
@@ -98,19 +97,19 @@ class Loop:
         """Note memory from before the loop that steps have overwritten."""
         for action in undo:
             self.written.add(action.storage, action.view)
-            give(action.storage, None)
+            set_tape(action.storage, None)
 
     def adopt_written(self, views: list[np.ndarray]) -> None:
         """Note memory that steps of an earlier process have overwritten."""
         for view in views:
             storage = storage_of(view)
             self.written.add(storage, view)  # type: ignore[arg-type]
-            give(storage, None)
+            set_tape(storage, None)
 
     # ------------------------------------------------------------------------------------------------------ steps
 
     def _runs(self, n: int | None, first: bool, recorded: bool) -> StepRuns:
-        """Context of step ``n`` (None: one that is only tried)."""
+        """Return the context of step ``n`` (None: of a step that is only measured)."""
         if n is None:
             return StepRuns(first, None, recorded)
         if first:
@@ -127,13 +126,13 @@ class Loop:
             result = self.step(state)
         return state if result is None else result
 
-    def look(self, state: Any) -> View:
+    def view_of(self, state: Any) -> View:
         """Return the view of a state: its present contents."""
         latest = self._latest
         if latest is None or latest.view.state is not state or not (self._is_fresh or latest.view.still_holds()):
-            view = View(state, self.ways)
+            view = View(state, self.paths)
             self._latest = None
-            if not view.has_numbers and all(map(self.is_kept, view.tracked())):
+            if not view.has_numbers and all(map(self.is_saved, view.tracked())):
                 self._latest = InPlaceView(view, *self.sort(view))
         else:
             view = latest.view
@@ -146,9 +145,9 @@ class Loop:
 
     def snapshot(self, state: Any) -> Snapshot | InPlace:
         """Save the state, except memory from before the loop."""
-        view, latest = self.look(state), self._latest
+        view, latest = self.view_of(state), self._latest
         if latest is None:
-            return Snapshot(state, self.is_kept, earlier=self.earlier)
+            return Snapshot(state, self.is_saved, earlier=self.earlier)
         return InPlace(view, self.earlier)
 
     def _places_of(self, view: View) -> dict[tuple, Region]:
@@ -161,8 +160,8 @@ class Loop:
         tape = StepTape(self.references)
         reference = tape.reference
         with tape:
-            tape.append_record(Record(None, (), ()))  # what is active follows from something on the tape
-            given = with_tracked_numbers(self.look(state))
+            tape.append_record(Record(None, (), ()))  # activity must follow from a record on the tape
+            given = with_tracked_numbers(self.view_of(state))
             self._enter(tape, given)
             before = self._places_of(given)
             state = given.state
@@ -170,17 +169,17 @@ class Loop:
             with self._runs(n, first, True):
                 result = self.step(state)
             state = state if result is None else result
-            left = self.look(state)
+            left = self.view_of(state)
             after = self._places_of(left)
-        for storage in self.active:  # while steps run that are not recorded
-            give(storage, self.reference)
+        for storage in self.active:  # for steps that run without being recorded
+            set_tape(storage, self.reference)
         for storage in self.written.storages:
-            give(storage, None)
+            set_tape(storage, None)
         self.check_windows(tape)
         problem = left_open(tape)
         if problem:
             error = CommunicationError(f"{self.where}: ampi.timeloop: {problem}")
-            tape.refuse(error)  # on other ranks its sweep may begin
+            tape.refuse(error)  # its sweep may begin on other ranks
             raise error
         self.references.add(reference)
         owners = {**self._owners(before, given), **self._owners(after, left)}
@@ -189,26 +188,28 @@ class Loop:
         return state, taped
 
     def check_windows(self, tape: Tape) -> None:
-        """Raise if a step has used a window from before the loop: other ranks write to its memory, which is in no
-        state."""
+        """Raise an error if a step has used a window from before the loop.
+
+        Other ranks write to its memory, which is in no state.
+        """
         windows = tape.sweep_starts.get("windows")
         if windows is not None and any(storage in self.outside for storage in windows.used()):  # type: ignore[attr-defined]
             raise ActivityError(
-                f"{self.where}: a step of ampi.timeloop uses one-sided communication, and there is memory of a window "
-                "that was made before the loop; make the window inside of the step, or write the loop without "
+                f"{self.where}: a step of ampi.timeloop uses one-sided communication with the memory of a window "
+                "that was made before the loop; make the window inside the step, or write the loop without "
                 "ampi.timeloop"
             )
 
     def _enter(self, tape: StepTape, given: View) -> None:
         """Mark the inputs of a step as active on its tape."""
         for storage in self.active:
-            give(storage, tape.reference)
+            set_tape(storage, tape.reference)
         for storage in self.written.storages:
-            give(storage, tape.reference)
+            set_tape(storage, tape.reference)
         for array in given.differentiable.values():
             storage = storage_of(array)
             if storage.tape is not tape.reference:  # type: ignore[union-attr]
-                give(storage, tape.reference)  # it was on the tape of the step which computed it
+                set_tape(storage, tape.reference)  # it was on the tape of the step which computed it
             if not array.ndim or storage.guard:  # type: ignore[union-attr]
                 tape.activate(array)
 
@@ -216,8 +217,8 @@ class Loop:
         """Return weak references to the arrays that own some memory, except memory from before the loop."""
         if self._latest is not None and view is self._latest.view:
             return {}
-        made = [(region.storage, way) for way, region in regions.items() if region.storage not in self.outside]
-        return {storage: weakref.ref(owner_of(view.differentiable[way])) for storage, way in made}
+        made = [(region.storage, path) for path, region in regions.items() if region.storage not in self.outside]
+        return {storage: weakref.ref(owner_of(view.differentiable[path])) for storage, path in made}
 
     def begin(self, phase: str, total: int | None) -> None:
         """Begin to run steps, or to sweep them."""
@@ -231,28 +232,28 @@ class Loop:
         if self.shown is not None:
             self.shown(self.figures)
 
-    def tell(self) -> None:
+    def report_step(self) -> None:
         """Report that a step has been run, or swept."""
         self.figures.done += 1
         if self.shown is not None:
             self._show()
 
-    def looked(self, state: Any) -> tuple[View, dict, dict]:
+    def contents_of(self, state: Any) -> tuple[View, dict, dict]:
         """Return the present contents of a state, and its arrays as `sort` returns them."""
-        view, latest = self.look(state), self._latest
-        return (view, *self.sort(view)) if latest is None else (view, latest.lasting, latest.others)
+        view, latest = self.view_of(state), self._latest
+        return (view, *self.sort(view)) if latest is None else (view, latest.persistent, latest.others)
 
     def sort(self, view: View) -> tuple[dict, dict]:
         """Return a state's arrays in memory from before the loop (fingerprints of read-only ones), and the others."""
-        lasting, others = {}, {}
-        for way, array in view.arrays.items():
-            if self.is_kept(array):
-                lasting[way] = array.shape, array.dtype, address_of(array)
+        persistent, others = {}, {}
+        for path, array in view.arrays.items():
+            if self.is_saved(array):
+                persistent[path] = array.shape, array.dtype, address_of(array)
             elif may_change(array) or is_scalar(array):
-                others[way] = array
+                others[path] = array
             else:
-                lasting[way] = array.shape, array.dtype, self._sum_of(array)
-        return lasting, others
+                persistent[path] = array.shape, array.dtype, self._sum_of(array)
+        return persistent, others
 
     def _sum_of(self, array: np.ndarray) -> int:
         """Return the fingerprint of a read-only array, which is computed once."""
@@ -268,24 +269,24 @@ class Loop:
 
 def move(sweep: Sweep, sources: dict[tuple, Region], targets: dict[tuple, Region]) -> None:
     """Convert the adjoint of a state, as the next step received it, to that of the results of a step."""
-    missing = [way for way in targets if way not in sources]
+    missing = [path for path in targets if path not in sources]
     if missing:
         raise TapeError(
-            f"ampi.timeloop: {', '.join(map(spelled, missing))} is an array or a number of ampi's after a recorded "
-            "step, and none where the step was only run; keep the structure of the state, and its arrays, the same"
+            f"ampi.timeloop: {', '.join(map(spelled, missing))} is one of ampi's arrays or numbers after a recorded "
+            "step, but not after the step that was only run; keep the structure of the state, and its arrays, the same"
         )
     if sources is targets:
         return
     moved = []
-    for way, source in sources.items():
-        target = targets.get(way)
+    for path, source in sources.items():
+        target = targets.get(path)
         if target is None:  # a number that the step has not computed
             sweep.take(source)
         elif source.place != target.place:
             if source.shape != target.shape or source.dtype != target.dtype:
                 raise TapeError(
-                    f"ampi.timeloop: {spelled(way)} has shape {target.shape} and dtype {target.dtype} after a step, "
-                    f"and the next one takes it with {source.shape} and {source.dtype}"
+                    f"ampi.timeloop: {spelled(path)} has shape {target.shape} and dtype {target.dtype} after a step, "
+                    f"but the next step receives it with {source.shape} and {source.dtype}"
                 )
             moved.append((target, sweep.take(source)))
     for target, value in moved:
@@ -294,7 +295,7 @@ def move(sweep: Sweep, sources: dict[tuple, Region], targets: dict[tuple, Region
 
 
 class Executor:
-    """One pass over a schedule, forward and back; ``again``: the program has run all of the steps before."""
+    """One pass over a schedule, forward and back; ``again``: all steps have been run before."""
 
     def __init__(self, loop: Loop, schedule: Iterable[Any], state: Any, again: bool = False) -> None:
         self.loop = loop
@@ -303,10 +304,10 @@ class Executor:
         self.again = again
         self.stored: dict[int, Stored | Taped | OnDisk] = {}
         self.work: dict[int, Taped] = {}
-        self.nbytes = 0  # what is kept now
+        self.nbytes = 0  # of stored states and steps
         self.steps = 0
-        self.later: dict[tuple, Region] = {}  # where the state lies whose adjoint is known
-        self.begun: dict[int, Held] = {}  # what the recorded steps began with
+        self.later: dict[tuple, Region] = {}  # the regions of the state whose adjoint is known
+        self.starts: dict[int, Held] = {}  # the contents of the states with which recorded steps began
         self._latest: tuple[int, Held | None] = -1, None
         self._recorded: Taped | None = None
 
@@ -326,7 +327,7 @@ class Executor:
         raise TapeError("ampi.timeloop: the schedule ends before the last step")
 
     def reverse(self, sweep: Sweep, final: dict[tuple, Region], after_step: Callable[[], None]) -> None:
-        """Sweep all steps that have not been."""
+        """Sweep all steps that have not been swept."""
         self.later = final
         actions, total = self.schedule, None
         if self.loop.shown is not None:
@@ -355,7 +356,7 @@ class Executor:
                 self._run(int(n), action)
                 after_step()
         elif isinstance(action, Commit):
-            loop.disk.save_adjoint(action.n, sweep, self.later, self.begun.get(action.n))  # type: ignore[union-attr, arg-type]
+            loop.disk.save_adjoint(action.n, sweep, self.later, self.starts.get(action.n))  # type: ignore[union-attr, arg-type]
         elif isinstance(action, Reverse):
             for n in action:
                 self._sweep(n, sweep)
@@ -373,12 +374,12 @@ class Executor:
                     found.remove()
 
     def _run(self, n: int, action: Forward) -> None:
-        """Run step ``n``, and record it if the action wants that."""
+        """Run step ``n``, and record it if the action requires that."""
         loop, first = self.loop, not self.again and n >= self.steps
         if action.write_adj_deps and action.storage is StorageType.DISK:
             raise TapeError(
-                f"{loop.where}: ampi.timeloop: the schedule wants recorded steps on a disk, and they can be in memory "
-                "only; give it storage=StorageType.RAM, or take another one"
+                f"{loop.where}: ampi.timeloop: the schedule stores recorded steps on disk, but they can only be in "
+                "memory; give it storage=StorageType.RAM, or take another schedule"
             )
         if not action.write_adj_deps:
             self._latest = -1, None
@@ -392,23 +393,23 @@ class Executor:
                 self._store(n, taped)
         self.steps = max(self.steps, n + 1)
         loop.figures.steps = max(loop.figures.steps, n + 1)
-        loop.tell()
+        loop.report_step()
 
     def _record(self, n: int, first: bool) -> Taped:
         """Record step ``n``."""
         loop, (known, held) = self.loop, self._latest
-        self.begun[n] = held if held is not None and known == n else Held(loop, self.state)
+        self.starts[n] = held if held is not None and known == n else Held(loop, self.state)
         self.state, taped = loop.record(self.state, n, first)
         held = Held(loop, self.state)
         self._latest = n + 1, held
-        expected = self.begun.pop(n + 1, None)  # which was recorded before
+        expected = self.starts.pop(n + 1, None)  # that step was recorded earlier
         if n + 1 == loop.final[0]:
             expected = loop.final[1]
         if expected is not None:
             try:
                 compare(loop, n, held, expected, self.state)
             except TapeError as error:
-                taped.tape.refuse(error)  # on ranks where it does reproduce itself, its sweep begins
+                taped.tape.refuse(error)  # its sweep begins on ranks where it does reproduce itself
                 raise
         return taped
 
@@ -418,7 +419,7 @@ class Executor:
             self._store(n, Stored(self.loop, self.state))
         elif disk is None:
             raise TapeError(
-                f"{self.loop.where}: ampi.timeloop: the schedule wants states on a disk; give storage=..., a folder, "
+                f"{self.loop.where}: ampi.timeloop: the schedule stores states on disk; give storage=..., a folder, "
                 "or take a schedule whose states are in memory (storage=StorageType.RAM)"
             )
         elif n not in self.stored:
@@ -431,7 +432,7 @@ class Executor:
         self._keep(what)
 
     def _keep(self, what: Stored | Taped) -> None:
-        """Count the memory of a kept state or step, and the growth of the step recorded before."""
+        """Count the memory of a stored state or step, and the growth of the step that was recorded before it."""
         before, self._recorded = self._recorded, what if isinstance(what, Taped) else self._recorded
         if before is not None and before.counted:
             self._count(before)
@@ -445,15 +446,15 @@ class Executor:
         self.nbytes += more
 
     def _forget(self, what: Stored | Taped | OnDisk) -> None:
-        """Stop counting a state or step that is no longer kept."""
+        """Stop counting a state or step that is no longer stored."""
         self.nbytes -= what.counted
         what.counted = 0
 
     def freeze(self) -> None:
-        """Make recorded steps save the values they need of memory that may change before they are swept."""
+        """Make recorded steps save those values that they need and that may change before they are swept."""
         loop = self.loop
         known = dict(loop.written.storages)
-        for array in View(self.state, loop.ways).arrays.values():
+        for array in View(self.state, loop.paths).arrays.values():
             storage = storage_of(array)
             if storage is not None:
                 known[storage] = owner_of(array)
@@ -463,16 +464,16 @@ class Executor:
                 self._keep(taped)
 
     def _sweep(self, n: int, sweep: Sweep) -> None:
-        """Sweep a recorded step; ``later`` is where its result went."""
+        """Sweep a recorded step; ``later`` has the regions that received its result."""
         taped = self.work.pop(n)
         inside = sweep.inside(taped.tape)
         is_last = self.stored.get(n) is not taped
         if is_last:
             self._forget(taped)
-            inside.left = self.loop.written.storages  # whose values the next step to be swept has, or a state, or `run`
+            inside.left = self.loop.written.storages  # restored by the next sweep of a step, a state, or `run`
         move(sweep, self.later, taped.after)
         outside, left = self.loop.outside, {region.storage for region in taped.after.values()}
-        for region in self.later.values():  # of an array that the next step was given, which no other code has
+        for region in self.later.values():  # an array that was made for the next step only
             if region.storage not in outside and region.storage not in left:
                 sweep.forget(region.storage)
         known = sweep.storages()
@@ -481,9 +482,9 @@ class Executor:
         for storage in sweep.storages() - known:  # of arrays that the step has made
             if storage not in outside and storage not in left:
                 sweep.forget(storage)
-        self.loop.check_windows(taped.tape)  # once more: what other ranks have done with them is known now
+        self.loop.check_windows(taped.tape)  # once more: now the accesses of other ranks are known
         if is_last:
             taped.forget_needs(self.loop.written.storages)
         self.later = taped.before
-        self.begun.pop(n + 1, None)  # this step is not recorded again
-        self.loop.tell()
+        self.starts.pop(n + 1, None)  # this step is not recorded again
+        self.loop.report_step()

@@ -1,4 +1,4 @@
-"""Reproducibility: do the steps of a time loop give the same results when they are run again?
+"""Checks that the steps of a time loop give the same results when they run again.
 
 A sweep records each step once, after the steps that follow it. Its result is compared with the state with which the
 next step began when it was recorded; the result of the last step is compared with the state that the program received.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Once:
-    """A cache of the last tuple: an equal one is replaced by it."""
+    """A cache of the latest tuple, which replaces equal ones to save memory."""
 
     def __init__(self) -> None:
         self.latest: dict[str, tuple] = {}
@@ -40,40 +40,40 @@ class Held:
 
     Attributes
     ----------
-    lasting : dict
+    persistent : dict
         See `Loop.sort`.
     written : list of int
-        Fingerprints of the memory from before the loop that steps had written, whatever arrays see it.
+        Fingerprints of all memory from before the loop that steps had written.
     """
 
-    __slots__ = ("_kinds", "_numbers", "_prints", "_ways", "_ways_to_numbers", "lasting", "written")
+    __slots__ = ("_kinds", "_numbers", "_paths", "_paths_to_numbers", "_prints", "persistent", "written")
 
     def __init__(self, loop: Loop, state: Any) -> None:
-        view, self.lasting, others = loop.looked(state)
+        view, self.persistent, others = loop.contents_of(state)
         copies: list[np.ndarray] = []
         numbers = view.numbers()
-        for way, array in others.items():
+        for path, array in others.items():
             if not array.ndim and not array.dtype.hasobject:
-                numbers[way] = plain(array)[()]
-        arrays = {way: array for way, array in others.items() if way not in numbers}
+                numbers[path] = plain(array)[()]
+        arrays = {path: array for path, array in others.items() if path not in numbers}
         blocks = [block_of(array, copies) for array in arrays.values()]
         found = fingerprints(blocks + loop.written.blocks(copies))
         self.written = found[len(blocks) :]
-        self._ways = loop.once("ways", tuple(arrays))
+        self._paths = loop.once("paths", tuple(arrays))
         self._kinds = loop.once("kinds", tuple((array.shape, array.dtype) for array in arrays.values()))
         self._prints = tuple(found[: len(blocks)])
-        self._ways_to_numbers = loop.once("ways to numbers", tuple(numbers))
-        self._numbers = tuple(map(_told, numbers.values()))
+        self._paths_to_numbers = loop.once("paths to numbers", tuple(numbers))
+        self._numbers = tuple(map(_encoded, numbers.values()))
 
     @property
     def others(self) -> dict[tuple, tuple]:
         """Shape, dtype and fingerprint of all other arrays, by their paths."""
-        return dict(zip(self._ways, zip(self._kinds, self._prints)))
+        return dict(zip(self._paths, zip(self._kinds, self._prints)))
 
     @property
     def numbers(self) -> dict[tuple, Any]:
         """NumPy's numbers and arrays of one element, as bytes, and Python's numbers, by their paths."""
-        return dict(zip(self._ways_to_numbers, self._numbers))
+        return dict(zip(self._paths_to_numbers, self._numbers))
 
     @property
     def nbytes(self) -> int:
@@ -81,49 +81,49 @@ class Held:
         return _NUMBER * len(self._numbers) + _PRINT * (len(self._prints) + len(self.written))
 
     def is_same(self, other: Held) -> bool:
-        """Return whether the other one is equal, without finding differences."""
-        return self.lasting == other.lasting and self.__getstate__() == other.__getstate__()
+        """Return whether the contents are equal, without finding differences."""
+        return self.persistent == other.persistent and self.__getstate__() == other.__getstate__()
 
     def __getstate__(self) -> tuple:
         """Return data for another process, which has other addresses."""
-        return self._ways, self._kinds, self._prints, self.written, self._ways_to_numbers, self._numbers
+        return self._paths, self._kinds, self._prints, self.written, self._paths_to_numbers, self._numbers
 
-    def __setstate__(self, told: tuple) -> None:
-        self._ways, self._kinds, self._prints, self.written, self._ways_to_numbers, self._numbers = told
-        self.lasting = {}
+    def __setstate__(self, encoded: tuple) -> None:
+        self._paths, self._kinds, self._prints, self.written, self._paths_to_numbers, self._numbers = encoded
+        self.persistent = {}
 
 
-def held_again(told: tuple) -> Held:
-    """Decode what another process has written about a state."""
+def held_again(encoded: tuple) -> Held:
+    """Decode the contents of a state that another process has written."""
     held = Held.__new__(Held)
-    held.__setstate__(told)
+    held.__setstate__(encoded)
     return held
 
 
-_NUMBER, _PRINT = 50, 50  # bytes of a number or a fingerprint, and of what refers to it
+_NUMBER, _PRINT = 50, 50  # bytes of a number or a fingerprint, and of the references to it
 
 
-def _told(value: Any) -> Any:
+def _encoded(value: Any) -> Any:
     return value.tobytes() if issubclass(type(value), np.generic) else value
 
 
 def compare(loop: Loop, step: int, found: Held, expected: Held, state: Any) -> None:
-    """Raise if a step has produced another state than expected; warn if only Python numbers differ."""
+    """Raise an error if a step has not produced the expected state; warn if only Python numbers differ."""
     if found.is_same(expected):
         return
     differing = [
-        spelled(way)
-        for before, now in ((expected.lasting, found.lasting), (expected.others, found.others))
+        spelled(path)
+        for before, now in ((expected.persistent, found.persistent), (expected.others, found.others))
         if before is not now
-        for way, what in before.items()
-        if way in now and now[way] != what
+        for path, what in before.items()
+        if path in now and now[path] != what
     ]
-    loose: list[str] = []
+    numbers_only: list[str] = []
     numbers = found.numbers
-    for way, number in expected.numbers.items():
-        now = numbers.get(way, number)
+    for path, number in expected.numbers.items():
+        now = numbers.get(path, number)
         if now != number and (now == now or number == number):
-            (differing if isinstance(now, bytes) and isinstance(number, bytes) else loose).append(spelled(way))
+            (differing if isinstance(now, bytes) and isinstance(number, bytes) else numbers_only).append(spelled(path))
     if expected.written != found.written:
         arrays = View(state).arrays
         for view, what, now in zip(loop.written, expected.written, found.written):
@@ -132,16 +132,16 @@ def compare(loop: Loop, step: int, found: Held, expected: Held, state: Any) -> N
     if differing:
         raise TapeError(
             f"{loop.where}: ampi.timeloop: step {step} does not reproduce itself: run again from the same state, "
-            f"it gives other values in {', '.join(dict.fromkeys(differing))}; what it reads or counts besides must be "
-            "a part of the state (random generators, too)"
+            f"it gives other values in {', '.join(dict.fromkeys(differing))}; everything else that it reads or counts "
+            "must be part of the state (including random generators)"
         )
-    loose = [name for name in loose if name not in loop.loose]
-    if loose:
-        loop.loose.update(loose)
+    numbers_only = [name for name in numbers_only if name not in loop.not_reproduced]
+    if numbers_only:
+        loop.not_reproduced.update(numbers_only)
         warnings.warn(
-            f"{loop.where}: ampi.timeloop: step {step} gives other numbers in {', '.join(loose)} when it is run "
+            f"{loop.where}: ampi.timeloop: step {step} gives other numbers in {', '.join(numbers_only)} when it runs "
             "again; if steps compute with them, this is not the gradient of what was computed (measured times and the "
-            "like do no harm)",
+            "like are harmless)",
             ActivityWarning,
             stacklevel=warning_level(),
         )
@@ -150,5 +150,5 @@ def compare(loop: Loop, step: int, found: Held, expected: Held, state: Any) -> N
 def _name_of(view: np.ndarray, arrays: dict[tuple, np.ndarray]) -> str:
     """Describe written memory: by the paths to it in the state, or by its storage."""
     storage = storage_of(view)
-    ways = [spelled(way) for way, array in arrays.items() if storage_of(array) is storage]
-    return ", ".join(ways) or describe(storage, view)
+    paths = [spelled(path) for path, array in arrays.items() if storage_of(array) is storage]
+    return ", ".join(paths) or describe(storage, view)

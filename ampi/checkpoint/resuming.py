@@ -21,7 +21,7 @@ from ..mpi.files import positions, positions_as_data, restore_positions
 from ..tape import Sweep
 from .encoding import Decoder, Encoder, Outside, objects_of, region_again
 from .folder import FINAL, FORWARD, REVERSE, Folder
-from .generators import restore_positions_generators, told_generators
+from .generators import generators_as_data, restore_generators
 from .reproduction import held_again
 from .states import write
 
@@ -41,12 +41,12 @@ class Disk:
     first : list
         The objects in the initial state of the loop.
     sweeps : int
-        Number of sweeps begun: results of the first one are stored.
-    goes_on : bool
-        True if another process may resume: states are then kept until the adjoint of an earlier one is stored.
+        Number of sweeps so far: results of the first one are stored.
+    resumable : bool
+        True if another process may resume: then states remain until the adjoint of an earlier one is stored.
     """
 
-    goes_on = True
+    resumable = True
 
     def __init__(self, folder: Folder, loop: Loop, owners: dict[Storage, np.ndarray], state: Any) -> None:
         self.folder = folder
@@ -64,7 +64,7 @@ class Disk:
                 "ampi's code": _code_of_ampi(),
                 "program": os.path.basename(sys.argv[0]) if sys.argv else "",
                 "step": getattr(step, "__qualname__", type(step).__qualname__),
-                "its code": _digest(*(repr(told).encode() for told in codes_of(step))),
+                "its code": _digest(*(repr(encoded).encode() for encoded in codes_of(step))),
                 **numbers_of(step),
                 "number of ranks": self.folder.comm.size,
                 **about,
@@ -75,9 +75,11 @@ class Disk:
 
     def _beginning(self) -> str:
         encoder = Encoder(self.outside, self.first)
-        told = [repr(encoder.encode(self.first[0]) if self.first else ())]
+        encoded = [repr(encoder.encode(self.first[0]) if self.first else ())]
         blocks = [memory_at(s.address, s.nbytes) for s in self.outside.named]
-        return _digest(*(t.encode() for t in told), *(a.tobytes() for a in encoder.arrays), *(b.data for b in blocks))
+        return _digest(
+            *(t.encode() for t in encoded), *(a.tobytes() for a in encoder.arrays), *(b.data for b in blocks)
+        )
 
     # -------------------------------------------------------------------------------------------------------- states
 
@@ -85,23 +87,25 @@ class Disk:
         """Store a state, and other memory that the steps have written."""
         encoder = Encoder(self.outside, self.first)
         data = encoder.encode(state)
-        written = [(self.outside.told(view), encoder.add(view)) for view in self._loop.written]
+        written = [(self.outside.encoded(view), encoder.add(view)) for view in self._loop.written]
         outcomes = {n: entries for n, entries in self._loop.outcomes.items() if entries}
-        told = data, written, positions_as_data(positions()), outcomes, told_generators()
-        self.folder.save(name, told, encoder.arrays)
+        encoded = data, written, positions_as_data(positions()), outcomes, generators_as_data()
+        self.folder.save(name, encoded, encoder.arrays)
 
     def load_state(self, name: str) -> tuple[Any, list[tuple[np.ndarray, np.ndarray]]]:
-        """Return the state, with file pointers restored, and views of other memory with their values; memory is not
-        changed."""
+        """Return the state, with file pointers restored, and views of other memory with their values.
+
+        The memory itself is not changed.
+        """
         (data, written, files, outcomes, generators), arrays = self.folder.loaded(name)
         restore_positions(files)
-        restore_positions_generators(generators)
+        restore_generators(generators)
         self._loop.outcomes = {**outcomes, **self._loop.outcomes}  # from another process, and from this one
-        pairs = [(self.outside.view(told), arrays[number]) for told, number in written]
+        pairs = [(self.outside.view(encoded), arrays[number]) for encoded, number in written]
         return Decoder(self.outside, self.first, arrays).decode(data), pairs
 
-    def go_on(self, name: str) -> tuple[Any, list[np.ndarray]]:
-        """Return, in another process, the state with restored memory, and views of what was written."""
+    def resume_state(self, name: str) -> tuple[Any, list[np.ndarray]]:
+        """Return, in another process, the state with restored memory, and views of the memory that was written."""
         state, written = self.load_state(name)
         for view, values in written:
             write(view, values)
@@ -113,47 +117,51 @@ class Disk:
         """Note that the sweep reaches the loop."""
         self.sweeps += 1
         parts: list[Any] = []
-        for way, region in final.items():
-            parts += repr(way).encode(), np.array(sweep.shadow(region)).tobytes() if sweep.has_shadow(region) else b""
+        for path, region in final.items():
+            parts += repr(path).encode(), np.array(sweep.shadow(region)).tobytes() if sweep.has_shadow(region) else b""
         self._seed = _digest(*parts)
 
-    def save_adjoint(self, n: int, sweep: Sweep, later: dict[tuple, Region], begun: Held | None) -> None:
-        """Store the adjoint of the state before step n, of everything that the loop uses, and the contents with which
-        step n began; remove later states."""
+    def save_adjoint(self, n: int, sweep: Sweep, later: dict[tuple, Region], start: Held | None) -> None:
+        """Store the adjoint of the state before step n, and remove later states.
+
+        The adjoint of everything that the loop uses is stored as well, and so are the contents with which step n began.
+        """
         if self.sweeps > 1:
             return
         storages = [s for s in self.outside.names if s in self._loop.active or s in self._loop.written.storages]
         storages += [s for s in {r.storage: None for r in later.values()} if s not in storages]
         arrays: list[np.ndarray] = []
-        told = []
+        encoded = []
         for storage in storages:
             has = sweep.has_block(storage)
-            told.append((self.outside.names.get(storage), storage.nbytes, len(arrays) if has else None))
+            encoded.append((self.outside.names.get(storage), storage.nbytes, len(arrays) if has else None))
             if has:
                 arrays.append(sweep.block(storage))
-        places = {way: (storages.index(r.storage), (r.offset, r.shape, r.strides, r.dtype)) for way, r in later.items()}
+        places = {
+            path: (storages.index(r.storage), (r.offset, r.shape, r.strides, r.dtype)) for path, r in later.items()
+        }
         removed = [f"state-{m}" for m in self.folder.states(1 << 62) if m >= n]
         known = [path.stem for path in self.folder.path.glob("adjoint-*.h5") if path.stem != f"adjoint-{n}"]
-        held = None if begun is None else begun.__getstate__()
-        self.folder.agree(f"adjoint-{n}", (self._seed, told, places, held), arrays, removes=[*removed, *known])
+        held = None if start is None else start.__getstate__()
+        self.folder.agree(f"adjoint-{n}", (self._seed, encoded, places, held), arrays, removes=[*removed, *known])
 
     def load_adjoint(self, n: int, sweep: Sweep) -> tuple[dict[tuple, Region], Held | None]:
-        """Put adjoints into a sweep; return the place of the state's, and the contents with which step n began."""
-        (seed, told, places, held), arrays = self.folder.loaded(f"adjoint-{n}")
+        """Put adjoints into a sweep; return the regions of the state's, and the contents with which step n began."""
+        (seed, encoded, places, held), arrays = self.folder.loaded(f"adjoint-{n}")
         if seed != self._seed:
             raise TapeError(
-                f"{self._loop.where}: ampi.timeloop: {self.folder.path} holds the sweep of another seed, or of another "
+                f"{self._loop.where}: ampi.timeloop: {self.folder.path} has the sweep of another seed, or of another "
                 "program after the loop; remove it, or name another folder"
             )
         storages = []
-        for name, nbytes, k in told:
+        for name, nbytes, k in encoded:
             storage = Storage(0, nbytes) if name is None else self.outside.storage(name)
             if k is None:
                 sweep.forget(storage)
             else:
                 sweep.adopt(storage, arrays[k].copy())
             storages.append(storage)
-        later = {way: region_again(storages[k], place) for way, (k, place) in places.items()}
+        later = {path: region_again(storages[k], place) for path, (k, place) in places.items()}
         return later, None if held is None else held_again(held)
 
 
@@ -168,7 +176,7 @@ class OnDisk:
 
     def remove(self) -> None:
         """Release the state: it is no longer needed."""
-        if not self.disk.goes_on:
+        if not self.disk.resumable:
             self.disk.folder.remove(f"state-{self.n}")
 
     def restore(self, loop: Loop) -> Any:
@@ -207,7 +215,7 @@ def functions_of(step: Any) -> list[Any]:
 
 
 def _named_in(function: FunctionType) -> dict[str, Any]:
-    """Return what a function may use by name: variables of its module and of enclosing functions, and defaults."""
+    """Return objects that a function may use by name: variables of its module and of enclosing functions, defaults."""
     names = [name for code in _codes(function.__code__) for name in code.co_names]
     found = {name: function.__globals__[name] for name in names if name in function.__globals__}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):

@@ -1,4 +1,4 @@
-"""Safety of files: which of the files of a time loop are trusted."""
+"""Checks whether the files of a time loop can be trusted."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ class Unread(Exception):
 
 
 def make(folder: Path) -> None:
-    """Make a folder, and those above it, that only its owner can modify, for any umask."""
+    """Make a folder that only its owner can modify, whatever the umask, and the folders above it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o755)
 
 
 def private(path: str, flags: int) -> int:
-    """An opener for `open`: only the owner can modify a new file."""
+    """Open a file as an opener of `open`: only the owner can modify a new file."""
     return os.open(path, flags, 0o644)
 
 
 def check_own(folder: Path) -> None:
-    """Raise if another user could have put states into a folder."""
+    """Raise an error if another user could have put states into a folder."""
     if not hasattr(os, "geteuid"):
         return
     status = folder.lstat()
@@ -39,7 +39,7 @@ def check_own(folder: Path) -> None:
 
 
 def check_alone(folder: Path) -> None:
-    """Raise if another user could have created this folder, before objects are unpickled, which can run any code."""
+    """Raise an error if another user could have created this folder: unpickling its objects can run any code."""
     if hasattr(os, "geteuid"):
         check_own(folder)
         check_parents(folder)

@@ -1,4 +1,4 @@
-"""Checkpointing schedules: which states are saved, and when steps are run again."""
+"""Checkpointing schedules, which determine the states to be saved and the steps to run again."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from ..tape import where_called
 RAM, DISK, WORK, NONE = StorageType.RAM, StorageType.DISK, StorageType.WORK, StorageType.NONE
 
 
-# Its tables are computed by compiled code, which it compiles anew in every process otherwise.
+# The package computes tables with compiled code, which it would otherwise compile anew in every process.
 mixed_steps_tabulation.enable_caching()
 
 
 def offline(steps: int, checkpoints: int) -> Iterator[Any]:
-    """Return the actions that run the fewest steps for a number of steps and units of memory (Maddison 2024)."""
+    """Return the actions that run as few steps as possible, with a number of units of memory (Maddison 2024)."""
     units = min(checkpoints, max(1, steps - 1))
     return iter(_known(steps, units)) if steps <= MOST_KNOWN else iter(_made(steps, units))
 
 
 MOST_KNOWN = 1000
-"""Number of steps up to which a schedule is cached: the package takes 30 microseconds for each action."""
+"""Number of steps up to which a schedule is cached; the package takes 30 microseconds for each action."""
 
 
 def _made(steps: int, units: int) -> Iterable[Any]:
@@ -59,11 +59,11 @@ def _known(steps: int, units: int) -> tuple[Any, ...]:
 
 
 class Online:
-    """The actions for a number of steps that is not known before the last one: `finish` sets it.
+    """Schedule for a number of steps that is not known before the last one; `finish` sets it.
 
-    States are kept at equal distances, which double when there is no room for another one, so that at least half of the
-    units are in use.  Then each part between two states is reversed by the best schedule for the free units, the last
-    part first.
+    States are stored at equal distances, which double when there is no room for another one, so that at least half of
+    the units are in use.  Then each part between two states is reversed by the best schedule for the free units, the
+    last part first.
 
     At the end the distance d is the smallest power of two with which N steps have m = ⌈N/d⌉ ≤ K states: d < 2N/K. The
     k-th part from the front, of d steps at most, is reversed with K - k + 1 units, by a schedule that runs no more
@@ -93,7 +93,7 @@ class Online:
                 for dropped in [m for m in kept if m % distance]:
                     yield Move(dropped, RAM, NONE)
                     kept.remove(dropped)
-                while n % distance == 0 and len(kept) == self.checkpoints:  # of one unit, and that is taken
+                while n % distance == 0 and len(kept) == self.checkpoints:  # if the only unit is in use
                     distance *= 2
             stores = n % distance == 0
             yield Forward(n, n + 1, stores, False, RAM if stores else WORK)
@@ -123,20 +123,22 @@ class Commit:
 
 
 class TwoLevel:
-    """The actions with states on disk at equal distances: each part between two of them is reversed by the best
-    schedule in memory, the last part first (of the kind of G. Aupy, J. Herrmann, P. Hovland and Y. Robert,
-    Optimal multistage algorithm for adjoint computation, SIAM Journal on Scientific Computing 38, 2016).
+    """Schedule with states on disk at equal distances.
+
+    Each part between two of them is reversed by the best schedule in memory, the last part first (similar to G. Aupy,
+    J. Herrmann, P. Hovland and Y. Robert, Optimal multistage algorithm for adjoint computation, SIAM Journal on
+    Scientific Computing 38, 2016).
 
     Parameters
     ----------
     steps : int or None
-        Their number; None: `finish` sets it.
+        Number of steps; None: `finish` sets it.
     checkpoints : int
         Units in memory.
     begin : int
         Where to resume; earlier steps have run, with a state on disk at each distance.
     end : int, optional
-        The step from which on adjoints are known.
+        The step before which adjoints are known: those of later steps have been computed.
     """
 
     def __init__(self, steps: int | None, checkpoints: int, begin: int = 0, end: int | None = None) -> None:
@@ -171,7 +173,7 @@ class TwoLevel:
 
 
 def distance(checkpoints: int) -> int:
-    """Return the distance of states on disk: with those in memory, each step runs about two more times."""
+    """Return the number of steps between states on disk: with states in memory, each step runs about twice more."""
     return max(1, checkpoints * (checkpoints + 1) // 2)
 
 
@@ -195,20 +197,20 @@ IN_MEMORY: dict[str, Maker] = {
     "Revolve": Revolve,
     "Multistage": lambda n, k: MultistageCheckpointSchedule(n, k, 0),
 }
-"""Schedules of the package by name, for so many steps and states in memory."""
+"""Schedules of the package by name, as functions of the numbers of steps and of states in memory."""
 ON_DISK: dict[str, Maker] = {
     "HRevolve": lambda n, k: HRevolve(n, k, _states_on_disk(n, k)) if n > 1 else offline(n, k),
     "DiskRevolve": DiskRevolve,
     "Multistage": lambda n, k: MultistageCheckpointSchedule(n, k, _states_on_disk(n, k)),
     "TwoLevel": lambda n, k: TwoLevelCheckpointSchedule(distance(k), k, binomial_storage=RAM),
 }
-"""Schedules of the package that store states on disk as well."""
+"""Schedules of the package that also store states on disk."""
 
 
 def of_package(made: Iterable[Any], steps: int) -> Iterator[Any]:
     """Iterate over the actions of the package's schedule until all steps are reversed; it may be online or offline."""
     if isinstance(made, NoneCheckpointSchedule):
-        raise TapeError(f"{where_called()}: ampi.timeloop: NoneCheckpointSchedule keeps nothing to go back with")
+        raise TapeError(f"{where_called()}: ampi.timeloop: NoneCheckpointSchedule stores nothing for the sweep")
     finalize, is_known = getattr(made, "finalize", None), getattr(made, "max_n", steps) is not None
     for action in made:
         if is_known or not isinstance(action, Forward):

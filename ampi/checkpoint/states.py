@@ -1,4 +1,4 @@
-"""Snapshots of a simulation's state, and how they are restored."""
+"""Snapshots of a simulation's state, and their restoration."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ..tape.recording import open_tapes
 from .views import ATOMS, OBJECT, View, attributes, kind_of, set_attributes
 
 PART, PLAIN, COMPUTED = 850, 200, 650
-"""Bytes that a snapshot takes for each part of a state, and more for plain arrays and for those that steps have
-made, beside what is in them; measured with `tracemalloc`."""
+"""Bytes that a snapshot takes for each part of a state, in addition for plain arrays, and for arrays that steps have
+created, without their elements; measured with `tracemalloc`."""
 
 
 def _same(x: Any) -> Any:
@@ -29,11 +29,13 @@ def _same(x: Any) -> Any:
 
 
 def with_tracked_numbers(view: View) -> View:
-    """Return the view of a state with tracked scalars instead of NumPy's numbers; they are equivalent where no tape
-    records."""
+    """Return the view of a state with tracked scalars instead of NumPy's numbers.
+
+    They are equivalent where no tape records.
+    """
     if not view.has_numbers:
         return view
-    return View(Snapshot(view.state, lambda array: True, tracked_copy).restore(), view.ways)
+    return View(Snapshot(view.state, lambda array: True, tracked_copy).restore(), view.paths)
 
 
 def _put_back(items: Any, parts: Iterable[tuple[Any, Callable[[dict], Any]]], done: dict) -> Any:
@@ -50,18 +52,18 @@ class Snapshot:
     ----------
     state
         The state now.
-    is_kept : callable
-        ``is_kept(array)``: True if the values of an array are saved elsewhere.
+    is_saved : callable
+        ``is_saved(array)``: True if the values of an array are saved elsewhere.
     number : callable
-        What replaces each floating-point or complex number of NumPy's.
+        Returns the replacement of a floating-point or complex number of NumPy's.
     earlier : dict, optional
-        By their identity, plain arrays and what they held in the latest snapshot: shared where they still hold it.
+        By their identity, plain arrays and their values in the latest snapshot, which are shared if unchanged.
     """
 
     def __init__(
         self,
         state: Any,
-        is_kept: Callable[[np.ndarray], bool],
+        is_saved: Callable[[np.ndarray], bool],
         number: Callable[[Any], Any] = _same,
         earlier: dict[int, tuple[np.ndarray, np.ndarray]] | None = None,
     ) -> None:
@@ -69,7 +71,7 @@ class Snapshot:
         self._earlier = {} if earlier is None else earlier
         self._number = number
         self._blocks: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        self._is_kept = is_kept
+        self._is_saved = is_saved
         self._made: dict[int, tuple[Any, Callable[[dict], Any]]] = {}  # by object, which is kept alive
         self._state = state
         self._restore = self._of(state)
@@ -93,7 +95,7 @@ class Snapshot:
 
         def restore(done: dict) -> Any:
             if id(x) not in done:
-                done[id(x)] = x  # what holds itself finds itself
+                done[id(x)] = x  # for an object that contains itself
                 done[id(x)] = inside[0](done)
             return done[id(x)]
 
@@ -107,7 +109,7 @@ class Snapshot:
 
     def _stays(self, x: np.ndarray) -> bool:
         """Return whether an array needs no restoring."""
-        return self._is_kept(x) or not (x.flags.writeable or is_scalar(x))
+        return self._is_saved(x) or not (x.flags.writeable or is_scalar(x))
 
     def _of_array(self, x: np.ndarray) -> Callable[[dict], Any]:
         if is_scalar(x):
@@ -115,7 +117,7 @@ class Snapshot:
             return lambda done: tracked_copy(number)
         if isinstance(x, TrackedArray):
             return self._of_computed(x)
-        values, nbytes = kept_values(x, self._earlier)
+        values, nbytes = saved_values(x, self._earlier)
         self.nbytes += nbytes + PLAIN
 
         def restore(done: dict) -> np.ndarray:
@@ -125,7 +127,7 @@ class Snapshot:
         return restore
 
     def _of_computed(self, x: TrackedArray) -> Callable[[dict], Any]:
-        """Restore an array that a step has made as a new one, on memory that is shared as it was."""
+        """Restore an array that a step has created as a new one, which shares memory with others as before."""
         owner = owner_of(x)
         block = self._blocks.get(id(owner))
         if block is None:
@@ -185,15 +187,16 @@ class Snapshot:
 
 
 class InPlace:
-    """A snapshot of a state whose tracked arrays are all in memory that is saved elsewhere: the objects in it stay the
-    same, only their values change.
+    """A snapshot of a state whose tracked arrays are all in memory that is saved elsewhere.
+
+    The objects in the state stay the same, only their values change.
 
     Parameters
     ----------
     view : View
-        Of the state now.
+        The view of the state now.
     earlier : dict
-        As above.
+        See `Snapshot`.
     """
 
     def __init__(self, view: View, earlier: dict[int, tuple[np.ndarray, np.ndarray]]) -> None:
@@ -204,7 +207,7 @@ class InPlace:
         self._plain = []
         for x in view.arrays.values():
             if not isinstance(x, TrackedArray) and x.flags.writeable and storage_of(x) is None:
-                values, nbytes = kept_values(x, earlier)
+                values, nbytes = saved_values(x, earlier)
                 self._plain.append((x, values))
                 self.nbytes += nbytes + PLAIN
 
@@ -218,7 +221,7 @@ class InPlace:
         return self._state
 
 
-def kept_values(x: np.ndarray, earlier: dict[int, tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, int]:
+def saved_values(x: np.ndarray, earlier: dict[int, tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, int]:
     """Return a copy of the values of a plain array, and the bytes that it takes beyond earlier copies."""
     _, values = earlier.get(id(x), (x, None))
     if values is not None and not x.dtype.hasobject:
@@ -294,7 +297,7 @@ def _bytes(owner: np.ndarray) -> np.ndarray:
 
 
 def write(array: np.ndarray, values: np.ndarray) -> None:
-    """Give an array earlier values; the present ones are saved for tapes that need them."""
+    """Restore earlier values of an array; the present ones are saved for tapes that need them."""
     storage = storage_of(array)
     if storage is None or not (storage.needs or storage.guard or storage.swapped_by or open_tapes):
         plain(array)[...] = values

@@ -25,7 +25,7 @@ from .folder import FORWARD, REVERSE, Folder
 from .measured import MadeArrays
 from .open_communication import completed_of, open_receives
 from .progress import Figures, close, shown_by
-from .replay import Executor, Loop, StepTape, Stored, give, move, places_of
+from .replay import Executor, Loop, StepTape, Stored, move, places_of, set_tape
 from .reproduction import Held
 from .resuming import Disk, OnDisk
 from .schedules import IN_MEMORY, ON_DISK, Online, TwoLevel, distance, of_package, offline
@@ -48,7 +48,7 @@ def timeloop(
     progress: bool | Callable[[Figures], None] | None = None,
     comm: Any = None,
 ) -> Any:
-    """Run a step repeatedly; on a tape, keep a few states instead of all steps.
+    """Run a step repeatedly; on a tape, store a few states instead of all steps.
 
     Collective over the ranks that communicate in ``step``; with ``until``, ``memory`` or ``storage`` over ``comm``.
 
@@ -64,16 +64,16 @@ def timeloop(
     steps : int, optional
         Number of steps, the same on all these ranks.  With ``until``: the maximum.
     until : callable, optional
-        ``until(state)`` is called before each step and says whether to stop; the same on all these ranks.
+        ``until(state)`` is called before each step and returns whether to stop; the same on all these ranks.
     checkpoints : int, optional
-        Maximum number of states or recorded steps that are kept at a time, the same on all these ranks.  By default
+        Maximum number of states or recorded steps that are stored at a time, the same on all these ranks.  By default
         √(2 steps), for which each step runs about three times at most; 30 with ``until``; on a tape with a budget, as
         many as fit in it.
     memory : int or str, optional
         Instead of ``checkpoints``: bytes for each rank, such as ``"8GiB"``, for everything that the loop and its sweep
-        keep besides the program's own arrays (and besides a budget of the tape).  The first step runs one more time to
-        measure its needs: old values, arrays that it creates (measured by `tracemalloc`), its records.  The rank with
-        the least room decides.
+        store in addition to the program's own arrays (and to a budget of the tape).  The first step runs one more time
+        to measure its needs: old values, arrays that it creates (measured by `tracemalloc`), its records.  The rank
+        with the least room decides.
     schedule : str or callable, optional
         A schedule of the package ``checkpoint_schedules`` instead of ``MixedCheckpointSchedule``: ``"Revolve"``,
         ``"MixedCheckpoint"`` or ``"Multistage"``; with ``storage`` ``"HRevolve"``, ``"DiskRevolve"``, ``"Multistage"``
@@ -114,7 +114,7 @@ def timeloop(
     -----
     PerformanceWarning
         ``checkpoints``, ``memory``, ``schedule`` or ``storage`` is given in `ampi.hvp` or `ampi.linearize`, whose tapes
-        keep all steps.
+        store all steps.
 
     Notes
     -----
@@ -136,7 +136,7 @@ def timeloop(
     (4,)
     """
     if steps is None and until is None:
-        raise TapeError(f"{where_called()}: ampi.timeloop: say how many steps=... there are, or until=... when")
+        raise TapeError(f"{where_called()}: ampi.timeloop: give steps=..., a number, or until=..., a condition to stop")
     most = None if steps is None else _count("steps", steps, 0)
     if checkpoints is not None:
         checkpoints = _count("checkpoints", checkpoints, 1)
@@ -146,12 +146,12 @@ def timeloop(
         raise TapeError(f"{where_called()}: ampi.timeloop: schedule=... needs steps=... without until=...")
     if resume and schedule is not None:
         raise TapeError(
-            f"{where_called()}: ampi.timeloop: resume=True goes on with its own schedule; leave out schedule="
+            f"{where_called()}: ampi.timeloop: resume=True continues with its own schedule; leave out schedule="
         )
     if isinstance(schedule, str):
         schedule = _named(schedule, storage is not None)
     if resume and storage is None:
-        raise TapeError(f"{where_called()}: ampi.timeloop: resume=True needs storage=..., the folder to go on from")
+        raise TapeError(f"{where_called()}: ampi.timeloop: resume=True needs storage=..., the folder to resume from")
     budget = None if memory is None else bytes_of(memory, "ampi.timeloop")
     last = _Last(until, most, COMM_WORLD if comm is None else comm)
     shown = shown_by(progress, last.comm)
@@ -168,7 +168,7 @@ def timeloop(
             "outer one"
         )
     if storage is not None:
-        gc.collect()  # unused memory cannot be told from used memory
+        gc.collect()  # memory that is no longer used would be identified as well
     record = _Steps(step, tape, state)
     record.loop.shown = shown
     record.loop.begin("forward", last.known)
@@ -197,25 +197,25 @@ def _named(name: str, on_disk: bool) -> Callable[[int, int], Iterable[Any]]:
     known = ON_DISK if on_disk else IN_MEMORY
     if name not in known:
         if on_disk and name in IN_MEMORY:
-            reason = "has no state on a disk; with storage=..."
+            reason = "stores no states on disk; with storage=..."
         elif name in ON_DISK:
-            reason = "needs storage=..., a folder; without"
+            reason = "needs storage=..., a folder; without it"
         else:
-            reason = "is none of the schedules that there are;"
+            reason = "is not a known schedule;"
         raise TapeError(
             f"{where_called()}: ampi.timeloop: schedule={name!r} {reason} there are "
-            f"{', '.join(map(repr, known))}, and callables that give one"
+            f"{', '.join(map(repr, known))}, and functions that return a schedule"
         )
     return known[name]
 
 
 def _keep_all(tape: Tape, **asked: Any) -> None:
-    """Warn that the tape keeps all steps, if the program asks for fewer."""
+    """Warn that the tape stores all steps, if the program asks for fewer."""
     given = ", ".join(f"{name}={value!r}" for name, value in asked.items() if value is not None)
     if given:
         who = "the tapes of ampi.hvp and ampi.linearize" if tape.walks else "a task, and a tape while tasks run,"
         warnings.warn(
-            f"ampi.timeloop: {who} keep all steps, so that their memory grows with the number of steps; without effect "
+            f"ampi.timeloop: {who} store all steps, so their memory grows with the number of steps; without effect "
             f"here: {given}",
             PerformanceWarning,
             stacklevel=warning_level(),
@@ -247,12 +247,12 @@ def _count(name: str, value: Any, least: int) -> int:
 
 
 RECORD, ELEMENT, ARRAY = 1300, 250, 500
-"""Bytes of a record, of an operation on one element, and of an array or number of ampi's that a step has made,
-beside what is in it; measured with `tracemalloc`."""
+"""Bytes of a record, of an operation on one element, and of one of ampi's arrays or numbers that a step has created,
+without its elements; measured with `tracemalloc`."""
 
 
 class _Last:
-    """The test whether a step is one too many."""
+    """The test whether the loop ends before a step."""
 
     def __init__(self, until: Callable[[Any], bool] | None, most: int | None, comm: Any) -> None:
         self.until = until
@@ -274,7 +274,7 @@ class _Last:
             ranks = ", ".join(str(r) for r, answer in enumerate(answers) if answer)
             raise CommunicationError(
                 f"{where_called()}: ampi.timeloop: before step {n}, until(state) is true on the ranks {ranks} of "
-                f"{len(answers)} and false on the others; let it look at what all ranks know (an allreduce)"
+                f"{len(answers)} and false on the others; let it depend on values that all ranks share (an allreduce)"
             )
         return stops
 
@@ -290,7 +290,7 @@ class _Steps(AdjointRecord):
         self.owners = _needed(tape)
         self.loop = Loop(step, tape, self.owners)
         self.make: Callable[[int | None], Any] = lambda n: ()
-        self.initial = Snapshot(state, self.loop.is_kept)
+        self.initial = Snapshot(state, self.loop.is_saved)
         self.files = positions()
         self.open_receives = open_receives(tape)
         self.roots = state
@@ -299,10 +299,10 @@ class _Steps(AdjointRecord):
         self.start = 0
         self.undo: list[Any] = []
         self.is_counted = True
-        """True if what it keeps is of the tape's budget, if that has one."""
+        """True if the memory that it uses counts towards the tape's budget, if there is one."""
         self.created: tuple[Storage, ...] = ()
         self.swept_to: int | None = None
-        """The first step of what was swept by an earlier process."""
+        """The first of the steps that an earlier process has swept."""
 
     @property
     def tangent(self) -> Callable[[Push], None]:
@@ -310,8 +310,7 @@ class _Steps(AdjointRecord):
         raise not_kept("ampi.timeloop")
 
     def _absorb(self) -> None:
-        """Take over what the tape noted during a step: memory that was overwritten, whose earlier values this record
-        keeps."""
+        """Take over the old values of overwritten memory that the tape saved during a step: this record stores them."""
         undo, _ = self.loop.tape.absorb(self.start)
         self.undo += undo
         self.loop.note_written(undo)
@@ -326,13 +325,13 @@ class _Steps(AdjointRecord):
         old = sum(action.saved.nbytes for action in self.undo)
         stored = Stored(self.loop, state)
         new = stored.snapshot.nbytes
-        # What a recorded step keeps besides: arrays that it makes, those that it is given, its records.
+        # Further memory of a recorded step: arrays that it creates, those that it receives, its records.
         objects = RECORD * len(taped.tape.records) + ELEMENT * taped.tape.elements.count + ARRAY * len(taped.after)
         held = Held(self.loop, state).nbytes
         self.loop.made_bytes = max(made.nbytes - old - taped.nbytes, 0) + new + objects + held
         unit = max(taped.nbytes + self.loop.made_bytes, stored.nbytes, 1)
-        # Beside them: what was there when the loop began (a sweep has it once more), when it ends, and the step that is
-        # swept, with its shadows.
+        # In addition: the values when the loop began (a sweep has them once more) and when it ends, and the step that
+        # is swept, with its shadows.
         kept = 2 * old + stored.nbytes + 2 * (unit + new)
         for action in reversed(self.undo):
             write(action.view if action.key is None else action.view[action.key], action.saved)
@@ -341,8 +340,8 @@ class _Steps(AdjointRecord):
         found = found if comm.size == 1 else comm.allreduce(found, MPI.MIN)
         if found < 1:
             raise TapeError(
-                f"{where_called()}: ampi.timeloop: a state or a recorded step takes {unit} bytes, and {kept} are "
-                f"needed beside, so that memory={budget} is too little on some rank; give at least {kept + unit}"
+                f"{where_called()}: ampi.timeloop: a state or a recorded step takes {unit} bytes, and {kept} more are "
+                f"needed, so memory={budget} is too small on some rank; give at least {kept + unit}"
             )
         return int(found)
 
@@ -355,19 +354,19 @@ class _Steps(AdjointRecord):
 
     def run(self, make: Callable[[int | None], Any], last: _Last | None) -> Any:
         """Run the steps for the first time, and record the loop."""
-        self.owners = {}  # which may go
+        self.owners = {}  # no longer needed
         self.make, self.start = make, len(self.loop.tape)
         schedule = make(None)
         return self._run(Executor(self.loop, schedule, self.roots), schedule, last)
 
     def open_folder(self, step: Any, storage: Any, steps: int | None, comm: Any) -> None:
-        """Store the states that a schedule keeps on disk in a folder."""
+        """Use a folder for the states that a schedule stores on disk."""
         self.loop.disk = disk = Disk(Folder(storage, comm, self.loop.where), self.loop, self.owners, self.roots)
         disk.open(step, False, **{"number of steps": steps})
-        disk.goes_on = False
+        disk.resumable = False
 
     def run_on_disk(self, step: Any, storage: Any, resume: bool, kept: int, most: int | None, last: _Last) -> Any:
-        """Run the steps with states in a folder, and continue from those that it has."""
+        """Run the steps with states in a folder, and continue from those that it contains."""
         loop = self.loop
         known = None if last.until is not None else most
         self.make, self.start = lambda n: TwoLevel(n, kept), len(loop.tape)
@@ -388,7 +387,7 @@ class _Steps(AdjointRecord):
             begin = n if kind == FORWARD else steps
             schedule = TwoLevel(known if kind == FORWARD else steps, kept, begin, end)
             with passive():
-                state, views = disk.go_on(f"state-{n}" if kind == FORWARD else f"final-{steps}")
+                state, views = disk.resume_state(f"state-{n}" if kind == FORWARD else f"final-{steps}")
             self._absorb()
             loop.adopt_written(views)
         executor = Executor(loop, schedule, state)
@@ -415,8 +414,8 @@ class _Steps(AdjointRecord):
         state = executor.forward(self._absorb, None if last is None else is_last)
         for receive in completed_of(self.open_receives):
             raise CommunicationError(
-                f"{loop.where}: ampi.timeloop: {receive.describe()} was begun before the loop and completed in one of "
-                "its steps, which are run again; wait for its request before the loop, or after it"
+                f"{loop.where}: ampi.timeloop: {receive.describe()} was started before the loop and completed in one "
+                "of its steps, which run again; wait for its request before the loop, or after it"
             )
         self.steps = executor.steps
         executor.freeze()
@@ -429,7 +428,7 @@ class _Steps(AdjointRecord):
         for array in finals.values():
             tape.activate(array)
         for storage in loop.written.storages:
-            give(storage, tape.reference)
+            set_tape(storage, tape.reference)
         self.roots = self.roots, state
         self.final = places_of(finals)
         loop.final = self.steps, Held(loop, state)
@@ -444,7 +443,7 @@ class _Steps(AdjointRecord):
         storages = loop.written.storages.keys() | loop.active
         before = {s: (s.tape, s.baseline, s.swapped_by, s.needs.pop(reference, None)) for s in storages}
         for storage in storages:
-            give(storage, None)
+            set_tape(storage, None)
             storage.swapped_by = ()
         count = len(loop.tape.records)
 
@@ -453,8 +452,8 @@ class _Steps(AdjointRecord):
                 for action in record.undo:
                     if action.storage in loop.outside and action.storage not in loop.written.storages:
                         raise TapeError(
-                            f"{loop.where}: ampi.timeloop: a step that is run again writes to "
-                            f"{describe(action.storage, action.view)}, to which it did not write at first"
+                            f"{loop.where}: ampi.timeloop: a step that runs again writes to "
+                            f"{describe(action.storage, action.view)}, to which it did not write the first time"
                         )
 
         executor, self.executor = self.executor, None
@@ -477,7 +476,7 @@ class _Steps(AdjointRecord):
                     storage.needs[reference] = needs
 
     def _sweep_steps(self, sweep: Sweep, executor: Executor | None, check: Callable[[], None]) -> None:
-        """Sweep all steps, as the executor left them that ran them first, or once more (None)."""
+        """Sweep all steps, continuing with the executor of the first run; None: after running them once more."""
         loop, final = self.loop, self.final
         if executor is None:
             executor = Executor(loop, self.make(self.steps), self._begin_anew(), again=True)
@@ -487,14 +486,14 @@ class _Steps(AdjointRecord):
             final = places_of(with_tracked_numbers(View(executor.state)).differentiable)
             move(sweep, self.final, final)
         elif self.swept_to is not None:
-            final, begun = loop.disk.load_adjoint(self.swept_to, sweep)  # type: ignore[union-attr]
-            if begun is not None:
-                executor.begun[self.swept_to] = begun
+            final, start = loop.disk.load_adjoint(self.swept_to, sweep)  # type: ignore[union-attr]
+            if start is not None:
+                executor.starts[self.swept_to] = start
         executor.reverse(sweep, final, check)
 
 
 def _needed(tape: Tape) -> dict[Storage, np.ndarray]:
-    """Note that the tape needs the values of all tracked memory from now on; return an array on each block."""
+    """Note that the tape needs the present values of all tracked memory; return an array on each block."""
     found: dict[Storage, np.ndarray] = {}
     for array in (*tracked_arrays(), *arrays_of_blocks()):
         if is_scalar(array):

@@ -24,22 +24,22 @@ from ..errors import TapeError
 from ..memory.storages import TrackedArray, carries_derivatives
 
 
-class Ways:
-    """A cache of paths to the parts of states: most states of a loop have the same ones."""
+class Paths:
+    """A cache of paths to the parts of states: most states of a loop have the same paths."""
 
     def __init__(self) -> None:
         self.known: dict[tuple, tuple] = {}
-        self.met = 0
+        self.visited = 0
 
-    def __call__(self, way: tuple) -> tuple:
-        self.met += 1
-        return self.known.setdefault(way, way)
+    def __call__(self, path: tuple) -> tuple:
+        self.visited += 1
+        return self.known.setdefault(path, path)
 
     def begin(self) -> None:
         """Note that another state is viewed."""
-        if len(self.known) > 4 * self.met + 1000:
+        if len(self.known) > 4 * self.visited + 1000:
             self.known.clear()  # parts that no longer exist
-        self.met = 0
+        self.visited = 0
 
 
 class View:
@@ -48,8 +48,8 @@ class View:
     Parameters
     ----------
     state
-    ways : Ways
-        Of the states before.
+    paths : Paths
+        The cache of earlier states.
 
     Attributes
     ----------
@@ -64,24 +64,24 @@ class View:
         The arrays that may carry derivatives.
     """
 
-    __slots__ = ("_in_tuples", "arrays", "differentiable", "generators", "has_numbers", "inside", "state", "ways")
+    __slots__ = ("_in_tuples", "arrays", "differentiable", "generators", "has_numbers", "inside", "paths", "state")
 
-    def __init__(self, state: Any, ways: Ways | None = None) -> None:
+    def __init__(self, state: Any, paths: Paths | None = None) -> None:
         self.state = state
-        self.ways = Ways() if ways is None else ways
-        self.ways.begin()
+        self.paths = Paths() if paths is None else paths
+        self.paths.begin()
         self.arrays: dict[tuple, np.ndarray] = {}
         self.generators: list[Any] = []
         self.has_numbers = False
         self.inside: list[Inside] = []
-        self._in_tuples: dict[tuple, Any] = {}  # numbers, which stay what they are
+        self._in_tuples: dict[tuple, Any] = {}  # numbers, which cannot change
         self._visit(((None, state),), (), "", set())
         self.differentiable: dict[tuple, TrackedArray] = {
             w: a for w, a in self.arrays.items() if isinstance(a, TrackedArray) and carries_derivatives(a.dtype)
         }
 
     def tracked(self) -> list[TrackedArray]:
-        """The tracked arrays."""
+        """Return the tracked arrays."""
         return [array for array in self.arrays.values() if isinstance(array, TrackedArray)]
 
     def numbers(self) -> dict[tuple, Any]:
@@ -89,17 +89,17 @@ class View:
         found = dict(self._in_tuples)
         for part in self.inside:
             if part.to_numbers is None:
-                part.find_numbers(self.ways)
-            for k, way in part.to_numbers:
-                found[way] = part.parts[k]
+                part.find_numbers(self.paths)
+            for k, path in part.to_numbers:
+                found[path] = part.parts[k]
         return found
 
     def still_holds(self) -> bool:
-        """Return whether the state still holds the same arrays at the same paths."""
+        """Return whether the state still has the same arrays at the same paths."""
         return not self.has_numbers and all(part.is_same(self.inside) for part in self.inside.copy())
 
     def _visit(
-        self, parts: Iterable[tuple[Any, Any]], way: tuple, mark: str, met: set[int], within: type = tuple
+        self, parts: Iterable[tuple[Any, Any]], path: tuple, mark: str, visited: set[int], within: type = tuple
     ) -> None:
         """Enter the parts of the object at a path."""
         for key, part in parts:
@@ -107,12 +107,12 @@ class View:
             if kind in (LEAF, NUMBER):
                 self.has_numbers |= kind == NUMBER
                 if within is tuple and is_number(type(part)):
-                    self._in_tuples[self.ways((*way, (mark, key)) if mark else way)] = part
+                    self._in_tuples[self.paths((*path, (mark, key)) if mark else path)] = part
                 if kind == LEAF and may_hide(type(part)):
-                    _refuse_hidden(part, (*way, (mark, key)) if mark else way)
-            elif id(part) not in met:
-                met.add(id(part))
-                to_part = self.ways((*way, (mark, key))) if mark else way
+                    _refuse_hidden(part, (*path, (mark, key)) if mark else path)
+            elif id(part) not in visited:
+                visited.add(id(part))
+                to_part = self.paths((*path, (mark, key))) if mark else path
                 if kind == ARRAY:
                     self.arrays[to_part] = part
                     if part.dtype.hasobject:
@@ -126,7 +126,7 @@ class View:
                     if not isinstance(part, tuple):
                         self.inside.append(Inside(part, kind, to_part, mark_within))
                     cls = tuple if isinstance(part, tuple) else type(part)
-                    self._visit(_parts_of(part, kind), to_part, mark_within, met, cls)
+                    self._visit(_parts_of(part, kind), to_part, mark_within, visited, cls)
 
 
 class Inside:
@@ -136,37 +136,36 @@ class Inside:
     ----------
     x : object
     kind : int
-    way : tuple
-        The path to it, and the form of the paths to its parts (``mark``).
+    path : tuple
+        The path to it; ``mark`` is the form of the paths to its parts.
     parts : list
-        What it held; except for lists, their names come first.
+        Its contents; except for lists, their names come first.
     to_numbers : list or None
         The indices of numbers in ``parts``, and the paths to them; None: not determined yet.
     """
 
-    __slots__ = ("kind", "mark", "parts", "to_numbers", "way", "x")
+    __slots__ = ("kind", "mark", "parts", "path", "to_numbers", "x")
 
-    def __init__(self, x: Any, kind: int, way: tuple, mark: str) -> None:
+    def __init__(self, x: Any, kind: int, path: tuple, mark: str) -> None:
         self.x = x
         self.kind = kind
-        self.way = way
+        self.path = path
         self.mark = mark
-        self.parts = told(x, kind)  # keeps alive what is told by its identity
+        self.parts = contents_of(x, kind)  # keeps alive objects that are identified by their ids
         self.to_numbers: list[tuple[int, tuple]] | None = None
 
-    def find_numbers(self, ways: Ways) -> None:
+    def find_numbers(self, paths: Paths) -> None:
         """Find the numbers."""
         parts, count = self.parts, 0 if self.kind == SEQUENCE else len(self.parts) // 2
         self.to_numbers = [
-            (k, ways((*self.way, (self.mark, parts[k - count] if count else k))))
+            (k, paths((*self.path, (self.mark, parts[k - count] if count else k))))
             for k in range(count, len(parts))
             if is_number(type(parts[k]))
         ]
 
     def is_same(self, known: list[Inside]) -> bool:
-        """Return whether the object has the same parts, except numbers, text and lists of these; new ones become
-        known."""
-        parts = told(self.x, self.kind)
+        """Return whether the object has the same parts, except numbers, text and lists of these, which are updated."""
+        parts = contents_of(self.x, self.kind)
         if _are_same(parts, self.parts):
             return True
         first = 0 if self.kind == SEQUENCE else len(parts) // 2  # after the names
@@ -184,18 +183,18 @@ class Inside:
             if kind < SEQUENCE or kind_before < SEQUENCE:
                 if kind != LEAF or kind_before != LEAF:
                     return False
-            elif not _is_flat(told(part, kind)) or not _forget_flat(before, known):
+            elif not _is_flat(contents_of(part, kind)) or not _forget_flat(before, known):
                 return False
             elif type(part) is not tuple:
-                way = (*self.way, (self.mark, parts[k] if first else k))
-                known.append(Inside(part, kind, way, "." if kind == OBJECT else "["))
+                path = (*self.path, (self.mark, parts[k] if first else k))
+                known.append(Inside(part, kind, path, "." if kind == OBJECT else "["))
         self.parts = parts
         return True
 
     def put_back(self, parts: list[Any]) -> None:
         """Restore earlier parts."""
         x = self.x
-        if _are_same(told(x, self.kind), parts):
+        if _are_same(contents_of(x, self.kind), parts):
             return
         if self.kind == SEQUENCE:
             x[:] = parts
@@ -229,16 +228,16 @@ def _forget_flat(x: Any, known: list[Inside]) -> bool:
     return False
 
 
-def told(x: Any, kind: int) -> list[Any]:
+def contents_of(x: Any, kind: int) -> list[Any]:
     if kind == SEQUENCE:
         return list(x)
     named = x if kind == DICT else attributes(x)
     return [*named, *named.values()]
 
 
-def spelled(way: tuple) -> str:
+def spelled(path: tuple) -> str:
     """Return the path to an array as the program would write it."""
-    return "state" + "".join(f".{part}" if kind == "." else f"[{part!r}]" for kind, part in way)
+    return "state" + "".join(f".{part}" if kind == "." else f"[{part!r}]" for kind, part in path)
 
 
 PLAIN_NUMBERS = frozenset((bool, int, float, complex))
@@ -251,8 +250,10 @@ GENERATORS = np.random.Generator, np.random.RandomState, random.Random
 
 @functools.cache
 def kind_of(cls: type) -> int:
-    """Return what kind of part of a state objects of a class are; attributes belong to the state if the class is the
-    program's."""
+    """Return the kind of part of a state that objects of a class are.
+
+    Attributes belong to the state if the class is the program's.
+    """
     if cls in ATOMS:
         return LEAF
     for kinds, found in _KINDS:
@@ -274,8 +275,7 @@ _HOLDERS = types.SimpleNamespace, argparse.Namespace, collections.UserDict, coll
 
 @functools.cache
 def may_hide(cls: type) -> bool:
-    """Return whether objects of a class may hold arrays that are not found: containers that are not among `_KINDS`, and
-    arrays on devices."""
+    """Return whether objects of a class may hide arrays: containers that are not among `_KINDS`, arrays on devices."""
     return hasattr(cls, "__cuda_array_interface__") or not (
         cls in ATOMS
         or issubclass(cls, (type, types.ModuleType, np.generic, *_FUNCTIONS))
@@ -285,8 +285,10 @@ def may_hide(cls: type) -> bool:
 
 @functools.cache
 def is_container(cls: type) -> bool:
-    """Return whether objects of a class of the program hold data besides their attributes, since it is derived from a
-    class written in C."""
+    """Return whether objects of one of the program's classes have more data than their attributes.
+
+    This is so if the class is derived from a class written in C.
+    """
     return any(base is not object and base.__flags__ & (_HEAP_TYPE | _IMMUTABLE) != _HEAP_TYPE for base in cls.__mro__)
 
 
@@ -294,25 +296,24 @@ _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class of a class statement
 _IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: classes written in C may be heap types, as deque since Python 3.13
 
 
-def _refuse_hidden(x: Any, way: tuple) -> None:
-    """Raise if an object in a state that is not searched holds tracked arrays, or is an array on a device."""
+def _refuse_hidden(x: Any, path: tuple) -> None:
+    """Raise an error if an object in a state hides tracked arrays, or is an array on a device."""
     if hasattr(type(x), "__cuda_array_interface__"):
         raise TapeError(
-            f"ampi.timeloop: {spelled(way)} is an array on a device, whose values are not put back for the adjoint; "
-            "keep "
-            "it on the host at the ends of a step: begin the step with ampi.cuda.to_device(x), and end it with "
+            f"ampi.timeloop: {spelled(path)} is an array on a device, whose values are not restored for the adjoint; "
+            "keep it on the host between steps: begin a step with ampi.cuda.to_device(x), and end it with "
             "d.copy_to_host()"
         )
-    met, inside = {id(x)}, [x]
+    visited, inside = {id(x)}, [x]
     if kind_of(type(x)) == OBJECT:  # its attributes are looked at
         held = attributes(x)
-        met.update(map(id, (held, getattr(x, "__dict__", held), *held.values())))
+        visited.update(map(id, (held, getattr(x, "__dict__", held), *held.values())))
     for _ in range(_DEPTH):
-        inside = [part for part in _inside_of(inside) if not (id(part) in met or met.add(id(part)))]  # type: ignore[func-returns-value]
+        inside = [part for part in _inside_of(inside) if not (id(part) in visited or visited.add(id(part)))]  # type: ignore[func-returns-value]
         if any(isinstance(part, TrackedArray) for part in inside):
             what = "an array of objects" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
             raise TapeError(
-                f"ampi.timeloop: {spelled(way)} is {what} that holds arrays of ampi's, which cannot be found there; "
+                f"ampi.timeloop: {spelled(path)} is {what} that contains ampi's arrays, which cannot be found there; "
                 "keep them in a list, tuple, dictionary, or object with attributes"
             )
 

@@ -1,4 +1,4 @@
-"""Memory from before a time loop that its steps have written: where it is, and copies of it."""
+"""Memory from before a time loop that its steps have overwritten: views of it, and copies of its values."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from .states import write
 
 
 class _Part:
-    """One view of such memory; ``flat`` has the bytes of one without gaps, of plain numbers, whose copies are at
-    ``offset`` of a block."""
+    """One view of such memory.
+
+    If it has no gaps and no objects, ``flat`` are its bytes, whose copies are at ``offset`` of a block.
+    """
 
     __slots__ = ("address", "flat", "nbytes", "offset", "storage", "view")
 
@@ -45,7 +47,7 @@ class Written:
     storages : dict
         This memory, with a view of each block that keeps it alive.
     nbytes : int
-        Of a copy.
+        Bytes of a copy.
     block_nbytes : int
         Bytes of the views without gaps, which are copied into one block.
     """
@@ -71,11 +73,11 @@ class Written:
         return (part.view for part in self._parts.values())
 
     def parts(self) -> list[_Part]:
-        """All views."""
+        """Return all views."""
         return list(self._parts.values())
 
     def blocks(self, copies: list[np.ndarray]) -> list[tuple[int, int]]:
-        """Addresses and bytes of the views, or of copies of these, in their order; see `block_of`."""
+        """Return addresses and bytes of the views, or of copies of these, in their order; see `block_of`."""
         return [
             block_of(part.view, copies) if part.flat is None else (part.address, part.nbytes)
             for part in self._parts.values()
@@ -83,7 +85,7 @@ class Written:
 
 
 def block_of(array: np.ndarray, copies: list[np.ndarray]) -> tuple[int, int]:
-    """Address and bytes of an array; of one with gaps, those of a copy, which is entered; of one of objects nothing."""
+    """Return address and bytes of an array, or of a copy without gaps, which is added to ``copies``; objects: zeros."""
     if array.dtype.hasobject or not array.size:
         return 0, 0
     if not array.flags.forc:
@@ -137,7 +139,7 @@ _copy.restype = None
 
 
 def fingerprints(blocks: list[tuple[int, int]]) -> list[int]:
-    """Return fingerprints of the bytes of blocks, always by compiled code, so that all in a program are comparable."""
+    """Return fingerprints of the bytes of blocks, always by compiled code, so that all of them are comparable."""
     from ..kernel.runtime.fingerprints import fingerprints as found
 
     return found(blocks)

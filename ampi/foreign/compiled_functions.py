@@ -3,9 +3,9 @@
 Code in C reads the memory of an `ampi.ndarray` through NumPy's C interface: functions made by f2py, Cython, pybind11 or
 a C compiler would silently return numbers without derivatives. From the first tape on, their entry points (tables of
 functions and methods, slots of types, the vectorcall pointers of Cython's functions) lead to `trampolines`. Without an
-`ampi.ndarray` among the arguments, or without an open tape, a call goes on after some nanoseconds.
+`ampi.ndarray` among the arguments, or without an open tape, a call continues after a few nanoseconds.
 
-Functions that have a rule (`ampi.rules.define`) are differentiated; functions of packages in `KNOWN` are let through.
+Functions that have a rule (`ampi.rules.define`) are differentiated; functions of packages in `KNOWN` are allowed.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from ..tape import Tape, at_opening, current
 from .numpy_in_c import redirected
 
 _lock = threading.RLock()
-_examined: set[int] = set()  # ids of functions and types that have been examined; `_kept` holds the objects
-_kept: list[Any] = []
+_examined: set[int] = set()  # ids of functions and types that have been examined; `_alive` holds the objects
+_alive: list[Any] = []
 _loaded: list[types.ModuleType] = []
 _modules = [0]
 
@@ -80,18 +80,18 @@ def _redirect(places: Iterable[Place], is_new: bool) -> None:
     found = list(places)
     if not found:
         return
-    held = [] if is_new else _holding({id(f) for f in _kept if type(f) is types.BuiltinFunctionType})
-    kept = [list(x.items()) if isinstance(x, dict) else list(x) for x in held]
+    held = [] if is_new else _holding({id(f) for f in _alive if type(f) is types.BuiltinFunctionType})
+    contents = [list(x.items()) if isinstance(x, dict) else list(x) for x in held]
     for x in held:
         x.clear()
     with contextlib.suppress(RuntimeError):
         redirected.add(found)
-    for x, items in zip(held, kept):
+    for x, items in zip(held, contents):
         x.update(items)
 
 
 def _holding(functions: set[int]) -> list[Any]:
-    """Sets and dictionaries with some functions as keys, which hash by the entry points that will change."""
+    """Return sets and dictionaries that have some of these functions as keys: entry points determine their hashes."""
     found = []
     for x in objects_of_types((set, dict)) if functions else ():
         if (type(x) is set or type(next(iter(x), "")) is not str) and any(id(key) in functions for key in list(x)):
@@ -111,9 +111,8 @@ def _found_in(modules: Iterable[types.ModuleType]) -> Iterator[Place]:
         visited.add(id(module))
         home = module.__name__
         for x in list(names.values()):
-            if issubclass(
-                type(x), types.ModuleType
-            ):  # isinstance would ask what stands for another object for its class
+            # isinstance would ask a proxy for the class of its object, which may run any code
+            if issubclass(type(x), types.ModuleType):
                 if x.__name__.startswith(f"{home}.") and x.__name__ not in sys.modules:
                     pending.append(x)
             else:
@@ -144,7 +143,7 @@ def _places_of(x: Any, home: str) -> Iterator[Place]:
 
 
 def _own_name(x: Any) -> str:
-    """The name of an object of a package; its own ``__getattr__``, which may compute anything, is not called."""
+    """Return the name of an object of a package without its own ``__getattr__``, which may run any code."""
     try:
         return str(object.__getattribute__(x, "__name__"))
     except Exception:
@@ -156,7 +155,7 @@ _CYTHONS = ("cython_function_or_method", "fused_cython_function")
 
 
 def _home_of(function: Any, home: str) -> str:
-    """The module of a built-in function, or of the class of the object that it is a method of."""
+    """Return the module of a built-in function, or of the class of which it is a method."""
     own = function.__self__
     if function.__module__ is None and own is not None and not isinstance(own, types.ModuleType):
         own = own if isinstance(own, type) else type(own)
@@ -171,7 +170,7 @@ def _is_new(x: Any) -> bool:
     if id(x) in _examined:
         return False
     _examined.add(id(x))
-    _kept.append(x)
+    _alive.append(x)
     return True
 
 
@@ -282,7 +281,7 @@ def _hook(signature: str, name: str, function: Any = None) -> Hook:
 
 
 def _is_let_through(depth: int) -> bool:
-    """Return whether a call is allowed because its caller is a rule, or a package that shows and stores arrays.
+    """Return whether a call is allowed because its caller is a rule, or a package that displays and stores arrays.
 
     Other callers in ampi run the program's functions, which may be compiled: ``ampi.grad(kern.energy)``.
     """
@@ -294,7 +293,7 @@ _RULES = {__name__, "ampi.interception.hooks", "ampi.rules.definitions"}
 
 
 def _check_call(name: str, function: Any, arguments: tuple, keywords: dict) -> Any:
-    """Check the arguments of a call; return the result if there is a rule, None if the call may go on."""
+    """Check the arguments of a call; return the result if there is a rule, None if the call may continue."""
     given = [x for x in leaves((arguments, keywords)) if isinstance(x, TrackedArray)]
     if not given:
         return None

@@ -19,7 +19,7 @@ from ..memory.storages import carries_derivatives, tracked
 
 
 def apply(ufunc: Any, method: str, inputs: tuple, keywords: dict[str, Any]) -> Any:
-    """``ufunc.method(*inputs, **keywords)`` with derivatives.
+    """Call ``ufunc.method(*inputs, **keywords)`` with derivatives.
 
     Raises
     ------

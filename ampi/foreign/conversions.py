@@ -61,8 +61,8 @@ def _converted(kind: type, x: Any, active: ndarray) -> Any:
         return None
     if kind not in NUMBERS:
         raise ActivityError(
-            f"{kind.__qualname__}, a subclass of numpy.{kind.__mro__[1].__name__}, holds plain numbers, and was called "
-            "with an active array; use the array itself, or pass ampi.value(x) if a constant is meant"
+            f"{kind.__qualname__}, a subclass of numpy.{kind.__mro__[1].__name__}, stores plain numbers, but was "
+            "called with an active array; use the array itself, or pass ampi.value(x) if a constant is meant"
         )
     if kind is np.float64 and active.dtype.kind == "c":
         try:

@@ -34,12 +34,12 @@ def _prepare_xarray(module: str, function: str, handle: Callable) -> None:
 
 
 def _return_active(found: Any, tape: Any, arguments: tuple, keywords: dict[str, Any]) -> Any:
-    """What ``.values`` returns: the active array itself, as ``.data`` does."""
+    """Return the active array itself for ``.values``, as ``.data`` does."""
     return arguments[0] if arguments and _is_held(arguments[0]) else found.original(*arguments, **keywords)
 
 
 def _keep_numbers(found: Any, tape: Any, arguments: tuple, keywords: dict[str, Any]) -> Any:
-    """Make active numbers arrays without axes: xarray would convert what it takes for NumPy's numbers."""
+    """Convert active numbers to arrays without axes: xarray would take them for NumPy's numbers and convert them."""
     given = [np.ndarray.view(x, ndarray) if _is_held(x) and not x.shape else x for x in arguments]
     return found.original(*given, **keywords)
 
@@ -70,7 +70,7 @@ def _refuse_active(found: Any, tape: Any, arguments: tuple, keywords: dict[str, 
         if _is_held(x):
             raise ActivityError(
                 f"{line_outside(found.name)}: {found.name} gets an array of shape {np.shape(plain_of(x))} that carries "
-                "derivatives, and pandas would compute on a copy without: compute with arrays "
+                "derivatives, and pandas would compute with a copy that has none: compute with arrays "
                 "(frame[name].to_numpy()), and put ampi.value(x) into the frame"
             )
     return found.original(*arguments, **keywords)

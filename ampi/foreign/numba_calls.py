@@ -17,7 +17,7 @@ from . import arities
 
 
 def call_stencil(stencil: Any, plainly: Callable, arguments: tuple, keywords: dict[str, Any]) -> Any:
-    """``stencil(*arguments, out=...)``.
+    """Call ``stencil(*arguments, out=...)`` through a kernel.
 
     Raises
     ------
@@ -33,12 +33,12 @@ def call_stencil(stencil: Any, plainly: Callable, arguments: tuple, keywords: di
 
 
 def call_generalized(ufunc: Any, plainly: Callable, arguments: tuple, keywords: dict[str, Any]) -> Any:
-    """``ufunc(*arguments)``, with arrays for the results among them or not.
+    """Call ``ufunc(*arguments)`` through a kernel, with or without arrays for the results.
 
     Raises
     ------
     ActivityError
-        There are keyword arguments, more than six arguments, or results that are no floating-point numbers.
+        There are keyword arguments, more than six arguments, or results that are not floating-point numbers.
     """
     builder = ufunc.gufunc_builder
     count, results = len(builder.sin), arguments[len(builder.sin) :]

@@ -1,7 +1,7 @@
 """Numba's typed lists and dictionaries (``numba.typed``) with active arrays.
 
-A container keeps an array by its address, so that an item is active when it is read again. A function of ``numba.njit``
-that is given the container reads the arrays itself, and drops their derivatives.
+A container stores the address of an array, so an item is active when it is read again. A function of ``numba.njit``
+that gets the container reads the arrays itself, and drops their derivatives.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _guard(container: type, adding: tuple[str, ...]) -> None:
 
 
 def _refusing_numbers(method: Callable) -> Callable:
-    """Wrap a method that adds items to a container, which keeps arrays but converts numbers."""
+    """Wrap a method that adds items to a container, which stores arrays unchanged but converts numbers."""
 
     def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
         if current() is not None:
@@ -58,7 +58,7 @@ def _refusing_numbers(method: Callable) -> Callable:
                 if isinstance(x, ndarray) and would_be_lost(x):
                     if not np.ndim(x):
                         raise ActivityError(
-                            f"a number that carries derivatives in numba.typed.{type(self).__name__}, which keeps "
+                            f"a number that carries derivatives in numba.typed.{type(self).__name__}, which stores "
                             "plain numbers; use Python's own list or dict, or put arrays into it"
                         )
                     self._ampi_arrays = True

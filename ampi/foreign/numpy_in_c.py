@@ -46,7 +46,7 @@ _AS = "use ampi.numpy"
 
 
 def _first_active(x: Any) -> Any:
-    """The first active array in an operand, or None."""
+    """Return the first active array in an operand, or None."""
     if current() is None:
         return None
     return next((leaf for leaf in leaves(x) if isinstance(leaf, ndarray) and would_be_lost(leaf)), None)
@@ -511,7 +511,7 @@ _LATER: dict[str, Callable[[], None]] = {
     "numpy.random": _replace_random,
     "scipy.special": _redirect_special,
 }
-"""Actions for modules once they are imported."""
+"""Actions to run when a module is imported."""
 
 _registering = threading.Lock()
 

@@ -6,8 +6,8 @@ gives zero, and any other one the result of IEEE arithmetic.  The derivative of 
 where the exponent is zero, and with respect to the exponent where the power is zero.  At 0**0 that with respect to the
 exponent is minus infinity, the limit of log(x).
 
-On a branch cut of a complex function the sign of an imaginary zero tells the side: ``x - -1`` keeps it, ``x + 1`` does
-not.
+On a branch cut of a complex function the sign of an imaginary zero determines the side: ``x - -1`` preserves it,
+``x + 1`` does not.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _DEGREES, _RADIANS = repr(180.0 / math.pi), repr(math.pi / 180.0)
 _SIDE = "1 if x >= 0 else -1"
 POWER = ("y * x ** (y - 1) if y != 0 else y / x if abs(x) > 0 else 0", "r * log(x) if r != 0 else 0")
 _FIRST, _SECOND = "1 if x == r else 0", "0 if x == r else 1"
-_AROUND = "0 if (h := hypot(x, y)) == 0 else 0 if isinf(h) else {0} / h / h"  # the squares may leave the range
-_SHARE = "0.5 if x == y else 1 if {0} == r else {1}({0} - r)"  # infinities may meet
-_LEG = "1 if {0} == r else -1 if {0} == -r else 0 if isinf(r) else {0} / r"  # the other one may be no number
+_AROUND = "0 if (h := hypot(x, y)) == 0 else 0 if isinf(h) else {0} / h / h"  # the squares may overflow or underflow
+_SHARE = "0.5 if x == y else 1 if {0} == r else {1}({0} - r)"  # both may be infinite
+_LEG = "1 if {0} == r else -1 if {0} == -r else 0 if isinf(r) else {0} / r"  # the other one may be NaN
 _OTHER_LEG = "(sqrt(-(x - 1)) * sqrt(x - -1))"
 
 PARTIALS: dict[str, tuple[str | None, ...]] = {
@@ -80,7 +80,7 @@ PARTIALS: dict[str, tuple[str | None, ...]] = {
 
 _COMPLEX_POWER = (
     "y * x ** (y - 1) if y != 0 else y / (x if x != 0 else 1)",  # Numba raises at a complex zero
-    "r * log(x - 0j if x != 0 else 1)",  # of negative numbers, too
+    "r * log(x - 0j if x != 0 else 1)",  # also for negative numbers
 )
 COMPLEX: dict[str, tuple[str | None, ...]] = {
     "power": _COMPLEX_POWER,
@@ -89,10 +89,10 @@ COMPLEX: dict[str, tuple[str | None, ...]] = {
     "arccos": (f"-1 / {_OTHER_LEG}",),
     "arcsinh": ("1 / sqrt(x * x - -1)",),
 }
-"""Of complex numbers, where it is another one."""
+"""Partial derivatives for complex numbers, where they differ from `PARTIALS`."""
 
 UNBOUNDED = frozenset(
     "divide power float_power remainder fmod arctan2 sqrt cbrt reciprocal exp exp2 expm1 log log2 log10 log1p tan "
     "arcsin arccos sinh cosh arccosh arctanh".split()
 )
-"""Functions whose derivative may be infinite or no number where an adjoint is zero, which then stays zero."""
+"""Functions whose derivative may be infinite or NaN where an adjoint is zero, which then stays zero."""

@@ -1,4 +1,4 @@
-"""Expressions of the tables as functions of arrays, whose parameters are the values that they need."""
+"""Functions of arrays made from the tables' expressions; their parameters are the values that they need."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 NAMES = {"x": "x", "y": "y", "z": "w", "w": "v", "r": "z"}
-"""Of the arguments and the result of a function: in the tables, and of the parameters of rules."""
+"""Names of the arguments and the result of a function: in the tables, and as parameters of rules."""
 
 ELEMENTARY: dict[str, Any] = {
     **{name: getattr(np, name) for name in "copysign cos cosh exp exp2 hypot imag isinf log maximum minimum".split()},
@@ -22,7 +22,7 @@ ELEMENTARY: dict[str, Any] = {
 
 
 class _OfNumbers(ast.NodeTransformer):
-    """An expression with the names of the parameters of rules."""
+    """Conversion of an expression to the names of the parameters of rules."""
 
     def __init__(self) -> None:
         self.used: set[str] = set()
@@ -38,7 +38,7 @@ class _OfNumbers(ast.NodeTransformer):
 
 
 class _OfArrays(_OfNumbers):
-    """Expressions in which conditional expressions become NumPy's choices of elements."""
+    """The same, with conditional expressions as ``numpy.where``."""
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
         test, *branches = [self.visit(part) for part in (node.test, node.body, node.orelse)]
@@ -46,21 +46,21 @@ class _OfArrays(_OfNumbers):
 
 
 def _as_float(node: Any) -> ast.AST:
-    """A whole number as one of floating point, of which products with derivatives are quicker."""
+    """Convert an integer to floating point, for which products with derivatives are faster."""
     if isinstance(node, ast.UnaryOp):
         return ast.UnaryOp(node.op, _as_float(node.operand))
     return ast.Constant(float(node.value)) if isinstance(node, ast.Constant) and type(node.value) is int else node
 
 
 def called(text: str) -> set[str]:
-    """The functions that an expression calls."""
+    """Return the names of the functions that an expression calls."""
     return {node.func.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)}  # type: ignore[attr-defined]
 
 
 def function(
     text: str, known: Mapping[str, Any], *, of_numbers: bool = False, alone: bool = False, whole: Container[str] = ()
 ) -> Any:
-    """An expression as a function of arrays, whose parameters are the values that it needs.
+    """Make a function of arrays from an expression; its parameters are the values that it needs.
 
     Parameters
     ----------
@@ -68,10 +68,10 @@ def function(
     known : dict
         The functions that it calls.
     of_numbers : bool
-        Decide once, as Python does, and not for each element.
+        Evaluate conditions once, as Python does, instead of for each element.
     alone : bool
-        The function may be called outside of sweeps: it warns of nothing, and Python's numbers become NumPy's, which
-        may be divided by zero, but for the parameters in ``whole``.
+        The function may be called outside sweeps: it emits no warnings, and Python's numbers become NumPy's, which
+        may be divided by zero, except for the parameters in ``whole``.
     """
     transformer = _OfNumbers() if of_numbers else _OfArrays()
     body = ast.unparse(ast.fix_missing_locations(transformer.visit(ast.parse(text, mode="eval"))))

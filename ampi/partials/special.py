@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from . import elementary
 
 UNKNOWN = "unknown"
-"""Instead of a derivative that is not known: an error where the argument carries one."""
+"""Entry for a derivative that is not known: an error if the argument carries derivatives."""
 
 _PI = repr(math.pi)
 _ROOT = repr(math.sqrt(2 * math.pi))
@@ -29,7 +29,7 @@ _HALF_ROOT = repr(math.sqrt(0.5))
 
 
 def _polynomial(coefficients: Iterable[float], t: str) -> str:
-    """Horner's scheme, from the constant term on."""
+    """Return a polynomial in Horner's form; coefficients start with the constant term."""
     found = ""
     for c in reversed(list(coefficients)):
         found = f"({c!r} + {t} * {found})" if found else repr(c)
@@ -44,7 +44,7 @@ def _odd_factorials(count: int, factor: float) -> list[float]:
     return found
 
 
-# ------------------------------------------------------------------------------------ formulas that stand in the table
+# ------------------------------------------------------------------------------------------- formulas of the table
 
 _TERMS = 18
 _LOG1PMX = _polynomial([(-1) ** k / (k + 2) for k in range(_TERMS)], "x")
@@ -104,11 +104,11 @@ _HANKEL_CURVE = " + ".join(f"{k * (k - 1)} * ({c}) * y ** {k - 2}" for k, c in e
 FORMULAS: dict[str, str] = {
     "sinpi": f"sin({_PERIOD})",
     "cospi": f"cos({_PERIOD})",
-    # log(1 + x) - x; log(1 + x) / x, and what its derivative is without the sign
+    # log(1 + x) - x; log(1 + x) / x, and its derivative with the opposite sign
     "log1pmx": f"-x * x * {_LOG1PMX} if abs(x) < 0.1 else log1p(x) - x",
     "log1p_mean": "1 if x == 0 else log1p(x) / x",
     "log1p_slope": f"{_LOG1P_SLOPE} if abs(x) < 0.1 else (log1p(x) - x / (1 + x)) / (x * x)",
-    # the derivative of 1 / Gamma, by reflection where that has its zeros
+    # the derivative of 1 / Gamma, by reflection near the zeros of 1 / Gamma
     "rgamma_slope": (
         f"gamma(1 - x) * (cospi(x) - digamma(1 - x) * sinpi(x) / {_PI}) if x < 0.5 else -rgamma(x) * digamma(x)"
     ),
@@ -134,9 +134,9 @@ FORMULAS: dict[str, str] = {
     "t_density": f"exp(-0.5 * (x + 1) * log1p(y * y / x)) * {_T_RATIO} / {math.sqrt(math.pi)!r}",
     "hankel_slope": f"({_HANKEL_SLOPE}) / ({_HANKEL_SUM})",
 }
-"""Values of functions that only this table knows: expressions as well."""
+"""Values of auxiliary functions that SciPy does not have, as expressions."""
 
-_TURNS = f"round(x / {_PI})"  # of the amplitude of an elliptic integral, by half a circle each
+_TURNS = f"round(x / {_PI})"  # number of half turns in the amplitude of an elliptic integral
 _SINE = f"sin(x - {_PI} * {_TURNS})"
 _SQUARES = f"{_SINE} * {_SINE}"
 _DELTA = f"(1 - y * {_SQUARES} if y < 0.5 else cos(x) * cos(x) + (1 - y) * {_SQUARES})"
@@ -158,8 +158,11 @@ def _of_order(derivative: str, by_order: str = UNKNOWN) -> tuple[str, str]:
 
 
 def _scaled(near: str, square: str, x: str, kind: int, count: str = "1") -> str:
-    """The derivative of a Bessel function without its exponential factor: the expression that holds everywhere, whose
-    terms cancel far out, and Hankel's expansion there (``square`` is that of the order, times 4)."""
+    """Return the derivative of a Bessel function without its exponential factor.
+
+    ``near`` holds everywhere, but its terms cancel for large arguments, for which Hankel's expansion is used;
+    ``square`` is 4 times the square of the order.
+    """
     u = f"1 / abs({x})" if kind > 0 else f"-1 / abs({x})"
     far = f"r * sign({x}) * (-0.5 / abs({x}) {'-' if kind > 0 else '+'} hankel_slope({square}, {u}) / ({x} * {x}))"
     return f"({far} if abs({x}) > 100 * (1 + {square}) else {near})"
@@ -463,14 +466,14 @@ COMPLEX: dict[str, tuple[str, ...]] = {
     "wofz": (f"({_WOFZ_FAR} if abs(x) > 30 else {_WOFZ}) if imag(x) > -0.5 * abs(real(x)) else {_WOFZ}",),
     "log_ndtr": (f"{_LOG_NDTR_LEFT} if real(x) < 0 else {_LOG_NDTR_RIGHT}",),
 }
-"""Of functions of complex numbers; those that stand here no more than in `PARTIALS` are refused."""
+"""Partial derivatives for complex numbers; functions of `PARTIALS` that are missing here are refused."""
 
 WHOLE: dict[str, tuple[int, ...]] = {name: (0,) for name in PARTIALS if name.startswith("eval_")}
-"""Arguments that SciPy takes as integers, too, and computes with otherwise: they stay integers."""
+"""Arguments for which SciPy has another algorithm if they are integers: they stay integers."""
 
 
 def in_words(name: str) -> str:
-    """Describe a function of the table for a program: by its name, or as the derivative of functions that call it."""
+    """Describe a function of the table to users: by its name, or as the derivative of functions that call it."""
     public = sys.modules.get("scipy.special")
     if public is None or hasattr(public, name):
         return f"scipy.special.{name}"

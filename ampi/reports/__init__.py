@@ -1,7 +1,7 @@
 """Reports about a program and its gradient on all ranks: a page, a trace and a table.
 
 ``tracer`` and ``hooks`` record events on a rank, ``harvest`` reads messages from the logs of tapes, ``gathering``
-collects the parts of all ranks, ``figures`` computes the numbers to show, and ``written`` writes the files.
+collects the traces of all ranks, ``figures`` computes the numbers to show, and ``written`` writes the files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Trace:
         self._known = False
 
     def gather(self, tape: Tape | None = None) -> Any:
-        """The events of all ranks, on rank 0; None elsewhere. Collective."""
+        """Return the events of all ranks, on rank 0; None elsewhere. Collective."""
         if not self._known:
             if tape is not None and tape.reference not in self.tracer.tapes:
                 harvest(self.tracer, tape)
@@ -44,20 +44,20 @@ class Trace:
         return self._gathered
 
     def write(self, path: str, title: str = "ampi", tape: Tape | None = None, check: Any = None) -> list[str]:
-        """Write page and trace to a folder; returns on rank 0 notes on what was left out. Collective."""
+        """Write page and trace to a folder; return, on rank 0, notes on what was left out. Collective."""
         ranks = self.gather(tape)
         found = described(check)
         return self._written(lambda: [] if ranks is None else self._write(path, title, ranks, found))
 
     def _written(self, work: Callable[[], Any]) -> Any:
-        """Do work on rank 0; raises an error on all ranks if it cannot write."""
+        """Call a function that writes files on rank 0; raise an error on all ranks if it fails."""
         found, problem = None, ""
         try:
             found = work()
         except AmpiError as error:
             problem = str(error)
         finally:
-            gathering.wait_for_all(self.clocks.comm)  # a rank that ended earlier would seem to be missing
+            gathering.wait_for_all(self.clocks.comm)  # or a rank that ends early would seem to be missing
         problem = self.clocks.comm.bcast(problem)
         if problem:
             raise AmpiError(problem)
@@ -78,20 +78,20 @@ class Trace:
         self._written(lambda: None if ranks is None else written.write_graph(path, ranks))
 
     def profile(self) -> str:
-        """The table of source lines, on rank 0. Collective."""
+        """Return the table of source lines, on rank 0. Collective."""
         ranks = self.gather()
         return "" if ranks is None else written.profile(figures_of(ranks, ""))
 
 
 _traces: list[Trace] = []
-"""The latest traces, whose tapes may still be reported."""
+"""The latest traces, whose tapes the program may still report."""
 _MOST_TRACES = 4
 
 
 def begin() -> Trace:
     """Begin to trace. Collective."""
     if tracer.running:
-        raise RuntimeError("ampi.tracing(): this program is being traced already, by an outer one or by ampi.run")
+        raise RuntimeError("ampi.tracing(): this program is already being traced, by an outer block or by ampi.run")
     trace = Trace()
     _traces[:] = [*_traces[1 - _MOST_TRACES :], trace]
     trace.tracer.start()
@@ -99,7 +99,7 @@ def begin() -> Trace:
 
 
 def end(trace: Trace) -> None:
-    """Stop tracing; does nothing if it has ended."""
+    """Stop tracing; do nothing if it has ended."""
     if trace.tracer in tracer.running:
         trace.tracer.stop()
 
@@ -108,20 +108,20 @@ def end(trace: Trace) -> None:
 def tracing() -> Iterator[Trace]:
     """Trace calls of MPI and kernels, recording and sweeps in a ``with`` block, with their times.
 
-    Collective over all ranks, at the beginning (clocks are compared).  It traces the thread that calls it.  Outside of
-    it tracing costs nothing.
+    Collective over all ranks, at the beginning (clocks are compared).  It traces the thread that calls it.  Outside the
+    block tracing costs nothing.
 
     Yields
     ------
     Trace
-        ``write("out/")`` writes what `report` writes, for programs without a tape as well; ``profile()`` gives the
+        ``write("out/")`` writes the files of `report`, also for programs without a tape; ``profile()`` returns the
         table of source lines as text on rank 0; ``write_graph("out.dot")`` writes the communication graph for Graphviz.
         All are collective, and are called after the block.
 
     Raises
     ------
     RuntimeError
-        The program is being traced already.
+        The program is already being traced.
 
     Examples
     --------
@@ -145,12 +145,12 @@ def report(tape: Tape, path: str | os.PathLike[str], *, check: Any = None, title
     Parameters
     ----------
     tape : Tape
-        A closed tape.  The report has times if it recorded inside `tracing`; otherwise only its messages and memory.
+        A closed tape.  The report has times if the tape recorded inside `tracing`, otherwise only messages and memory.
     path : str or path
         A folder, made if necessary: ``index.html`` (one page that needs no other file and no network) and
         ``trace.json.gz`` (for Perfetto, in the Trace Event format, with the clocks of the ranks aligned).
     check : optional
-        The result of `ampi.testing.dot_test` or `ampi.testing.taylor_test`, or a list of these, shown in the page.
+        The result of `ampi.testing.dot_test` or `ampi.testing.taylor_test`, or a list of these, shown on the page.
     title : str, optional
         By default the name of the program.
 

@@ -1,4 +1,4 @@
-"""Checks of a gradient, in the form in which the page shows them."""
+"""Checks of a gradient, in the form that the page shows."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 
 def described(check: Any) -> list[dict[str, Any]]:
-    """Text, outcome and curve of errors over steps, of tests of `ampi.testing` and comparisons of ``--check``.
+    """Return text, outcome and errors over step sizes for tests of `ampi.testing` and comparisons of ``--check``.
 
-    Takes one check, a list of them, or what this function has returned.
+    ``check`` is one of these, a list of them, or a value that this function has returned.
     """
     if check is None:
         return []

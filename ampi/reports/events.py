@@ -1,4 +1,4 @@
-"""Events of a tracer: flat tuples of numbers, since thousands of objects would trigger garbage collections."""
+"""Events of a tracer, stored as flat arrays of numbers: thousands of objects would trigger garbage collections."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ PRIMAL, RECORDING, SWEEP = range(3)
 COMPUTED, KERNEL, COMMUNICATION, WAITING, COMPILING = range(5)
 """The kinds of events."""
 AGREEMENT = 1
-"""The site of the ranks' agreement before a sweep."""
+"""The site of the ranks' consistency check before a sweep."""
 EVENT, STAMP, MEMORY, MESSAGE = 5, 3, 4, 11
-"""Numbers in each of the flat tuples."""
+"""Number of values per event, stamp, change of memory, and message."""
 
 
 def rows_of(flat: array[int], columns: int) -> np.ndarray:
-    """Flat tuples as an array of so many columns, a copy."""
+    """Return a copy of a flat array as a table with the given number of columns."""
     return np.array(flat, np.int64).reshape(-1, columns)

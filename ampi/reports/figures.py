@@ -1,4 +1,4 @@
-"""The numbers that the page shows, from the traces of all ranks."""
+"""Numbers that the page shows, computed from the traces of all ranks."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from .events import COMMUNICATION, PRIMAL, RECORDING, SWEEP, WAITING
 from .plain import COLLECTIVE, FETCHED, RECEIVED, SENT, WRITTEN
 
 MOST_SHOWN = 60_000
-"""Maximum of events in the page."""
+"""Maximum number of events on the page."""
 MOST_ARROWS = 20_000
-"""Maximum of arrows in the page."""
+"""Maximum number of arrows on the page."""
 MOST_SAMPLES = 400
-"""Maximum of points in the curves of memory."""
+"""Maximum number of points in the curves of memory."""
 MOST_AREAS = 16
-"""Maximum of lines with a separate area in the curves of memory; the page draws the first of them."""
+"""Maximum number of lines with a separate area in the curves of memory; the page draws the first of them."""
 
 OTHERS = -1
-"""The site of all other lines there."""
+"""The site that stands for all other lines there."""
 
 LONG, NOTABLE = 0.5, 0.05
-"""Seconds, and part of the time, above which the time for compiling kernels is reported."""
+"""Seconds, and fraction of the time, above which the time for compiling kernels is reported."""
 
 Ranks = list[dict[str, Any]]
 
 
 def figures_of(ranks: Ranks, title: str, check: Any = None) -> dict[str, Any]:
-    """All numbers of the page, for JSON: times in units of 0.1 µs, sizes in bytes."""
+    """Compute all numbers of the page, for JSON: times in units of 0.1 µs, sizes in bytes."""
     notes: list[str] = []
     sites = ranks[0]["sites"]
     found = arrows(ranks)
@@ -39,12 +39,12 @@ def figures_of(ranks: Ranks, title: str, check: Any = None) -> dict[str, Any]:
     dropped = sum(rank["dropped"] for rank in ranks)
     if dropped:
         notes.append(
-            f"{dropped} events were counted, but are in no picture: {sum(len(r['events']) for r in ranks)} are kept"
+            f"{dropped} events were counted, but are not shown: {sum(len(r['events']) for r in ranks)} were saved"
         )
-    if unkept := sum(rank["unkept"] for rank in ranks):
+    if unsaved := sum(rank["unsaved"] for rank in ranks):
         notes.append(
-            f"{unkept} sends, receives and one-sided operations outside of tapes are in no arrow, matrix or number of "
-            "bytes, since a rank keeps a limited number; the numbers of calls include them"
+            f"{unsaved} sends, receives and one-sided operations outside tapes are in no arrow, matrix or number of "
+            "bytes, since a rank saves a limited number; the numbers of calls include them"
         )
     if compiling := compilation(ranks):
         notes.append(compiling)
@@ -81,13 +81,13 @@ def figures_of(ranks: Ranks, title: str, check: Any = None) -> dict[str, Any]:
 
 
 def compilation(ranks: Ranks) -> str:
-    """A note on the time for compiling kernels; empty if it is negligible."""
+    """Return a note on the time for compiling kernels; empty if it is negligible."""
     longest = max(rank["compiling"] for rank in ranks)
     if longest < max(LONG, NOTABLE * 1e-9 * max(rank["phases"][-1][0] for rank in ranks)):
         return ""
     return (
-        f"{longest:.1f} s on a rank went into compiling kernels, or loading them from the cache. This happens once; it "
-        "has a column of its own and is in no other time, but other ranks may have waited for it"
+        f"{longest:.1f} s on a rank were spent compiling kernels, or loading them from the cache. This happens once; "
+        "it has its own column and is excluded from all other times, but other ranks may have waited for it"
     )
 
 
@@ -105,8 +105,10 @@ def _named(site: tuple[str, str, int]) -> dict[str, Any]:
 
 
 def _shown(ranks: Ranks, notes: list[str]) -> list[list[int]]:
-    """Events by rank, flat: begin, length, site, phase, kind, communicator (-1: none); only the longest if there are
-    too many."""
+    """Return events by rank, flat: begin, length, site, phase, kind, communicator (-1: none).
+
+    If there are too many, only the longest are returned.
+    """
     most = MOST_SHOWN // len(ranks)
     left_out = 0
     shown = []
@@ -128,9 +130,9 @@ def _shown(ranks: Ranks, notes: list[str]) -> list[list[int]]:
 
 
 def _tasks(ranks: Ranks, notes: list[str]) -> list[list[int]]:
-    """Tasks by rank, flat: begin, length, lane, site, phase."""
-    if unkept := sum(rank["unkept_tasks"] for rank in ranks):
-        notes.append(f"{unkept} tasks are in no picture, since a rank keeps a limited number")
+    """Return tasks by rank, flat: begin, length, lane, site, phase."""
+    if unsaved := sum(rank["unsaved_tasks"] for rank in ranks):
+        notes.append(f"{unsaved} tasks are not shown, since a rank saves a limited number")
     shown = []
     for rank in ranks:
         flat: list[int] = []
@@ -145,7 +147,7 @@ def _longest(events: list[tuple], most: int) -> list[tuple]:
 
 
 def _edges(ranks: Ranks, notes: list[str]) -> list[list[int]]:
-    """Edges of the graphs of tasks: rank, time and lane of the beginning, time and lane of the end, phase."""
+    """Return edges of the graphs of tasks: rank, time and lane of the beginning, time and lane of the end, phase."""
     found = []
     most = MOST_ARROWS // len(ranks)
     for k, rank in enumerate(ranks):
@@ -166,7 +168,9 @@ def _some(found: list[list[int]], notes: list[str]) -> list[list[int]]:
 
 
 def arrows(ranks: Ranks) -> list[list[Any]]:
-    """Messages with both ends: source, destination, times of sending and arrival, bytes, site, communicator, phase.
+    """Return messages of which both ends are known, one arrow for each.
+
+    An arrow has source, destination, times of sending and arrival, bytes, site, communicator and phase.
 
     A receive gets the first message from its source with its tag that no earlier receive has taken (MPI's order).
     One-sided operations, and their adjoints, go from one rank to another during their call.
@@ -174,14 +178,14 @@ def arrows(ranks: Ranks) -> list[list[Any]]:
     found = []
     for sent, received in _pairs(ranks, "messages"):
         source, dest = received[2], sent[2]
-        _, comm, _, _, nbytes, site, left, _, _, back_came, back = sent
-        _, _, _, _, _, site_there, _, came, back_left, _, _ = received
-        if left and came:
-            found.append([source, dest, *_apart(left, came), nbytes, site, comm, RECORDING])
-        if back >= 0 and back_left and back_came:
-            found.append([dest, source, *_apart(back_left, back_came), back, site_there, comm, SWEEP])
+        _, comm, _, _, nbytes, site, departure, _, _, adjoint_arrival, back = sent
+        _, _, _, _, _, site_there, _, arrival, adjoint_departure, _, _ = received
+        if departure and arrival:
+            found.append([source, dest, *_ordered(departure, arrival), nbytes, site, comm, RECORDING])
+        if back >= 0 and adjoint_departure and adjoint_arrival:
+            found.append([dest, source, *_ordered(adjoint_departure, adjoint_arrival), back, site_there, comm, SWEEP])
     for sent, received in _pairs(ranks, "plain"):
-        found.append([received[2], sent[2], *_apart(sent[6], received[7]), sent[4], sent[5], sent[1], PRIMAL])
+        found.append([received[2], sent[2], *_ordered(sent[6], received[7]), sent[4], sent[5], sent[1], PRIMAL])
     for name, phase in (("messages", RECORDING), ("plain", PRIMAL)):
         for rank, traced in enumerate(ranks):
             for kind, comm, partner, _, nbytes, site, begin, end, *swept in traced[name]:
@@ -189,14 +193,14 @@ def arrows(ranks: Ranks) -> list[list[Any]]:
                     continue
                 there = (rank, partner) if kind == WRITTEN else (partner, rank)
                 if begin:
-                    found.append([*there, *_apart(begin, end), nbytes, site, comm, phase])
+                    found.append([*there, *_ordered(begin, end), nbytes, site, comm, phase])
                 if swept and swept[0] and swept[2] >= 0:
-                    found.append([*reversed(there), *_apart(*swept[:2]), swept[2], site, comm, SWEEP])
+                    found.append([*reversed(there), *_ordered(*swept[:2]), swept[2], site, comm, SWEEP])
     return found
 
 
 def _pairs(ranks: Ranks, name: str) -> Iterable[tuple[tuple, tuple]]:
-    """Pairs of a sent message and the received one."""
+    """Iterate over pairs of a sent message and the received one."""
     waiting: defaultdict[tuple[int, int, int], deque[tuple]] = defaultdict(deque)
     for rank, traced in enumerate(ranks):
         for message in traced[name]:
@@ -218,37 +222,37 @@ def _taken(messages: deque[tuple], tag: int) -> tuple | None:
     return None
 
 
-def _apart(left: int, came: int) -> tuple[int, int]:
-    """Times of sending and arrival in this order; clocks differ by some microseconds."""
-    return _tenths(left), _tenths(max(left, came))
+def _ordered(departure: int, arrival: int) -> tuple[int, int]:
+    """Return the times of sending and arrival, in this order even though clocks differ by some microseconds."""
+    return _tenths(departure), _tenths(max(departure, arrival))
 
 
 def with_communicators(rank: dict[str, Any]) -> list[tuple]:
-    """The events of a rank, each with its communicator (-1: none).
+    """Return the events of a rank, each with its communicator (-1: none).
 
     It is the first argument of a call, or the communicator of the message for which a wait waited or whose record a
-    sweep passed; events inside these have the same.
+    sweep passed; events inside these have the same communicator.
     """
-    begun = dict(rank["spoken"])
+    started = dict(rank["comm_uses"])
     ended: dict[int, int] = {}
     for _, comm, _, _, _, _, begin, end, *swept in (*rank["messages"], *rank["plain"]):
-        begun.setdefault(begin, comm)
+        started.setdefault(begin, comm)
         ended.setdefault(end, comm)
         if swept:
-            begun.setdefault(swept[0], comm)
-    for nothing in (begun, ended):
-        nothing.pop(0, None)
+            started.setdefault(swept[0], comm)
+    for times in (started, ended):
+        times.pop(0, None)  # an unknown time
     found = []
     outer_end, outer = 0, -1
     for event in sorted(rank["events"], key=lambda e: (e[0], -e[1])):
         begin, end, _, _, kind = event
         comm = -1
         if kind in (COMMUNICATION, WAITING):
-            comm = begun.get(begin, ended.get(end, -1))
+            comm = started.get(begin, ended.get(end, -1))
         if comm < 0 and end <= outer_end and kind == WAITING:
             comm = outer
-        if end > outer_end and (begin in begun or comm >= 0):
-            outer_end, outer = end, begun.get(begin, comm)
+        if end > outer_end and (begin in started or comm >= 0):
+            outer_end, outer = end, started.get(begin, comm)
         found.append((*event, comm))
     return found
 
@@ -257,7 +261,7 @@ def with_communicators(rank: dict[str, Any]) -> list[tuple]:
 
 
 def matrix(ranks: Ranks, back: bool = False) -> list[list[int]]:
-    """Source, destination, site, number and bytes of sent messages; ``back``: of their adjoints.
+    """Return source, destination, site, number and bytes of sent messages; ``back``: of their adjoints.
 
     These are the messages of tapes, or those of the program itself if no tape has logged any.
     """
@@ -277,12 +281,12 @@ def matrix(ranks: Ranks, back: bool = False) -> list[list[int]]:
 
 
 def _logged(ranks: Ranks) -> str:
-    """The name of the list of messages to count."""
+    """Return the name of the list of messages to count."""
     return "messages" if any(rank["messages"] for rank in ranks) else "plain"
 
 
 def collectives(ranks: Ranks) -> list[list[int]]:
-    """Communicator, site, calls of all ranks, bytes that they contributed, calls with an adjoint."""
+    """Return communicator, site, calls of all ranks, bytes that they contributed, calls with an adjoint."""
     found: dict[tuple[int, int], list[int]] = {}
     for rank in ranks:
         for kind, comm, _, _, nbytes, site, *_, adjoint in rank["messages"]:
@@ -298,7 +302,7 @@ def collectives(ranks: Ranks) -> list[list[int]]:
 
 
 def _memory(traced: dict[str, Any]) -> dict[str, Any]:
-    """Memory of one rank's tapes over time, and the maximum by site: the undo log, kernels' values, shadows."""
+    """Return the memory of one rank's tapes over time, and its maximum by site: undo log, kernels' values, shadows."""
     by_site: dict[int, list[int]] = {}
     running: dict[int, list[int]] = {}
     total, most, totals = [0, 0], [0, 0], []
@@ -338,7 +342,7 @@ def _memory(traced: dict[str, Any]) -> dict[str, Any]:
 
 
 def _turning_points(totals: list[int]) -> set[int]:
-    """Points that represent a curve: the highest, the lowest and the last one of each piece."""
+    """Return points that represent a curve: the highest, the lowest and the last one of each piece."""
     every = max(3 * len(totals) // MOST_SAMPLES, 1)
     found: set[int] = set()
     for begin in range(0, len(totals), every):
@@ -348,7 +352,7 @@ def _turning_points(totals: list[int]) -> set[int]:
 
 
 def _merged(sizes: dict[int, int], areas: dict[int, int]) -> dict[int, int]:
-    """Sizes by site, with those without a separate area added up."""
+    """Return sizes by site, with those without a separate area added up."""
     found: Counter = Counter()
     for site, size in sizes.items():
         found[areas.get(site, OTHERS)] += size
@@ -364,9 +368,9 @@ def _thinned(curve: list[tuple[int, int]]) -> Iterable[tuple[int, int]]:
 
 
 def table(ranks: Ranks) -> list[dict[str, Any]]:
-    """A row for each source line: calls, bytes and seconds of primal, recording and sweep, by rank.
+    """Return a row for each source line: calls, bytes and seconds of primal, recording and sweep, by rank.
 
-    Rows are ordered by the time of recording and sweep, then by that of the primal.  ``counted`` says whether the bytes
+    Rows are ordered by the time of recording and sweep, then by that of the primal.  ``counted`` is True if the bytes
     are known: not for messages that no tape has logged if one has logged others, nor for collectives without a tape.
     """
     sites, name = ranks[0]["sites"], _logged(ranks)
@@ -378,7 +382,7 @@ def table(ranks: Ranks) -> list[dict[str, Any]]:
             found = rows.setdefault(where, _new_row(where, len(ranks)))
             if called not in found["names"]:
                 found["names"].append(called)
-                found["speaks"] |= kind in (COMMUNICATION, WAITING)
+                found["communicates"] |= kind in (COMMUNICATION, WAITING)
             return found
 
         for (site, phase), (count, nanoseconds) in traced["totals"].items():
@@ -406,7 +410,7 @@ def table(ranks: Ranks) -> list[dict[str, Any]]:
             found["waits"][phase] = list(map(min, found["waits"][phase], found["seconds"][phase]))
         worked = [[t - w for t, w in zip(*both)] for both in zip(found["seconds"], found["waits"])]
         found["ratio"] = ratio(worked, found["calls"])
-        found["counted"] |= not found.pop("speaks")
+        found["counted"] |= not found.pop("communicates")
     rows = {
         where: found
         for where, found in rows.items()
@@ -426,7 +430,7 @@ def _new_row(where: str, count: int) -> dict[str, Any]:
         "seconds": [zeros() for _ in range(3)],
         "bytes": zeros(),
         "counted": False,
-        "speaks": False,
+        "communicates": False,
         "tape": zeros(),
         "waits": [zeros() for _ in range(3)],
         "compiled": zeros(),
@@ -434,16 +438,18 @@ def _new_row(where: str, count: int) -> dict[str, Any]:
 
 
 def ratio(seconds: list[list[float]], calls: list[list[int]]) -> float | None:
-    """The cost of a recorded call, with its part of the sweep, relative to one of the primal, from the time of work (no
-    waiting, no compiling); None unless the line has run both with a tape and without one, and has worked in both."""
+    """Return the cost of a recorded call, including its part of the sweep, relative to a call of the primal.
+
+    Waiting and compiling are excluded.  None unless the line has worked both with a tape and without one.
+    """
     primal, recording, sweep = map(sum, seconds)
     without, recorded, _ = map(sum, calls)
-    # Less than the clock resolves is what rounding leaves of a line that only waited.
+    # Rounding leaves less than the clock's resolution for a line that only waited.
     return (recording + sweep) / recorded * without / primal if primal > 1e-9 and without and recorded else None
 
 
 def phase_times(ranks: Ranks) -> list[list[float]]:
-    """Seconds of primal, recording and sweep, by rank."""
+    """Return the seconds of primal, recording and sweep, by rank."""
     found = [[0.0] * len(ranks) for _ in range(3)]
     for k, rank in enumerate(ranks):
         for (t, phase), (end, _) in zip(rank["phases"], rank["phases"][1:]):
@@ -453,7 +459,7 @@ def phase_times(ranks: Ranks) -> list[list[float]]:
 
 
 def elsewhere(ranks: Ranks) -> list[list[float]]:
-    """Seconds of each phase that are in no row, and are not compilation, by rank."""
+    """Return the seconds of each phase that are in no row, and are not compilation, by rank."""
     found = phase_times(ranks)
     for k, rank in enumerate(ranks):
         for (site, phase), (_, nanoseconds) in rank["totals"].items():
@@ -472,7 +478,7 @@ BEFORE, BETWEEN, AFTER = (
 
 
 def parts_elsewhere(ranks: Ranks) -> dict[str, list[list[float]]]:
-    """The seconds of `elsewhere` by where they are in each phase: before, between and after its operations."""
+    """Divide the seconds of `elsewhere` by their place in each phase: before, between and after its operations."""
     rest = elsewhere(ranks)
     found = {name: [[0.0] * len(ranks) for _ in range(3)] for name in (BEFORE, BETWEEN, AFTER)}
     for k, rank in enumerate(ranks):
@@ -495,14 +501,14 @@ def parts_elsewhere(ranks: Ranks) -> dict[str, list[list[float]]]:
 
 
 def adjoints_of_messages(ranks: Ranks) -> str:
-    """A sentence on why fewer adjoints than messages were sent; empty where that is not so."""
+    """Explain why fewer adjoints than messages were sent; empty if that is not the case."""
     if _logged(ranks) != "messages":
         return ""
     sent, back = (sum(edge[3] for edge in matrix(ranks, k)) for k in (False, True))
     if not back or back == sent:
         return ""
     return (
-        f"{back} of the {sent} messages that tapes have recorded have an adjoint. The others carry no derivative: what "
-        "was sent does not depend on the inputs (constants, integers, values from before the inputs came in), or it "
-        "was received into memory without derivatives."
+        f"{back} of the {sent} messages that tapes have recorded have an adjoint. The others carry no derivative: the "
+        "data do not depend on the inputs (constants, integers, values from before the inputs were used), or were "
+        "received into memory without derivatives."
     )

@@ -15,13 +15,13 @@ from .tasks import EDGE, TASK
 from .tracer import Tracer
 
 ROUNDS = 8
-"""Messages to compare two clocks; the fastest one counts."""
+"""Number of messages to compare two clocks; the fastest one counts."""
 TURN = 1e-3
 """Seconds between two checks whether it is this rank's turn."""
 POLLING = 2e-3
-"""Seconds between two checks whether the file of all ranks has been written."""
+"""Seconds between two checks whether rank 0 has written the files."""
 MOST_IN_ALL = 2_000_000
-"""Events of all ranks together that are gathered."""
+"""Maximum number of events that are gathered from all ranks together."""
 
 
 class Clocks:
@@ -36,10 +36,10 @@ class Clocks:
         self.first = self.compare()
 
     def compare(self) -> tuple[int, int]:
-        """The time, and the offset of rank 0's clock from this one.
+        """Return the time, and the offset of rank 0's clock from this one.
 
-        Ranks are compared one after the other.  Waiting ranks leave the cores to these two, since messages between
-        ranks that wait for a core take long.
+        Ranks are compared one after another.  The others wait without using a core, since messages between ranks that
+        wait for a core take long.
         """
         found = self._compared()
         wait_for_all(self.comm)
@@ -56,10 +56,10 @@ class Clocks:
             for k in range(ROUNDS):
                 asked = now()
                 there = _exchange(comm, 0, None)
-                came = now()
-                if not k or came - asked < best:
-                    best, ahead = came - asked, there - (asked + came) // 2
-            if self.is_near and abs(ahead) <= best:  # processes of a machine have one clock
+                answered = now()
+                if not k or answered - asked < best:
+                    best, ahead = answered - asked, there - (asked + answered) // 2
+            if self.is_near and abs(ahead) <= best:  # processes on one machine share a clock
                 ahead = 0
             return now(), ahead
         begin = [comm.isend(None, 1, 3)] if size > 1 else []
@@ -73,7 +73,7 @@ class Clocks:
         return now(), 0
 
     def aligned(self) -> tuple[int, int, float]:
-        """Time, offset, and growth of the offset per nanosecond."""
+        """Return time, offset, and growth of the offset per nanosecond."""
         time, ahead = self.first
         later, then = self.compare()
         return time, ahead, (then - ahead) / (later - time) if later > time else 0.0
@@ -85,14 +85,14 @@ def _exchange(comm: Any, dest: int, message: Any) -> int:
 
 
 def wait_for_all(comm: Any) -> None:
-    """Wait until all ranks are here, without taking the cores from the one that writes. Collective."""
+    """Wait until all ranks call this, without taking the cores from the one that writes. Collective."""
     request = comm.Ibarrier()
     while not request.Test():
         sleep(POLLING)
 
 
 def gather(tracer: Tracer, clocks: Clocks, tape: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """The traces of all ranks, in nanoseconds since the first event of all, on rank 0; None elsewhere. Collective.
+    """Return the traces of all ranks, in nanoseconds since the first event, on rank 0; None elsewhere. Collective.
 
     Parameters
     ----------
@@ -129,14 +129,14 @@ def gather(tracer: Tracer, clocks: Clocks, tape: dict[str, Any]) -> list[dict[st
             ),
             *((*found[:6], *map(at, found[6:]), 0, 0, -1) for found in tracer.plain.messages(tracer.comms, True)),
         ],
-        "unkept": tracer.plain.left_out,
+        "unsaved": tracer.plain.left_out,
         "plain": [(*found[:6], *map(at, found[6:])) for found in tracer.plain.messages(tracer.comms, False)],
         "comms": {**tracer.comms, **tracer.named},
-        "spoken": [(at(begin), identity) for begin, identity in rows_of(tracer.spoken, 2).tolist()],
+        "comm_uses": [(at(begin), identity) for begin, identity in rows_of(tracer.comm_uses, 2).tolist()],
         "lanes": tracer.tasks.lanes,
         "tasks": [(at(b), at(e), *rest) for b, e, *rest in rows_of(tracer.tasks.events, TASK).tolist()],
         "edges": [(at(a), k, at(b), *rest) for a, k, b, *rest in rows_of(tracer.tasks.edges, EDGE).tolist()],
-        "unkept_tasks": tracer.tasks.dropped,
+        "unsaved_tasks": tracer.tasks.dropped,
         "compiling": tracer.compiling,
         "tape": tape,
         "host": mpi.Get_processor_name(),
@@ -151,7 +151,7 @@ def gather(tracer: Tracer, clocks: Clocks, tape: dict[str, Any]) -> list[dict[st
 
 
 def _without(totals: dict[tuple[int, int], list[int]], compiled: dict[tuple[int, int], int]) -> Any:
-    """Counts and nanoseconds by site and phase, without those of compilation."""
+    """Return counts and nanoseconds by site and phase, without the time of compilation."""
     return {key: [count, max(spent - compiled.get(key, 0), 0)] for key, (count, spent) in totals.items()}
 
 
@@ -163,7 +163,7 @@ def _from_zero(ranks: list[dict[str, Any]]) -> None:
         rank["events"] = [(begin - first, end - first, *rest) for begin, end, *rest in rank["events"]]
         rank["tasks"] = [(begin - first, end - first, *rest) for begin, end, *rest in rank["tasks"]]
         rank["edges"] = [(a - first, k, b - first, *rest) for a, k, b, *rest in rank["edges"]]
-        for name in ("phases", "memory", "shadows", "checkpoints", "spoken"):
+        for name in ("phases", "memory", "shadows", "checkpoints", "comm_uses"):
             rank[name] = [(t - first, *rest) for t, *rest in rank[name]]
         rank["messages"] = [(*found[:6], *map(move, found[6:10]), found[10]) for found in rank["messages"]]
         rank["plain"] = [(*found[:6], *map(move, found[6:])) for found in rank["plain"]]
@@ -189,17 +189,17 @@ def _number_alike(ranks: list[dict[str, Any]]) -> None:
     places = {identity: "MPI_COMM_SELF" if name == "MPI_COMM_SELF" else identity for identity, name in names.items()}
     numbers = {place: k for k, place in enumerate(dict.fromkeys(places.values()))}  # each rank has a COMM_SELF
     comms = {identity: numbers[place] for identity, place in places.items()}
-    texts = _told_apart(list({comms[identity]: name for identity, name in names.items()}.values()))
+    texts = _made_unique(list({comms[identity]: name for identity, name in names.items()}.values()))
     for rank in ranks:
         rank["sites"] = list(sites)
         rank["comms"] = texts
-        rank["spoken"] = [(begin, comms[identity]) for begin, identity in rank["spoken"]]
+        rank["comm_uses"] = [(begin, comms[identity]) for begin, identity in rank["comm_uses"]]
         for name in ("messages", "plain"):
             rank[name] = [(found[0], comms[found[1]], *found[2:]) for found in rank[name]]
 
 
-def _told_apart(names: list[str]) -> list[str]:
-    """Names of communicators, made unique by numbers."""
+def _made_unique(names: list[str]) -> list[str]:
+    """Make names of communicators unique by appending numbers."""
     seen: Counter[str] = Counter()
     found = []
     for name in names:

@@ -1,4 +1,4 @@
-"""Messages and collectives in a tape's logs, with the times that a tracer has recorded."""
+"""Extraction of messages and collectives from a tape's logs, with the times that a tracer has recorded."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def harvest(tracer: Tracer, tape: Tape) -> None:
 
 
 def unseen_receives(tape: Tape) -> list[Received]:
-    """Receives without a record of their completion: a sweep sends their adjoints before its first record."""
+    """Return receives without a record of their completion: a sweep sends their adjoints before its first record."""
     communication = tape.sweep_starts.get("communication")
     return list(communication.unseen) if isinstance(communication, Communication) else []
 
 
 def of_tape(tracer: Tracer, tape: Tape) -> Iterable[np.ndarray]:
-    """Messages and collective calls of a tape.
+    """Iterate over messages and collective calls of a tape, in tables.
 
     Yields
     ------
@@ -69,19 +69,19 @@ def _table(found: Iterable[tuple]) -> np.ndarray:
     return np.array(list(found), np.int64).reshape(-1, MESSAGE)
 
 
-_told = attrgetter("route", "buffer", "void", "nbytes", "back")
+_details = attrgetter("route", "buffer", "void", "nbytes", "back")
 
 
 def _of_log(tracer: Tracer, log: Log, traced: TracedRecords | None) -> np.ndarray:
-    """The messages of a log, a row for each.
+    """Return a table with a row for each message of a log.
 
-    There may be ten thousands, while the program waits, so work is done for all of them at once where possible.  The
-    messages of a loop share routes and buffers.
+    There may be tens of thousands, and the program waits meanwhile, so all of them are processed at once where
+    possible.  The messages of a loop share routes and buffers.
     """
     messages = log.messages
     several, kinds = len(messages), list(map(type, messages))
     try:
-        routes, buffers, void, sizes, backs = zip(*map(_told, messages))
+        routes, buffers, void, sizes, backs = zip(*map(_details, messages))
     except AttributeError:  # no sweep has run
         routes, buffers, void = zip(*((message.route, message.buffer, message.void) for message in messages))
         sizes, backs = [getattr(message, "nbytes", ALL) for message in messages], repeat(None, several)
@@ -118,7 +118,7 @@ def _add_times(
     lines: np.ndarray,
     stamps: np.ndarray,
 ) -> None:
-    """Begin and end of messages, the same in the sweep, and the sites of those whose calls have been traced.
+    """Enter begin and end of messages, the same in the sweep, and the sites of those whose calls were traced.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ def _add_times(
 
 
 def _of_route(tracer: Tracer, log: Log, route: Route) -> tuple[int, int, int, int]:
-    """Partner in the world (negative: none, or in a spawned program), tag, site, and number of its line."""
+    """Return the partner in the world (negative: none, or in a spawned program), tag, site, and number of its line."""
     partner = log.reverse.in_world(route.partner)[0] if route.partner >= 0 else -1
     site = tracer.number(route.code, route.instruction, route.name, COMMUNICATION)
     return partner, route.tag, site, tracer.lines[site]
@@ -159,7 +159,7 @@ def _collective(tracer: Tracer, log: Log, call: Performed, traced: TracedRecords
 
 
 def _of_windows(tracer: Tracer, tape: Tape, traced: TracedRecords | None) -> Iterable[tuple]:
-    """The transfers of one-sided operations, to the target and from it."""
+    """Iterate over the transfers of one-sided operations, to the target and from it."""
     traces = getattr(tape.sweep_starts.get("windows"), "of", None)
     for access in filter(None, map(access_of, tape.records)) if traces else ():
         reverse, target = access.window.reverse, access.target

@@ -1,4 +1,4 @@
-"""Hooks of a tracer: methods of MPI's classes and of kernels, wrapped while it runs."""
+"""Hooks of a tracer: wrappers of methods of MPI's classes and of kernels, installed while it runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sys import _getframe
 from time import perf_counter_ns as now
 from typing import TYPE_CHECKING, Any
 
-from ..checkpoint.kept import Stored
+from ..checkpoint.stored import Stored
 from ..kernel.dispatcher import Kernel
 from ..mpi.collectives.neighborhoods import NEIGHBORHOODS
 from ..mpi.collectives.table import COLLECTIVES, SCANS
@@ -106,7 +106,7 @@ def install(tracer: Tracer) -> None:
 
 
 def _found(cls: type, names: Iterable[str]) -> Iterator[tuple[str, Any, bool]]:
-    """Methods of a class that are not inherited from another one of ampi's, and whether they are class methods."""
+    """Iterate over methods not inherited from another class of ampi, and whether they are class methods."""
     for name in names:
         method = getattr(cls, name, None)
         inherited = any(
@@ -116,19 +116,19 @@ def _found(cls: type, names: Iterable[str]) -> Iterator[tuple[str, Any, bool]]:
             yield name, method, getattr(method, "__self__", None) is cls
 
 
-# Wrappers are made once: there are many, and new ones would cost garbage collections.
+# Wrappers are made once: there are many, and making new ones each time would trigger garbage collections.
 
 
 @cache
 def _seen(function: Callable, cls_name: str, name: str, kind: int) -> Callable:
-    """A wrapped MPI method that records times and messages."""
+    """Wrap an MPI method to record times and messages."""
     stamps = cls_name == "Comm" and name in plain.PARAMETERS
-    return _traced(function, name, kind, *_around(cls_name, name), speaks=cls_name == "Comm", stamps=stamps)
+    return _traced(function, name, kind, *_around(cls_name, name), has_comm=cls_name == "Comm", stamps=stamps)
 
 
 @cache
 def _calling(function: Callable) -> Callable:
-    """A wrapped call of a kernel."""
+    """Wrap the call of a kernel."""
     return _traced(function, "", KERNEL)
 
 
@@ -139,22 +139,22 @@ def _traced(
     before: Callable | None = None,
     after: Callable | None = None,
     *,
-    speaks: bool = False,
+    has_comm: bool = False,
     stamps: bool = False,
 ) -> Callable:
-    """A method that records the times of its calls.
+    """Wrap a method to record the times of its calls.
 
     Parameters
     ----------
     name : str
-        Empty: the object's own.
+        The name to show; empty: the object's own name.
     before, after : callable
         Further work: ``before(tracer, arguments, keywords)``, and ``after(tracer, (site, begin, end), arguments,
         keywords, result, before)``, which returns the result.
-    speaks : bool
-        Whether the first argument is the communicator in use.
+    has_comm : bool
+        True if the first argument is the communicator in use.
     stamps : bool
-        Whether it may log messages; ``before`` and ``after`` are for messages outside tapes.
+        True if the method may log messages; then ``before`` and ``after`` are for messages outside tapes.
     """
 
     def method(*arguments: Any, **keywords: Any) -> Any:
@@ -170,8 +170,8 @@ def _traced(
             if itself:
                 tracer.known[key] = site  # the tracer keeps the code alive
         tracer.call = site
-        told = tracer.recording if stamps else None
-        noted = None if before is None or told is not None else before(tracer, arguments, keywords)
+        records = tracer.recording if stamps else None
+        noted = None if before is None or records is not None else before(tracer, arguments, keywords)
         begin = now()
         try:
             result = function(*arguments, **keywords)
@@ -185,12 +185,12 @@ def _traced(
             events.extend((begin, end, site, phase, kind))
             if len(events) > tracer.full:
                 tracer.settle()
-        if told is not None:
-            if not told.stamp((site, begin, end)):  # a stamp identifies the communicator
-                tracer.spoke(arguments[0], begin)
+        if records is not None:
+            if not records.stamp((site, begin, end)):  # a stamp identifies the communicator
+                tracer.note_comm(arguments[0], begin)
             return result
-        if speaks:
-            tracer.spoke(arguments[0], begin)
+        if has_comm:
+            tracer.note_comm(arguments[0], begin)
         if after is not None:
             return after(tracer, (site, begin, end), arguments, keywords, result, noted)
         return result
@@ -201,7 +201,7 @@ def _traced(
 
 
 def _around(cls_name: str, name: str) -> tuple[Callable | None, Callable | None]:
-    """The further work before and after a method of a class."""
+    """Return the functions that run before and after a method of a class; None for no further work."""
     if cls_name in ("Request", "Prequest") and not name.startswith(("Start", "Pready")):
         return _around_completion(name)
     if cls_name == "Win":
@@ -231,7 +231,7 @@ def _around_message(name: str) -> tuple[Callable | None, Callable]:
 
 
 def _after_others(name: str) -> Callable:
-    """The work after methods that may log messages in other ways."""
+    """Return the function that runs after methods that may log messages in other ways."""
     several = name == "Startall"
 
     def after(tracer: Tracer, found: tuple, arguments: tuple, keywords: dict, result: Any, noted: Any) -> Any:
@@ -245,7 +245,7 @@ def _after_others(name: str) -> Callable:
 
 
 def _requests(arguments: tuple, keywords: dict[str, Any]) -> Any:
-    """The requests among the arguments of a method that completes several."""
+    """Return the requests among the arguments of a method that completes several."""
     return arguments[0] if arguments else keywords.get("requests", ())
 
 
@@ -342,7 +342,7 @@ def _after_access(name: str) -> Callable:
 
 @cache
 def _making(name: str, function: Callable) -> Callable:
-    """A method that makes a persistent request, which is recorded."""
+    """Wrap a method that makes a persistent request, to record it."""
     remember = plain.make_persistent(name)
 
     def method(*arguments: Any, **keywords: Any) -> Any:
@@ -356,11 +356,11 @@ def _making(name: str, function: Callable) -> Callable:
 
 
 _paused: list[tuple[Patience, int]] = []
-"""Waits that did not end at once, innermost last, and their times of beginning."""
+"""Waits that did not end at once, innermost last, and the times when they began."""
 
 
 def _here() -> Tracer | None:
-    """The tracer, if it traces this thread."""
+    """Return the tracer if it traces this thread."""
     return _tracer if _tracer is not None and get_ident() == _tracer.thread else None
 
 

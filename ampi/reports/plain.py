@@ -1,6 +1,6 @@
 """Messages and one-sided operations outside tapes: those of a program without a tape, or before it records.
 
-Destinations and sources are arguments of the calls; a receive from any rank has its source in the status at its end.
+Destinations and sources are arguments of the calls; the source of a receive from any rank is found in its status.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..mpi.windows.window import window_of
 SENT, RECEIVED, COLLECTIVE, WRITTEN, FETCHED = range(5)
 """Kinds of messages; the last two are the parts of one-sided operations, to their target and from it."""
 MOST = 200_000
-"""Maximum of messages that a rank keeps."""
+"""Maximum number of messages that a rank saves."""
 _ANY_SOURCE, _ANY_TAG, _PROC_NULL, _Status = mpi.ANY_SOURCE, mpi.ANY_TAG, mpi.PROC_NULL, mpi.Status
 _Op, _Request = BASE["Op"], BASE["Request"]  # mpi4py's own: these names are rebound
 
@@ -60,10 +60,10 @@ class Plain:
 
     Attributes
     ----------
-    begun : list of tuple
+    started : list of tuple
         In the order of the calls: kind, reverse side of the communicator, partner, tag, bytes, site, begin and end.
     ended : dict
-        For receives, by their numbers among these: time of arrival, and the status if there is one.
+        For receives, by their index in ``started``: time of arrival, source and tag (-1 if there is no status).
     pending : dict
         Numbers of receives that have not ended, by the handles of their requests.
     persistent : dict
@@ -71,11 +71,11 @@ class Plain:
     recorded : set
         Numbers of messages that a recording tape did not record: they carry no derivative.
     left_out : int
-        The number of messages beyond the limit, which were not kept.
+        The number of messages beyond the limit, which were not saved.
     """
 
     def __init__(self) -> None:
-        self.begun: list[tuple] = []
+        self.started: list[tuple] = []
         self.ended: dict[int, tuple[int, int, int]] = {}
         self.pending: dict[int, int] = {}
         self.persistent: dict[int, tuple[Call, list[Any]]] = {}
@@ -87,22 +87,22 @@ class Plain:
         self.ended[number] = end, *((-1, -1) if status is None else (status.Get_source(), status.Get_tag()))
 
     def messages(self, comms: dict[int, str], recorded: bool) -> Iterable[tuple]:
-        """Kind, identity of the communicator, partner in the world, tag, bytes, site, begin and end of each.
+        """Iterate over kind, identity of the communicator, partner in the world, tag, bytes, site, begin and end.
 
         Parameters
         ----------
         comms : dict
-            Gets the names of the communicators.
+            The names of the communicators are added to it.
         recorded : bool
-            Whether to include those that a tape might have recorded.
+            Whether to return those that a recording tape did not record, or all others.
         """
-        for number, (kind, reverse, partner, tag, nbytes, site, begin, end) in enumerate(self.begun):
+        for number, (kind, reverse, partner, tag, nbytes, site, begin, end) in enumerate(self.started):
             if reverse is None or partner == _PROC_NULL or (number in self.recorded) != recorded:
                 continue
             if number in self.ended:
-                end, source, came = self.ended[number]
+                end, source, received_tag = self.ended[number]
                 if partner == _ANY_SOURCE and source >= 0:  # it was not cancelled
-                    partner, tag = source, came
+                    partner, tag = source, received_tag
             comms[reverse.identity] = reverse.name
             world = -1 if partner < 0 else reverse.in_world(partner)[0]
             yield kind, reverse.identity, world, tag, nbytes, site, begin, end
@@ -141,7 +141,7 @@ class Call:
         self.last = max(place for _, *places in self.sides for place in places)
 
     def bound(self, arguments: tuple, keywords: dict[str, Any]) -> list[Any]:
-        """All arguments by position."""
+        """Return all arguments by position."""
         found = self.defaults.copy()
         found[: len(arguments)] = arguments
         for name, value in keywords.items():
@@ -149,7 +149,7 @@ class Call:
         return found
 
     def with_status(self, arguments: tuple, keywords: dict[str, Any]) -> Any:
-        """The status of a receive from any rank; adds one to the keywords if there is none."""
+        """Return the status of a receive from any rank; add one to the keywords if there is none."""
         if not self.status:
             return None
         found = self.bound(arguments, keywords)
@@ -163,13 +163,13 @@ class Call:
         """Enter the messages of a call (site, begin and end); return whether the last one is a receive."""
         if keywords or len(arguments) <= self.last:
             arguments = self.bound(arguments, keywords)
-        begun = plain.begun
-        if len(begun) >= MOST:
+        started = plain.started
+        if len(started) >= MOST:
             plain.left_out += len(self.sides)
             return False
         reverse = reverse_of(arguments[0])
         for kind, partner, tag, data in self.sides:
-            begun.append(
+            started.append(
                 (kind, reverse, arguments[partner], arguments[tag], _size(arguments[data]) if data else -1, *found)
             )
         return kind == RECEIVED
@@ -179,7 +179,7 @@ class Call:
 
 
 def send_or_receive(name: str) -> tuple[Any, Any]:
-    """The work around a method that sends or receives, or starts to."""
+    """Make the functions that run before and after a method that sends or receives, or starts to."""
     call = Call(name, PARAMETERS[name])
 
     def before(arguments: tuple, keywords: dict[str, Any]) -> Any:
@@ -187,7 +187,7 @@ def send_or_receive(name: str) -> tuple[Any, Any]:
 
     def after(plain: Plain, found: tuple, arguments: tuple, keywords: dict, result: Any, status: Any) -> None:
         if call.enter(plain, arguments, keywords, found):
-            number = len(plain.begun) - 1
+            number = len(plain.started) - 1
             if status is not None:
                 plain.end(number, found[2], status)
             elif isinstance(result, _Request):
@@ -197,7 +197,7 @@ def send_or_receive(name: str) -> tuple[Any, Any]:
 
 
 def make_persistent(name: str) -> Any:
-    """The work after a method that makes a persistent request."""
+    """Make the function that runs after a method that makes a persistent request."""
     call = Call(name, PERSISTENT[name])
 
     def after(plain: Plain, request: Any, arguments: tuple, keywords: dict[str, Any]) -> None:
@@ -211,33 +211,33 @@ def start(plain: Plain, found: tuple[int, int, int], requests: Sequence[Any]) ->
     for request in requests:
         call, arguments = plain.persistent.get(request.handle, (None, []))
         if call is not None and call.enter(plain, arguments, {}, found):
-            plain.pending[request.handle] = len(plain.begun) - 1
+            plain.pending[request.handle] = len(plain.started) - 1
 
 
 def completing(plain: Plain, name: str, requests: Sequence[Any], arguments: tuple, keywords: dict[str, Any]) -> Any:
-    """Before requests are completed: the receives among them, and the statuses that will have their sources."""
+    """Return the receives among requests to be completed, and the statuses that will contain their sources."""
     pending = plain.pending
     found = [(request, request.handle, k) for k, request in enumerate(requests) if request.handle in pending]
     if not found:
         return None
     parameter = _STATUSES.get(name)
-    told = arguments[1] if len(arguments) > 1 else keywords.get(parameter or "")
-    wild = any(plain.begun[pending[handle]][2] == _ANY_SOURCE for _, handle, _ in found)
-    if told is None and parameter is not None and wild:
-        told = keywords[parameter] = [] if parameter == "statuses" else _Status()
-    return found, told
+    statuses = arguments[1] if len(arguments) > 1 else keywords.get(parameter or "")
+    wild = any(plain.started[pending[handle]][2] == _ANY_SOURCE for _, handle, _ in found)
+    if statuses is None and parameter is not None and wild:
+        statuses = keywords[parameter] = [] if parameter == "statuses" else _Status()
+    return found, statuses
 
 
 def completed(plain: Plain, noted: Any, end: int, result: Any) -> None:
     """Note the completion of some of these requests."""
-    found, told = noted
-    if isinstance(told, list) and isinstance(result, list):  # of some of them
-        told = dict(zip(result, told))
+    found, statuses = noted
+    if isinstance(statuses, list) and isinstance(result, list):  # of some of them
+        statuses = dict(zip(result, statuses))
     for request, handle, k in found:
         if not request or handle in plain.persistent:
             number = plain.pending.pop(handle, -1)
             if number >= 0:
-                plain.end(number, end, told[k] if isinstance(told, (dict, list)) else told)
+                plain.end(number, end, statuses[k] if isinstance(statuses, (dict, list)) else statuses)
 
 
 def access(
@@ -258,9 +258,9 @@ def access(
         target = next(value for value in given if isinstance(value, int))  # the arguments before it are buffers
     fetches = any(isinstance(value, _Op) and value == mpi.NO_OP for value in given)
     for kind in (FETCHED,) if fetches else PARTS[name]:
-        if len(plain.begun) >= MOST:
+        if len(plain.started) >= MOST:
             plain.left_out += 1
             continue
         if recorded:
-            plain.recorded.add(len(plain.begun))
-        plain.begun.append((kind, window.reverse, target, 0, _size(given[0]), *found))
+            plain.recorded.add(len(plain.started))
+        plain.started.append((kind, window.reverse, target, 0, _size(given[0]), *found))

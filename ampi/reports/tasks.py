@@ -1,4 +1,4 @@
-"""Tasks in the timeline: when which thread ran a task or its adjoint, and the edges of the graph."""
+"""Tasks in the timeline: the thread and the time of each task and its adjoint, and the edges of the graph."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from .tracer import Tracer
 
 TASK, EDGE = 5, 5
-"""Numbers in each of the flat tuples."""
+"""Number of values per task and per edge in the flat arrays."""
 MOST_TASKS = 100_000
-"""Maximum of tasks, and of edges, that a rank keeps."""
+"""Maximum number of tasks, and of edges, that a rank saves."""
 
 
 Worker = tuple[int, str]
@@ -32,9 +32,9 @@ class Tasks:
     edges : array
         Time and lane where an edge begins, the same where it ends, and phase; flat.
     lanes : int
-        The number of lanes: the first one is that of the tape's thread, the others are for workers.
+        The number of lanes: the first one belongs to the tape's thread, the others to workers.
     dropped : int
-        The number of tasks that are not kept.
+        The number of tasks that are not saved.
     """
 
     def __init__(self, thread: int) -> None:
@@ -46,7 +46,7 @@ class Tasks:
         self._thread = thread
 
     def _lanes_of(self, workers: Iterable[Worker]) -> dict[Worker, int]:
-        """Lanes for threads that work at the same time: each has the one that it had before, if that is free."""
+        """Assign lanes to threads that work at the same time: each gets its previous lane, if that is free."""
         found: dict[Worker, int] = {}
         taken = {0}
         for worker in dict.fromkeys(workers):
@@ -81,7 +81,7 @@ class Tasks:
                         self._link(*edge, phase)
 
     def swept(self, tracer: Tracer, tape: Tape) -> None:
-        """Note what the latest sweep of a tape did for tasks."""
+        """Note the adjoints of tasks in the latest sweep of a tape."""
         for episode in self._episodes(tape):
             passes = sorted(episode.passes, key=lambda one: one[2])
             lanes = self._lanes_of(worker for _, worker, _, _ in passes)

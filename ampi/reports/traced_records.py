@@ -1,4 +1,4 @@
-"""Traced lists of a tape's records, with the line of each record and the time when a sweep reached it."""
+"""Lists of a tape's records that trace: with the line of each record and the time when a sweep reached it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from .tracer import Tracer
 
 SAMPLES = 256
-"""Maximum of measurements of shadows' sizes while the duration of a sweep doubles."""
+"""Maximum number of measurements of shadows' sizes while the duration of a sweep doubles."""
 SHARE = 400
-"""These measurements take at most one part in so many of the sweep's time."""
+"""These measurements take at most the fraction ``1 / SHARE`` of the sweep's time."""
 _MOST_TURNS = 1 << 14
 _append = list.append
 _item = list.__getitem__
@@ -48,7 +48,7 @@ class TracedRecords(list):
     passages : array
         The times when the latest sweep reached each record, and when it left the last one.
     swept : dict
-        By the ids of messages, collective calls and one-sided operations: the position of their record among these.
+        By the ids of messages, collective calls and one-sided operations: the index of their record in ``passages``.
     agreed : int
         The time when the latest sweep reached its first record.
     saved, kept : int
@@ -61,7 +61,7 @@ class TracedRecords(list):
         super().__init__()
         self.tracer = tracer
         self.number = len(tracer.tapes)
-        self.tape: Tape | None = tape  # until it is closed, since it owns these records
+        self.tape: Tape | None = tape  # None after it is closed: it owns these records
         self.sites: dict[int, int] = {}
         self.stamps: dict[int, array[int]] = {}
         self.latest: tuple[Any, array[int]] = None, array("q")  # the log of the last call, and its stamps
@@ -90,7 +90,7 @@ class TracedRecords(list):
 
     @staticmethod
     def of_task() -> list:
-        """A list for the records of a task, which have no times (`ampi.reports.tasks` has those of tasks)."""
+        """Make a list for the records of a task, which have no times (`ampi.reports.tasks` has those of tasks)."""
         return []
 
     def close(self, site: int) -> None:
@@ -101,8 +101,10 @@ class TracedRecords(list):
             self.saved, self.kept = tape.saved_bytes, tape.kept_bytes
 
     def stamp(self, found: tuple[int, int, int]) -> bool:
-        """Assign the messages logged since the last call to this one (site, begin, end); return whether the call is on
-        the last communicator."""
+        """Assign the messages logged since the last call to this call (site, begin, end).
+
+        Returns True if the call has used the latest communicator.
+        """
         log = self.tape.latest[1]  # type: ignore[union-attr]
         latest, stamps = self.latest
         if log is not latest:
@@ -122,12 +124,12 @@ class TracedRecords(list):
             stamps.extend(found * (len(log.messages) - len(stamps) // STAMP))
 
     def passage(self, thing: Any) -> tuple[int, int]:
-        """The times when the latest sweep reached and left a message, call or operation; zeros if it did not."""
+        """Return the times when the latest sweep reached and left a message, call or operation; zeros if it did not."""
         place = self.swept.get(id(thing))
         return (0, 0) if place is None else (self.passages[place], self.passages[place + 1])
 
     def note_access(self, found: tuple[int, int, int]) -> bool:
-        """Assign the one-sided operation just recorded to this call (site, begin, end); return whether there is one."""
+        """Assign the latest one-sided operation to this call (site, begin, end); return whether there is a new one."""
         for record in islice(reversed(self), 4):  # under a shared lock, the record of its completion may follow
             access = access_of(record)
             if access is not None:
@@ -139,7 +141,7 @@ class TracedRecords(list):
 
 
 def access_of(record: Any) -> Access | None:
-    """The one-sided operation whose start a record describes; None for other records."""
+    """Return the one-sided operation whose start a record describes; None for other records."""
     adjoint = record.adjoint.access if isinstance(record.adjoint, Begun) else record.adjoint
     return adjoint if isinstance(adjoint, Access) else None
 
@@ -158,7 +160,7 @@ class SweptRecords(TracedRecords):
     first : int
         Position of the record to which the first time belongs.
     times, inside : array
-        The times when the sweep reached records that are not counted yet, and the time already counted by then.
+        The times when the sweep reached records that are not counted yet, and the time that had been counted by then.
     counted : int
         Nanoseconds of records that are not in `Tracer.inside` yet.
     """
@@ -210,7 +212,7 @@ class SweptRecords(TracedRecords):
         self.homes[storage] = self.current()
 
     def shadows_by_site(self) -> dict[int, int]:
-        """Bytes of the shadows, by the sites whose records made them; those of seeds belong to none."""
+        """Return the bytes of the shadows, by the sites whose records made them; those of seeds belong to none."""
         found: dict[int, int] = {}
         for storage, size in self.sweep.sizes():
             site = self.homes.get(storage, AGREEMENT)
@@ -218,7 +220,7 @@ class SweptRecords(TracedRecords):
         return found
 
     def current(self) -> int:
-        """The site of the sweep's present record."""
+        """Return the site of the sweep's present record."""
         if not self.times:
             return 0 if self.agreed else AGREEMENT
         return self.sites.get(id(_item(self, 0 if self.due == _NONE else self.due + 1)), 0)
@@ -264,7 +266,7 @@ class SweptRecords(TracedRecords):
         self.due = _FIRST
 
     def _note_passed(self, adjoints: list[Any], passes: list[int]) -> None:
-        """Note at which of these records the sweep has passed messages, collective calls and one-sided operations."""
+        """Note at which record the sweep has passed each message, collective call and one-sided operation."""
         swept, before = self.swept, len(self.passages)
         for k in compress(range(len(passes)), map(SEVERAL.__le__, passes)):
             adjoint = adjoints[k]
@@ -287,8 +289,8 @@ class SweptRecords(TracedRecords):
 
 
 NOTHING, ITSELF, FIRST, PARTS, ACCESSES = range(5)
-"""The operations that a sweep passes with a record, by class: the adjoint itself (`FIRST`: only once), its parts, or
-its accesses."""
+"""Operations that a sweep passes with a record, by class of its adjoint: the adjoint itself (`FIRST`: only once), its
+parts, or its accesses."""
 SEVERAL = PARTS
 """This kind and the following ones have several operations."""
 _passed: dict[type, int] = {}
@@ -303,7 +305,7 @@ def _passed_by(cls: type) -> int:
 
 
 def name_of(record: Any) -> str:
-    """The name of the operation that a record holds."""
+    """Return the name of the operation that a record holds."""
     adjoint = record.adjoint
     for part in ("name", "call", "operation", "function", "kernel", "ufunc"):
         found = getattr(adjoint, part, None)

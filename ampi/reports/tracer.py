@@ -1,7 +1,7 @@
-"""The tracer of one rank: times of MPI calls, of kernels, of records and of sweeps.
+"""Tracer of one rank: times of MPI calls, of kernels, of records and of sweeps.
 
 Without a tracer there is no cost: methods are wrapped when tracing begins (`hooks`) and restored when it ends, and only
-tapes that are opened meanwhile get a list of records that notes times.
+tapes that are opened in between get a list of records that notes times.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from .tasks import Tasks
 from .traced_records import SweptRecords, TracedRecords, name_of
 
 MOST_EVENTS = 1_000_000
-"""Maximum of events that a rank keeps individually; all are counted."""
+"""Maximum number of events that a rank saves individually; all are counted."""
 MOST_UNSETTLED = 100_000
-"""Maximum of events that are not counted yet."""
+"""Maximum number of events that are not counted yet."""
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 running: list[Tracer] = []
 """The installed tracer, if any."""
 
 
 class Tracer:
-    """Traces this thread, from `start` to `stop`.
+    """Tracer of this thread, from `start` to `stop`.
 
     Attributes
     ----------
     sites : list of tuple
-        Text of the line, name of the called function, and kind.  The first one stands for no line.
+        Text of the line, name of the called function, and kind.  The first entry stands for no line.
     events : array
         Begin and end in nanoseconds, site, phase, and kind; flat.
     passed : array
@@ -56,7 +56,7 @@ class Tracer:
     phases : list of tuple
         The beginnings of phases, and the phases.
     memory : array
-        Of freed tapes: time, site, and bytes saved and kept (negative: freed with their tape); flat.
+        For freed tapes: time, site, and bytes saved and kept (negative: freed with their tape); flat.
     shadows, checkpoints : list of tuple
         Time and bytes; negative for freed checkpoints.
     messages : dict
@@ -68,15 +68,15 @@ class Tracer:
     comms : dict
         Names of communicators, by their identities.
     named : dict
-        The program's names for them at the first call that uses them.
-    spoken : array
+        The names that the program had given them at the first call that uses them.
+    comm_uses : array
         Beginnings of calls on communicators, and the identities of these; flat.
     known : dict
         Sites of calls, by the program's code, the instruction, and the name of the called function.
     compiling : float
         Seconds for compiling kernels, set when tracing has ended.
     compiled : dict
-        Nanoseconds of this by site and phase; the totals include them.
+        Nanoseconds of compilation by site and phase; the totals include them.
     inside : int
         Nanoseconds of all counted events of sweeps so far; the time of a record excludes events inside it.
     """
@@ -87,8 +87,8 @@ class Tracer:
             ("", "(elsewhere)", COMPUTED),
             ("", "agreement of the ranks", WAITING),
         ]
-        self.kinds = [COMPUTED, WAITING]  # of the sites
-        self.lines = [0, 0]  # of the sites: the same number for the same line
+        self.kinds = [COMPUTED, WAITING]  # for each site
+        self.lines = [0, 0]  # for each site, the number of its line
         self.events: array[int] = array("q")
         self.passed: array[int] = array("q")
         self.totals: dict[tuple[int, int], list[int]] = {}
@@ -101,19 +101,19 @@ class Tracer:
         self.messages: dict[int, array[int]] = {}
         self.comms: dict[int, str] = {}
         self.named: dict[int, str] = {}
-        self.spoken: array[int] = array("q")
-        self.speaker: tuple[Any, int | None] = None, None  # the communicator that was used last, and its identity
+        self.comm_uses: array[int] = array("q")
+        self.latest_comm: tuple[Any, int | None] = None, None  # the communicator that was used last, and its identity
         self.plain = Plain()
         self.tasks = Tasks(self.thread)
         self.inside = 0
         self.tapes: list[weakref.ref] = []
         self.dropped = 0
         self.phase = PRIMAL
-        self.depth = 0  # of sweeps
-        self.call = -1  # the site of the traced call that runs
-        self.swept: SweptRecords | None = None  # of the sweep that runs
-        self.recording: TracedRecords | None = None  # of the innermost tape
-        self._around: list[TracedRecords | None] = []  # the same of those around it
+        self.depth = 0  # nesting of sweeps
+        self.call = -1  # the site of the running traced call
+        self.swept: SweptRecords | None = None  # the records of the running sweep
+        self.recording: TracedRecords | None = None  # the records of the innermost tape
+        self._around: list[TracedRecords | None] = []  # those of the enclosing tapes
         self.full = EVENT * MOST_UNSETTLED
         self.settled = 0
         self.latest = self.changed = 0
@@ -134,7 +134,7 @@ class Tracer:
         self.compiling = progress.seconds()
         progress.at_turns.append(self.compiles)
         self.turn(PRIMAL)
-        at_opening.insert(0, self.opens)  # before windows put their marks on the tape
+        at_opening.insert(0, self.opens)  # before windows mark the tape
         at_closing.append(self.closes)
         hooks.install(self)
 
@@ -222,7 +222,7 @@ class Tracer:
         if not isinstance(records, TracedRecords) or not ours or get_ident() != self.thread:
             return
         before = self.phase, self.call, self.swept
-        begun = now()
+        start = now()
         self.depth += 1
         self.turn(SWEEP)
         self.call = -1
@@ -232,10 +232,10 @@ class Tracer:
 
         def end(error: BaseException | None) -> None:
             records.end()  # type: ignore[attr-defined]
-            records.passed_before(unseen_receives(sweep.tape), begun)  # type: ignore[attr-defined]
+            records.passed_before(unseen_receives(sweep.tape), start)  # type: ignore[attr-defined]
             self.shadows.append((now(), records.shadows_by_site()))  # type: ignore[attr-defined]
             records.__class__ = TracedRecords
-            del records.sweep, records.homes  # type: ignore[attr-defined]  # a circle would keep the tape alive
+            del records.sweep, records.homes  # type: ignore[attr-defined]  # a cycle of references would keep the tape alive
             self.depth -= 1
             self.tasks.swept(self, sweep.tape)
             if error is None:
@@ -258,16 +258,16 @@ class Tracer:
         if len(self.events) >= self.full:
             self.settle()
 
-    def spoke(self, comm: Any, begin: int) -> None:
+    def note_comm(self, comm: Any, begin: int) -> None:
         """Note the communicator of a call."""
-        if comm is not self.speaker[0]:
-            self.speaker = comm, self.identity(comm)
-        identity = self.speaker[1]
-        if identity is not None and len(self.spoken) < 2 * MOST_EVENTS:
-            self.spoken.extend((begin, identity))
+        if comm is not self.latest_comm[0]:
+            self.latest_comm = comm, self.identity(comm)
+        identity = self.latest_comm[1]
+        if identity is not None and len(self.comm_uses) < 2 * MOST_EVENTS:
+            self.comm_uses.extend((begin, identity))
 
     def identity(self, comm: Any) -> int | None:
-        """The identity of a communicator, whose name is noted; None: it has no reverse side."""
+        """Return the identity of a communicator and note its name; None if it has no reverse side."""
         reverse = reverse_of(comm)
         if reverse is None:
             return None
@@ -286,7 +286,7 @@ class Tracer:
             self.dropped += 1
 
     def compiles(self, begins: bool) -> None:
-        """Note that this thread begins to compile a kernel or to load it from the cache, or has ended."""
+        """Note that this thread begins to compile a kernel or load it from the cache, or has finished that."""
         if get_ident() != self.thread:
             return
         if begins:
@@ -308,11 +308,11 @@ class Tracer:
             self.dropped += 1
 
     def room(self) -> int:
-        """The number of further events that can be kept individually."""
+        """Return the number of further events that can be saved individually."""
         return max(MOST_EVENTS - (len(self.events) + len(self.passed)) // EVENT, 0)
 
     def keep(self, passed: np.ndarray) -> None:
-        """Keep events that need not be counted, as long as there is room."""
+        """Save events that need not be counted, as long as there is room."""
         room = self.room()
         self.passed.frombytes(passed[:room].tobytes())
         self.dropped += max(len(passed) - room, 0)
@@ -338,7 +338,7 @@ class Tracer:
             total[1] += int(sums[key])
 
     def place(self, depth: int) -> tuple[Any, int]:
-        """Code and instruction of the innermost line of the program."""
+        """Return code and instruction of the innermost line of the program."""
         frame: Any = sys._getframe(depth)
         while True:
             code = frame.f_code
@@ -352,13 +352,13 @@ class Tracer:
             frame = frame.f_back
 
     def site(self, depth: int, name: str, kind: int) -> tuple[int, bool]:
-        """The site of a call at the program's innermost line, and whether that line itself made the call."""
+        """Return the site of a call at the program's innermost line, and whether that line itself made the call."""
         code, instruction = self.place(depth + 1)
         number = self.number(code, instruction, name, kind)
         return number, code is sys._getframe(depth).f_code
 
     def number(self, code: Any, instruction: int, name: str, kind: int) -> int:
-        """The number of a function called at a line: the same for all instructions of the line."""
+        """Return the number of a function called at a line: the same for all instructions of the line."""
         number = self._numbers.get((id(code), instruction, name))
         if number is not None:
             return number
@@ -369,7 +369,7 @@ class Tracer:
         return number
 
     def site_at(self, where: str, name: str, kind: int) -> int:
-        """The number of a function called at a line, by the text of the line."""
+        """Return the number of a function called at a line, by the text of the line."""
         number = self._numbers.get((where, name))
         if number is None:
             number = self._numbers[where, name] = len(self.sites)
@@ -379,15 +379,15 @@ class Tracer:
         return number
 
     def outside(self, record: Any) -> int:
-        """Add an event for computation since the last traced call; the number of its line."""
+        """Add an event for computation since the last traced call; return the number of its line."""
         site = self.site_of(record)
         begin, end = max(self.latest, self.changed), now()
         self.event(end if self.is_first else begin, end, site)
-        self.is_first = False  # most time before the first record goes into imports
+        self.is_first = False  # the time before the first record is mostly that of imports
         return site
 
     def site_of(self, record: Any) -> int:
-        """The site of a record that was made outside all traced calls."""
+        """Return the site of a record that was made outside all traced calls."""
         code, instruction = self.place(4)
         kind = type(record.adjoint)
         number = self._numbers.get((id(code), instruction, kind))

@@ -1,4 +1,4 @@
-"""The files and texts of a report: the page, the trace, the graph, the table."""
+"""Output of a report: the page, the trace, the graph, the table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .figures import MOST_ARROWS, Ranks, arrows, matrix
 PHASES = ("primal", "recording", "sweep")
 KINDS = ("computed", "kernel", "communication", "waiting", "compiling")
 MOST_IN_TRACE = 1_000_000
-"""Maximum of events in the trace."""
+"""Maximum number of events in the trace."""
 
 
 def write_page(path: str, figures: dict[str, Any]) -> None:
@@ -38,7 +38,7 @@ def write_page(path: str, figures: dict[str, Any]) -> None:
 
 
 def write_trace(path: str, ranks: Ranks) -> str:
-    """Write the trace of all ranks in the Trace Event format; returns a note on events left out."""
+    """Write the trace of all ranks in the Trace Event format; return a note on events left out."""
     sites = ranks[0]["sites"]
     most = MOST_IN_TRACE // len(ranks)
     left_out = sum(rank["dropped"] for rank in ranks)
@@ -79,7 +79,7 @@ def _name_of(name: str, phase: int, kind: int) -> str:
 
 
 def _head(k: int, rank: dict[str, Any]) -> list[dict[str, Any]]:
-    """A rank's name, and its phases in a separate lane."""
+    """Return the entries for a rank's name, and for its phases in a separate lane."""
     named = lambda what, tid, name: {"name": what, "ph": "M", "pid": k, "tid": tid, "args": {"name": name}}
     found = [
         named("process_name", 0, f"rank {k} ({rank['host']}, process {rank['process']})"),
@@ -95,11 +95,11 @@ def _head(k: int, rank: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 FIRST_LANE = 1
-"""The number of a worker's lane in the trace is larger by this than that among the rank's threads."""
+"""Offset of a worker's lane in the trace, relative to its lane among the rank's threads."""
 
 
 def _tasks(k: int, rank: dict[str, Any], sites: list[tuple[str, str, int]]) -> list[dict[str, Any]]:
-    """A rank's tasks, in lanes of the threads that ran them, and arrows between them."""
+    """Return the entries for a rank's tasks, in the lanes of their threads, and for arrows between them."""
     found: list[dict[str, Any]] = []
     place = lambda lane: lane + FIRST_LANE if lane else 0
     for lane in range(1, rank["lanes"]):
@@ -117,13 +117,13 @@ def _tasks(k: int, rank: dict[str, Any], sites: list[tuple[str, str, int]]) -> l
 
 
 def _flows(ranks: Ranks) -> list[dict[str, Any]]:
-    """Arrows from calls that send to calls that receive."""
+    """Return the entries for arrows from calls that send to calls that receive."""
     found = []
-    for number, (source, dest, left, came, nbytes, _, _, phase) in enumerate(arrows(ranks)[:MOST_IN_TRACE]):
+    for number, (source, dest, departure, arrival, nbytes, _, _, phase) in enumerate(arrows(ranks)[:MOST_IN_TRACE]):
         name = "adjoint" if phase == SWEEP else "message"
         one = {"name": name, "cat": "message", "id": number, "tid": 0, "args": {"bytes": nbytes}}
-        found.append({**one, "ph": "s", "pid": source, "ts": left / 10})
-        found.append({**one, "ph": "f", "bp": "e", "pid": dest, "ts": came / 10})
+        found.append({**one, "ph": "s", "pid": source, "ts": departure / 10})
+        found.append({**one, "ph": "f", "bp": "e", "pid": dest, "ts": arrival / 10})
     return found
 
 
@@ -145,7 +145,7 @@ def write_graph(path: str, ranks: Ranks) -> None:
 
 
 def size(nbytes: float) -> str:
-    """Bytes with a unit."""
+    """Return a number of bytes with a unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if nbytes < 1024 or unit == "GiB":
             return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
@@ -154,7 +154,7 @@ def size(nbytes: float) -> str:
 
 
 def profile(figures: dict[str, Any], most: int = 30) -> str:
-    """The table of source lines as text, with sums over ranks."""
+    """Return the table of source lines as text, with sums over ranks."""
     rows = figures["table"]
     total = figures["total"]
     rest = [(f"elsewhere: {name}", parts) for name, parts in total["parts"].items() if any(map(any, parts))]
@@ -208,7 +208,7 @@ def _seconds(spent: float, zero: str = "0.0000") -> str:
 def _columns(
     width: int, label: str, calls: Any, nbytes: str, compiling: str, times: Any, waits: str, ratio: str
 ) -> str:
-    """A line of the table on the terminal."""
+    """Format a line of the table for the terminal."""
     return "  ".join(
         (
             f"{label:{width}}",
@@ -220,11 +220,11 @@ def _columns(
 
 
 def in_folder(path: str, name: str) -> str:
-    """The path of a file in a folder, which is made if necessary."""
+    """Return the path of a file in a folder; make the folder if necessary."""
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
-        raise AmpiError(f"the folder {path} cannot be made: {error.strerror}") from error
+        raise AmpiError(f"the folder {path} cannot be created: {error.strerror}") from error
     return os.path.join(path, name)
 
 

@@ -88,12 +88,15 @@ class Wrapped(collections.deque):
 
 
 HIDING = {
-    "deque": (lambda x: collections.deque([np.array(x)], 3), r"state is a deque that holds arrays of ampi's"),
-    "of the program": (lambda x: {"a": Wrapped([np.array(x)])}, r"state\['a'\] is a Wrapped that holds"),
-    "in a tuple of a deque": (lambda x: [collections.deque([(1, [np.array(x)])])], r"state\[0\] is a deque that holds"),
-    "array of objects": (lambda x: {"o": of_objects(x)}, r"state\['o'\] is an array of objects that holds"),
-    "iterator": (lambda x: {"i": iter([np.array(x)])}, r"state\['i'\] is a list_iterator that holds"),
-    "view": (lambda x: {"i": {"u": np.array(x)}.values()}, r"state\['i'\] is a dict_values that holds"),
+    "deque": (lambda x: collections.deque([np.array(x)], 3), r"state is a deque that contains ampi's arrays"),
+    "of the program": (lambda x: {"a": Wrapped([np.array(x)])}, r"state\['a'\] is a Wrapped that contains"),
+    "in a tuple of a deque": (
+        lambda x: [collections.deque([(1, [np.array(x)])])],
+        r"state\[0\] is a deque that contains",
+    ),
+    "array of objects": (lambda x: {"o": of_objects(x)}, r"state\['o'\] is an array of objects that contains"),
+    "iterator": (lambda x: {"i": iter([np.array(x)])}, r"state\['i'\] is a list_iterator that contains"),
+    "view": (lambda x: {"i": {"u": np.array(x)}.values()}, r"state\['i'\] is a dict_values that contains"),
 }
 
 

@@ -36,7 +36,7 @@ def test_memory():
     kinds = [2**20, "1 MiB", "1.5MB", "200 KiB"]
     for memory in kinds:
         same(through(lambda u: ampi.timeloop(decayed, u, 30, memory=memory), x), through(plainly(decayed, 30), x))  # noqa: B023
-    with pytest.raises(ampi.TapeError, match=r"memory=10000 is too little on some rank; give at least \d+"):
+    with pytest.raises(ampi.TapeError, match=r"memory=10000 is too small on some rank; give at least \d+"):
         through(lambda u: ampi.timeloop(decayed, u, 30, memory=10_000), x)
 
 

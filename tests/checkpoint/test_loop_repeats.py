@@ -155,7 +155,7 @@ def test_the_state_is_as_it_was_after_a_sweep():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({}, "say how many steps"),
+        ({}, "give steps=..., a number, or until="),
         ({"steps": -1}, "steps is -1; it must be an integer of at least 0"),
         ({"steps": 2.5}, "steps is 2.5"),
         ({"steps": 3, "checkpoints": 0}, "checkpoints is 0"),

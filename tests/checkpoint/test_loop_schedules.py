@@ -89,14 +89,18 @@ def test_gradient_is_that_of_the_plain_loop(schedule, on_disk, step, steps, tmp_
 
 
 REFUSED = {
-    "none": ("Foo", {}, "is none of the schedules that there are; there are 'MixedCheckpoint', 'Revolve'"),
-    "no folder": ("HRevolve", {}, "'HRevolve' needs storage=..., a folder; without there are"),
-    "no disk": ("Revolve", {"storage": "s"}, "'Revolve' has no state on a disk; with storage=... there are 'HRevolve'"),
-    "resumed": ("HRevolve", {"storage": "s", "resume": True}, "goes on with its own schedule"),
-    "states": (lambda n, k: TwoLevelCheckpointSchedule(4, k), {}, "wants states on a disk; give storage="),
-    "recorded steps": (lambda n, k: SingleDiskStorageSchedule(), {"storage": "s"}, "wants recorded steps on a disk"),
-    "mixed on disk": (MixedCheckpointSchedule, {}, r"wants states on a disk.*storage=StorageType\.RAM"),
-    "nothing kept": (lambda n, k: NoneCheckpointSchedule(), {}, "keeps nothing"),
+    "none": ("Foo", {}, "is not a known schedule; there are 'MixedCheckpoint', 'Revolve'"),
+    "no folder": ("HRevolve", {}, "'HRevolve' needs storage=..., a folder; without it there are"),
+    "no disk": (
+        "Revolve",
+        {"storage": "s"},
+        "'Revolve' stores no states on disk; with storage=... there are 'HRevolve'",
+    ),
+    "resumed": ("HRevolve", {"storage": "s", "resume": True}, "continues with its own schedule"),
+    "states": (lambda n, k: TwoLevelCheckpointSchedule(4, k), {}, "stores states on disk; give storage="),
+    "recorded steps": (lambda n, k: SingleDiskStorageSchedule(), {"storage": "s"}, "stores recorded steps on disk"),
+    "mixed on disk": (MixedCheckpointSchedule, {}, r"stores states on disk.*storage=StorageType\.RAM"),
+    "nothing kept": (lambda n, k: NoneCheckpointSchedule(), {}, "stores nothing"),
 }
 
 
@@ -125,7 +129,7 @@ def test_a_schedule_that_ends_too_early_is_an_error():
 
 
 def executed(steps, checkpoints):
-    """Steps that are run where their number is told at the end only."""
+    """Steps that are run if their number is only known at the end."""
     schedule, count = Online(checkpoints), 0
     for action in schedule:
         if isinstance(action, Forward):

@@ -236,7 +236,7 @@ def test_states_of_a_time_loop_are_of_the_budget(spill, tmp_path):
     same([run()], [expected])
     assert 60 < seen[-1].executed < 240 and seen[-1].memory_peak < n * u0.nbytes
     n = 8
-    with pytest.raises(ampi.TapeError, match="too little on some rank"):
+    with pytest.raises(ampi.TapeError, match="too small on some rank"):
         run()
 
 

@@ -32,7 +32,7 @@ from .known_parameters import PARAMETERS
 from .known_sources import SOURCES
 
 problems: dict[str, Exception] = {}
-"""Parts of SciPy whose rules could not be installed, or not all of them."""
+"""Parts of SciPy whose rules could not all be installed."""
 
 unfit: dict[str, str] = {}
 """Functions whose rules do not fit the installed SciPy, and the reasons."""

@@ -1,4 +1,4 @@
-"""Results of SciPy that are a `numpy.matrix`: sums along an axis, and dense forms of sparse matrices (not arrays).
+"""Results of SciPy of type `numpy.matrix`: sums along an axis, and dense forms of sparse matrices (not arrays).
 
 No subclass of NumPy's array can replace `numpy.matrix`. `Matrix` is an `ampi.ndarray` with its arithmetic: ``*`` is the
 matrix product, and there are always two dimensions.
@@ -72,7 +72,7 @@ class Matrix(ndarray):
 
     @property
     def A(self) -> Any:
-        """The same as an array."""
+        """The matrix as an array."""
         return self.view(ndarray)
 
     @property

@@ -70,7 +70,7 @@ def _to_real(conjugate: bool) -> Callable:
 
 
 def _transposed(g: np.ndarray, axis: int, kind: str, type: int, norm: Any, orthogonalize: Any) -> np.ndarray:
-    """The transpose of a real transform along one axis.
+    """Apply the transpose of a real transform along one axis.
 
     With ``orthogonalize`` a transform is a multiple of an orthogonal one, whose transpose has the inverse type; without
     it, the ends of the axis have other weights.

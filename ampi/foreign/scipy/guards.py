@@ -19,7 +19,7 @@ _CONDITIONS = (
     "differentiate the conditions that its result satisfies (implicit differentiation), as the adjoint of a function "
     "with ampi.custom_vjp"
 )
-_OPTIMISED = "outside of any tape and without --wrt; to differentiate its result, " + _CONDITIONS
+_OPTIMISED = "outside any tape and without --wrt; to differentiate its result, " + _CONDITIONS
 INSTEAD = {
     "scipy.optimize.minimize": "to give it a gradient, write minimize(ampi.value_and_grad(f), x0, jac=True), "
     + _OPTIMISED,
@@ -116,7 +116,7 @@ def refuse(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
 
 
 without_rules: dict[str, str] = {}
-"""Parts of SciPy whose rules could not be installed, and the reasons in words."""
+"""Parts of SciPy whose rules could not be installed, and the reasons."""
 
 
 def _called(found: Hook, arguments: tuple) -> str:
@@ -154,7 +154,7 @@ def _is_users(x: Any) -> bool:
 
 
 def _checked_callback(found: Hook, x: Any, late: list | None) -> Any:
-    """Wrap a callback of the program's: it must not return active values."""
+    """Wrap one of the program's callbacks, which must not return active values."""
     if not _is_users(x):
         return x
 

@@ -92,7 +92,7 @@ def _solve_ivp(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any
 
 
 def _scaled(span: Any, times: np.ndarray) -> list:
-    """The times of the steps as functions of the interval, which each one divides in a constant ratio."""
+    """Return the times of the steps as functions of the interval, which each of them divides in a constant ratio."""
     begin, end = span
     if not any(isinstance(x, np.ndarray) for x in (begin, end)):
         return list(times)
@@ -101,7 +101,7 @@ def _scaled(span: Any, times: np.ndarray) -> list:
 
 
 def _steps(method: Any, given: dict, times: list, wanted: Any, at: list) -> list:
-    """The states at the times of SciPy's steps, or interpolated at other times."""
+    """Return the states at the times of SciPy's steps, or interpolated at other times."""
     y = as_tracked(given["y0"])
     y = y.astype(np.complex128 if y.dtype.kind == "c" else np.float64, copy=False)
     arguments = given["args"] or ()
@@ -138,7 +138,7 @@ def _combined(weights: Any, slopes: list) -> Any:
 
 
 def _moved(y: Any, slope: Any, t: Any, begin: Any) -> Any:
-    """The initial state, continued along its slope if the initial time is active."""
+    """Return the initial state, continued along its slope if the initial time is active."""
     return y + (t - begin) * slope if isinstance(t, np.ndarray) or isinstance(begin, np.ndarray) else y
 
 
@@ -150,7 +150,7 @@ def _inside(at: list, begin: Any, end: Any) -> list:
 
 
 def _between(method: Any, y: Any, slopes: list, begin: Any, step: Any, at: list) -> list:
-    """SciPy's interpolation in a step."""
+    """Interpolate in a step as SciPy does."""
     found = []
     for t in at:
         x = (t - begin) / step

@@ -1,7 +1,7 @@
 """`scipy.interpolate`: interpolants of active values, and evaluation at active points.
 
-An interpolant made from active values holds them (piecewise polynomials and splines hold their coefficients); the
-adjoint of an evaluation is distributed over them. Since SciPy 1.18 splines and piecewise polynomials hold an inner
+An interpolant made from active values stores them (piecewise polynomials and splines store their coefficients); the
+adjoint of an evaluation is distributed over them. Since SciPy 1.18 splines and piecewise polynomials contain an inner
 object, which has the arrays.
 """
 
@@ -75,7 +75,7 @@ def _differentiate_constructor(cls: type) -> None:
         if not any_active(tape, arguments, keywords):
             return found.original(*arguments, **keywords)
         given = found.signature.bind(*arguments, **keywords).arguments
-        if any_active(tape, given.get("x"), given.get("t")):  # the objects cannot hold active x or t
+        if any_active(tape, given.get("x"), given.get("t")):  # the objects cannot store active x or t
             raise refusal(found.name, " with respect to its knots")
         if not ours:
             ours.append(with_ours(vars(cls)["__init__"]))
@@ -255,7 +255,7 @@ def _known_kind(given: dict) -> None:
 
 
 def _taps(self: Any, x: Any) -> tuple:
-    """For each point the indices and weights of its neighbours, the weights' slopes, and whether it is inside."""
+    """Return for each point its neighbours' indices and weights, the weights' slopes, and whether it is inside."""
     knots, x = np.asarray(self.x, float), np.asarray(x, float).ravel()
     inside = np.ones(x.shape, bool) if self._extrapolate else (x >= knots[0]) & (x <= knots[-1])
     if self._kind == "linear":

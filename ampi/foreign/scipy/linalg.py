@@ -114,7 +114,10 @@ def _inv(g: Any, result: Any, assume_a: Any, lower: Any) -> Any:
 
 
 def _as_documented(a: Any, assume_a: Any) -> None:
-    """Refuse other elements of a diagonal matrix, which SciPy may copy to the result, depending on memory layout."""
+    """Refuse nonzero elements beside the diagonal of a diagonal matrix.
+
+    SciPy may copy them to the result, depending on the memory layout.
+    """
     if assume_a == "diagonal" and np.any(a != _diagonal(a)):
         raise refusal(
             "scipy.linalg.inv",
@@ -368,7 +371,7 @@ define(sl.cholesky, adjoint={"a": lambda g, result, lower: _cholesky_bar(result,
 
 
 _OTHER = float(sl.cho_factor(np.array([[4.0, 1.0], [1.0, 4.0]]))[0][1, 0])
-"""SciPy's content of the triangle that `cho_factor` does not use: the argument's (1), since 1.18 zeros."""
+"""An element of the triangle that `cho_factor` does not use: SciPy copies the argument's (1), since 1.18 it is zero."""
 
 
 def _cho_factor(g: Any, result: Any, lower: Any) -> Any:
@@ -415,7 +418,8 @@ def _qr(g: Any, a: Any, mode: Any) -> Any:
 def _qr_known(a: Any, mode: Any, pivoting: Any) -> None:
     m, n = np.shape(a)[-2:]
     if pivoting or m < n or mode == "raw" or (mode != "economic" and m != n):
-        raise refusal("scipy.linalg.qr", " but of matrices with as many rows as columns, or more with mode='economic'")
+        known = "matrices with as many rows as columns, or more rows with mode='economic',"
+        raise refusal("scipy.linalg.qr", f" except for {known}")
 
 
 define(sl.qr, adjoint={"a": _qr}, require=_qr_known)

@@ -14,13 +14,13 @@ import numpy as np
 import scipy.ndimage as nd
 
 from ...rules.definitions import define, refusal
-from .tracked_arrays import as_tracked, zeros
+from .tracked_arrays import as_tracked, axes_of, zeros
 
 _ALIASES = {"grid-mirror": "reflect", "grid-wrap": "wrap", "grid-constant": "constant"}
 
 
 def _places(k: Any, n: int, mode: str) -> Any:
-    """For each position the index of the element of an axis of length n that it repeats; -1 for none."""
+    """Return for each position the index of the element that it repeats, on an axis of length n; -1 for none."""
     mode = _ALIASES.get(mode, mode)
     if mode == "reflect":
         k = k % (2 * n)
@@ -38,7 +38,7 @@ def _places(k: Any, n: int, mode: str) -> Any:
 
 
 def _folded(wide: Any, axis: int, n: int, before: int, mode: str) -> Any:
-    """The adjoint of an axis from that of the extended axis."""
+    """Return the adjoint of an axis from that of the extended axis."""
     places = _places(np.arange(wide.shape[axis]) - before, n, mode)
     moved = np.moveaxis(wide, axis, 0)[places >= 0]
     found = zeros((n, *moved.shape[1:]), wide.dtype, wide)
@@ -86,7 +86,7 @@ def _of_weights(g: Any, x: Any, weights: Any, axes: tuple, mode: Any, origins: l
 
 
 def _as_correlation(weights: Any, origins: list, convolution: bool) -> tuple:
-    """Weights and origins of a convolution or correlation as those of a correlation without conjugation."""
+    """Express a convolution or correlation as a correlation without conjugation; return its weights and origins."""
     weights = np.asarray(weights)
     if not convolution:
         return np.conj(weights), origins
@@ -107,18 +107,14 @@ def _along_one(convolution: bool) -> dict[str, Callable]:
     return {"input": of_input, "weights": of_weights}
 
 
-def _axes(axes: Any, ndim: int) -> tuple:
-    return tuple(range(ndim)) if axes is None else tuple(k % ndim for k in np.atleast_1d(axes))
-
-
 def _along_all(convolution: bool) -> dict[str, Callable]:
     def of_input(g: Any, shape: Any, weights: Any, mode: Any, origin: Any, axes: Any) -> Any:
-        axes = _axes(axes, len(shape))
+        axes = axes_of(axes, len(shape))
         weights, origins = _as_correlation(weights, _per_axis(origin, len(axes)), convolution)
         return _spread(g, weights, axes, mode, origins, shape)
 
     def of_weights(g: Any, input: Any, weights: Any, mode: Any, origin: Any, axes: Any, cval: Any) -> Any:
-        axes = _axes(axes, input.ndim)
+        axes = axes_of(axes, input.ndim)
         reversed_weights, origins = _as_correlation(weights, _per_axis(origin, len(axes)), convolution)
         found = _of_weights(g, input, reversed_weights, axes, mode, origins, cval)
         return found[(slice(None, None, -1),) * found.ndim] if convolution else found
@@ -140,7 +136,7 @@ define(
 )
 
 
-# ----------------------------------------------------------------------------------- filters that are composed of these
+# ---------------------------------------------------------------------------------------- compositions of these filters
 
 
 @define(nd.uniform_filter)
@@ -155,7 +151,7 @@ def _uniform_filter(
     axes: Any = None,
 ) -> Any:
     input = as_tracked(input)
-    axes = _axes(axes, input.ndim)
+    axes = axes_of(axes, input.ndim)
     modes = _per_axis(mode, len(axes))
     result = input
     for axis, n, mode_, at in zip(axes, _per_axis(size, len(axes)), modes, _per_axis(origin, len(axes))):
@@ -196,7 +192,7 @@ def _gaussian_filter(
     axes: Any = None,
 ) -> Any:
     input = as_tracked(input)
-    axes = _axes(axes, input.ndim)
+    axes = axes_of(axes, input.ndim)
     modes = _per_axis(mode, len(axes))
     each = [_per_axis(x, len(axes)) for x in (sigma, order, radius)]
     result = input
@@ -225,7 +221,7 @@ define(nd.prewitt, _differences([1, 1, 1]))
 
 
 def _total(input: Any, axes: Any, mode: Any, of_axis: Callable) -> Any:
-    axes = _axes(axes, input.ndim)
+    axes = axes_of(axes, input.ndim)
     modes = _per_axis(mode, len(axes))
     result = 0
     for axis, mode_ in zip(axes, modes):

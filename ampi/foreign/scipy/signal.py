@@ -1,4 +1,4 @@
-"""`scipy.signal`: convolutions and linear filters, with derivatives with respect to coefficients as well."""
+"""`scipy.signal`: convolutions and linear filters, differentiated also with respect to coefficients."""
 
 from __future__ import annotations
 
@@ -15,17 +15,13 @@ from ...arrays.elementwise import unbroadcast
 from ...memory.storages import TrackedArray
 from ...rules.definitions import any_active, define, refusal
 from ...tape import current
-from .tracked_arrays import as_tracked, zeros
+from .tracked_arrays import as_tracked, axes_of, zeros
 
 # --------------------------------------------------------------------------------------------------------- convolutions
 
 
-def _axes(axes: Any, ndim: int) -> tuple:
-    return tuple(range(ndim)) if axes is None else tuple(k % ndim for k in np.atleast_1d(axes))
-
-
 def _widened(g: Any, a: tuple, b: tuple, axes: tuple, mode: str) -> Any:
-    """The adjoint of the full convolution from that of its part."""
+    """Return the adjoint of the full convolution from that of a part of it."""
     if mode == "full":
         return g
     full, key = list(g.shape), [slice(None)] * g.ndim
@@ -39,7 +35,7 @@ def _widened(g: Any, a: tuple, b: tuple, axes: tuple, mode: str) -> Any:
 
 
 def _convolution_bar(g: Any, own: tuple, other: Any, first: tuple, second: tuple, axes: tuple, mode: str) -> Any:
-    """The adjoint of one factor of a convolution: the correlation with the other one."""
+    """Return the adjoint of one factor of a convolution: the correlation with the other one."""
     wide = _widened(g, first, second, axes, mode)
     reversed_other = np.conj(np.flip(other, axes))
     found = sg.fftconvolve(wide, reversed_other, axes=axes) if wide.size and reversed_other.size else np.zeros(own)
@@ -63,12 +59,14 @@ def _factors(correlation: bool, several: bool, same: str = "same") -> dict[str, 
 
     if several:
         return {
-            "in1": lambda g, in1, in2, mode, axes: of_first(g, in1, in2, mode, _axes(axes, g.ndim)),
-            "in2": lambda g, in1, in2, mode, axes: of_second(g, in1, in2, mode, _axes(axes, g.ndim)),
+            "in1": lambda g, in1, in2, mode, axes: of_first(g, in1, in2, mode, axes_of(axes, g.ndim)),
+            "in2": lambda g, in1, in2, mode, axes: of_second(g, in1, in2, mode, axes_of(axes, g.ndim)),
         }
     return {
-        "in1": lambda g, in1, in2, mode: of_first(g, np.asarray(in1), np.asarray(in2), mode, _axes(None, np.ndim(g))),
-        "in2": lambda g, in1, in2, mode: of_second(g, np.asarray(in1), np.asarray(in2), mode, _axes(None, np.ndim(g))),
+        "in1": lambda g, in1, in2, mode: of_first(g, np.asarray(in1), np.asarray(in2), mode, axes_of(None, np.ndim(g))),
+        "in2": lambda g, in1, in2, mode: of_second(
+            g, np.asarray(in1), np.asarray(in2), mode, axes_of(None, np.ndim(g))
+        ),
     }
 
 
@@ -88,7 +86,7 @@ for _name in ("fftconvolve", "oaconvolve"):
 
 def _zero_around(name: str, boundary: Any, fillvalue: Any) -> None:
     if boundary not in ("fill", "pad") or np.any(fillvalue):
-        raise refusal(f"scipy.signal.{name}", " for a boundary that is not of zeros")
+        raise refusal(f"scipy.signal.{name}", " for a boundary that is not filled with zeros")
 
 
 def _plane(name: str) -> None:

@@ -14,7 +14,7 @@ from ...interception.hooks import hook_of
 
 
 def with_ours(function: Any, **replaced: Any) -> Callable:
-    """A copy of a SciPy function that computes with `ampi.numpy`; ``replaced`` has replacements for other names in it.
+    """Copy a SciPy function so that it computes with `ampi.numpy`; ``replaced`` replaces other names in it.
 
     Functions that it calls are copied in the same way, unless they have a rule.
     """

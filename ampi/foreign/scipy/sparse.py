@@ -1,7 +1,7 @@
 """`scipy.sparse`: matrices with active entries, and their products with active arrays.
 
 A matrix is represented by its arrays: data and indices. This module has constructors, products with arrays, and methods
-that are composed of others; `sparse_entries` explains the method, `sparse_arithmetic` has operations on two matrices.
+that call other methods; `sparse_entries` explains the approach, `sparse_arithmetic` has operations on two matrices.
 """
 
 from __future__ import annotations
@@ -97,15 +97,15 @@ for _dispatch in {ss._base._spbase._matmul_dispatch, ss._coo._coo_base._matmul_d
     _hook.handle = functools.partial(_matmul, hook(ss._base._spbase._matmul_dispatch, None).handle)
 
 
-def _not_kept(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
-    """Refuse a method that returns a matrix in a format that keeps Python's numbers."""
+def _refuse_format(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
+    """Refuse a method that returns a matrix in a format that stores Python's numbers."""
     if any_active(tape, arguments, keywords):
         raise refusal(name_of(found, arguments), " for active entries", INSTEAD)
     return found.original(*arguments, **keywords)
 
 
 def through(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
-    """A method composed of others with rules: its results for active arrays must be active."""
+    """Call a method composed of others with rules: its results for active arrays must be active."""
     result = found.original(*arguments, **keywords)
     if any_entries(tape, arguments, keywords) and result is not NotImplemented and not any_active(tape, result):
         if any(np.size(x) for x in parts(result) if _is_inexact(x)):
@@ -118,7 +118,7 @@ def _is_inexact(x: Any) -> bool:
 
 
 def unmodified(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
-    """A method composed of others, whose derivative may be zero, or which yields its results."""
+    """Call a method composed of others, whose derivative may be zero, or which yields its results."""
     return found.original(*arguments, **keywords)
 
 
@@ -203,8 +203,8 @@ _OWN: dict[str, tuple[Callable, str]] = {
     "maximum": (arithmetic.extreme, ".maximum"),
     "minimum": (arithmetic.extreme, ".minimum"),
     "sum": (arithmetic.total, ".sum"),
-    "tolil": (_not_kept, ".tolil"),
-    "todok": (_not_kept, ".todok"),
+    "tolil": (_refuse_format, ".tolil"),
+    "todok": (_refuse_format, ".todok"),
     "eliminate_zeros": (arithmetic.without_zeros, ".eliminate_zeros"),
     "_mul_scalar": (arithmetic.scaled, ": *"),
     "__truediv__": (arithmetic.divided, ": /"),
@@ -225,7 +225,7 @@ _move_in_place = moving("self", "x", "value", "values", in_place=True)
 
 
 def _changed(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
-    """A method that moves elements of its matrix in place, and may set some."""
+    """Call a method that moves elements of its matrix in place, and may set some."""
     if any_active(tape, arguments, keywords):
         if arguments[0].format not in INDICES:
             raise refusal(name_of(found, arguments), " for active entries", INSTEAD)
@@ -286,7 +286,7 @@ hook(ss.find, arithmetic.find, "scipy.sparse.find")
 
 
 def _written(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
-    """A function that writes the values of a matrix to a file."""
+    """Call a function that writes a matrix to a file, with plain values."""
     return found.original(*mapped(plain_of, arguments), **keywords)
 
 

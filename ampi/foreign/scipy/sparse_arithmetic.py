@@ -96,7 +96,7 @@ def scaled_in_place(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -
 
 
 def of_number_or_matrix(method: str, found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
-    """``A + B`` and ``A - B``, which SciPy passes on to other methods, except for numbers."""
+    """Compute ``A + B`` or ``A - B``, which SciPy delegates to other methods, except for numbers."""
     self, other = arguments
     if not any_active(tape, self, other):
         return found.original(self, other)

@@ -1,4 +1,4 @@
-"""Entries of sparse matrices: entries moved by SciPy's functions, and matrices of sums of entries.
+"""Entries of sparse matrices: their movement by SciPy's functions, and matrices of sums of entries.
 
 A matrix is a list of triplets: constant positions, and values that may be active. The result of a SciPy function has
 SciPy's structure (and values), and its entries are
@@ -39,7 +39,7 @@ INDICES = {
 }
 """Formats whose entries may be active, and the names of their index arrays."""
 
-INSTEAD = "build the matrix from its entries and their places, scipy.sparse.coo_array((data, (row, column)), shape=...)"
+INSTEAD = "build the matrix from entries and coordinates, scipy.sparse.coo_array((data, (row, column)), shape=...)"
 
 
 def take_apart(a: Any) -> tuple:
@@ -90,7 +90,7 @@ for _format in INDICES:
 
 
 def detach(a: Any) -> None:
-    """Give a matrix its own arrays before SciPy writes into them without the tape's notice."""
+    """Give a matrix its own arrays before SciPy writes into them without the tape noticing."""
     data = vars(a).get("data")
     if isinstance(data, np.ndarray) and storage_of(data) is not None:
         vars(a).update(vars(with_data(a, tracked(np.array(plain_of(data))))))
@@ -250,7 +250,7 @@ def coalesced(a: Any) -> Any:
 
 
 class Numbers:
-    """Arrays and matrices with complex numbers instead of their values: the index of the element, plus 1j."""
+    """Arrays and matrices in which complex numbers replace the values: the index of the element, plus 1j."""
 
     def __init__(self) -> None:
         self.sources: list = []
@@ -373,11 +373,11 @@ def moving(*names: str, in_place: bool = False) -> Callable:
 
 
 STAYING = set("tocsr tocsc tocoo todia tobsr asformat toarray todense".split())
-"""Methods that keep the positions of all entries."""
+"""Methods that do not change the positions of entries."""
 
 
 def into(new: Any, out: Any, name: str) -> Any:
-    """A result, or the output array to which it is written."""
+    """Return a result, or the output array after writing it there."""
     if out is None:
         return new
     assign(out, new, name)

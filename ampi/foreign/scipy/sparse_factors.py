@@ -53,7 +53,7 @@ define_twice(_lu_solve, {"rhs": _lu_solve_bar}).name = "scipy.sparse.linalg.Supe
 replace_method(_superlu, "solve", lambda _: _lu_solve)
 
 
-# -------------------------------------------------------------------------------------------------- of active entries
+# ------------------------------------------------------------------------------------------------ with active entries
 
 
 def factored_solve(A: Any, rhs: Any, factors: Any, trans: str) -> Any:
@@ -106,7 +106,7 @@ class Factors:
         if not self.exact:
             raise refusal(
                 "scipy.sparse.linalg.spilu(A).solve",
-                " (but as a preconditioner, scipy.sparse.linalg.LinearOperator(A.shape, spilu(A).solve))",
+                " (except as a preconditioner, scipy.sparse.linalg.LinearOperator(A.shape, spilu(A).solve))",
                 "use scipy.sparse.linalg.splu",
             )
         return factored_solve(self.matrix, rhs, self.factors, trans)

@@ -29,7 +29,7 @@ from .sparse_entries import as_array, copied, matrix_of, numbered
 
 
 def _matrix_bar(a: Any, left: Any, right: Any) -> Any:
-    """The adjoint left @ rightᴴ of a matrix (of the arrays of a sparse one)."""
+    """Return the adjoint left @ rightᴴ of a matrix (for a sparse one, the adjoints of its arrays)."""
     if isinstance(a, sl._interface.MatrixLinearOperator):
         a = a.A
     if ss.issparse(a):
@@ -47,7 +47,7 @@ def _adjoint_of(a: Any) -> Any:
 
 
 def _adjoint_of_preconditioner(M: Any) -> Any:
-    """The adjoint of a preconditioner; None if it has none, and the adjoint system is solved without."""
+    """Return the adjoint of a preconditioner; None if it has none: then the adjoint system is solved without one."""
     if isinstance(M, sl.LinearOperator):
         try:
             M.rmatvec(np.zeros(M.shape[0], M.dtype))
@@ -252,7 +252,7 @@ class _Estimate(BaseAdjoint):
 
     def __call__(self, sweep: Any) -> None:
         if sweep.has_shadow(self.result) and np.any(sweep.shadow(self.result)):
-            raise refusal(self.name, " that gives estimates of norms and variances (but its solution and residual)")
+            raise refusal(self.name, " that gives estimates of norms and variances (except its solution and residual)")
 
     def tangent(self, push: Any) -> None:
         """The tangent of an estimate: NaN."""

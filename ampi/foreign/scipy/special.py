@@ -1,7 +1,7 @@
 """`scipy.special`: elementwise functions, with the partial derivatives of `ampi.partials.special`, and other functions.
 
-Derivatives with respect to some arguments (mostly an order, a parameter) need a function that only kernels have: they
-are left to kernels (see `ampi.foreign.compiled_ufuncs`).  Without a derivative there, or without a rule, active
+Derivatives with respect to some arguments (mostly an order or a parameter) need a function that only kernels have;
+kernels compute them (see `ampi.foreign.compiled_ufuncs`).  Without a derivative there, or without a rule, active
 arguments raise an error.
 """
 
@@ -28,7 +28,7 @@ from ...rules.definitions import define
 
 
 class Formula:
-    """A function of arrays from the table that SciPy does not have; called like a ufunc."""
+    """A function of arrays that is in the table but not in SciPy; called like a ufunc."""
 
     def __init__(self, name: str, function: Callable, nin: int) -> None:
         self.__name__ = name
@@ -41,13 +41,13 @@ class Formula:
         return self.function(*inputs)
 
     def described(self) -> str:
-        """The name for error messages: the derivative of functions of SciPy's."""
+        """Return the name for error messages: the derivative of some of SciPy's functions."""
         return in_words(self.__name__)
 
 
 @functools.cache
 def _known(name: str) -> Any:
-    """The function of arrays for a name in expressions; None if only kernels have it, or SciPy lacks it."""
+    """Return the function of arrays for a name in expressions; None if only kernels have it, or SciPy lacks it."""
     if name in FORMULAS:
         found = _function(FORMULAS[name])
         return None if found is None else Formula(name, found, found.__code__.co_argcount)
@@ -79,7 +79,7 @@ _ELEMENTARY: dict[str, Any] = {
 
 
 def _function(text: str, whole: tuple[str, ...] = ()) -> Any:
-    """An expression of the table as a function of arrays; None: it needs what only kernels have."""
+    """Return an expression of the table as a function of arrays; None if it needs a function that only kernels have."""
     known = {name: _known(name) for name in called(text)}
     return None if None in known.values() else function(text, known, alone=True, whole=whole)
 

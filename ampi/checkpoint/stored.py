@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from .replay import Loop
 
 
-def give(storage: Any, reference: Any) -> None:
-    """Make memory carry derivatives on a tape (None: on none) from now on, with its present values."""
+def set_tape(storage: Any, reference: Any) -> None:
+    """Mark memory as carrying derivatives on a tape (None: on none) from now on, with its present values."""
     storage.tape = reference
     storage.baseline = None
 
@@ -73,8 +73,8 @@ class Stored:
 class Taped:
     """A recorded step: its tape, and the memory of its state before and after it.
 
-    ``owners`` has weak references to the arrays that own this memory, as far as it was created in the loop, and
-    ``more`` is the number of bytes that are kept besides the tape's old values and what kernels keep.
+    ``owners`` has weak references to the arrays that own this memory, if it was created in the loop, and ``more`` is
+    the number of bytes that are stored in addition to the tape's old values and the values that kernels store.
     """
 
     __slots__ = ("after", "before", "counted", "frozen", "more", "owners", "tape")
@@ -91,7 +91,7 @@ class Taped:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that it keeps now; they grow, since later steps overwrite what it needs."""
+        """The bytes that it stores now; they grow, since later steps overwrite values that it needs."""
         return self.tape.saved_bytes + self.tape.kept_bytes + self.more
 
     def alive(self, outside: dict[Storage, Any]) -> dict[Storage, np.ndarray]:
@@ -105,12 +105,12 @@ class Taped:
         return found
 
     def forget_needs(self, storages: Iterable[Storage]) -> None:
-        """Drop what a step needed that has been swept."""
+        """Drop the needs of a step that has been swept."""
         for storage in storages:
             storage.needs.pop(self.tape.reference, None)
 
     def freeze(self, owners: dict[Storage, np.ndarray]) -> None:
-        """Save what its records need of some memory, into which any code may write from now on."""
+        """Save the values of some memory that its records need: from now on, any code may write there."""
         undo = []
         for storage, owner in owners.items():
             if storage.needs.pop(self.tape.reference, None) is not None:
@@ -122,26 +122,26 @@ class Taped:
 
 
 class InPlaceView:
-    """Facts about a state whose tracked arrays are all in memory from before the loop, found once.
+    """View of a state whose tracked arrays are all in memory from before the loop, analysed once.
 
     Attributes
     ----------
     view : View
-    lasting, others : dict
+    persistent, others : dict
         See `Loop.sort`.
     places : dict
-        Where the arrays with derivatives lie.
+        The regions of the arrays with derivatives.
     """
 
-    __slots__ = ("lasting", "others", "places", "view")
+    __slots__ = ("others", "persistent", "places", "view")
 
-    def __init__(self, view: View, lasting: dict, others: dict) -> None:
+    def __init__(self, view: View, persistent: dict, others: dict) -> None:
         self.view = view
-        self.lasting = lasting
+        self.persistent = persistent
         self.others = others
         self.places = places_of(view.differentiable)
 
 
 def places_of(arrays: dict[tuple, TrackedArray]) -> dict[tuple, Region]:
-    """Return the places of arrays of a state, by their paths."""
-    return {way: region_of(a) for way, a in arrays.items()}
+    """Return the regions of arrays of a state, by their paths."""
+    return {path: region_of(a) for path, a in arrays.items()}
