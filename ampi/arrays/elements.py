@@ -10,7 +10,6 @@ memory.
 from __future__ import annotations
 
 import sys
-import threading
 from _thread import get_ident
 from collections.abc import Callable, Iterator
 from sys import getrefcount
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..base import checks
+from ..base.locks import RLock
 from ..memory.storages import TrackedArray, at_first_structured, region_of, set_node, set_region, storage_of
 from ..tape import Tape, at_opening, living, open_tapes
 from ..tape.element_places import BITS, offset_of, row_of
@@ -295,7 +295,7 @@ def node_of(x: Any, tape: Tape, pen: Elements) -> tuple | None:
 # ------------------------------------------------------------------------------------------------ methods come and go
 
 _arrays: list[type] = []
-_lock = threading.RLock()
+_lock = RLock()
 _idle = 0  # uses of ampi's item access since the last tape was closed
 _ENOUGH = 32
 # From Python 3.13 on, attribute lookups on a class that has changed a thousand times are no longer cached.

@@ -330,7 +330,7 @@ def transfer(target: Any, source: Any, is_new: bool = False) -> None:
     if active:
         adjoint = Transfer(region(target), region(source))
         if isinstance(target, DeviceArray):
-            target.storage.tape = tape.reference
+            tape.set_active(target.storage)
         else:
             tape.activate(target)
     elif was_active:

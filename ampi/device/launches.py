@@ -190,7 +190,7 @@ def run(launch: Any, args: tuple[Any, ...]) -> None:
         return
     if record is not None:
         for array in record.outputs:
-            array.storage.tape = tape.reference
+            tape.set_active(array.storage)
         record.outputs = ()
     if record is not None or undo:
         append(tape, record, undo)

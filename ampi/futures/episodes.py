@@ -21,6 +21,7 @@ from ..base.program_lines import where_called
 from ..errors import ActivityError
 from ..interception.hooks import hook_of
 from ..memory.regions import Region
+from ..memory.storages import storage_of
 from ..tape import Need, Sweep, Tape, at_closing
 from ..tape.recording import note_tasks
 from ..tape.recording import tasks as running
@@ -57,7 +58,7 @@ class Episode:
     """
 
     def __init__(self, tape: Tape) -> None:
-        self.own = Strand((), OWN, tape.records, {})
+        self.own = Strand((), OWN, tape.records, {}, {})
         self.strands: dict[Path, Strand] = {(): self.own}
         self.begin = self.end = len(tape.records)
         self.unfinished: dict[Path, Any] = {}  # the `Task` of each strand that may still run
@@ -125,7 +126,7 @@ class Episode:
         self.unfinished.clear()
 
 
-_NOTED = ("need", "need_again", "activate")
+_NOTED = ("need", "need_again", "activate", "is_active")
 _NOTED_TANGENTS = ("shadow", "shadow_again", "reading", "get")
 
 
@@ -146,7 +147,10 @@ def _note_reads(tape: Tape, strand: Strand) -> None:
         kind.activate(reference(), array)  # type: ignore[arg-type]
         note_activated(strand, array)
 
-    vars(tape).update(need=need, need_again=need_again, activate=activate)
+    def is_active(array: Any) -> bool:
+        return kind.is_active(reference(), array) and strand.knows_active(storage_of(array))  # type: ignore[arg-type]
+
+    vars(tape).update(need=need, need_again=need_again, activate=activate, is_active=is_active)
     push = _push_of(tape)
     if push is not None:
         read, of_push = reads_of(strand), type(push)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import types
 from collections import defaultdict
 from collections.abc import Iterator
@@ -10,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from ..errors import ActivityError
+from ..memory.accesses import Accesses
 from ..memory.extents import Extent
 from ..memory.handouts import describe
 from ..memory.regions import Region
 from ..memory.storages import Storage
 from ..tape import Tape
+from ..tape.records import BaseAdjoint
 from .strands import Path, Strand
 
 _OPAQUE = (np.ndarray, np.dtype, Storage, type, types.ModuleType, str, bytes, int, float, complex, type(None))
@@ -80,6 +83,8 @@ def _note_type(kind: type) -> Any:
         found = None
     else:
         found = iter if issubclass(kind, (tuple, list, set, frozenset)) else _parts_of
+        if issubclass(kind, BaseAdjoint) and kind.held is not None:
+            found = operator.attrgetter(*kind.held)
     _parts_by_type[kind] = found
     return found
 
@@ -144,12 +149,63 @@ class Access:
         return other.strand.segments[other.segment].clock.get(self.strand.path, 0) > self.segment
 
 
+class _OfCalls:
+    """The accesses of repeated operations, each once.
+
+    Attributes
+    ----------
+    found : list of tuple
+        Storage, extent, whether it is overwritten, and region or None.
+    regions : dict
+        Regions and containers of these, by their ids.
+    """
+
+    __slots__ = ("calls", "found", "regions")
+
+    def __init__(self, calls: tuple[Accesses, ...]) -> None:
+        self.calls = calls  # the key of `_of_calls`
+        self.regions: dict[int, Any] = {}
+        found: dict[Any, Any] = {}
+        for region in (region for call in calls for region in call.writes):
+            extent = extent_of(region)
+            found.setdefault((region.storage, extent.pattern), (region.storage, extent, True, region))
+        for call in calls:
+            for storage, extent in call.reads:
+                found.setdefault((storage, extent.pattern), (storage, extent, False, None))
+            for shadows in call.shadows:
+                self.regions[id(shadows)] = shadows
+                for region in shadows:
+                    self.regions[id(region)] = region
+                    extent = extent_of(region)
+                    found.setdefault((region.storage, extent.pattern), (region.storage, extent, False, region))
+        self.found = [access for access in found.values() if access[1].low < access[1].high]
+
+
+_known_calls: dict[tuple[Accesses, ...], _OfCalls] = {}
+_MOST_KNOWN = 1024
+
+
+def _of_calls(calls: list[Accesses]) -> _OfCalls:
+    key = tuple(calls)
+    found = _known_calls.get(key)
+    if found is None:
+        if len(_known_calls) >= _MOST_KNOWN:
+            _known_calls.clear()
+        found = _known_calls[key] = _OfCalls(key)
+    return found
+
+
 def accesses_of(strand: Strand) -> Iterator[tuple[Storage, Access]]:
     """Iterate over the accesses of a strand, each once for each segment."""
     for k, segment in enumerate(strand.segments):
         seen: set[Any] = set()
         visited: dict[int, Any] = {}
         begin, end = strand.bounds(k)
+        if segment.calls:
+            calls = _of_calls(segment.calls)
+            visited.update(calls.regions)
+            for storage, extent, writes, region in calls.found:
+                yield storage, Access(strand, k, extent, writes, region)
         for region in segment.writes:
             extent = extent_of(region)
             key = region.storage, extent.pattern, True

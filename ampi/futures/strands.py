@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ..memory.accesses import Accesses
 from ..memory.extents import Extent
 from ..memory.regions import Region
 from ..memory.storages import Storage
@@ -36,15 +37,28 @@ class Segment:
         Regions that were overwritten, or became active.
     reads : list of tuple
         Storages and extents of the values that adjoints need.
+    calls : list of Accesses
+        Operations that are repeated with the same arrays.
     """
 
-    __slots__ = ("begin", "clock", "reads", "writes")
+    __slots__ = ("begin", "calls", "clock", "reads", "writes")
 
     def __init__(self, begin: int, clock: dict[Path, int]) -> None:
         self.begin = begin
         self.clock = clock
         self.writes: list[Region] = []
         self.reads: list[tuple[Storage, Extent]] = []
+        self.calls: list[Accesses] = []
+
+    def is_idle(self) -> bool:
+        """Return whether no access is noted."""
+        return not (self.reads or self.writes or self.calls)
+
+    def written(self) -> Iterator[Region]:
+        """Iterate over the regions that were overwritten, or became active."""
+        yield from self.writes
+        for call in dict.fromkeys(self.calls):
+            yield from call.writes
 
 
 class Forked:
@@ -110,10 +124,21 @@ class Strand:
         When, in nanoseconds (0: it has not run).
     threads : int or None
         On how many threads its kernels ran.
+    activated : dict
+        For storages that became active while tasks ran: the strands that made them so, and the first segments that
+        did.  All strands share it.
     """
 
-    def __init__(self, path: Path, where: str, records: list[Any], clock: dict[Path, int]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        where: str,
+        records: list[Any],
+        clock: dict[Path, int],
+        activated: dict[Storage, dict[Path, int]],
+    ) -> None:
         self.path = path
+        self.activated = activated
         self.where = where
         self.records = records
         self.clock = clock
@@ -132,9 +157,32 @@ class Strand:
         """Note that an array is about to be overwritten, or becomes active."""
         self.segments[-1].writes.append(Region(storage, array))
 
+    def wrote(self, region: Region) -> None:
+        """Note that a region has been overwritten, by an operation that began earlier."""
+        self.segments[-1].writes.append(region)
+
     def read(self, storage: Storage, extent: Extent) -> None:
         """Note that the adjoint of the next record needs the values of an extent."""
         self.segments[-1].reads.append((storage, extent))
+
+    def repeat(self, accesses: Accesses) -> None:
+        """Note that an operation is about to be repeated with the same arrays."""
+        self.segments[-1].calls.append(accesses)
+
+    def activate(self, storage: Storage, reference: Any) -> None:
+        """Note that a storage is about to become active on the tape of this reference, if it is not so already."""
+        if storage.tape is not reference or storage in self.activated:
+            self.activated.setdefault(storage, {}).setdefault(self.path, len(self.segments) - 1)
+
+    def knows_active(self, storage: Storage) -> bool:
+        """Return whether what made an active storage so happened before the next operation of this strand.
+
+        Another strand may have activated another part of it at any time: what this one does must not depend on it.
+        """
+        found = self.activated.get(storage)
+        if found is None:
+            return True
+        return any(path == self.path or self.clock.get(path, 0) > k for path, k in list(found.items()))
 
     # -------------------------------------------------------------------------------------------------- the order
 
@@ -152,7 +200,7 @@ class Strand:
         self.children += 1
         clock = self._after_present()
         self._cut(Forked(path), clock)
-        return Strand(path, where, records, clock)
+        return Strand(path, where, records, clock, self.activated)
 
     def end(self) -> None:
         """Note that the task has ended."""
@@ -170,7 +218,7 @@ class Strand:
     def release(self) -> Token:
         """Give a signal: the segments so far happen before the segments of strands that receive it."""
         last, latest = self.segments[-1], self.events[-1] if self.events else None
-        idle = len(self.records) == last.begin and not last.reads and not last.writes
+        idle = len(self.records) == last.begin and last.is_idle()
         if not (idle and isinstance(latest, Released)):
             self._cut(Released(), self._after_present())
         return Token(self.path, len(self.events) - 1, self.clock)
@@ -190,7 +238,7 @@ class Strand:
 
     def has_accessed(self) -> bool:
         """Return whether the strand matters to the sweep, or to other strands."""
-        return bool(self.records or self.children or any(s.reads or s.writes for s in self.segments))
+        return bool(self.records or self.children or not all(s.is_idle() for s in self.segments))
 
     def bounds(self, k: int) -> tuple[int, int]:
         """Return the range of the records of a segment."""

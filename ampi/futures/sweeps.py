@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..base.locks import RLock
 from ..errors import TapeError
 from ..memory.extents import may_repeat
 from ..memory.storages import Region, Storage
@@ -196,7 +197,7 @@ class Reversal:
                     self._joins[event.path, event.number] += 1
         self._ready: deque[tuple[Path, Iterator[Place]]] = deque()
         self._aside: dict[Place, list[tuple[Path, Iterator[Place]]]] = defaultdict(list)
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(RLock())
         self._error: BaseException | None = None
         self._active = 0  # number of workers that sweep
         self._submit: Any = None
@@ -276,7 +277,7 @@ class Reversal:
         seen = set()
         for path, first, last in event.new:
             for segment in self.strands[path].segments[first:last]:
-                for region in segment.writes:
+                for region in segment.written():
                     if region.place not in seen and sweep.has_block(region.storage):
                         seen.add(region.place)
                         mail += self._taken(sweep, region)

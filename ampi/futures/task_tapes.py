@@ -60,6 +60,10 @@ class OfTask(Tape):
         self.strand.read(need.storage, need.extent)
         super().need_again(need)
 
+    def is_active(self, array: Any) -> bool:
+        """Do as `Tape.is_active`, without what strands beside this one have activated."""
+        return super().is_active(array) and self.strand.knows_active(storage_of(array))  # type: ignore[arg-type]
+
     def activate(self, array: np.ndarray) -> None:
         """Do as `Tape.activate`, and record the write for `races`."""
         super().activate(array)

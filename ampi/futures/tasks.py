@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from time import perf_counter_ns as now
 from typing import Any
 
+from ..base.locks import RLock
 from ..errors import TapeError
 from ..tape import Tape
 from ..tape.recording import around, end_resumed, is_passive, passive, recording, resumed
@@ -19,7 +20,7 @@ from .strands import Strand
 from .task_tapes import OfTask, takes_tasks, tape_for
 from .thread_counts import thread_count
 
-strand_lock = threading.RLock()  # of the strands of an episode
+strand_lock = RLock()  # of the strands of an episode
 
 
 class Task:
@@ -83,7 +84,7 @@ class Task:
             if not self.strand.ended:
                 path = self.strand.path
                 self.strand = self.episode.strands[path] = Strand(
-                    path, self.strand.where, [], self.strand.segments[0].clock
+                    path, self.strand.where, [], self.strand.segments[0].clock, self.strand.activated
                 )
 
     def is_cancelled(self) -> bool:

@@ -12,18 +12,18 @@ import gc
 import inspect
 import re
 import sys
-import threading
 import types
 from collections.abc import Callable, Collection
 from ctypes import py_object, pythonapi
 from typing import Any
 
 from ..base import arrivals
+from ..base.locks import RLock
 from ..base.missing_rules import public_name
 from ..tape import Tape, at_opening, current
 from ..tape.recording import open_tapes
 
-_lock = threading.RLock()
+_lock = RLock()
 _waiting: list[Callable[[], None]] = []  # actions for imported modules, until a tape records
 
 

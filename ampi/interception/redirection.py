@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 
@@ -24,6 +23,7 @@ import numpy as np
 
 from ..base import checks
 from ..base.arrivals import around_imports, when_imported
+from ..base.locks import RLock
 from ..base.program_lines import warning_level
 from ..errors import ActivityWarning
 from ..tape import Tape, at_closing, at_opening
@@ -41,7 +41,7 @@ class Interception:
         self._changing: list[Place] = []
         self._users = 0
         self._compiling = 0
-        self._lock = threading.RLock()  # a garbage collection inside may close the tape of a generator
+        self._lock = RLock()  # a garbage collection inside may close the tape of a generator
         self.problem = ""
         self.is_held = False
 

@@ -129,6 +129,7 @@ class CallRecord(tape.AdjointRecord):
     second_order = "joint"
     propagates_tangents = True
     batched = True
+    held = "shadows", "outputs", "seeds", "scalars"
 
     def __init__(
         self,
@@ -268,7 +269,7 @@ def finish(
     """Finish a call after the primal's run: set activity and append the record; in second order with tangents."""
     contract = prepared.contract
     for storage in prepared.activated:
-        storage.tape = recording.reference
+        recording.set_active(storage)
     if prepared.guarded:
         handouts.settle_all([leaves[k] for k in contract.writes])
     record = CallRecord(contract, values, prepared.shadows, prepared.outputs, undo)

@@ -122,7 +122,7 @@ def call(
     numbers = contract.drawing()(args, leaves) if contract.drawn and contract.drawing is not None else None
     result, dots = run(kernel, contract, push, args, leaves, numbers)
     for k in contract.becomes_active:
-        storages[k].tape = recording.reference  # type: ignore[union-attr]
+        recording.set_active(storages[k])  # type: ignore[arg-type]
     if not contract.result_dtypes:
         return result
     facts = zip(contract.result_active, contract.result_dtypes, strict=True)

@@ -155,6 +155,11 @@ def no_tape_needs(args: tuple[Any, ...]) -> bool:
     return True
 
 
+def knows_active(recording: tape.Tape, storage: memory.Storage) -> bool:
+    """Return whether an active storage became so before this operation, and not in a task beside it."""
+    return recording.accesses is None or recording.accesses.knows_active(storage)
+
+
 def is_watched(leaf: Any) -> bool:
     """Return whether a tape needs to be informed of writes to this array although none records now."""
     if not isinstance(leaf, np.ndarray):
@@ -266,16 +271,34 @@ class PreparedCall:
         self.off: Sequence[memory.Storage] = ()
         self.times = 0
 
-    def fits(self, reference: Any) -> bool:
-        """Return whether the same arrays are active on a tape (a reference) as when the call was prepared."""
+    def fits(self, reference: Any, accesses: Any) -> bool:
+        """Return whether the same arrays are active on a tape (a reference) as when the call was prepared.
+
+        ``accesses`` are those of the tape, see `Tape`.
+        """
         for storage in self.on:
             if storage.volatile or storage.guard or storage.tape is not reference:
                 return False
+        if accesses is not None:
+            return all(map(accesses.knows_active, self.on)) and self._fits_beside(reference, accesses)
         for storage in self.off:
             if storage.volatile or storage.guard:
                 return False
             other = storage.tape
             if other is not None and (other is reference or other() is not None):
+                return False
+        return True
+
+    def _fits_beside(self, reference: Any, accesses: Any) -> bool:
+        """Do as `fits` for storages that are passive; tasks beside this one may have activated other parts of them."""
+        for storage in self.off:
+            if storage.volatile or storage.guard:
+                return False
+            other = storage.tape
+            if other is reference:
+                if accesses.knows_active(storage):
+                    return False
+            elif other is not None and other() is not None:
                 return False
         return True
 
@@ -336,7 +359,7 @@ def prepared_call(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ..
     if calls is None:
         calls = []
     for prepared in calls:
-        if prepared.fits(reference):
+        if prepared.fits(reference, None if recording is None else recording.accesses):
             return prepared
     prepared = prepare_call(kernel, recording, bound, threaded)
     if len(kernel.prepared) >= MAX_PREPARED:
@@ -364,7 +387,7 @@ def prepare_call(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...
         if storage.volatile or storage.packed or storage.elsewhere:
             plain = False
         if recording is not None and not arguments.is_scalar(leaf):
-            (on if storage.tape is reference else off).append(storage)
+            (on if storage.tape is reference and knows_active(recording, storage) else off).append(storage)
         if leaf.ndim and isinstance(leaf, memory.TrackedArray):
             memory.region_of(leaf)  # by which the next call is recognised
     kinds = tuple(map(arguments.kind, bound))

@@ -13,6 +13,7 @@ from ampi import tape
 from ampi.kernel import arguments
 from ampi.kernel.call_record import finish
 from ampi.memory import storages as memory
+from ampi.memory.accesses import Accesses
 from ampi.memory.extents import Extent
 
 MAX_SAVED = 1 << 27  # bytes of kernels' values on a tape; beyond that adjoints run forward once more
@@ -84,7 +85,7 @@ class RecordedAgain:
     """
 
     __slots__ = (
-        *("_entry", "_fixed", "_integers", "_needed", "_numbers", "_plain", "_room", "_several"),
+        *("_accesses", "_entry", "_fixed", "_integers", "_needed", "_numbers", "_plain", "_room", "_several"),
         "_written",
         *("actives", "prepared"),
     )
@@ -102,6 +103,11 @@ class RecordedAgain:
         self._integers = [k for k, value in enumerate(args) if type(value) is int]
         self._numbers = prepared.numbers
         self._several = prepared.contract.several
+        self._accesses = Accesses(
+            [memory.region_of(args[k]) for k, storage, _ in self._written if storage is not None],
+            [(need.storage, need.extent) for _, need in prepared.repeated],
+            (prepared.shadows, prepared.outputs),
+        )
 
     @staticmethod
     def applies(prepared: Any, recording: tape.Tape, args: Sequence[Any]) -> bool:
@@ -128,11 +134,11 @@ class RecordedAgain:
 
     def fits(self, recording: tape.Tape, args: Sequence[Any]) -> bool:
         """Return whether a call with these regions and classes is such a repetition."""
-        if recording.tangents is not None or recording.forward is not None or recording.accesses is not None:
+        if recording.tangents is not None or recording.forward is not None:
             return False
         if has_room(recording) is not self._room:
             return False
-        if not self.prepared.fits(recording.reference):
+        if not self.prepared.fits(recording.reference, recording.accesses):
             return False
         for k, storage, _ in self._written:
             if (storage is not None and storage.swapped_by) or not args[k].flags.writeable:
@@ -152,6 +158,8 @@ class RecordedAgain:
         for k in self._numbers:
             values[k] = args[k]
         reference = recording.reference
+        if recording.accesses is not None:
+            recording.accesses.repeat(self._accesses)
         for k, need in prepared.repeated:
             if need.extent.listed is not reference:
                 recording.need_again(need)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import bisect
 import contextlib
 import itertools
-import threading
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..base import checks
+from ..base.locks import RLock
 from .blocks import zeroed
 from .extents import address_of, bounds_of, is_power_of_two, memory_at
 from .layouts import alike, require_plain_class
@@ -206,7 +206,7 @@ def _storage_of_variable(scalar: TrackedArray) -> Storage:
             return storage
 
 
-_lock = threading.RLock()  # so that two threads that meet memory for the first time get the same storage
+_lock = RLock()  # so that two threads that meet memory for the first time get the same storage
 
 
 def _new_storage(owner: TrackedArray) -> Storage:

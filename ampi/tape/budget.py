@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections import Counter, deque
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from ..base.locks import RLock
 from ..base.program_lines import where_called
 from ..errors import TapeError
 from .spill import Place, SpillFile, folder_for, may_go
@@ -93,7 +93,7 @@ class Limit(_Budget):
     def __init__(self, most: int) -> None:
         super().__init__(most)
         self._lines: Counter[str] = Counter()
-        self._lock = threading.Lock()  # tasks of a tape share its budget
+        self._lock = RLock()  # tasks of a tape share its budget
 
     def note_undo(self, undo: Undo) -> None:
         """Count old values that have been saved."""
@@ -134,7 +134,7 @@ class Spool(_Budget):
         self.file = SpillFile(folder, self.size)
         self._waiting: deque[_Item] = deque()
         self._writing: deque[int] = deque()
-        self._lock = threading.Lock()
+        self._lock = RLock()
 
     def note_undo(self, undo: Undo) -> None:
         """Count old values that have been saved."""

@@ -24,7 +24,6 @@ overwriting.  They are in one record for as long as no other one is appended to 
 from __future__ import annotations
 
 import sys
-import threading
 import warnings
 import weakref
 from array import array
@@ -34,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..base.locks import RLock
 from ..base.program_lines import warning_level, where_called
 from ..errors import PerformanceWarning
 from ..memory.extents import Extent, address_of
@@ -69,7 +69,7 @@ SHORT = 24
 SAVED = 512
 """Bytes around an element that are saved at once, if an earlier record needs them."""
 
-_lock = threading.RLock()  # of records: another thread may look at a number
+_lock = RLock()  # of records: another thread may look at a number
 
 
 class Statements(AdjointRecord):

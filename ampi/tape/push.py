@@ -8,13 +8,13 @@ program, with memory as it was when they ran.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..base.locks import RLock
 from ..base.program_lines import where_called
 from ..errors import ActivityError
 from ..memory.blocks import zeroed
@@ -27,7 +27,7 @@ from .undo import Undo
 if TYPE_CHECKING:
     from .tape import Tape
 
-_new_blocks = threading.RLock()  # tasks in other threads share blocks
+_new_blocks = RLock()  # tasks in other threads share blocks
 _USUAL = np.dtype(np.float64), 0
 
 

@@ -16,6 +16,8 @@ from contextvars import ContextVar
 from typing import Any
 from weakref import WeakSet
 
+from ..base.locks import RLock
+
 
 class Scope:
     """The recording state of a block of the program; copies of a context share it.
@@ -53,7 +55,7 @@ tasks: list[Any] = []
 
 _nowhere = Scope(None, None, None, None)
 _scope: ContextVar[Scope] = ContextVar("ampi_recording", default=_nowhere)
-_lock = threading.RLock()  # a garbage collection inside may close the tape of a generator
+_lock = RLock()  # a garbage collection inside may close the tape of a generator
 _bystander: list[Any] = [None]
 
 scope_now = _scope.get
@@ -278,7 +280,7 @@ def is_passive() -> bool:
 def _after_fork() -> None:
     """Stop the parent's tapes in a child process, where their active arrays belong to another process."""
     global _lock
-    _lock = threading.RLock()
+    _lock = RLock()
     for tape in open_tapes:
         tape.leave_to_parent()
         for scope in (tape.scope, *tape.inner_scopes):

@@ -75,6 +75,10 @@ class Adjoint(Protocol):
     def touches_windows(self) -> bool:
         """False if it accesses the memory of MPI windows only during a turn of its rank, or never."""
 
+    @property
+    def held(self) -> Sequence[str] | None:
+        """The attributes with the regions whose shadows it uses; None: any attribute may have some."""
+
 
 class BaseAdjoint:
     """Defaults for the attributes of an `Adjoint`, for its classes to inherit."""
@@ -90,6 +94,7 @@ class BaseAdjoint:
     is_local = True
     synchronizes = False
     touches_windows = True
+    held: Sequence[str] | None = None
 
 
 class FunctionAdjoint(BaseAdjoint):

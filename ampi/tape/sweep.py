@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from _thread import get_ident
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..base.locks import RLock
 from ..errors import TapeError
 from ..memory import handouts
 from ..memory.extents import Extent, may_repeat
@@ -22,7 +22,7 @@ from .undo import Undo, needs_lock
 if TYPE_CHECKING:
     from .tape import Tape
 
-swap_lock = threading.RLock()  # of what sweeps do to memory
+swap_lock = RLock()  # of what sweeps do to memory
 MOST_PENDING = 16  # undos of one storage that a sweep puts off
 
 

@@ -438,9 +438,15 @@ class Tape(metaclass=PublicHelp):
             raise ActivityError("only the memory of an ampi.ndarray can carry derivatives")
         if storage.tape is not self.reference:
             self.is_active(array)  # raises if an outer tape would lose it
-            storage.tape = self.reference
+        self.set_active(storage)
         if storage.guard:
             handouts.settle(storage)
+
+    def set_active(self, storage: Storage) -> None:
+        """Make a storage active, which no outer tape would lose."""
+        if self.accesses is not None:
+            self.accesses.activate(storage, self.reference)
+        storage.tape = self.reference
 
     def deactivate(self, array: np.ndarray) -> None:
         """Make the memory of an array passive, which constants have overwritten, if the array is all of its storage."""

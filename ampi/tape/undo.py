@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..base.locks import RLock
 from ..base.program_lines import where_called
 from ..errors import TapeError
 from ..memory import handouts
@@ -21,7 +22,7 @@ from .records import Record, Zero
 if TYPE_CHECKING:
     from .tape import Tape
 
-needs_lock = threading.RLock()  # of all storages: threads may use parts of one
+needs_lock = RLock()  # of all storages: threads may use parts of one
 
 
 class Undo:

@@ -203,6 +203,8 @@ def _log_repeated(tape: Tape, comm: Any, operation: CollectiveOperation, argumen
     if not simple:
         return None
     reference = tape.reference
+    if tape.accesses is not None:  # what is overwritten has to be noted
+        return None
     for buffer in call.reads:
         if buffer.storage.tape is not reference:
             return None
@@ -243,7 +245,7 @@ def perform(comm: Any, operation: CollectiveOperation, primal: Callable, *argume
             refused(tape, performed, error)  # type: ignore[arg-type]
             raise
         for buffer in performed.call.writes:
-            buffer.storage.tape = tape.reference  # type: ignore[union-attr]
+            tape.set_active(buffer.storage)  # type: ignore[union-attr]
         if tape.before_append is not None:  # type: ignore[union-attr]
             tape.before_append()  # type: ignore[union-attr]
         tape.append_record(performed)  # type: ignore[union-attr]

@@ -20,6 +20,7 @@ from ...errors import ActivityError
 from ...memory.storages import RECEIVED, Memory, Region, Storage, TrackedArray, address_of, plain, set_message
 from ...tape import Sweep, Tape, Undo, overwrite
 from ...tape.recording import current, open_tapes, recording
+from ...tape.recording import tasks as running
 from .packed_adjoints import SLOT_DTYPE
 from .typemaps import Layout, Piece, Typemap
 
@@ -169,7 +170,7 @@ class Buffer:
     def activate(self, tape: Tape) -> None:
         """Mark the message's memory as carrying derivatives."""
         if self.tracked:
-            self.storage.tape = tape.reference
+            tape.set_active(self.storage)
             if self.packed:
                 self.storage.packed = self.storage.packed or RECEIVED
 
@@ -236,7 +237,8 @@ class Buffer:
     def overwrite(self) -> list[Undo]:
         """Save values that records need, before the message is received (`tape.overwrite`)."""
         storage, tape = self.storage, recording()
-        if storage is not None and tape is not None and not (storage.needs or storage.guard or storage.elsewhere):
+        unneeded = storage is not None and not (storage.needs or storage.guard or storage.elsewhere)
+        if unneeded and tape is not None and tape.accesses is None:
             if storage.tape is None or storage.tape is tape.reference:
                 return []
         if not self._matters():
@@ -407,7 +409,8 @@ class Buffer:
         if storage is None or self.array is None:
             return False
         self._require_own()
-        return storage.tape is not None or bool(storage.needs) or bool(storage.guard)
+        seen = storage.tape is not None or bool(storage.needs) or bool(storage.guard)
+        return seen or bool(running)
 
     def _is_whole(self) -> bool:
         """True if the message is the whole array."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from mpi4py import MPI as mpi
 
+from ...tape import Tape
 from ..log.messages import CUT, Completion, Lost, Received, Sent
 from ..memory.buffers import Buffer
 from ..waiting.arrivals_seen import take_some
@@ -87,6 +88,8 @@ def record_completion(requests: Sequence[Any]) -> Completion | None:
             part.request = None
             part.buffer.storage.arriving -= 1
     completion = Completion(completed)
+    if tape.accesses is not None:
+        note_arrivals(tape, completion)
     tape.append_record(completion)
     return completion
 
@@ -139,7 +142,18 @@ def _record(reference: Any, completed: Completion) -> None:
     """Record a wait on the tape that has recorded the start."""
     tape = reference()
     if tape is not None:
+        if tape.accesses is not None:
+            note_arrivals(tape, completed)
         tape.append_record(completed)
+
+
+def note_arrivals(tape: Tape, completed: Completion) -> None:
+    """Note, while tasks run, that messages have arrived: their receives have noted the writes when they started."""
+    for part in completed:
+        call = getattr(part, "performed", None)
+        for buffer in () if type(part) is Sent else (part.buffer,) if call is None else call.call.writes:
+            for region in buffer.regions() if isinstance(buffer, Buffer) else ():
+                tape.accesses.wrote(region)
 
 
 def record_some(

@@ -130,9 +130,9 @@ def receive_again(
     storage = buffer.storage
     if start is None and storage.arriving:
         communication.look()  # earlier receives into the same memory are overwritten
-    is_seen = storage.tape is None or storage.tape is tape.reference
+    is_seen = (storage.tape is None or storage.tape is tape.reference) and tape.accesses is None
     receive.undo = () if is_seen and not (storage.needs or storage.guard) else overwrite(buf)
-    storage.tape = tape.reference
+    tape.set_active(storage)
     log.add_message(receive)
     tape.append_record(receive)
     if start is None:

@@ -402,7 +402,7 @@ def activate(storage: Storage, tape: Tape) -> None:
     """
     other = None if storage.tape is None else storage.tape()
     if other is None or not is_around(other):
-        storage.tape = tape.reference
+        tape.set_active(storage)
 
 
 def require_innermost(tape: Tape, window: Window) -> None:
