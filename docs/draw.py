@@ -35,22 +35,25 @@ EXAMPLES = {
     "cross_sections": ("gpu/cross_sections.py",),
     "resonances": ("gpu/resonances.py", "--lookups", "1000"),
     "maxwell": ("gpu/maxwell.py",),
+    "blast": ("gpu/blast.py", "-s", "12", "-i", "60", "--gradient", "origin", "--output", "blast.h5"),
 }
 """The program of each picture, with its arguments."""
+OPTIONS = {"blast": "--plot"}
+"""The option for the picture's file, where it is not ``--picture``."""
 NEEDS = {"closure": "torch"}
 """Packages that the extra ``examples`` does not install: without them the stored picture stays."""
-ALONE = frozenset({"lbm", "docking", "cross_sections", "resonances", "maxwell"})
+ALONE = frozenset({"lbm", "docking", "cross_sections", "resonances", "maxwell", "blast"})
 """Those that run on one rank."""
 PALETTE = 128  # colours of a stored picture
 
 
-def environment() -> dict[str, str]:
-    """The environment of the programs: this checkout, and the manual's style of pictures."""
+def environment(style: Path) -> dict[str, str]:
+    """The environment of the programs: this checkout, and the style of pictures in a folder."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "MATPLOTLIBRC": str(PICTURES), "MPLBACKEND": "agg"}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "MATPLOTLIBRC": str(style), "MPLBACKEND": "agg"}
 
 
-def started(ranks: int, arguments: list[str], folder: Path, settings: dict[str, str]) -> None:
+def started(ranks: int, arguments: list[str], folder: Path, style: Path, settings: dict[str, str]) -> None:
     """Run Python on some ranks in a folder.
 
     Raises
@@ -60,15 +63,16 @@ def started(ranks: int, arguments: list[str], folder: Path, settings: dict[str, 
     """
     launcher = ["mpiexec", "-n", str(ranks)] if ranks > 1 else []
     command = [*launcher, sys.executable, *arguments]
-    subprocess.run(command, cwd=folder, env={**environment(), **settings}, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, cwd=folder, env={**environment(style), **settings}, check=True, stdout=subprocess.DEVNULL)
 
 
 def draw_example(name: str) -> None:
     """Draw the picture of an example."""
     script, *arguments = EXAMPLES[name]
     target = PICTURES / "examples" / f"{name}.png"
-    program = [str(ROOT / "examples" / script), *arguments, "--picture", str(target)]
-    started(1 if name in ALONE else RANKS, ["-m", "ampi.run", *program], ROOT, {})
+    program = [str(ROOT / "examples" / script), *arguments, OPTIONS.get(name, "--picture"), str(target)]
+    with tempfile.TemporaryDirectory() as folder:
+        started(1 if name in ALONE else RANKS, ["-m", "ampi.run", *program], Path(folder), target.parent, {})
     compress(target)
 
 
@@ -91,7 +95,7 @@ def draw_tutorial(page: Path) -> None:
         for file, text in documentation.files(page).items():
             (folder / file).write_text(text, encoding="utf-8")
         for command in documentation.commands(page):
-            started(command.ranks, command.arguments, folder, command.settings)
+            started(command.ranks, command.arguments, folder, PICTURES, command.settings)
         for picture in folder.glob("*.svg"):
             shutil.copy(picture, PICTURES / "tutorials" / picture.name)
 

@@ -115,10 +115,11 @@ def draw(path, starts, measured, angles):
     figure, axes = plt.subplots(figsize=(6, 4))
     times = numpy.linspace(0.0, END, TIMES + 1)[1:]
     for k in range(len(starts)):
-        axes.plot(times, measured[k], ".", color=f"C{k}", markersize=3)
-        axes.plot(times, angles[k], "-", color=f"C{k}", linewidth=1)
-    axes.set(xlabel="time", ylabel="angle", title="measured, and with the parameters that were found")
-    figure.savefig(path, dpi=120)
+        axes.plot(times, measured[k], ".", color=f"C{k}", markersize=5, label="measured" if k == 0 else None)
+        axes.plot(times, angles[k], color=f"C{k}", linewidth=1, label="found" if k == 0 else None)
+    axes.set(xlabel="time", ylabel="angle")
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=160)
 
 
 def main():

@@ -147,8 +147,9 @@ def draw(picture, grid, by_tables):
         height, _ = numpy.histogram(grid[nuclide], bins, weights=weight[nuclide])
         right.step(bins[1:], height, label=f"nuclide {nuclide}")
     right.set(xlabel="energy of a point of its grid")
-    right.legend()
-    figure.savefig(picture, dpi=100)
+    right.set_ylim(0, 1.3 * right.get_ylim()[1])
+    right.legend(ncols=3, loc="upper center", fontsize="small")
+    figure.savefig(picture, dpi=160)
 
 
 def main():

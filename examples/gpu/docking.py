@@ -104,10 +104,10 @@ def draw_forces(picture, protein, slopes):
     forces = -numpy.asarray(slopes)
     figure, axes = plt.subplots(figsize=(5, 4.2), layout="constrained")
     shown = axes.quiver(*protein[:2], *forces[:2], protein[2], angles="xy")
-    axes.scatter(*protein[:2], c=protein[2], s=12)
+    axes.scatter(*protein[:2], c=protein[2], s=10)
     axes.set(xlabel="x", ylabel="y", aspect="equal", title="forces on the protein, of all poses")
     figure.colorbar(shown, label="z")
-    figure.savefig(picture, dpi=100)
+    figure.savefig(picture, dpi=160)
 
 
 def main():

@@ -112,7 +112,7 @@ def draw(picture, distributions, by_start, flags):
         cut = numpy.where(flags == OBSTACLE, numpy.nan, field)[:, middle].T
         figure.colorbar(ax.imshow(cut, origin="lower"), ax=ax)
         ax.set(title=title, xlabel="x", ylabel="z")
-    figure.savefig(picture, dpi=100)
+    figure.savefig(picture, dpi=160)
 
 
 def main():

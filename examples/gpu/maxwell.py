@@ -267,7 +267,7 @@ def draw(picture, mesh, by_permittivity, q):
         shown = ax.tripcolor(centres[:, 0] + 1e-3 * centres[:, 2], centres[:, 1] + 1e-4 * centres[:, 2], field)
         ax.set(title=title, xlabel="x", ylabel="y", aspect="equal")
         figure.colorbar(shown, ax=ax)
-    figure.savefig(picture, dpi=100)
+    figure.savefig(picture, dpi=160)
 
 
 def main():

@@ -214,12 +214,12 @@ def draw(picture, tables, others):
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
     for channel, name in enumerate(("total", "absorption", "fission")):
         left.plot(energies, found[:, channel], label=name, linewidth=0.9)
-    left.set(xlabel="energy", ylabel="cross section of the fuel")
+    left.set(xlabel="energy", ylabel="cross section of the fuel", yscale="log")
     left.legend()
     shown = right.scatter(places.real[used], places.imag[used], c=numpy.log10(slopes[used]), s=2)
     right.set(xlabel="position of a pole: real part", ylabel="imaginary part", xscale="log", yscale="log")
     figure.colorbar(shown, label="log10 of the derivative")
-    figure.savefig(picture, dpi=100)
+    figure.savefig(picture, dpi=160)
 
 
 def main():

@@ -105,7 +105,7 @@ def draw(path, plate, heaters):
         axes.plot(GUESS[:, 1], GUESS[:, 0], "w.", label="guess")
         axes.plot(heaters[:, 1], heaters[:, 0], "c+", ms=10, label="found")
         axes.legend(loc="lower right", labelcolor="white", frameon=False)
-        figure.savefig(path, dpi=120)
+        figure.savefig(path, dpi=160)
 
 
 def main():

@@ -107,7 +107,7 @@ def draw(picture, path, truth, method):
     axes.axhline(1e-8, color="grey", linewidth=0.5)
     axes.set(xlabel=f"iteration of {method}", ylabel="relative error")
     axes.legend()
-    figure.savefig(picture, dpi=120)
+    figure.savefig(picture, dpi=160)
 
 
 def main():

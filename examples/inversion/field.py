@@ -91,7 +91,7 @@ def draw(path, fields):
         image = axis.imshow(field, cmap="inferno", origin="lower", vmin=0.0, vmax=1.0)
         axis.set(title=title, xticks=[], yticks=[])
     figure.colorbar(image, ax=axes)
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=160)
 
 
 def main():

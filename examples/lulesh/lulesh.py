@@ -13,7 +13,7 @@ before the last cycles::
 
     mpiexec -n 8 python -m ampi.run lulesh.py -s 10 -i 60 --gradient origin --last 20 --check --cost --output out.h5
 
-With ``--checkpoints K`` or ``--memory SIZE`` a few states are kept in the place of all cycles: the whole run can
+With ``--checkpoints K`` or ``--memory SIZE`` a few states are kept instead of all cycles: the whole run can
 be differentiated; ``--storage FOLDER --resume`` goes on with a gradient that was killed.
 """
 
@@ -37,7 +37,7 @@ def parse_arguments(arguments=None):
     parser.add_argument("-i", dest="cycles", type=positive, default=9999999, help="stop after this many cycles")
     parser.add_argument("-r", dest="regions", type=positive, default=11, help="number of materials")
     parser.add_argument("-b", dest="balance", type=natural, default=1, help="how much the materials differ in size")
-    parser.add_argument("-c", dest="cost_of_regions", type=natural, default=1, help="extra cost of the dear materials")
+    parser.add_argument("-c", dest="cost_of_regions", type=natural, default=1, help="extra cost of expensive materials")
     parser.add_argument("-t", "--threads", type=positive, default=1, help="threads of each rank (default: 1)")
     parser.add_argument(
         "--tasks", type=natural, default=0, metavar="N",
@@ -58,7 +58,7 @@ def parse_arguments(arguments=None):
         help="with respect to which of energy,x,v (all of them)",
     )
     group.add_argument("--last", type=positive, metavar="K", help="differentiate the last K cycles (the whole run)")
-    group.add_argument("--checkpoints", type=positive, metavar="K", help="keep K states in the place of all cycles")
+    group.add_argument("--checkpoints", type=positive, metavar="K", help="keep K states instead of all cycles")
     group.add_argument("--memory", metavar="SIZE", help="as many as each rank has room for in, for example, 2GiB")
     group.add_argument("--storage", metavar="FOLDER", help="keep states in files as well, from which --resume goes on")
     group.add_argument("--resume", action="store_true", help="go on after a kill: the same command, the same gradient")

@@ -118,10 +118,11 @@ def draw(path, tasks, measured, log_rates):
     figure, axes = plt.subplots(figsize=(5, 4))
     times = 2.0 * numpy.arange(1, TIMES + 1)
     for k, (start, steps) in enumerate(tasks):
-        axes.plot(times, measured[k], "o", color=f"C{k}")
-        axes.plot(times, ampi.value(perform(log_rates, start, steps)), "-", color=f"C{k}")
-    axes.set(xlabel="time", ylabel="amount of D", title="measured, and with the rates that were found")
-    figure.savefig(path, dpi=120)
+        axes.plot(times, measured[k], "o", ms=4, color=f"C{k}", label="measured" if k == 0 else None)
+        axes.plot(times, ampi.value(perform(log_rates, start, steps)), color=f"C{k}", label="found" if k == 0 else None)
+    axes.set(xlabel="time", ylabel="amount of D")
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=160)
 
 
 def main():

@@ -104,7 +104,7 @@ def draw(path, fields):
         image = axis.imshow(field, cmap="RdBu", origin="lower", vmin=-6.0, vmax=6.0)
         axis.set(title=title, xticks=[], yticks=[])
     figure.colorbar(image, ax=axes, label="vorticity")
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=160)
 
 
 def main():

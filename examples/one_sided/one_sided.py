@@ -92,7 +92,7 @@ def draw(path, n, amplitudes, seen, found):
         axes.plot(x, seen, "k", label="at the end (seen)")
         axes.set(xlabel="x", ylabel="u")
         axes.legend()
-        figure.savefig(path, dpi=120)
+        figure.savefig(path, dpi=160)
 
 
 def main():

@@ -97,16 +97,15 @@ def draw(path, start, seen):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(5, 5))
-    axes.plot(*(start[:, 1:3].T % 1.0), ".", color="lightgrey", label="at the beginning")
-    axes.plot(*(seen.T % 1.0), "k.", ms=3, label="at the end")
-    for (x, y), strength in zip(CENTRES, TRUTH):
-        axes.plot(x, y, "r+" if strength > 0 else "bx", ms=12)
-    for k in range(1, comm.size):
-        axes.axvline(k / comm.size, color="C0", linewidth=0.5)
-    axes.set(xlim=(0, 1), ylim=(0, 1), title="particles, centres, and the strips of the ranks")
-    axes.legend(loc="upper right")
-    figure.savefig(path, dpi=120)
+    figure, axes = plt.subplots(1, 2, figsize=(9, 4.6), layout="constrained")
+    for ax, places, title in zip(axes, (start[:, 1:3], seen), ("at the beginning", "at the end")):
+        ax.plot(*(places.T % 1.0), ".", color="grey", ms=4)
+        for (x, y), strength in zip(CENTRES, TRUTH):
+            ax.plot(x, y, "P" if strength > 0 else "X", color="C3" if strength > 0 else "C0", mec="w", ms=14)
+        for k in range(1, comm.size):
+            ax.axvline(k / comm.size, color="C0", linewidth=1, linestyle="--")
+        ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xticks=[], yticks=[], title=title)
+    figure.savefig(path, dpi=160)
 
 
 def main():

@@ -120,6 +120,20 @@ def truth(blocks):
     return numpy.sin(1.7 * numpy.arange(blocks * blocks)) * 0.7
 
 
+def draw(path, fields, blocks):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(fields), figsize=(7, 3), layout="constrained")
+    for axis, (title, field) in zip(axes, fields.items()):
+        image = axis.imshow(field.reshape(blocks, blocks), vmin=0.0, vmax=2.1)
+        axis.set(title=title, xticks=[], yticks=[])
+    figure.colorbar(image, ax=axes, label="conductivity")
+    figure.savefig(path, dpi=160)
+
+
 def main():
     parser = ampi.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-n", type=int, default=24, help="cells along an edge")
@@ -132,14 +146,7 @@ def main():
         print("unknowns  iterations  misfit   largest error of log k")
         print(f"{len(log_k):<9} {found.nit:<11} {found.fun:.1e}  {numpy.abs(log_k - true).max():.1e}")
         if options.picture:
-            import matplotlib
-
-            matplotlib.use("Agg")
-            import matplotlib.pyplot as plt
-
-            plt.imshow(numpy.concatenate(numpy.exp([true, log_k]).reshape(2, options.blocks, -1), axis=1))
-            plt.title("conductivity: the truth, and what was found")
-            plt.savefig(options.picture, dpi=120)
+            draw(options.picture, {"true": numpy.exp(true), "found": numpy.exp(log_k)}, options.blocks)
 
 
 if __name__ == "__main__":

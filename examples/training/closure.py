@@ -93,7 +93,7 @@ def draw(path, learned):
     axes.plot(u, learned(u), "--", label="learned")
     axes.set(xlabel="temperature", ylabel="conductivity")
     axes.legend(frameon=False)
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=160)
 
 
 def main():

@@ -89,11 +89,14 @@ def draw(path, weights, width, points):
     grid = numpy.stack(numpy.meshgrid(ticks, ticks), -1).reshape(-1, 2)
     odds = ampi.value(network(weights, grid, width)).reshape(150, 150)
     x, label = spirals(points)
-    figure, axes = plt.subplots(figsize=(4.5, 4))
-    image = axes.contourf(ticks, ticks, 1 / (1 + numpy.exp(-numpy.clip(odds, -30, 30))), levels=20, cmap="RdBu")
-    figure.colorbar(image, label="probability of spiral 1")
-    axes.scatter(x[:, 0], x[:, 1], c=label, s=8, cmap="RdBu", edgecolors="k", linewidths=0.3)
-    figure.savefig(path, dpi=120)
+    figure, axes = plt.subplots(figsize=(5, 4), layout="constrained")
+    image = axes.contourf(
+        ticks, ticks, 1 / (1 + numpy.exp(-numpy.clip(odds, -30, 30))), levels=numpy.linspace(0, 1, 21), cmap="RdBu"
+    )
+    figure.colorbar(image, label="probability of spiral 1", ticks=[0.0, 0.25, 0.5, 0.75, 1.0])
+    axes.scatter(x[:, 0], x[:, 1], c=label, s=14, cmap="RdBu", edgecolors="w", linewidths=0.6)
+    axes.set(xticks=[], yticks=[], aspect="equal")
+    figure.savefig(path, dpi=160)
 
 
 def main():

@@ -103,7 +103,7 @@ def draw(path, survey, true, model, seen):
     figure.colorbar(image, ax=axes[:2])
     axes[2].imshow(seen[0], aspect="auto", cmap="gray")
     axes[2].set(title="seismograms of one shot", xlabel="receiver", ylabel="step")
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=160)
 
 
 def main():

@@ -107,7 +107,7 @@ def apply_equation_of_state(d, b):
         b.linear,
         b.quadratic,
     )
-    evaluate_dear_materials(d, b)
+    evaluate_expensive_materials(d, b)
     largest = kernels.update_elements(
         b.linear,
         b.quadratic,
@@ -127,8 +127,8 @@ def apply_equation_of_state(d, b):
         raise SimulationError(f"cycle {d.cycle + 1}: artificial viscosity {float(value(largest)):.3e} in an element")
 
 
-def evaluate_dear_materials(d, b):
-    """The work that a dear material costs. It starts from the same state each time and its results are not used."""
+def evaluate_expensive_materials(d, b):
+    """The work that an expensive material costs. It starts from the same state each time; results are not used."""
     for material in b.materials:
         for _ in range(material.extra_evaluations):
             kernels.evaluate_again(

@@ -62,14 +62,18 @@ def plot(data, picture):
     with h5py.File(data) as file:
         layers = {name: (d[0] if d.ndim == 3 else d[0, 0]) for name, d in sorted(file.items())}
         title = f"{file.attrs['functional']} = {file.attrs['value']:.6e}"
-    figure, axes = plt.subplots(1, len(layers), figsize=(4.2 * len(layers), 3.8), squeeze=False, layout="constrained")
-    for ax, (name, layer) in zip(axes[0], layers.items()):
+    columns = min(2, len(layers))
+    rows = -(-len(layers) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(4.2 * columns, 3.6 * rows), squeeze=False, layout="constrained")
+    for ax in axes.flat[len(layers) :]:
+        ax.set_axis_off()
+    for ax, (name, layer) in zip(axes.flat, layers.items()):
         largest = float(numpy.abs(layer).max()) or 1.0
         norm = colors.SymLogNorm(1e-6 * largest, vmin=-largest, vmax=largest)
         image = ax.imshow(layer, origin="lower", cmap="RdBu_r", norm=norm)
-        ax.set(title=name, xlabel="x", ylabel="y")
+        ax.set(title=name.replace("_", " of "), xlabel="x", ylabel="y")
         ticks = [sign * size * largest for sign in (-1, 1) for size in (1, 1e-2, 1e-4)] + [0]
         figure.colorbar(image, ax=ax, shrink=0.8, ticks=ticks, format="%.1e")
     figure.suptitle(title)
-    figure.savefig(picture, dpi=120)
+    figure.savefig(picture, dpi=160)
     plt.close(figure)

@@ -1,7 +1,7 @@
-"""LULESH's materials: a random division of a rank's elements into regions, some of which are dearer than others.
+"""LULESH's materials: a random division of a rank's elements into regions, some more expensive than others.
 
-The materials have the same properties. A dear one evaluates its equation of state several times over, which stands for
-a more expensive equation of state and for the load imbalance that it makes.
+The materials have the same properties. An expensive one evaluates its equation of state several times over, which
+stands for a more expensive equation of state and for the load imbalance that it makes.
 """
 
 import numpy

@@ -81,7 +81,7 @@ def gradient(domain, functional, independents, cycles, **kept):
 
     Parameters: ``functional`` gives this rank's part as a scalar, or None; ``independents`` are names from
     :data:`INDEPENDENTS`; with options of ``ampi.timeloop`` (``checkpoints=K``, ``memory=SIZE``, ``storage=FOLDER`` …) a
-    few states are kept in the place of all cycles.
+    few states are kept instead of all cycles.
     """
     comm = domain.comm
     comm.Barrier()

@@ -2,7 +2,7 @@
 
 Each step moves each pose along the slopes of its energy, by no more than a length. So a step has derivatives in it, and
 the gradient of all steps has second ones: `slopes` is differentiated by products with the Hessian. A few poses on the
-way are kept in the place of all (``ampi.timeloop``).
+way are kept instead of all (``ampi.timeloop``).
 """
 
 import dataclasses
