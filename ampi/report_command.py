@@ -24,13 +24,15 @@ def fill(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: Sequence[str], prog: str) -> None:
     """Run the command."""
-    folder, *rest = arguments or [""]
-    if folder and not folder.startswith("-"):
+    folder, *rest = arguments or ["--help"]
+    if folder in ("-h", "--help"):
+        rest = list(arguments)
+    else:
         parser = ArgumentParser(prog=prog, usage=USAGE.format(prog=prog), add_help=False)
+        if folder.startswith("-"):
+            parser.error(f"the folder comes first: {prog} FOLDER {folder} ...")
         if os.path.isfile(folder):
             parser.error(f"{folder} is a file; write {prog} FOLDER {folder}")
         rest = ["--report", folder, *rest]
-    else:  # asks for help, or is wrong
-        rest = list(arguments)
     sys.argv[1:] = rest
     run.main(rest, prog, USAGE)

@@ -23,7 +23,7 @@ from ..mpi.base.call_sites import line_of
 from ..mpi.log.reverse import reverse_of
 from ..tape import Sweep, Tape, VectorSweep, at_closing, at_opening
 from . import hooks
-from .events import COMPILING, COMPUTED, EVENT, MEMORY, PRIMAL, RECORDING, SWEEP, WAITING, rows_of
+from .events import COMPILING, COMPUTED, EVENT, KERNEL, MEMORY, PRIMAL, RECORDING, SWEEP, WAITING, rows_of
 from .harvest import harvest, unseen_receives
 from .plain import Plain
 from .tasks import Tasks
@@ -119,7 +119,7 @@ class Tracer:
         self.latest = self.changed = 0
         self.compiling = 0.0
         self.compiled: dict[tuple[int, int], int] = {}
-        self.compiling_since = 0
+        self.compiling_since = self.compiled_until = 0
         self.is_first = False  # the next record is the first one of the first tape
         self.known: dict[tuple[int, int, str], int] = {}
         self._numbers: dict[Any, int] = {}
@@ -289,13 +289,14 @@ class Tracer:
         """Note that this thread begins to compile a kernel or load it from the cache, or has finished that."""
         if get_ident() != self.thread:
             return
-        if begins:
-            self.compiling_since = now()
+        if begins:  # what a kernel's call does between compiling the kernel and its derivative belongs to it
+            within = self.call >= 0 and self.kinds[self.call] == KERNEL and self.compiled_until > self.latest
+            self.compiling_since = self.compiled_until if within else now()
             return
         begin, end, site = self.compiling_since, now(), self.call
         if not begin:  # before tracing
             return
-        self.compiling_since = 0
+        self.compiling_since, self.compiled_until = 0, end
         if site < 0 and self.swept is not None:
             site = self.swept.current()
         elif site < 0:

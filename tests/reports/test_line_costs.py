@@ -55,6 +55,9 @@ def test_compilation_has_its_own_column_and_is_in_no_ratio(monkeypatch):
             time.sleep(0.2)
             with progress.counted():  # of what it calls
                 pass
+        time.sleep(0.05)  # belongs to compilation as well: it is between two parts of it
+        with progress.counted():
+            pass
         return call(self, *arguments)
 
     monkeypatch.setattr(type(slow), "__call__", compiles_first)
@@ -66,8 +69,8 @@ def test_compilation_has_its_own_column_and_is_in_no_ratio(monkeypatch):
     ranks = trace.gather()
     data = shown.figures_of(ranks, "compiled")
     (row,) = [row for row in data["table"] if row["names"] == ["slow"]]
-    assert row["compiled"][0] > 6 * 0.2 and row["calls"] == [[3], [3], [3]]
-    assert 0 < sum(map(sum, row["seconds"])) < 0.5 and row["ratio"] is not None
+    assert row["compiled"][0] > 6 * 0.25 and row["calls"] == [[3], [3], [3]]
+    assert 0 < sum(map(sum, row["seconds"])) < 0.25 and row["ratio"] is not None
     assert row["compiled"][0] + 0.1 < data["total"]["compiled"][0] < row["compiled"][0] + 0.5
     kinds = [lane[k] for lane in data["events"] for k in range(4, len(lane), 6)]
     assert kinds.count(COMPILING) >= 7

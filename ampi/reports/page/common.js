@@ -2,7 +2,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const PHASES = ["primal", "recording", "sweep"];
 const BANDS = ["#9fb3c8", "#8fc1a9", "#eab676"];
 const KINDS = ["NumPy", "kernel", "communication", "waiting", "compiling"];
-const COLOURS = ["#6b8fb5", "#4f9d69", "#e0b02f", "#d1495b", "#8f6fc4"];
+const COLOURS = ["#6b8fb5", "#4f9d69", "#e0b02f", "var(--wait)", "#8f6fc4"];
 const WAITING = 3;
 const FORWARD = "#3d7fb5", BACKWARD = "#d9740b";
 

@@ -121,7 +121,7 @@ function memory() {
   const sized = here.sites.map(([site, saved, kept, shadows]) => ({ site, saved, kept, shadows })).filter((s) => s.saved + s.kept + s.shadows)
     .sort((p, q) => q.saved + q.kept + q.shadows - p.saved - p.kept - p.shadows);
   const shown = sized.slice(0, 7).map((s) => s.site), index = new Map(shown.map((s, k) => [s, k]));
-  const width = 1000, height = 260, left = 70, bottom = 24, top = 8;
+  const width = Math.max($("memory-curve").clientWidth, 600), height = 260, left = 70, bottom = 24, top = 8;
   const rows = (curve) => curve.map(([t, sizes]) => {
     const row = new Array(shown.length + 1).fill(0);
     for (const [site, size] of Object.entries(sizes)) row[index.has(Number(site)) ? index.get(Number(site)) : shown.length] += size;
@@ -170,6 +170,7 @@ function memory() {
 }
 rankChoice($("memory-rank"), false);
 $("memory-rank").addEventListener("change", memory);
+addEventListener("resize", memory);
 hover($("memory-curve"), (event) => event.target.dataset.said || "");
 memory();
 
@@ -179,7 +180,7 @@ const sorting = {};
 function lines() {
   const chosen = $("lines-rank").value, of = (list) => (chosen === "" ? sum(list) : list[Number(chosen)]);
   const spent = (r) => r.seconds.map(of), grand = data.total.phases.map(of);
-  const dear = (r) => { if (r.part) return false; const [, recording, sweep] = spent(r); return recording + sweep > 0.15 * (grand[1] + grand[2]); };
+  const dear = (r) => { if (!r.calls) return false; /* a sum */ const [, recording, sweep] = spent(r); return recording + sweep > 0.15 * (grand[1] + grand[2]); };
   /* Of a call that is recorded, with its part of the sweep, and of one of the primal. */
   const quotient = (r) => { if (!r.calls) return -1; const [p, a, b] = spent(r).map((t, k) => t - of(r.waits[k])), [n, m] = r.calls.map(of); return p && n && m ? (a + b) / m / (p / n) : -1; };
   const seconds_ = (name, k) => ({ name, group: "time", text: (r) => seconds(spent(r)[k]), value: (r) => spent(r)[k], dear: k ? dear : null });

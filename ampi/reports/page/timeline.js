@@ -4,9 +4,16 @@ const ROW = []; /* of a rank: the number of its first row */
 ROWS.forEach(({ rank, lane }, row) => { if (!lane) ROW[rank] = row; });
 const LANE = Math.max(14, Math.min(46, Math.floor(720 / ROWS.length)));
 const LEFT = ROWS.length > data.ranks ? 66 : 52, TOP = 22;
-/* The picture opens where something happens; imports before that may take most of the time of a short program. */
-const FIRST = data.events.reduce((least, lane) => { for (let k = 0; k < lane.length; k += 6) least = Math.min(least, lane[k]); return least; }, data.end);
-const OPENING = FIRST < data.end ? Math.max(0, FIRST - 0.03 * (data.end - FIRST)) : 0;
+/* The picture opens where something happens; imports before that may take most of the time of a short program. If compiling
+   then takes most of the time, it opens after that, provided that much happens there. */
+const [OPENING, SKIPS] = (() => {
+  let first = data.end, compiled = 0, later = 0, number = 0;
+  const each = (f) => { for (const lane of data.events) for (let k = 0; k < lane.length; k += 6) f(lane[k], lane[k] + lane[k + 1], lane[k + 4]); };
+  each((begin, end, kind) => { first = Math.min(first, begin); if (kind === 4) compiled = Math.max(compiled, end); });
+  each((begin) => { number++; if (begin >= compiled) later++; });
+  const skips = compiled - first > 0.5 * (data.end - first) && later > 0.2 * number, from = skips ? compiled : first;
+  return [from < data.end ? Math.max(0, from - 0.03 * (data.end - from)) : 0, skips];
+})();
 const view = { low: OPENING, high: data.end, name: "", comm: "", line: "", phase: "" };
 const bundles = []; /* of each rank: the parts of kinds in the time of a few pixels, by their number */
 const filtered = { events: 0, arrows: 0 };
@@ -57,10 +64,13 @@ function lanes() {
   for (const t of places) {
     parts.push(`<line x1="${x(t)}" x2="${x(t)}" y1="${TOP - 4}" y2="${height}" stroke="var(--grid)"/><text y="13" ${x(t) < width - 50 ? `x="${x(t) + 3}"` : `x="${x(t) - 3}" text-anchor="end"`}>${moment(t, apart, view.high)}</text>`);
   }
+  parts.push(`<g clip-path="url(#inside)">`);
   taskEdges(x, parts);
   arrows(pass, x, width, parts);
+  parts.push("</g>");
   $("lanes").innerHTML = `<svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}"><defs>` +
-    `<marker id="head" viewBox="0 0 6 6" refX="5" refY="3" markerUnits="userSpaceOnUse" markerWidth="8" markerHeight="8" orient="auto"><path d="M0,0L6,3L0,6z" fill="context-stroke"/></marker></defs>` +
+    `<marker id="head" viewBox="0 0 6 6" refX="5" refY="3" markerUnits="userSpaceOnUse" markerWidth="8" markerHeight="8" orient="auto"><path d="M0,0L6,3L0,6z" fill="context-stroke"/></marker>` +
+    `<clipPath id="inside"><rect x="${LEFT - 2}" y="0" width="${inner + 6}" height="${height}"/></clipPath></defs>` +
     parts.join("") + "</svg>";
   $("counted").textContent = `${filtered.events} events, ${filtered.arrows} messages in view`;
   $("lanes").dataset.events = filtered.events;
@@ -218,6 +228,8 @@ function toPhase(phase) {
   $("zoom-in").addEventListener("click", () => zoom(0.5));
   $("zoom-out").addEventListener("click", () => zoom(2));
   $("zoom-all").addEventListener("click", () => move(0, data.end));
+  $("zoom-late").addEventListener("click", () => move(OPENING, data.end));
+  $("zoom-late").hidden = $("opens-late").hidden = !SKIPS;
   $("by-phase").addEventListener("change", (event) => {
     view.phase = event.target.value;
     if (view.phase === "") move(OPENING, data.end);
