@@ -12,6 +12,7 @@ import contextlib
 import difflib
 import fcntl
 import hashlib
+import io
 import os
 import pathlib
 import re
@@ -55,6 +56,7 @@ def main(arguments=None, prog=NAME, usage=command.USAGE):
     """Entry point of ``python -m ampi.run``."""
     options, arguments = parse(sys.argv[1:] if arguments is None else arguments, command.parser(prog, usage))
     require_program(arguments)
+    write_whole_lines()
     board = Board()
     board.show_warnings_once()
     try:
@@ -168,6 +170,13 @@ def say(text, stream, end="\n"):
     """Print from rank 0 only."""
     if RANK == 0:
         print(text, file=stream, flush=True, end=end)
+
+
+def write_whole_lines():
+    """On several ranks, let each line of output be written at once, so that lines of different ranks do not mix."""
+    for stream in (sys.stdout, sys.stderr):
+        if SIZE > 1 and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, write_through=False)  # with -u, print writes a line in pieces
 
 
 def install():

@@ -131,6 +131,19 @@ def test_programs_that_do_not_get_far(program, mpiexec, source):
     assert "ampi/run.py" not in result.stderr and "runpy" not in result.stderr
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_lines_of_ranks_do_not_mix(program, mpiexec, monkeypatch, unbuffered):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    path = program("""
+        from mpi4py import MPI
+        rank = MPI.COMM_WORLD.Get_rank()
+        for k in range(500):
+            print("rank", rank, "line", k, "x" * 40)
+    """)
+    printed = mpiexec(3, "-m", "ampi.run", path).stdout.splitlines()
+    assert sorted(printed) == sorted(f"rank {rank} line {k} {'x' * 40}" for rank in range(3) for k in range(500))
+
+
 def test_missing_program(mpiexec, tmp_path):
     result = mpiexec(2, "-m", "ampi.run", tmp_path / "no_such_program.py")
     assert result.returncode == 2
