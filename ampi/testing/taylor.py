@@ -36,9 +36,11 @@ class TaylorTest:
     ----------
     steps : list of float
         h, each half of the one before.
-    zeroth, first : list of float
-        ``|J(x + h v) − J(x)|`` and ``|J(x + h v) − J(x) − h ⟨g, v⟩|``, which must scale like h and h²; with ``order=2``
-        ``|g(x + h v) − g(x)|`` and ``|g(x + h v) − g(x) − h H v|``, of all ranks together.
+    zeroth : list of float
+        ``|J(x + h v) − J(x)|``, which scales like h; with ``order=2`` ``|g(x + h v) − g(x)|``. Of all ranks together.
+    first : list of float
+        ``|J(x + h v) − J(x) − h ⟨g, v⟩|``, which must scale like h²; with ``order=2``
+        ``|g(x + h v) − g(x) − h H v|``. Of all ranks together.
     floor : float
         Remainders below this are rounding errors.
     order : {1, 2}
