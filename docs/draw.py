@@ -35,7 +35,7 @@ EXAMPLES = {
     "cross_sections": ("gpu/cross_sections.py",),
     "resonances": ("gpu/resonances.py", "--lookups", "1000"),
     "maxwell": ("gpu/maxwell.py",),
-    "blast": ("gpu/blast.py", "-s", "12", "-i", "60", "--gradient", "origin", "--output", "blast.h5"),
+    "blast": ("gpu/blast.py", "-s", "12", "-i", "100", "--gradient", "origin", "--last", "20", "--output", "blast.h5"),
 }
 """The program of each picture, with its arguments."""
 OPTIONS = {"blast": "--plot"}
