@@ -30,6 +30,7 @@ from mpi4py import MPI
 import ampi.base.checks
 import ampi.mpi
 from ampi.base.arguments import version_line
+from ampi.base.program_lines import is_of_a_library
 from ampi.errors import ProgramError
 from ampi.programs import command, traced
 from ampi.programs.session import OnThisRank
@@ -39,6 +40,7 @@ RANK, SIZE = WORLD.rank, WORLD.size  # a program may fail after Finalize
 
 NAME = "python -m ampi.run"
 PROGRAMS = os.path.dirname(command.__file__)
+PACKAGE = os.path.join(os.path.dirname(ampi.__file__), "")
 RUNNERS = {__file__, traced.__file__, mpi4py.run.__file__, runpy.run_path.__code__.co_filename}
 """Files whose frames are omitted at the beginning of a traceback."""
 
@@ -258,19 +260,29 @@ class Board:
         return path
 
     def show_warnings_once(self):
-        """Show a warning that several ranks of the node raise once, without interleaving."""
-        if SIZE == 1 or self.file is None:
-            return
+        """Show a warning that several ranks of the node raise once, without interleaving.
+
+        NumPy's warnings about numbers, such as a division by zero, name the line that called NumPy, which is one of
+        ampi's here. They are shown with the program's line, once for each.
+        """
         times = collections.Counter()
+        shared = SIZE > 1 and self.file is not None
 
         def show(message, category, filename, lineno, file=None, line=None):
+            frame = sys._getframe(1) if filename.startswith(PACKAGE) else None
+            while frame is not None and (frame.f_code.co_filename.startswith(PACKAGE) or is_of_a_library(frame)):
+                frame = frame.f_back
+            if frame is not None:
+                filename, lineno, line = frame.f_code.co_filename, frame.f_lineno, None
             text = warnings.formatwarning(message, category, filename, lineno, line)
             if file is not None:
                 file.write(text)
                 return
             times[text] += 1
-            if sys.stderr is not None and self.is_first(f"{times[text]} {text}"):
-                sys.stderr.write(f"rank {RANK} of {SIZE}: {text}" if RANK else text)
+            if sys.stderr is None or (frame is not None and times[text] > 1):
+                return
+            if not shared or self.is_first(f"{times[text]} {text}"):
+                sys.stderr.write(f"rank {RANK} of {SIZE}: {text}" if RANK and shared else text)
 
         warnings.showwarning = show
 

@@ -301,3 +301,22 @@ def test_warnings_of_several_ranks_are_shown_once(mpiexec, tmp_path, ranks):
         line.startswith("rank 2 of 3: ") and line.endswith("prog.py:9: UserWarning: of the last rank") for line in last
     )
     assert sum(line.endswith("a" * 3000) for line in lines) == 1
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_warnings_of_numpy_name_the_lines_of_the_program_once(mpiexec, program, ranks):
+    """Also in runs for finite differences, and of operations that ampi carries out in other ways."""
+    path = program("""
+        import numpy as np
+        k = 2.0
+        x = k * np.array([0.0, 1.0, 2.0])
+        a = np.log(x)[1:]
+        for _ in range(3):
+            b = (x / x)[1:]
+        c = np.sum(a * b)
+    """)
+    printed = mpiexec(ranks, "-m", "ampi.run", "--wrt", "k", "--of", "c", "--check", path)
+    assert "PASS" in printed.stdout, printed.stdout
+    found = re.findall(r"(\S+):(\d+): RuntimeWarning: (.*)", printed.stderr)
+    lines = [(file.rpartition("/")[2], int(line)) for file, line, _ in found]
+    assert sorted(lines) == [("program.py", 5), ("program.py", 7)], printed.stderr
