@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -45,8 +45,10 @@ def find_contract(
             tangent = cache(partial(forward.make_tangent_contract, kernel, case))
             twice = cache(partial(second.make_second_contract, kernel, case))
             more = {"tangent": tangent, "second": twice, "drawing": cache(partial(drawing_of, kernel, case))}
-            contract = replace(make_contract(kernel, case), **more)
-            contract = kernel.contracts[key] = lanes.with_lanes(kernel, case, contract)
+            made = make_contract(kernel, case)
+            if made.whole is not None:
+                more["whole"] = cache(partial(_whole, kernel, case, made.whole, more))
+            contract = kernel.contracts[key] = lanes.with_lanes(kernel, case, replace(made, **more))
         return contract
 
     contract = contract_for(frozenset())
@@ -55,6 +57,11 @@ def find_contract(
     if active and not separate:
         refuse_overlap(kernel, contract, places, same, leaves)
     return contract
+
+
+def _whole(kernel: Any, case: Case, make: Callable[[], Contract], more: dict[str, Any]) -> Contract:
+    """The contract with an adjoint in one program."""
+    return lanes.with_lanes(kernel, case, replace(make(), **{**more, "whole": None}))
 
 
 def find_aliases(leaves: Sequence[Any], separate: bool) -> tuple[list[Any], tuple[tuple[int, int], ...], bool]:

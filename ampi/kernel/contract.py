@@ -6,6 +6,7 @@ adjoint program and these facts are saved together as a readable Python file in 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -68,7 +69,10 @@ class Contract:
     several : bool
         Whether the kernel's result is a tuple; only with ``forward``.
     split : Contract or None
-        The contract for the same case whose adjoint is split, with ``forward``.
+        The contract for the same case whose adjoint is split, with ``forward``.  There is then no ``adjoint`` here:
+        ``whole()`` is the contract with an adjoint in one program.
+    whole : callable or None
+        Set if there is a ``split`` contract.
     tangent : callable or None
         ``tangent()`` is the `forward.TangentContract` for the same case; None where no tape needs it.
     second : callable or None
@@ -101,6 +105,7 @@ class Contract:
     forward: Callable[..., tuple] | None = None
     several: bool = False
     split: Contract | None = None
+    whole: Callable[[], Contract] | None = None
     tangent: Callable[[], Any] | None = None
     second: Callable[[], Any] | None = None
     drawing: Callable[[], Any] | None = None
@@ -116,6 +121,29 @@ def make_contract(kernel: Any, case: Case) -> Contract:
     """The contract of a kernel."""
     case = separated(kernel, case)
     module, what = load(kernel, case, "adjoint", (case.after, case.plain), _generate)
+    if not module.SPLIT:
+        return _in_one(kernel, case, module, what)
+    options = derivative_options(kernel, case, False)
+    raising = {**options, "error_model": kernel.options.get("error_model", "python")}
+    code = cache.key(module.SPLIT_PROGRAM, cache.of_options(raising))
+    forward, reverse = (getattr(module, module.SPLIT[part]) for part in ("forward", "adjoint"))
+    contract = Contract(**module.CONTRACT, disagreement=getattr(module, "disagreement", None))
+    split = replace(
+        contract,
+        **{what: module.SPLIT[what] for what in ("needs", "after", "distinct", "new", "several")},
+        forward=opaque(cache.compiled(forward, f"{kernel.__name__}_forward_{code}", raising, what=what)),
+        adjoint=opaque(cache.compiled(reverse, f"{kernel.__name__}_reverse_{code}", options, what=what)),
+    )
+    return replace(contract, split=split, whole=functools.cache(functools.partial(_whole_contract, kernel, case)))
+
+
+@counted()
+def _whole_contract(kernel: Any, case: Case) -> Contract:
+    """The contract of a kernel that has a split adjoint, with the adjoint in one program."""
+    return _in_one(kernel, case, *load(kernel, case, "whole_adjoint", (case.after, case.plain), _generate_whole))
+
+
+def _in_one(kernel: Any, case: Case, module: Any, what: str) -> Contract:
     program = getattr(module, module.ADJOINT) if module.ADJOINT else None
     options = derivative_options(kernel, case, bool(module.PARTS))
     for part in module.PARTS:
@@ -124,19 +152,7 @@ def make_contract(kernel: Any, case: Case) -> Contract:
     # Contracts that differ only in the active arguments may have the same program.
     code = cache.key(module.PROGRAM, cache.of_options(options))
     compiled = program and opaque(cache.compiled(program, f"{kernel.__name__}_adjoint_{code}", options, what=what))
-    contract = Contract(**module.CONTRACT, adjoint=compiled, disagreement=getattr(module, "disagreement", None))
-    if not module.SPLIT:
-        return contract
-    raising = {**options, "error_model": kernel.options.get("error_model", "python")}
-    code = cache.key(module.SPLIT_PROGRAM, cache.of_options(raising))
-    forward, reverse = (getattr(module, module.SPLIT[part]) for part in ("forward", "adjoint"))
-    split = replace(
-        contract,
-        **{what: module.SPLIT[what] for what in ("needs", "after", "distinct", "new", "several")},
-        forward=opaque(cache.compiled(forward, f"{kernel.__name__}_forward_{code}", raising, what=what)),
-        adjoint=opaque(cache.compiled(reverse, f"{kernel.__name__}_reverse_{code}", options, what=what)),
-    )
-    return replace(contract, split=split)
+    return Contract(**module.CONTRACT, adjoint=compiled, disagreement=getattr(module, "disagreement", None))
 
 
 def _generate(kernel: Any, case: Case) -> str:
@@ -144,6 +160,12 @@ def _generate(kernel: Any, case: Case) -> str:
     from ampi.kernel.programs import generate
 
     return generate(kernel, case)
+
+
+def _generate_whole(kernel: Any, case: Case) -> str:
+    from ampi.kernel.programs import generate_whole
+
+    return generate_whole(kernel, case)
 
 
 def separated(kernel: Any, case: Case) -> Case:

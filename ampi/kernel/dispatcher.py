@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from ampi.kernel import ir
 
+MAX_PARSED = 4  # programs of a kernel
+
 _OPTIONS = frozenset(
     "parallel fastmath error_model boundscheck inline nogil debug cache nopython forceinline looplift "
     "no_cpython_wrapper no_cfunc_wrapper no_rewrites".split()
@@ -218,6 +220,7 @@ class Kernel:
         self._to_bind = self.has_rest or inspect.Parameter.KEYWORD_ONLY in kinds or self._declared is not None
         self.primals: dict[Any, Any] = {}  # by argument types
         self.contracts: dict[Any, Any] = {}  # by types and activity
+        self._parsed: dict[Any, ir.Function] = {}  # the last programs, for their derivatives
         self.untaped: dict[Any, Any] = {}  # code and written arrays of calls without a tape, by types
         self.untaped_repeated: dict[Any, Any] = {}  # the same, by arrays
         self.prepared: dict[Any, Any] = {}  # recorded calls, by arrays
@@ -472,9 +475,17 @@ class Kernel:
         ``same`` are array leaves that are the same memory (later, first), ``single`` the axes (leaf, axis) of size one
         that are broadcast.
         """
+        key = self.frozen_func, argument_types, same, single
+        if key not in self._parsed:
+            if len(self._parsed) >= MAX_PARSED:
+                self._parsed.clear()
+            self._parsed[key] = self._parse(*key)
+        return self._parsed[key]
+
+    def _parse(self, function: Any, argument_types: Any, same: Any, single: Any) -> ir.Function:
         from ampi.kernel.separate_functions import primal
 
-        code = primal(self.frozen_func, argument_types, same, single, self.without)
+        code = primal(function, argument_types, same, single, self.without)
         if code.drawn and self.options.get("parallel"):
             raise KernelError(
                 f"{code.filename}:{code.first_line}: in kernel '{code.name}': random numbers in a kernel with "
@@ -502,7 +513,8 @@ class Kernel:
             from ampi.kernel.contract import make_contract
             from ampi.kernel.programs import positions_of
 
-            return make_contract(self, Case(argument_types, positions_of(self, argument_types, active)))
+            made = make_contract(self, Case(argument_types, positions_of(self, argument_types, active)))
+            return made if made.whole is None else made.whole()
 
     def explain(self, *args: Any, active: Any = None, passes: bool = False, **kwargs: Any) -> str:
         """Print and return a description of the adjoint for these arguments.
@@ -521,15 +533,15 @@ class Kernel:
             Whether to add a table of the passes (see `ampi.kernel.pipeline`) with the time of each and the number of
             statements after it.
         """
-        from ampi.kernel import pipeline, programs
+        from ampi.kernel import programs
         from ampi.kernel.explain import explain, explain_passes
+        from ampi.kernel.observations import watched
 
         bound = self.bind(args, kwargs)
         argument_types = self.types_of(tuple(map(arguments.plain, bound)))
         case = programs.whole_case(self, argument_types, None if active is None else frozenset(active))
-        with pipeline.watched() as seen:
-            primal, derivative = programs.derive(self, case)
-            split = programs.derive_split(self, case, primal, derivative)
+        with watched() as seen:
+            primal, derivative, split = programs.derive(self, case)
         wanted = [a.name for k, a in enumerate(primal.arguments) if k in case.active]
         text = explain(self, bound, primal, derivative, split, wanted)
         if passes:

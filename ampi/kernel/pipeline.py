@@ -17,13 +17,11 @@ To watch passes:
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextvars import ContextVar
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -48,6 +46,7 @@ from ampi.kernel.differentiate.split_reversal import (
     defined_everywhere,
     divisions,
     has_loop,
+    is_plain,
     names_from_outside,
     raises,
     writes_into,
@@ -61,7 +60,7 @@ from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.printer import printed
 from ampi.kernel.ir.rebuild import names_of
 from ampi.kernel.ir.remarks import Remark
-from ampi.kernel.ir.rewrite import substitute
+from ampi.kernel.ir.rewrite import merged
 from ampi.kernel.ir.ssa import definitions, every
 from ampi.kernel.ir.verifier import verify
 from ampi.kernel.normalise.array_phi import resolve
@@ -74,6 +73,7 @@ from ampi.kernel.normalise.scalar_replacement import scalarise
 from ampi.kernel.normalise.simplify import simplify
 from ampi.kernel.normalise.unroll import unroll
 from ampi.kernel.normalise.views import resolve_views
+from ampi.kernel.observations import Observation, observed
 from ampi.kernel.optimise import parallel
 from ampi.kernel.optimise.allocations import allocate_once
 from ampi.kernel.optimise.destinations import with_destinations
@@ -140,30 +140,6 @@ class Pass:
 
 
 ALWAYS, ON = "always", "on"
-
-
-@dataclass(frozen=True)
-class Observation:
-    """A run of a pass: its time, and the number of statements after it."""
-
-    name: str
-    stage: str
-    seconds: float
-    statements: int
-
-
-_watching: ContextVar[list[Observation] | None] = ContextVar("watching", default=None)
-
-
-@contextlib.contextmanager
-def watched() -> Iterator[list[Observation]]:
-    """Collect the passes that run in the ``with`` block in a list."""
-    found: list[Observation] = []
-    token = _watching.set(found)
-    try:
-        yield found
-    finally:
-        _watching.reset(token)
 
 
 @dataclass
@@ -239,7 +215,7 @@ class State:
     def observe(self, step: Pass, program: Any) -> Any:
         """The program after a pass, which is verified, printed and timed on request."""
         assert step.run is not None
-        watching = _watching.get()
+        watching = observed.get()
         begin = time.perf_counter()
         program = step.run(program, self)
         if watching is not None:
@@ -334,7 +310,7 @@ PASSES = (
          "Python source becomes typed IR; calls of other kernels are inlined"),
     Pass("calls", "read", None, ON, "large functions that are called are differentiated separately"),
     Pass("lower", "read", _each(lower), ALWAYS, "break, continue and early returns become conditions"),
-    Pass("merge", "normalise", lambda f, s: merge(f, s.same), ALWAYS, "arguments that are one array have one name"),
+    Pass("merge", "normalise", lambda f, s: merged(f, s.same), ALWAYS, "arguments that are one array have one name"),
     Pass("carry", "normalise", _each(as_numbers), ALWAYS, "names for parts of an array from one iteration to the next"),
     Pass("keep", "normalise", _each(keep), ALWAYS, "arrays that live from one iteration to the next"),
     Pass("views", "normalise", _each(resolve_views), ALWAYS, "indices of views become those of the arrays"),
@@ -462,17 +438,80 @@ def primal(
     return state.run("simplify", state.run("normalise", state.run("read", function)))
 
 
+class Adjoint:
+    """The adjoint of a kernel, in two forms that are built on demand and share the analyses.
+
+    Parameters are those of `build_adjoint`.
+    """
+
+    def __init__(self, function: ir.Function, active: Iterable[str], options: Options = ALL_ON) -> None:
+        self._function, self._active, self._options = function, frozenset(active), options
+
+    @functools.cached_property
+    def _known(self) -> Facts:
+        state = self._state()
+        return state.run("analyse", state.run("prepare", state.run("construct", self._function)))
+
+    @functools.cached_property
+    def _whole(self) -> tuple[ir.Function, Draft, State]:
+        """The plain adjoint as one program, without dead code."""
+        state = self._state()
+        draft = _draft(self._known, state)
+        return state.run("prune", draft.whole()), draft, state
+
+    def _state(self, in_place: bool = False) -> State:
+        return State(self._options, active=self._active, in_place=in_place)
+
+    @functools.cached_property
+    def saves(self) -> bool:
+        """True if the adjoint runs forward first and saves values."""
+        generated, draft, _ = self._whole
+        filled = {s.target.name for s in draft.before if isinstance(s, ir.Fill)}
+        return any(
+            draft.is_saving(s) if isinstance(s, ir.Alloc) else isinstance(s, ir.Fill) and s.target.name in filled
+            for s in generated.body
+        )
+
+    def whole(self) -> Derivative:
+        """The adjoint as one program (see `build_adjoint`)."""
+        saves, (generated, draft, state) = self.saves, self._whole
+        del self._whole  # passes change its state
+        return _finished(generated, draft, state, (), saves)
+
+    def split(self) -> Split | None:
+        """The adjoint in two parts (see `build_split`)."""
+        state, function = self._state(in_place=True), self._function
+        is_on = all(state.is_on(step) for step in PASSES if step.name == "split")
+        if not is_on or self._options.threads or not is_plain(function.result):
+            return None
+        draft = _draft(self._known, state)
+        if raises(draft.primal.body):
+            return None
+        state.given |= {v.name for s in every(draft.before) for v in definitions(s)}
+        backward = state.run("prune", draft.reverse())
+        known = {a.name for a in draft.leaves} | {var.name for var in draft.after.values()}
+        kept = names_from_outside(backward.body, known)
+        if not are_new(draft.results, draft.before, kept):
+            return None
+        forward = draft.forward(tuple(kept.values()))
+        if writes_into(backward.body, kept) or not has_loop(live_part(replace(forward, arguments=())).body):
+            return None
+        writable, state.writable, state.given, state.partial = state.writable, draft.written, set(), True
+        forward = state.run("prune", draft.forward((*draft.results, *kept.values())))
+        raising = self._options.raising
+        if raising and (any(calls.called(forward)) or divisions(forward.body) < divisions(draft.primal.body)):
+            return None
+        state.remarks += draft.kept(forward, draft.after)
+        forward = state.run("vectorise", forward, only=("allocations",) if raising else ("allocations", "branches"))
+        forward = defined_everywhere(state.run("finish", forward, only=("flat", "destruct", "room")))
+        state.writable, state.partial = writable, False
+        given = tuple(ir.Argument(var.name, var.type, role=("kept", name)) for name, var in kept.items())
+        return Split(forward, _finished(backward, draft, state, given, saves=False))
+
+
 def build_adjoint(function: ir.Function, active: Iterable[str], options: Options = ALL_ON) -> Derivative:
     """The adjoint of a kernel with respect to the arguments named in ``active`` (see `adjoint.build`)."""
-    state = State(options, active=frozenset(active))
-    draft = _draft(function, state)
-    generated = state.run("prune", draft.whole())
-    filled = {s.target.name for s in draft.before if isinstance(s, ir.Fill)}
-    saves = any(
-        draft.is_saving(s) if isinstance(s, ir.Alloc) else isinstance(s, ir.Fill) and s.target.name in filled
-        for s in generated.body
-    )
-    return _finished(generated, draft, state, (), saves)
+    return Adjoint(function, active, options).whole()
 
 
 def build_split(function: ir.Function, active: Iterable[str], options: Options = ALL_ON) -> Split | None:
@@ -482,37 +521,7 @@ def build_split(function: ir.Function, active: Iterable[str], options: Options =
     the caller must be able to pass the values of arrays after the call.  Where the kernel raises an exception on
     division by zero, so does the first part, which therefore keeps all divisions.
     """
-    state = State(options, active=frozenset(active), in_place=True)
-    is_on = all(state.is_on(step) for step in PASSES if step.name == "split")
-    if not is_on or options.threads or not _is_plain(function.result):
-        return None
-    draft = _draft(function, state)
-    if raises(draft.primal.body):
-        return None
-    state.given |= {v.name for s in every(draft.before) for v in definitions(s)}
-    backward = state.run("prune", draft.reverse())
-    known = {a.name for a in draft.leaves} | {var.name for var in draft.after.values()}
-    kept = names_from_outside(backward.body, known)
-    if not are_new(draft.results, draft.before, kept):
-        return None
-    forward = draft.forward(tuple(kept.values()))
-    if writes_into(backward.body, kept) or not has_loop(live_part(replace(forward, arguments=())).body):
-        return None
-    writable, state.writable, state.given, state.partial = state.writable, draft.written, set(), True
-    forward = state.run("prune", draft.forward((*draft.results, *kept.values())))
-    if options.raising and (any(calls.called(forward)) or divisions(forward.body) < divisions(draft.primal.body)):
-        return None
-    state.remarks += draft.kept(forward, draft.after)
-    forward = state.run("vectorise", forward, only=("allocations",) if options.raising else ("allocations", "branches"))
-    forward = defined_everywhere(state.run("finish", forward, only=("flat", "destruct", "room")))
-    state.writable, state.partial = writable, False
-    given = tuple(ir.Argument(var.name, var.type, role=("kept", name)) for name, var in kept.items())
-    return Split(forward, _finished(backward, draft, state, given, saves=False))
-
-
-def _is_plain(result: Any) -> bool:
-    """Return whether a result is None, a number, an array, or a tuple of these."""
-    return not isinstance(result, tuple) or (result[1] is None and all(isinstance(r, str) for r in result[2]))
+    return Adjoint(function, active, options).split()
 
 
 def build_tangent(function: ir.Function, active: Iterable[str], options: Options = ALL_ON) -> Derivative:
@@ -554,10 +563,9 @@ def refuse_active_parameters(function: ir.Function, active: Iterable[str]) -> No
         random_numbers.refuse_active_parameters(State().run("construct", function), frozenset(active))
 
 
-def _draft(function: ir.Function, state: State) -> Draft:
+def _draft(known: Facts, state: State) -> Draft:
     """The plain adjoint of a kernel."""
-    known = state.run("analyse", state.run("prepare", state.run("construct", function)))
-    draft = state.run("differentiate", known)
+    draft = state.run("differentiate", replace(known, names=known.names.copy()))
     state.names = draft.names
     state.shadows = {a.name: draft.shadow[a.name] for a in draft.shadowed}
     state.shadow_names = {shadow.name for shadow in draft.shadow.values()}
@@ -583,15 +591,6 @@ def _finished(
     state.remarks += draft.kept(generated, after)
     generated = state.run("finish", state.run("vectorise", state.run("optimise", generated)))
     return draft.derivative(generated, needs, after, state.remarks, saves)
-
-
-def merge(function: ir.Function, same: tuple[tuple[int, int], ...]) -> ir.Function:
-    """Merge arguments that are the same array into one name; the others remain as unused arguments."""
-    if not same:
-        return function
-    leaves = function.arguments
-    one = {leaves[k].name: ir.Var(leaves[first].name, leaves[first].type) for k, first in same}
-    return replace(function, body=tuple(substitute(s, one) for s in function.body))
 
 
 def has_parallel_sum(code: ir.Function) -> bool:

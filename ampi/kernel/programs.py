@@ -25,24 +25,26 @@ from ampi.kernel.options import Options
 from ampi.kernel.runtime import cache, threads
 
 
-def derive(kernel: Any, case: Case, options: Options | None = None) -> tuple[ir.Function, Derivative]:
-    """The primal and its adjoint."""
+def derive(kernel: Any, case: Case, options: Options | None = None) -> tuple[ir.Function, Derivative, Split | None]:
+    """The primal, its adjoint, and the adjoint in two parts (see `split_of`)."""
+    primal, adjoint = adjoint_of(kernel, case, options)
+    split = split_of(kernel, case, primal, adjoint)
+    return primal, adjoint.whole(), split
+
+
+def adjoint_of(kernel: Any, case: Case, options: Options | None = None) -> tuple[ir.Function, pipeline.Adjoint]:
+    """The primal, and its adjoint in forms that are built on demand."""
     primal = kernel.ir_of(case.types, case.same, case.single)
     pipeline.refuse_active_parameters(primal, wanted(primal, case))
     options = options_for(kernel, case) if options is None else options
-    return primal, pipeline.build_adjoint(prepared(primal), wanted(primal, case), options)
+    return primal, pipeline.Adjoint(prepared(primal), wanted(primal, case), options)
 
 
-def derive_split(
-    kernel: Any, case: Case, primal: ir.Function, derivative: Derivative, options: Options | None = None
-) -> Split | None:
+def split_of(kernel: Any, case: Case, primal: ir.Function, adjoint: pipeline.Adjoint) -> Split | None:
     """The adjoint in two parts, the first of which replaces the kernel's own run; None if that gains nothing."""
-    if not derivative.saves or not case.active:
+    if not case.active or kernel.checked or random_draws.arguments_of(primal) or not adjoint.saves:
         return None
-    if kernel.checked:
-        return None
-    options = options_for(kernel, case) if options is None else options
-    return pipeline.build_split(prepared(primal), wanted(primal, case), options)
+    return adjoint.split()
 
 
 def wanted(primal: ir.Function, case: Case) -> set[str]:
@@ -67,19 +69,31 @@ def options_for(kernel: Any, case: Case) -> Options:
 
 
 def generate(kernel: Any, case: Case) -> str:
-    """The file of an adjoint: facts and program, also of the split adjoint if the kernel's run is to save values."""
-    primal, derivative = derive(kernel, case)
+    """The file of an adjoint: facts and program, or both parts of it if the kernel's run is to save values."""
+    primal, adjoint = adjoint_of(kernel, case)
+    split = split_of(kernel, case, primal, adjoint)
+    return adjoint_file(kernel, case, primal, adjoint.whole() if split is None else None, split)
+
+
+def generate_whole(kernel: Any, case: Case) -> str:
+    """The file of an adjoint as one program, although the kernel's run may save values."""
+    primal, adjoint = adjoint_of(kernel, case)
+    return adjoint_file(kernel, case, primal, adjoint.whole(), None)
+
+
+def adjoint_file(kernel: Any, case: Case, primal: ir.Function, whole: Derivative | None, split: Split | None) -> str:
+    """The file of an adjoint in one or both of its forms."""
+    derivative = split.derivative if whole is None else whole  # type: ignore[union-attr]
     names = [a.shown for a in primal.arguments]
     position = {a.name: k for k, a in enumerate(primal.arguments)}
 
     def positions(some: Any) -> tuple[int, ...]:
         return tuple(sorted(position[n] for n in some if n in position))
 
-    split = derive_split(kernel, case, primal, derivative)
-    functions = (
-        [derivative.function] if split is None else [derivative.function, split.forward, split.derivative.function]
-    )
-    program, *halves = emit.spelled(*(without_constants(f, primal) for f in functions))
+    functions = [] if whole is None else [whole.function]
+    functions += [] if split is None else [split.forward, split.derivative.function]
+    programs = emit.spelled(*(without_constants(f, primal) for f in functions))
+    program, halves = (None, programs) if whole is None else (programs[0], programs[1:])
     split_facts: dict[str, Any] = {}
     if split is not None:
         split_facts = {
@@ -109,19 +123,20 @@ def generate(kernel: Any, case: Case) -> str:
         "forms": forms_in(primal.result),
         "drawn": random_draws.dtypes_of(primal),
     }
-    parts = emit.parts(program)
-    source = emit.source(program) if case.active else ""
+    parts = [] if program is None else emit.parts(program)
+    is_made = program is not None and bool(case.active)
+    source = emit.source(program) if is_made else ""
     costs: tuple[float, ...] = ()
     if parts:  # costs are measured (in a second, once per machine) only if there are several forms to choose from
         chosen = not kernel.deterministic and any(form in source for form in ("OWN", "ATOMIC"))
         costs = threads.costs() if chosen else threads.TYPICAL
-    constants = constant_lines(program, *halves)
+    constants = constant_lines(*programs)
     text = [
         title("Adjoint", kernel, primal, wanted(primal, case), map(str, derivative.remarks)),
         emit.header(source, *split_sources),
         *constants,
         *contract_lines(facts),
-        f"ADJOINT = {program.name if case.active else ''!r}",
+        f"ADJOINT = {program.name if is_made else ''!r}",
         f"SOURCE = {(primal.filename, primal.first_line)!r}",
         f"PARTS = {[p.name for p in parts]!r}",
         f"COSTS = {costs!r}  # nanoseconds: {', '.join(threads.NAMES)}",
@@ -204,7 +219,8 @@ def without_constants(program: ir.Function, primal: ir.Function) -> ir.Function:
 
 def adjoint_source(kernel: Any, argument_types: tuple[types.Type, ...], active: frozenset[str] | None) -> str:
     """The file of an adjoint for these active leaves (by name; all that can carry derivatives if None)."""
-    return generate(kernel, whole_case(kernel, argument_types, active))
+    case = whole_case(kernel, argument_types, active)
+    return adjoint_file(kernel, case, *derive(kernel, case))
 
 
 def whole_case(kernel: Any, argument_types: tuple[types.Type, ...], active: frozenset[str] | None) -> Case:
@@ -273,7 +289,9 @@ def generate_tangent(kernel: Any, case: Case) -> str:
 def generate_second(kernel: Any, case: Case) -> str:
     """The file of the tangent of an adjoint: facts and program, on one thread."""
     usual = options_for(kernel, case)
-    primal, first = derive(kernel, case, replace(usual, without=usual.without | OF_NUMBERS | pipeline.LAST))
+    options = replace(usual, without=usual.without | OF_NUMBERS | pipeline.LAST)
+    primal, adjoint = adjoint_of(kernel, case, options)
+    first = adjoint.whole()
     code = first.function
     active = wanted(primal, case) | {a.name for a in code.arguments if a.role and a.role[0] in ("shadow", "seed")}
     derivative = pipeline.build_second(code, active, options_for(kernel, case))
@@ -312,8 +330,7 @@ def generate_lanes(kernel: Any, case: Case, count: int) -> str:
     functions: dict[str, Derivative] = {}
     why = ""
     try:
-        primal, functions["whole"] = derive(kernel, case, options)
-        split = derive_split(kernel, case, primal, functions["whole"], options)
+        primal, functions["whole"], split = derive(kernel, case, options)
         if split is not None:
             functions["split"] = split.derivative
     except NotInLanes as problem:

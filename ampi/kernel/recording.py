@@ -402,8 +402,8 @@ def prepare_call(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...
     contract = find_contract(
         kernel, primal, kinds, leaves, storages, frozenset(active), threaded and not in_pairs, plain, after
     )
-    if contract.split is not None and recording is not None and not contract.drawn and has_room(recording):
-        contract = contract.split
+    if contract.split is not None and contract.whole is not None:
+        contract = contract.split if recording is not None and has_room(recording) else contract.whole()
     prepared = PreparedCall(primal, contract, leaves is bound)
     prepared.on, prepared.off = tuple(dict.fromkeys(on)), tuple(dict.fromkeys(off))
     prepared.guarded = any(storage is not None and storage.guard for storage in storages)

@@ -117,13 +117,39 @@ def test_a_module_by_name(monkeypatch, capsys):
     assert "is not an @ampi.kernel" in capsys.readouterr().err
 
 
-def test_the_file_in_the_cache_is_what_is_shown():
-    kernel = ampi.kernel(CASES["swapped_buffers"][0])
-    x, y, n = CASES["swapped_buffers"][1]
+def files_of(kernel):
+    """The texts of the files of the adjoints of a kernel's calls, without their checksums."""
+    found = []
+    for contract in {id(c): c for c in kernel.contracts.values()}.values():
+        for made in (contract.adjoint, contract.split and contract.split.adjoint, contract.whole and contract.whole()):
+            program = getattr(made, "adjoint", made)
+            if program is not None:
+                with open(sys.modules[program.py_func.__module__].__file__) as file:
+                    text, _, checksum = file.read().rpartition("\n# sha256 ")
+                assert len(checksum) == 65
+                found.append(text)
+    return found
+
+
+def functions_in(text):
+    return {part.partition("(")[0]: part for part in text.split("\ndef ")[1:]}
+
+
+@pytest.mark.parametrize("name, forms", [("closure_over_constants", 1), ("swapped_buffers", 2)])
+def test_the_files_in_the_cache_are_what_is_shown(name, forms):
+    kernel = ampi.kernel(CASES[name][0])
+    point = CASES[name][1]
     with ampi.Tape() as tape:
-        u, v = tape.watch(x), tape.watch(y)
-        kernel(u, v, n)
-    (contract,) = {id(c): c for c in kernel.contracts.values()}.values()
-    with open(sys.modules[contract.adjoint.py_func.__module__].__file__) as file:
-        text, _, checksum = file.read().rpartition("\n# sha256 ")
-    assert text == kernel.adjoint_source(np.array(x), np.array(y), n) and len(checksum) == 65
+        kernel(*(tape.watch(v) if isinstance(v, np.ndarray) and v.dtype.kind == "f" else v for v in point))
+    files = files_of(kernel)
+    assert len(files) == forms
+    shown = kernel.adjoint_source(*(np.array(v) if isinstance(v, np.ndarray) else v for v in point))
+    if forms == 1:
+        assert files == [shown]
+    else:
+        assert [sorted(n.rpartition("_")[2] for n in functions_in(text)) for text in files] == [
+            ["forward", "reverse"],
+            ["adjoint"],
+        ]
+        together = {name: text for file in files for name, text in functions_in(file).items()}
+        assert together.keys() == functions_in(shown).keys()

@@ -1,5 +1,6 @@
 """Kernels whose own run saves what the adjoint needs, so that the adjoint need not run forward once more."""
 
+import collections
 import math
 
 import numba
@@ -10,6 +11,7 @@ import ampi
 import ampi.numpy
 from ampi.kernel import repeated_calls, special
 from ampi.kernel.__main__ import called
+from ampi.kernel.observations import watched
 
 RNG = numpy.random.default_rng(11)
 X = RNG.uniform(0.5, 1.5, 12)
@@ -281,3 +283,25 @@ def test_explained(capsys):
     assert "while the kernel runs" in kernel.explain(X, X)
     assert "while the kernel runs" not in ampi.kernel(upwind, without="split").explain(X, X)
     capsys.readouterr()
+
+
+def test_each_form_is_made_on_demand(cache_folder):
+    """The first gradient parses and analyses once; the whole adjoint is made where a tape has no room for values."""
+    kernel = ampi.kernel(upwind, without="kept")
+
+    def runs():
+        with watched() as seen, ampi.Tape() as tape:
+            x = tape.watch(X)
+            y = program(ampi.numpy, kernel, x)
+        value = tape.gradient(y, x, seed=numpy.ones(y.shape))
+        return collections.Counter(o.name for o in seen), value
+
+    first, gradient = runs()
+    count = len(kernel.contracts)
+    assert first["parse"] == 1 and first["begin"] == first["gather"] == count
+    assert runs()[0] == {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(repeated_calls, "MAX_SAVED", 0)
+        again, other = runs()
+    assert again["parse"] == 0 and again["gather"] == len(kernel.contracts) - count + sum(runs_forward(kernel)[:count])
+    numpy.testing.assert_allclose(other, gradient, rtol=1e-12)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import replace
+from typing import Any
 
 from numba import types
 
@@ -37,6 +38,11 @@ def writes_into(body: tuple[Stmt, ...], names: dict[str, Var]) -> bool:
 def has_loop(body: tuple[Stmt, ...]) -> bool:
     """Return whether statements contain a loop or an operation on whole arrays."""
     return any(isinstance(s, (Loop, ir.Fill)) for s in every(body))
+
+
+def is_plain(result: Any) -> bool:
+    """Return whether a result is None, a number, an array, or a tuple of these."""
+    return not isinstance(result, tuple) or (result[1] is None and all(isinstance(r, str) for r in result[2]))
 
 
 def raises(body: tuple[Stmt, ...]) -> bool:

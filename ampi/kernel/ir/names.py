@@ -40,6 +40,12 @@ class Names:
         """A source of new names for a function."""
         return cls(all_names(function))
 
+    def copy(self) -> Names:
+        """A source of the same names."""
+        made = Names(self.taken)
+        made.count = self.count.copy()
+        return made
+
     def fresh(self, hint: str) -> str:
         """A new name similar to ``hint``: a word, a name, or both (``x@2_bar``)."""
         base = stem(hint)

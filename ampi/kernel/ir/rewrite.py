@@ -56,3 +56,12 @@ def rename(node: Any, names: dict[str, ir.Expr], fresh: Callable[[str], str], li
         return s if line is None else replace(s, line=line)
 
     return mapped(node, change, statement)
+
+
+def merged(function: ir.Function, same: tuple[tuple[int, int], ...]) -> ir.Function:
+    """Merge arguments that are the same array into one name; the others remain as unused arguments."""
+    if not same:
+        return function
+    leaves = function.arguments
+    one: dict[str, ir.Expr] = {leaves[k].name: ir.Var(leaves[first].name, leaves[first].type) for k, first in same}
+    return replace(function, body=tuple(substitute(s, one) for s in function.body))

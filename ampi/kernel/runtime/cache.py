@@ -479,12 +479,16 @@ def deep_recursion() -> Iterator[None]:
         sys.setrecursionlimit(limit)
 
 
+def _is_generated(function: Any) -> bool:
+    return (function.__globals__.get("__name__") or "").startswith(_GENERATED)
+
+
 @contextlib.contextmanager
 def _without_advice(function: Any) -> Iterator[None]:
     """Suppress Numba's warnings on performance of generated functions, and on functions that it cannot cache."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Cannot cache compiled function", NumbaWarning)
-        if (function.__globals__.get("__name__") or "").startswith(_GENERATED):
+        if _is_generated(function):
             warnings.simplefilter("ignore", NumbaPerformanceWarning)
         yield
 
@@ -514,7 +518,7 @@ def _compile_once(
             inside.enter_context(_without_advice(dispatcher.py_func))
             inside.enter_context(vectorised_extremes())
             inside.enter_context(whole_lists())
-            inside.enter_context(quick_compilation())
+            inside.enter_context(quick_compilation(_is_generated(dispatcher.py_func)))
         return compile(sig)
 
 

@@ -10,6 +10,8 @@ They matter for derivative programs, which are long and have many variables:
 * Scopes and labels.  Numba enters each variable in the scope of each block, although blocks share one scope; it
   searches all variables for the position of the next one, and all jumps for each position of the bytecode.
 * Types.  Numba resolves the signature of each operation anew; here signatures are memoised.
+* Passes.  Numba optimises each function by itself before it links them, and then optimises all of it twice; derivative
+  programs, which have few functions of their own, go without the first.
 * Elements.  For each access Numba copies the structure that describes an array, which LLVM then takes apart in more
   than linear time; here the address is computed directly.
 """
@@ -27,6 +29,7 @@ from typing import Any
 from llvmlite.ir import IRBuilder
 from numba.core import analysis, bytecode, cgutils, ir, ir_utils, ssa, types, untyped_passes
 from numba.core.analysis import compute_cfg_from_blocks
+from numba.core.codegen import CPUCodeLibrary
 from numba.core.lowering import Lower
 from numba.np import arrayobj
 from numba.parfors import parfor
@@ -42,6 +45,7 @@ _PARTS: dict[Any, str] = {
     parfor: "compute_live_map",
     types.Function: "get_call_type",
     Lower: "lower_getitem lower_setitem",
+    CPUCodeLibrary: "_optimize_functions",
     arrayobj: "load_item store_item fix_integer_index",
     cgutils: "get_item_pointer2 unpack_tuple",
 }
@@ -49,10 +53,10 @@ _PARTS: dict[Any, str] = {
 
 
 @contextlib.contextmanager
-def quick_compilation() -> Iterator[None]:
+def quick_compilation(generated: bool = False) -> Iterator[None]:
     """A context in which Numba uses the functions below, unless this version of Numba lacks a replaced part.
 
-    Enter it only while holding Numba's compiler lock.
+    Enter it only while holding Numba's compiler lock.  Code of a user's function is Numba's (``generated`` is False).
     """
     if not all(hasattr(owner, name) for owner, names in _PARTS.items() for name in names.split()):
         yield
@@ -70,6 +74,7 @@ def quick_compilation() -> Iterator[None]:
         (types.Function, "get_call_type", _typed_once(types.Function.get_call_type)),
         (Lower, "lower_getitem", _reading(Lower.lower_getitem)),
         (Lower, "lower_setitem", _writing(Lower.lower_setitem)),
+        *(((CPUCodeLibrary, "_optimize_functions", _only_layout),) if generated else ()),
     )
     with contextlib.ExitStack() as stack:
         for owner, name, ours in replaced:
@@ -244,6 +249,11 @@ def _typed_once(typed: Callable[..., Any]) -> Callable[..., Any]:
         return known[key]
 
     return get_call_type
+
+
+def _only_layout(library: Any, module: Any) -> None:
+    """Leave the functions of a module to the passes that run after it is linked."""
+    module.data_layout = library._codegen._data_layout
 
 
 def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
