@@ -26,12 +26,13 @@ def compare(case):
     mesh = case.corner, case.reference_volume, case.relative_volume
     state = case.pressure, case.viscosity, case.force_at_corner, case.new_volume.copy()
     device.compare(blast_kernels.stress_of_element[grid], case.x, *mesh, *state)
-    shape = [numpy.zeros((3, n, case.elements)) for n in (8, 4)]
+    shape = [numpy.zeros((*n, case.elements)) for n in ((3, 8), (3, 4), (2,))]
+    given = case.x, *mesh, case.sound_speed, *shape
     launch = blast_kernels.shape_of_element[grid]
-    launch(case.x, case.corner, *shape)
-    device.compare(launch, case.x, case.corner, *shape)
+    launch(*given)
+    device.compare(launch, *given)
     launch = blast_kernels.hourglass_of_element[(grid[0], 3), (grid[1], 1)]
-    device.compare(launch, case.v, case.corner, *shape, *mesh[1:], case.sound_speed, case.force_at_corner)
+    device.compare(launch, case.v, case.corner, *shape, case.force_at_corner)
     found = case.new_volume, case.volume_change, case.length
     device.compare(blast_kernels.volumes_of_element[grid], case.x, *mesh, *found)
     given = case.x, case.v, case.dt, case.corner, case.reference_volume, case.new_volume

@@ -113,8 +113,9 @@ def stress_of_element(x, corner, reference_volume, relative_volume, pressure, vi
 
 
 @cuda.jit
-def shape_of_element(x, corner, gradient, modes):
-    """The gradient of an element's volume by its corners, and its hourglass modes, for the kernel behind this one."""
+def shape_of_element(x, corner, reference_volume, relative_volume, sound_speed, gradient, modes, factors):
+    """The gradient of an element's volume by its corners, its hourglass modes, and the factors of `corner_forces`, for
+    the kernel behind this one."""
     e = cuda.grid(1)
     if e >= corner.shape[0]:
         return
@@ -131,6 +132,9 @@ def shape_of_element(x, corner, gradient, modes):
         modes[0, k, e] = hx[k]
         modes[1, k, e] = hy[k]
         modes[2, k, e] = hz[k]
+    volume = reference_volume[e] * relative_volume[e]
+    factors[0, e] = 1.0 / (12.0 * volume)
+    factors[1, e] = -HOURGLASS * DENSITY * sound_speed[e] * reference_volume[e] / cuda.cbrt(volume)
 
 
 @cuda.jit(device=True)
@@ -145,18 +149,15 @@ def four(values, axis, e):
 
 
 @cuda.jit
-def hourglass_of_element(v, corner, gradient, modes, reference_volume, relative_volume, sound_speed, force):
+def hourglass_of_element(v, corner, gradient, modes, factors, force):
     """Add the resistance to hourglass motion in one direction at the corners of an element."""
     e, c = cuda.grid(2)
     if e >= corner.shape[0] or c >= 3:
         return
     gx, gy, gz = eight(gradient, 0, e), eight(gradient, 1, e), eight(gradient, 2, e)
     hx, hy, hz = four(modes, 0, e), four(modes, 1, e), four(modes, 2, e)
-    volume = reference_volume[e] * relative_volume[e]
-    coefficient = -HOURGLASS * DENSITY * sound_speed[e] * reference_volume[e] / cuda.cbrt(volume)
-    f = corner_forces(
-        at_corners(v, c, corner, e), ZEROS, 0.0, gx, gy, gz, hx, hy, hz, 1.0 / (12.0 * volume), coefficient
-    )
+    speeds = at_corners(v, c, corner, e)
+    f = corner_forces(speeds, ZEROS, 0.0, gx, gy, gz, hx, hy, hz, factors[0, e], factors[1, e])
     for k in range(8):
         force[c, 8 * e + k] += f[k]
 
@@ -164,11 +165,11 @@ def hourglass_of_element(v, corner, gradient, modes, reference_volume, relative_
 def element_forces(x, v, corner, reference_volume, relative_volume, pressure, viscosity, sound_speed, force):
     elements = len(corner)
     least, gradient, modes = np.empty(elements), np.empty((3, 8, elements)), np.empty((3, 4, elements))
+    factors = np.empty((2, elements))
     grid = blocks(elements), THREADS
     stress_of_element[grid](x, corner, reference_volume, relative_volume, pressure, viscosity, force, least)
-    shape_of_element[grid](x, corner, gradient, modes)
-    launch = hourglass_of_element[(blocks(elements), 3), (THREADS, 1)]
-    launch(v, corner, gradient, modes, reference_volume, relative_volume, sound_speed, force)
+    shape_of_element[grid](x, corner, reference_volume, relative_volume, sound_speed, gradient, modes, factors)
+    hourglass_of_element[(blocks(elements), 3), (THREADS, 1)](v, corner, gradient, modes, factors, force)
     return np.min(smallest(least))
 
 

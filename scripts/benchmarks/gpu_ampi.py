@@ -78,9 +78,14 @@ def direction(x):
     return numpy.cos(numpy.arange(x.size) * 0.7).reshape(x.shape)
 
 
+def grid_of(size):
+    """The grid and the block for as many cells along two axes."""
+    return tuple(-(-size // b) for b in BLOCK), BLOCK
+
+
 def program(case, size, on_device):
     """The function of a case: of its input, to a number."""
-    grid = tuple(-(-size // b) for b in BLOCK), BLOCK
+    grid = grid_of(size)
     to = cuda.to_device if on_device else np.array
     back = (lambda d: d.copy_to_host()) if on_device else (lambda d: d)
     new = (lambda x: cuda.device_array(x.shape)) if on_device else np.empty_like

@@ -121,7 +121,7 @@ def compare(launch, given, tolerance=1e-12, text="", order=None):
 
 def examine(seed):
     """Compare a random kernel; the reason if it is refused."""
-    kernel = random_cuda.Kernel(seed)
+    kernel = random_cuda.drawn(seed)
     run = kernel.load(f"<cuda kernel {seed}>")
     given = kernel.arguments()
     launch = run[kernel.grid, kernel.block, 0, kernel.dynamic]

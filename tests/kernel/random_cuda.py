@@ -8,6 +8,7 @@ and writes its own element.
 import linecache
 import random
 
+import complex_step
 import numpy as np
 
 import ampi
@@ -52,6 +53,7 @@ class Kernel:
         self.registers = ["r0", "r1"]
         self.counters = 0
         self.shared = {}  # name -> "own" or "read"
+        self.dynamic = 0
         self.local = False
         self.alone = True  # whether all threads of the block are there
         self.source = self.write()
@@ -69,7 +71,7 @@ class Kernel:
         for k in range(self.draw.randint(1, 2)):
             name = f"s{k}"
             dynamic = k == 0 and self.draw.random() < 0.2
-            self.dynamic = getattr(self, "dynamic", 0) or (8 * self.threads if dynamic else 0)
+            self.dynamic = self.dynamic or (8 * self.threads if dynamic else 0)
             self.line(f"{name} = cuda.shared.array({0 if dynamic else self.threads}, float64)")
             self.line(f"{name}[t] = {self.value()}")
             self.shared[name] = "own"
@@ -294,15 +296,22 @@ class Kernel:
 
 def examine(seed):
     """Compare the lowered kernel with the interpreted one, its gradient with its tangent and with differences."""
-    kernel = Kernel(seed)
+    kernel = drawn(seed)
     run = kernel.load(f"<cuda kernel {seed}>")
     given = kernel.arguments()
     launch = run[kernel.grid, kernel.block, 0, kernel.dynamic]
-    compare(launch, given, (0, 2, 3), text=f"seed {seed}\n{kernel.source}", order=seed)
+    compare(launch, given, (0, 2, 3), text=f"seed {seed}\n{kernel.source}", order=seed, by_step=True)
 
 
-def compare(launch, given, active, tolerance=1e-9, text="", order=None):
-    """The same for a launch with these arguments, of which some are active."""
+def drawn(seed):
+    """A kernel with barriers, or in every third case one without (`random_grids`)."""
+    from random_grids import GridKernel
+
+    return GridKernel(seed) if seed % 3 == 0 else Kernel(seed)
+
+
+def compare(launch, given, active, tolerance=1e-9, text="", order=None, by_step=False):
+    """The same for a launch with these arguments, of which some are active; ``by_step`` against complex step."""
     expected = [copied(v) for v in given]
     interpret(launch.kernel.py_func, launch.grid, launch.block, launch.shared, tuple(expected), order)
     lowered = [copied(v) for v in given]
@@ -326,6 +335,10 @@ def compare(launch, given, active, tolerance=1e-9, text="", order=None):
     products = [np.asarray(g) * d for g, d in zip(gradient, directions)]
     slope, scale = sum(float(np.sum(p)) for p in products), 1 + sum(float(np.sum(abs(p))) for p in products)
     assert abs(slope - tangent) <= tolerance * scale, (slope, tangent, text)
+    if by_step:
+        expected = complex_step.slope(launch, given, active, directions, weights, order)
+        assert abs(expected - tangent) <= tolerance * scale, (expected, tangent, text)
+        return
     quotients = []
     for h in (1e-3, 1e-4, 1e-5, 1e-6):
         up, down = (float(objective(*(v + s * h * d for v, d in zip(x, directions)))) for s in (1, -1))

@@ -339,6 +339,89 @@ def test_names_of_numba_itself():
     compare(kernel[3, 8], (RANDOM.normal(size=SIZE), np.zeros(SIZE)), (0,))
 
 
+# --------------------------------------------------------------------------------------------- faster loops
+
+
+@cuda.jit
+def sums(a, total):
+    i, j = cuda.grid(2)
+    if i < a.shape[0] and j < a.shape[1]:
+        cuda.atomic.add(total, 0, a[i, j] ** 3)
+        if a[i, j] > 0.5:
+            cuda.atomic.sub(total, 1, a[i, j])
+
+
+@in_python
+def test_sums_in_registers():
+    """A row of threads adds to an element once, and not at all where no thread does: the element need not exist."""
+    a = RANDOM.random((9, 7))
+    launch = sums[(3, 2), (4, 4)]
+    text = sums.source(launch, a, np.zeros(2))
+    assert text.count("atomic_add") == 2
+    assert all(line.startswith(8 * " ") and not line.startswith(16 * " ") for line in text.splitlines()
+               if "atomic_add" in line)  # fmt: skip
+    compare(launch, (a, np.ones(2)), (0, 1))
+    launch(np.zeros((0, 7)), np.zeros(0))
+    launch(np.full((3, 3), -1.0), np.zeros(1))
+
+
+@in_python
+def test_sums_into_memory_that_threads_read():
+    """If the array shares memory with another argument, its elements are added to one by one."""
+
+    @cuda.jit
+    def growing(a, total):
+        for i in range(a.size):
+            cuda.atomic.add(total, 0, a[i])
+
+    a = np.ones(4)
+    growing[1, 1](a, a[:1])
+    assert a[0] == 1 + 1 + 1 + 1 + 1 and list(a[1:]) == [1, 1, 1]
+    a = np.array([1.0, 2.0])
+    growing[1, 1](a[::-1], a[1:])  # 2 + 2 = 4, then 4 + 1
+    assert list(a) == [1, 5]
+
+
+@cuda.jit
+def bordered(a, b):
+    i, j = cuda.grid(2)
+    if i < a.shape[0] and j < a.shape[1]:
+        value = a[i, j]
+        if i > 0 and i < a.shape[0] - 1 and 2 <= j and j + 1 < a.shape[1]:
+            value += a[i - 1, j] * a[i, j - 2] + a[i + 1, j] * a[i, j + 1]
+        b[i, j] = value * value
+
+
+@in_python
+@pytest.mark.parametrize("shape", [(7, 9), (1, 1), (2, 3), (3, 4), (0, 5), (30, 2)])
+def test_borders(shape):
+    """Inner points have loops without conditions."""
+    launch = bordered[(2, 3), (4, 4)]
+    a = RANDOM.normal(size=shape)
+    compare(launch, (a, np.zeros(shape)), (0,))
+    text = bordered.source(launch, a, np.zeros(shape))
+    assert text.count("if ") == 4 and text.count("b[") == 5
+    adjoint = bordered.adjoint_source(launch, a, np.zeros(shape))
+    assert "increments" in adjoint  # that of the inner points is in strips
+
+
+@in_python
+def test_local_arrays_are_allocated_once():
+    @cuda.jit
+    def local(a, b):
+        i = cuda.grid(1)
+        if i < a.size:
+            x = cuda.local.array(5, float64)
+            for k in range(5):
+                x[k] = a[i] * k
+            b[i] = x[i % 5]
+
+    launch = local[3, 8]
+    text = local.source(launch, np.ones(SIZE), np.zeros(SIZE))
+    assert text.index("np.empty") < text.index("for i") or "prange" in text
+    compare(launch, (RANDOM.normal(size=SIZE), np.zeros(SIZE)), (0,))
+
+
 # --------------------------------------------------------------------------------------------- what is found
 
 

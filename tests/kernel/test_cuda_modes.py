@@ -13,6 +13,7 @@ from numba import complex128, config, float64
 import ampi
 import ampi.cuda as cuda
 from ampi import ActivityError, KernelError
+from ampi.kernel.pipeline import has_parallel_sum
 
 in_python = pytest.mark.skipif(not config.DISABLE_JIT, reason="runs where nothing is compiled: see test_in_python")
 compiled = pytest.mark.skipif(config.DISABLE_JIT, reason="Numba compiles nothing")
@@ -153,6 +154,22 @@ def test_deterministic():
     np.add.at(expected, np.arange(a.size), a[other])
     np.add.at(expected, other, a)
     np.testing.assert_allclose(gradients[0], expected, rtol=1e-13, atol=1e-13)
+
+
+def test_deterministic_sums():
+    """Sums of several blocks are recognised, so that blocks of a deterministic kernel run one after another."""
+
+    def added(a, total):
+        i, j = cuda.grid(2)
+        if i < a.shape[0] and j < a.shape[1]:
+            cuda.atomic.add(total, j % 3, a[i, j])
+
+    a, total = RANDOM.normal(size=(100, 10)), np.zeros(3)
+    launch = ampi.kernel(target="cuda", deterministic=True)(added)[(50, 2), (2, 8)]
+    lowered, _ = launch.prepared((a, total))
+    assert has_parallel_sum(lowered.py_func.__ampi_ir__)
+    launch(a, total)
+    np.testing.assert_allclose(total, [a[:, k::3].sum() for k in range(3)])
 
 
 # --------------------------------------------------------------------------------------------- kinds of arrays

@@ -14,6 +14,7 @@ from typing import Any
 from numba import types
 
 from ampi.kernel import ir
+from ampi.kernel.cuda import borders
 from ampi.kernel.cuda.loops import ONE, ZERO, Geometry, Launched, Places, by_speed
 from ampi.kernel.cuda.uniformity import assigned
 from ampi.kernel.frontend.cuda.language import AXES, INT, place
@@ -104,9 +105,14 @@ def is_flat(body: tuple[ir.Stmt, ...]) -> bool:
 
 
 def over_grid(
-    body: tuple[ir.Stmt, ...], geometry: Geometry, launched: Launched, names: Names, parallel: bool
+    body: tuple[ir.Stmt, ...],
+    geometry: Geometry,
+    launched: Launched,
+    names: Names,
+    parallel: bool,
+    divided: bool = True,
 ) -> tuple[ir.Stmt, ...]:
-    """Return loops over all threads of a launch around the statements of one thread."""
+    """Return loops over all threads of a launch around the statements of one; ``divided`` at borders (`borders`)."""
     places = Places(geometry, launched)
     line = next((s.line for s in body if s.line), 0)
     extents = [places.known[f"gridsize.{a}"] for a in AXES]
@@ -122,11 +128,14 @@ def over_grid(
         body, starts[k], extents[k] = _within(body, GRID[k], extents[k])
     body = tuple(map(places.put_into, body))
     order = by_speed(body, [frozenset((getattr(t, "name", ""),)) for t in threads], axes)
-    for k in order:
+    around: list[ir.For] = []
+    for k in reversed(order):
         start, stop = places.put_into(starts[k]), places.put_into(extents[k])
         is_outer = parallel and k == order[-1]
-        body = (ir.For(threads[k], start, stop, ONE, body, is_outer, line=line, axis=f"grid.{AXES[k]}"),)  # type: ignore[arg-type]
-    return body
+        around.append(ir.For(threads[k], start, stop, ONE, (), is_outer, line=line, axis=f"grid.{AXES[k]}"))  # type: ignore[arg-type]
+    if divided:
+        return borders.split(body, around, conjuncts, _bounds, names)
+    return borders.plain(body, around)
 
 
 # --------------------------------------------------------------------------------------------- bounds of a grid
@@ -190,7 +199,14 @@ def _bounds(e: ir.Expr, own: ir.Expr) -> tuple[ir.Expr | None, ir.Expr | None]:
             return None, None
     if b == own:
         a, b, name = b, a, SWAPPED[name]
-    if a != own or not _is_fixed(b):
+    if a != own:  # i + 1 < n
+        rest = index_algebra.as_sum(ir.Op("sub", (b, a), INT))
+        c = rest.terms.get(own)
+        if c not in (1, -1):
+            return None, None
+        name = name if c == -1 else SWAPPED[name]
+        b = index_algebra.as_expression(rest.without(own).times(-c))
+    if not _is_fixed(b):
         return None, None
     match name:
         case "lt":

@@ -103,16 +103,19 @@ class CudaKernel:
 
         return frozen(self.py_func)
 
-    def lowered(self, launch: Launch, args: tuple[Any, ...]) -> Any:
-        """Return the ordinary kernel for a launch with arguments like these (all of them by position)."""
+    def lowered(self, launch: Launch, args: tuple[Any, ...], apart: bool = True) -> tuple[Any, tuple[int, ...]]:
+        """Return the ordinary kernel for a launch with arguments like these (all of them by position).
+
+        The second result is which of its arguments must share memory with no other; none with ``apart=False``.
+        """
         geometry = launch.geometry
-        key = geometry, tuple(map(kind, args))
+        key = geometry, tuple(map(kind, args)), apart
         found = self._lowered.get(key)
         if found is None:
-            found = self._lowered[key] = self._lower(geometry, args)
+            found = self._lowered[key] = self._lower(geometry, args, apart)
         return found
 
-    def _lower(self, geometry: Any, args: tuple[Any, ...]) -> Any:
+    def _lower(self, geometry: Any, args: tuple[Any, ...], apart: bool) -> tuple[Any, tuple[int, ...]]:
         from ampi.kernel import arguments
         from ampi.kernel.cuda.lowering import as_function, has_parallel_loop, lowered
 
@@ -126,8 +129,10 @@ class CudaKernel:
                 )
         plain = self.make(self.py_func, {})
         types_ = plain.types_of(tuple(map(arguments.plain, args)))
-        made = lowered(self.frozen_func, types_, geometry)
-        return self.make(as_function(made, self.py_func), {"parallel": has_parallel_loop(made), **self.options})
+        names: set[str] = set()
+        made = lowered(self.frozen_func, types_, geometry, apart=names if apart else None)
+        kernel = self.make(as_function(made, self.py_func), {"parallel": has_parallel_loop(made), **self.options})
+        return kernel, tuple(k for k, a in enumerate(made.arguments) if a.name in names)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         if not kwargs and len(args) == self._count:
@@ -263,7 +268,20 @@ class Launch:
     def prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> tuple[Any, tuple[Any, ...]]:
         """Return the lowered kernel and its arguments."""
         args = self.kernel.bind(args, kwargs or {})
-        return self.kernel.lowered(self, args), (*leaves_of(args), *self.grid, self.shared)
+        kernel, apart = self.kernel.lowered(self, args)
+        leaves = leaves_of(args)
+        if apart and any(_meet(leaves, k) for k in apart):
+            kernel, _ = self.kernel.lowered(self, args, False)
+        return kernel, (*leaves, *self.grid, self.shared)
+
+
+def _meet(leaves: Sequence[Any], place: int) -> bool:
+    """Return whether one of the arguments may share memory with another one."""
+    from ampi.kernel.arguments import plain
+
+    one = plain(leaves[place])
+    others = (plain(v) for k, v in enumerate(leaves) if k != place and isinstance(v, np.ndarray))
+    return any(np.may_share_memory(one, other) for other in others)
 
 
 class _OnDevice(Exception):
@@ -299,12 +317,17 @@ def dimensions(name: str, what: str, given: Any) -> tuple[int, int, int]:
     return x, y, z
 
 
+LAYOUT = 0x1 | 0x2 | 0x100 | 0x400
+"""NumPy's flags that belong to the type of an array: C and Fortran order, alignment, and whether it can be written."""
+_NUMBERS = frozenset((float, int, bool, complex))
+
+
 def kind(value: Any) -> Any:
     """Return the kind of an argument for which a kernel is lowered."""
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.ndim, value.flags.num & LAYOUT
+    if type(value) in _NUMBERS:
+        return type(value)
     if is_on_device(value):
         return "device"
-    if isinstance(value, np.ndarray) or hasattr(value, "dtype"):
-        flags = getattr(value, "flags", None)
-        order = (flags.c_contiguous, flags.f_contiguous, flags.writeable, flags.aligned) if flags is not None else ()
-        return value.dtype, value.ndim, order
-    return type(value)
+    return value.dtype if hasattr(value, "dtype") else type(value)

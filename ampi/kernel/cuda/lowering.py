@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from dataclasses import replace
 from types import FunctionType
 from typing import Any, NoReturn
@@ -16,6 +17,7 @@ from ampi.kernel.cuda import fission, flat
 from ampi.kernel.cuda.guards import has_barrier, with_guards
 from ampi.kernel.cuda.known_loops import written_out
 from ampi.kernel.cuda.loops import Geometry, Launched, over_blocks
+from ampi.kernel.cuda.registers import in_registers
 from ampi.kernel.cuda.uniformity import analyse, with_warp_guards
 from ampi.kernel.frontend.base.source import Source, read_source
 from ampi.kernel.frontend.language.reductions import find_reductions
@@ -33,8 +35,12 @@ def lowered(
     geometry: Geometry,
     shared_bytes: int | None = None,
     bounded: bool = False,
+    apart: set[str] | None = None,
 ) -> ir.Function:
     """Return the IR of a launch of a CUDA kernel, whose arguments are the kernel's and those of `Launched`.
+
+    With ``apart`` loops add to scalars what they would add to one element (`registers`); the arrays that must then
+    share memory with no other argument are entered there.
 
     With ``shared_bytes``, the size of dynamic shared memory, it is for `emission`: all loops over blocks are parallel,
     and loops around barriers are unrolled if their iterations are known.  For ``bounded`` see `lower`.
@@ -61,7 +67,7 @@ def lowered(
     plain = flat.with_plain_places(body)
     is_parallel = not waits_for_blocks(body)
     if flat.is_flat(plain):
-        body = flat.over_grid(plain, geometry, launched, names, is_parallel)
+        body = flat.over_grid(plain, geometry, launched, names, is_parallel, not emitted)
         if emitted:
             body = all_parallel(body)
     else:
@@ -74,6 +80,9 @@ def lowered(
         if emitted:
             body = all_parallel(body)
     body = with_plain_atomics(body)
+    if apart is not None:
+        body, arrays = in_registers(body, names)
+        apart |= arrays
     made = replace(threads, arguments=(*threads.arguments, *launched.arguments()), body=body, result=None)
     return find_reductions(made, source.fail)
 
@@ -202,11 +211,47 @@ def with_plain_atomics(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
 # --------------------------------------------------------------------------------------------- as a function
 
 
+def with_early_allocations(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+    """Statements in which local arrays of threads are allocated outside of the loops that do not run in parallel.
+
+    Threads fill them before they read them, so those that run one after another can share them.
+    """
+    counts = Counter(s.target.name for s in ir.walk(body) if isinstance(s, ir.Alloc))
+
+    def is_local(s: ir.Stmt) -> bool:
+        if not isinstance(s, ir.Alloc) or s.fill is not None or counts[s.target.name] > 1:
+            return False
+        return all(isinstance(n, ir.Const) for n in s.shape)
+
+    def visit(block: tuple[ir.Stmt, ...], early: list[ir.Stmt]) -> tuple[ir.Stmt, ...]:
+        out: list[ir.Stmt] = []
+        for s in block:
+            match s:
+                case ir.Alloc() if is_local(s):
+                    early.append(s)
+                    continue
+                case ir.For(parallel=True):
+                    mine: list[ir.Stmt] = []
+                    inner = visit(s.body, mine)
+                    s = replace(s, body=(*mine, *inner))
+                case ir.For() | ir.While():
+                    s = replace(s, body=visit(s.body, early))
+                case ir.If():
+                    s = replace(s, then=visit(s.then, early), orelse=visit(s.orelse, early))
+            out.append(s)
+        return tuple(out)
+
+    early: list[ir.Stmt] = []
+    found = visit(body, early)
+    return (*early, *found)
+
+
 def as_function(made: ir.Function, function: Any) -> FunctionType:
     """Return the Python function of a lowered kernel, for Numba to compile; `parse` finds the IR in it."""
     way = pipeline.State()
     (written,) = emit.spelled(way.run("simplify", way.run("normalise", made)))
     written = replace(written, body=tuple(s for s in written.body if not isinstance(s, ir.Return)))
+    written = replace(written, body=with_early_allocations(written.body))
     text = emit.source(written)
     space: dict[str, Any] = {"__name__": function.__module__}
     exec(emit.header(text), space)
