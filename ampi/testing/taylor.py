@@ -81,22 +81,21 @@ class TaylorTest:
         return min(seen[-3:]) >= 1.9
 
     def __str__(self) -> str:
-        names = " of second order: ", "|g(x+hv)-g(x)|   order   |... - h H v|  "
-        if self.order == 1:
-            names = ": ", "|J(x+hv)-J(x)|   order   |... - h<g,v>| "
-        lines = [
-            f"Taylor test{names[0]}{'passed' if self.passed else 'FAILED'}",
-            f"  h          {names[1]}  order",
-        ]
+        what, before, after = "", "|J(x+hv)-J(x)|", "|... - h<g,v>|"
+        if self.order == 2:
+            what, before, after = " of second order", "|g(x+hv)-g(x)|", "|... - h H v|"
+        rows = [("h", before, "order", after, "order")]
         for k, h in enumerate(self.steps):
             orders = ("", "")
             if k:
                 first = self.orders[k - 1]
                 orders = (
-                    f"{_order(self.zeroth[k - 1], self.zeroth[k]):5.2f}",
-                    "rounding" if math.isnan(first) else f"{first:5.2f}",
+                    f"{_order(self.zeroth[k - 1], self.zeroth[k]):.2f}",
+                    "rounding" if math.isnan(first) else f"{first:.2f}",
                 )
-            lines.append(f"  {h:.3e}  {self.zeroth[k]:.6e}   {orders[0]:>7} {self.first[k]:.6e}   {orders[1]}")
+            rows.append((f"{h:.3e}", f"{self.zeroth[k]:.6e}", orders[0], f"{self.first[k]:.6e}", orders[1]))
+        lines = [f"Taylor test{what}: {'passed' if self.passed else 'FAILED'}"]
+        lines += ["".join(f"{text:>{width}}" for text, width in zip(row, (11, 16, 7, 15, 10))).rstrip() for row in rows]
         return "\n".join(lines)
 
 
