@@ -44,7 +44,7 @@ def plot(
         from matplotlib.figure import Figure
     except ImportError:
         raise ScalingError("pictures need Matplotlib: pip install matplotlib") from None
-    figure = Figure(figsize=(11, 3.8), layout="constrained", dpi=72)
+    figure = Figure(figsize=(11, 3.8), layout="constrained", dpi=144)
     canvas = FigureCanvasAgg(figure)
     path = pathlib.Path(path)
     if path.suffix[1:] not in canvas.get_supported_filetypes():
@@ -92,10 +92,10 @@ def _draw_ratio(axes: Any, results: Results, beside: Sequence[str]) -> None:
         if name not in published.OVERHEADS:
             raise ScalingError(f"nothing is published under {name!r}; choose from {', '.join(published.OVERHEADS)}")
         for tool, values in published.OVERHEADS[name].items():
-            axes.plot(list(values), list(values.values()), "x:", alpha=0.7, label=f"{tool} ({published.CITATION})")
+            axes.plot(list(values), list(values.values()), "x:", alpha=0.7, label=tool)
             places |= set(values)
-    axes.set(title="gradient / primal")
-    axes.set_ylim(bottom=0)
+    axes.set(title="gradient / primal", ylabel=f"crosses: {published.CITATION}" if beside else "")
+    axes.set_ylim(0, 1.3 * axes.get_ylim()[1])  # with room for the legend
     if places:
         _ticks(axes, sorted(places))
 
@@ -127,4 +127,4 @@ def _ticks(axes: Any, places: Sequence[int]) -> None:
     axes.minorticks_off()
     axes.set_xlabel("ranks × threads")
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="x-small")
+    axes.legend(fontsize="x-small", ncols=2 if len(axes.lines) > 4 else 1)
