@@ -524,7 +524,7 @@ def value(x: Any) -> Any:
     Parameters
     ----------
     x : array_like, or a (nested) tuple, list or dictionary of them, or an object that holds some
-        Objects of classes that `ampi.rules.define_class` has declared, such as SciPy's sparse matrices.
+        Objects are those of classes declared by `ampi.rules.define_class`, and SciPy's sparse matrices.
 
     Returns
     -------

@@ -15,17 +15,17 @@ from .custom import custom_vjp
 
 
 def from_jax(function: Callable) -> Callable:
-    """Return a function of arrays of a program that calls a JAX function, and has JAX's derivatives.
+    """Make a JAX function a function of `ampi.numpy`'s arrays, with JAX's derivatives.
 
     Reverse mode, forward mode, second order and vector modes go through it.  It is recorded as one operation, whatever
-    it computes inside.  It runs on one rank: what the ranks exchange is exchanged outside of it.
+    it computes inside.  It runs on one rank: messages between ranks stay outside it.
 
     Parameters
     ----------
     function : callable
         A function of arrays and numbers, or of tuples, lists and dictionaries of these (the parameters of a network,
-        for example), that returns such.  It must be pure, as JAX wants it.  If it is compiled (``jax.jit``), its
-        derivatives are, too.
+        for example), that returns values of these kinds.  It must be pure, as JAX requires.  If it is compiled
+        (``jax.jit``), its derivatives are, too.
 
     Returns
     -------

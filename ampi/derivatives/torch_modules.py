@@ -19,11 +19,11 @@ from .custom import custom_vjp
 
 
 def from_torch(module: Callable) -> Network:
-    """Return a function of arrays of a program that calls a PyTorch module, and has PyTorch's derivatives.
+    """Make a PyTorch module a function of `ampi.numpy`'s arrays, with PyTorch's derivatives.
 
     Reverse mode, forward mode, second order and vector modes go through it.  It is recorded as one operation, whatever
-    it computes inside, and computed once more for its adjoint.  It runs on one rank: what the ranks exchange is
-    exchanged outside of it.
+    it computes inside, and computed once more for its adjoint.  It runs on one rank: messages between
+    ranks stay outside it.
 
     Parameters
     ----------

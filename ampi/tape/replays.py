@@ -96,7 +96,7 @@ def once(function: Callable[..., Any] | None = None, *args: Any, **keywords: Any
     """Do something once for each step of `ampi.timeloop`, however often the step runs: printing, plotting, logs.
 
     Local.  A gradient reruns steps; ``File.Write...`` of ampi's files and `once` are left out there, everything else is
-    done each time.  The answer is that for the thread that calls it, which has to be the one that runs the step.
+    done each time.  Call it in the thread that runs the step.
 
     Parameters
     ----------

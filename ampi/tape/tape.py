@@ -60,7 +60,7 @@ class Tape(metaclass=PublicHelp):
             y = program(x)
         x_bar = tape.gradient(y, x)
 
-    A tape can be swept as often as wanted, with different outputs and seeds.
+    A tape can be swept any number of times, with different outputs and seeds.
 
     Parameters
     ----------
@@ -360,7 +360,7 @@ class Tape(metaclass=PublicHelp):
     def tangent(self, y: Any, x: Any, x_dot: Any, *, vectorised: bool | int = False) -> Any:
         """One forward walk: the tangent of ``y`` for tangents of ``x``, with all values as they were.
 
-        The tape must be closed; it can be walked and swept as often as wanted.  Collective over the ranks that
+        The tape must be closed; it can be walked and swept any number of times.  Collective over the ranks that
         communicated while the tape recorded.
 
         Parameters

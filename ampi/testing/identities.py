@@ -118,7 +118,7 @@ def dot_test(
     direction : tuple, optional
         ẋ, of the structure of ``x``; random by default.
     seed : int
-        Of the random numbers, which differ from rank to rank.
+        Seed of the random numbers, which differ from rank to rank.
     tolerance : float, optional
         Allowed relative difference; by default 1e-7 in double precision, 1e-2 in single.
     step : float, optional
@@ -213,7 +213,7 @@ def jvp_test(
     direction : tuple, optional
         ẋ, of the structure of ``x``; random by default.
     seed : int
-        Of the random numbers, which differ from rank to rank.
+        Seed of the random numbers, which differ from rank to rank.
     tolerance : float, optional
         Allowed relative difference; by default 1e-11 in double precision, 1e-3 in single.
     comm : mpi4py.MPI.Comm, optional
@@ -315,7 +315,7 @@ def symmetry_test(
     objective : {"sum", "replicated", "root"}
         What is differentiated, as for `ampi.grad`.
     seed : int
-        Of the random numbers, which differ from rank to rank.
+        Seed of the random numbers, which differ from rank to rank.
     tolerance : float, optional
         Allowed relative difference; by default 1e-11 in double precision, 1e-3 in single.
     comm : mpi4py.MPI.Comm, optional

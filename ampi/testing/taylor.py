@@ -131,7 +131,7 @@ def taylor_test(
     objective : {"sum", "replicated", "root"}
         The objective J, as for `ampi.grad`.
     seed : int
-        Of the random numbers, which differ from rank to rank.
+        Seed of the random numbers, which differ from rank to rank.
     step : float, optional
         Largest h, relative to the size of ``x``; by default 1e-2 in double precision, 0.2 in single.
     steps : int
