@@ -10,7 +10,6 @@ import argparse
 import collections
 import contextlib
 import fnmatch
-import functools
 import importlib
 import importlib.util
 import itertools
@@ -21,7 +20,6 @@ import re
 import resource
 import select
 import signal
-import statistics
 import sys
 import tempfile
 import time
@@ -29,9 +27,10 @@ import traceback
 import types
 import warnings
 
+from kernel_features import needed, report_features
+from kernel_report import CLASSES, line_of, report
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CLASSES = ("right", "constant", "parsed", "refused", "crashed", "wrong", "rough", "slow", "not called", "not imported")
-FRONTEND = ROOT / "ampi" / "kernel" / "frontend"
 DECORATED = re.compile(r"^\s*@.*jit|=\s*[\w.]*jit\w*\(", re.MULTILINE)
 SKIPPED = {"tests", "test", "testing", "docs", "doc", "benchmarks", "setup.py", "conftest.py", "_cuda", "cuda"}
 OPTIONS = ("parallel", "fastmath", "error_model")
@@ -498,70 +497,11 @@ def measure(dispatcher, texts, size):
 
 
 def features(dispatcher, texts, size):
-    """The frontend's modules of which functions run for this kernel that do not run for each one."""
-    point = values(dispatcher, texts, size)
-    common = entered_by_all()
-    entered: set = set()
+    """List the frontend's modules that run for this kernel but not for every kernel."""
     try:
-        with entering(entered):
-            parse_kernel(dispatcher, point)
+        yield {"class": "parsed", "features": needed(dispatcher, values(dispatcher, texts, size))}
     except Exception as error:
         yield {"class": class_of(error), "message": short(error), "error": str(error)[:1000], "trace": trace_of(error)}
-        return
-    modules = collections.Counter(module for module, _ in entered - common)
-    yield {"class": "parsed", "features": dict(sorted(modules.items()))}
-
-
-def parse_kernel(function, arguments):
-    import ampi
-
-    return ampi.kernel(function).lower_ir(*arguments)
-
-
-@contextlib.contextmanager
-def entering(found):
-    """Collect the functions of the frontend that are entered, as (module, name)."""
-    modules: dict = {}
-
-    def seen(frame, event, argument):
-        if event == "call":
-            code = frame.f_code
-            name = code.co_filename
-            if name not in modules:
-                path = pathlib.Path(name)
-                inside = path.is_relative_to(FRONTEND)
-                modules[name] = ".".join(path.relative_to(FRONTEND).with_suffix("").parts) if inside else None
-            if modules[name] is not None:
-                found.add((modules[name], code.co_qualname if sys.version_info >= (3, 11) else code.co_name))
-
-    sys.setprofile(seen)
-    try:
-        yield
-    finally:
-        sys.setprofile(None)
-
-
-@functools.cache
-def entered_by_all():
-    """What a kernel with a plain loop enters."""
-    import numpy as np
-
-    def plain(x, y, a):
-        s, n = 0.0, len(x)
-        for i in range(n):
-            if x[i] > a and i in (1, 2):
-                y[i] = a * np.sqrt(x[i]) + y[i]
-            s += y[i]
-        z = np.zeros(n)
-        z[:] = x + y
-        return s + np.sum(z)
-
-    arguments = (np.ones(3), np.ones(3), 2.0)
-    parse_kernel(plain, arguments)  # imports the frontend
-    found: set = set()
-    with entering(found):
-        parse_kernel(plain, arguments)
-    return found
 
 
 def by_numpy(dispatcher, texts, size):
@@ -652,64 +592,6 @@ def verdict(differences, value, gradient):
             return {"class": "wrong", "message": f"{mine:.8g}, differences {theirs}"}
         return {"class": "rough", "message": f"{mine:.8g}, differences {theirs}"}
     return {"class": "constant" if constant else "right"}
-
-
-# ------------------------------------------------------------------------------------------------ the table
-
-
-def line_of(result):
-    times = ""
-    if "gradient_seconds" in result:
-        times = f"{result['primal_seconds']:.1f} {result['gradient_seconds']:.1f} s"
-    return " ".join(filter(None, [times, (result.get("message") or "")[:150]]))
-
-
-def report(results):
-    packages = collections.defaultdict(collections.Counter)
-    for r in results:
-        packages[r["package"]][r["class"]] += 1
-    print(f"\n{'package':22}" + "".join(f"{name:>13}" for name in CLASSES))
-    packages["all"] = sum(list(packages.values()), collections.Counter())
-    for package, counts in packages.items():
-        print(f"{package[:22]:22}" + "".join(f"{counts[name] or '':>13}" for name in CLASSES))
-    counted = CLASSES[: CLASSES.index("not called")]
-    called = sum(packages["all"][c] for c in counted)
-    print(
-        f"\n{called} kernels were called; right or constant: {packages['all']['right'] + packages['all']['constant']}"
-    )
-    report_times([r for r in results if r["class"] == "right"])
-    messages = collections.Counter((r["class"], r.get("message", "")) for r in results
-                                   if r["class"] in ("refused", "crashed"))  # fmt: skip
-    for (kind, message), count in messages.most_common():
-        print(f"{count:5} {kind:8} {message}")
-
-
-def report_features(results):
-    """For each module of the frontend, how many kernels need it, of how many packages, and its lines."""
-    parsed = [r for r in results if r["class"] == "parsed"]
-    kernels = collections.Counter(module for r in parsed for module in r["features"])
-    packages = collections.defaultdict(set)
-    for r in parsed:
-        for module in r["features"]:
-            packages[module].add(r["package"])
-    print(f"\nmodules of the frontend that {len(parsed)} kernels need\n{'module':34} kernels packages lines")
-    for path in sorted(FRONTEND.rglob("*.py")):
-        module = ".".join(path.relative_to(FRONTEND).with_suffix("").parts)
-        if path.name != "__init__.py":
-            lines = len(path.read_text(encoding="utf-8").splitlines())
-            print(f"{module:34} {kernels[module]:7} {len(packages[module]):8} {lines:5}")
-
-
-def report_times(right):
-    times = sorted(((r["gradient_seconds"] / max(r["primal_seconds"], 0.01), r) for r in right), key=lambda x: x[0])
-    if times:
-        mean = statistics.geometric_mean(ratio for ratio, _ in times)
-        print(
-            f"first gradient, compiled: {mean:.2f} times the first call of Numba's in the geometric mean, "
-            f"{times[len(times) // 2][0]:.2f} in the median; most:"
-        )
-        for ratio, r in reversed(times[-5:]):
-            print(f"{ratio:8.1f} {r['module']}.{r['function']} {line_of(r)}")
 
 
 if __name__ == "__main__":

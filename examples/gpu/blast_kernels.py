@@ -14,20 +14,17 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "lulesh"))
 
 from numba import float64
 from sedov import kernels as formulas
-from sedov.kernels import (
+from sedov.geometry import (
     at_corners,
-    corner_forces,
     cross,
     directional_differences,
     dot,
-    equation_of_state,
     face_normals,
     hexahedron_volume,
-    hourglass_modes,
     largest_face_squared,
-    limited_slope,
     volume_gradient,
 )
+from sedov.kernels import corner_forces, equation_of_state, hourglass_modes, limited_slope
 
 import ampi.cuda as cuda
 import ampi.numpy as np

@@ -7,9 +7,10 @@ import pathlib
 import types
 import warnings
 
-import loops_of_others as others
+import loops_of_others
 import numpy as np
 import pytest
+import simulations_of_others
 from loop_programs import alike, at_once, unchecked
 
 import ampi
@@ -18,14 +19,14 @@ from ampi.programs.numbers import make_math
 from ampi.programs.outlining.compiled_loops import with_compiled_loops
 
 _count = itertools.count()
-FILE = pathlib.Path(others.__file__)
+FILES = [pathlib.Path(module.__file__) for module in (loops_of_others, simulations_of_others)]
 
 
 def copies(active=False):
-    """A new copy of the module, for active arrays if requested."""
+    """A new copy of the modules in one, for active arrays if requested."""
     module = types.ModuleType("loops_of_others")
     name = f"<loops of others {next(_count)}>"
-    text = FILE.read_text().replace("import math\n", "").replace("import numpy as np\n", "")
+    text = "".join(file.read_text() for file in FILES).replace("import math\n", "").replace("import numpy as np\n", "")
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     vars(module).update(np=ampi.numpy if active else np, math=make_math() if active else math)
     exec(compile(text, name, "exec"), vars(module))

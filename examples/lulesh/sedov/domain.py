@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy
 
-from . import kernels
+from . import geometry, kernels
 from .backend import constant, np
 from .blocks import blocks
 from .exchange import Box, FaceGhosts, NodeCopy, NodeSum
@@ -75,7 +75,7 @@ class Domain:
         self.force_sum = NodeSum(comm, self.box, nodes, 3)
         self.motion_copy = NodeCopy(comm, self.box, nodes)
         self.gradient_ghosts = FaceGhosts(comm, self.box, numbers, self.velocity_gradient, self.ghosts)
-        kernels.reference_volumes(self.x, self.corner, self.reference_volume)
+        geometry.reference_volumes(self.x, self.corner, self.reference_volume)
         self._weigh_nodes(nodes)
         self._light_the_fuse()
         self.blocks = blocks(self, min(tasks, size))
