@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+from mpi4py import MPI as mpi
 
 from ...errors import ActivityError, CommunicationError
 from ...memory.storages import Storage, plain
@@ -100,7 +101,7 @@ class Call:
             undo += buffer.overwrite()
         return undo
 
-    def log(self, tape: Tape, comm: Any) -> Performed:
+    def log(self, tape: Tape, comm: mpi.Comm) -> Performed:
         """Check the call and log it, before MPI runs it."""
         active = certain = tracked = loses = False
         for buffer in self.reads:
@@ -122,7 +123,7 @@ class Call:
         performed.undo = ()
         return performed
 
-    def check_counts(self, comm: Any) -> None:
+    def check_counts(self, comm: mpi.Comm) -> None:
         """Raise an error if this rank's own counts do not match."""
         sizes = self.known_sizes()
         problem = "" if sizes is None else sizes.problem()
@@ -132,7 +133,7 @@ class Call:
                 f"{problem}; MPI requires them to be equal"
             )
 
-    def _check(self, loses: bool, comm: Any) -> None:
+    def _check(self, loses: bool, comm: mpi.Comm) -> None:
         self.check_counts(comm)
         if self.refused:
             raise ActivityError(f"{self.name}: {self.refused}")
@@ -142,7 +143,7 @@ class Call:
                 "be lost; make the receive buffer with ampi.numpy, or send ampi.value(...)"
             )
 
-    def activate(self, tape: Tape, comm: Any, contributes: bool) -> None:
+    def activate(self, tape: Tape, comm: mpi.Comm, contributes: bool) -> None:
         """Mark the memory that is written as active."""
         if contributes or comm.Get_size() > 1 or comm.Is_inter():
             for buffer in self.writes:

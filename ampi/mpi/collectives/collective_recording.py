@@ -78,7 +78,7 @@ class CollectiveOperation:
         self.plan_started = partial(self.plan, started=True) if of_edges else self.plan
 
     def call(
-        self, comm: Any, arguments: Sequence[Any], keywords: Mapping[str, Any] = NO_KEYWORDS, started: bool = False
+        self, comm: mpi.Comm, arguments: Sequence[Any], keywords: Mapping[str, Any] = NO_KEYWORDS, started: bool = False
     ) -> Call:
         """Return this rank's part in a call with these arguments; ``started``: the form has a request."""
         plan: Any = self.plan_started if started else self.plan
@@ -102,7 +102,7 @@ class CollectiveOperation:
 MOST_CALLS = 64  # remembered per communicator
 
 
-def _call_of(comm: Any, operation: CollectiveOperation, arguments: Sequence[Any]) -> Call:
+def _call_of(comm: mpi.Comm, operation: CollectiveOperation, arguments: Sequence[Any]) -> Call:
     """Return the call with these arguments: an earlier one if the arrays are the same."""
     key = _key(operation, arguments)
     reverse = None if key is None else reverse_of(comm)
@@ -172,7 +172,9 @@ def _places(call: Call, arguments: Sequence[Any]) -> list[tuple[Buffer, int]] | 
     return places
 
 
-def _log_repeated(tape: Tape, comm: Any, operation: CollectiveOperation, arguments: Sequence[Any]) -> Performed | None:
+def _log_repeated(
+    tape: Tape, comm: mpi.Comm, operation: CollectiveOperation, arguments: Sequence[Any]
+) -> Performed | None:
     """Log a call with the arguments of an earlier one, on the communicator that was used last.
 
     A large message fills most of the processor's caches, so each memory access while recording is slow; this function
@@ -234,7 +236,7 @@ _SUM_HANDLE = mpi.SUM.handle
 _NOT_KNOWN = None, None, False
 
 
-def perform(comm: Any, operation: CollectiveOperation, primal: Callable, *arguments: Any) -> None:
+def perform(comm: mpi.Comm, operation: CollectiveOperation, primal: Callable, *arguments: Any) -> None:
     """Run a blocking collective while a tape exists."""
     tape = recording()
     performed = None if tape is None else _log_repeated(tape, comm, operation, arguments)
@@ -281,7 +283,7 @@ def perform(comm: Any, operation: CollectiveOperation, primal: Callable, *argume
     tape.append_record(performed)
 
 
-def _not_performed(tape: Tape, comm: Any, performed: Performed, error: BaseException) -> None:
+def _not_performed(tape: Tape, comm: mpi.Comm, performed: Performed, error: BaseException) -> None:
     """Clean up after a blocking collective that raised an error after it was logged."""
     if refused(tape, performed, error):
         if performed.undo:
@@ -292,7 +294,7 @@ def _not_performed(tape: Tape, comm: Any, performed: Performed, error: BaseExcep
 
 
 def _start(
-    name: str, comm: Any, operation: CollectiveOperation, arguments: Sequence[Any], keywords: dict[str, Any]
+    name: str, comm: mpi.Comm, operation: CollectiveOperation, arguments: Sequence[Any], keywords: dict[str, Any]
 ) -> Started | forward_collectives.ForwardStarted | None:
     """Check, log and record a collective with a request before it starts, while a tape exists."""
     tape = recording()

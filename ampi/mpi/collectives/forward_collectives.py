@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from .collective_recording import CollectiveOperation
 
 
-def perform(comm: Any, operation: CollectiveOperation, primal: Callable, arguments: Sequence[Any], tape: Tape) -> None:
+def perform(
+    comm: mpi.Comm, operation: CollectiveOperation, primal: Callable, arguments: Sequence[Any], tape: Tape
+) -> None:
     """Run a blocking collective in forward mode."""
     if tape.before_append is not None:
         tape.before_append()
@@ -46,7 +48,7 @@ def perform(comm: Any, operation: CollectiveOperation, primal: Callable, argumen
 
 
 def start(
-    comm: Any, operation: CollectiveOperation, arguments: Sequence[Any], keywords: Mapping[str, Any], tape: Tape
+    comm: mpi.Comm, operation: CollectiveOperation, arguments: Sequence[Any], keywords: Mapping[str, Any], tape: Tape
 ) -> ForwardStarted:
     """Begin to send tangents, before a collective with a request starts in forward mode."""
     if tape.before_append is not None:
@@ -93,7 +95,7 @@ class ForwardStarted:
         stranded.append(self.finish)  # MPI may still use its memory
 
 
-def begin(comm: Any, call: Call, tape: Tape, started: bool) -> Callable[[], None]:
+def begin(comm: mpi.Comm, call: Call, tape: Tape, started: bool) -> Callable[[], None]:
     """Check a call and begin to send its tangents, before the values; returns the function that ends it."""
     if tape.at_message is not None:
         tape.at_message()
@@ -107,9 +109,7 @@ def begin(comm: Any, call: Call, tape: Tape, started: bool) -> Callable[[], None
                 "made from mpi4py's own; make it from ampi.COMM_WORLD"
             )
         return lambda: _forget(push, call)
-    reverse.ready()
-    if reverse.broken:
-        raise CommunicationError(f"{name_of(comm)} cannot be used for derivatives any more: {reverse.broken}")
+    reverse.require_usable()
     if active:
         call.check_counts(comm)
         if call.refused:

@@ -33,7 +33,7 @@ from .movements import (
 )
 
 
-def bcast(comm: Any, buf: Any, root: int = 0) -> Call:
+def bcast(comm: mpi.Comm, buf: Any, root: int = 0) -> Call:
     """Plan of Bcast."""
     if comm.Is_inter() and root == mpi.PROC_NULL:
         call = Call((), (), Movement(BCAST, NO_BLOCKS, NO_BLOCKS, root))
@@ -49,7 +49,7 @@ def bcast(comm: Any, buf: Any, root: int = 0) -> Call:
     return call
 
 
-def gather(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0, *, form: Callable = parse_moved) -> Call:
+def gather(comm: mpi.Comm, sendbuf: Any, recvbuf: Any, root: int = 0, *, form: Callable = parse_moved) -> Call:
     """Plan of Gather, and of Gatherv if ``form`` parses one count per rank."""
     size = partners(comm)
     if not is_root(comm, root):
@@ -76,7 +76,7 @@ def _sizes_at_root(blocks: Buffer, own: Buffer | None, rank: int, size: int, sca
     return Sizes(blocks, going=others, own=mine) if scatters else Sizes(blocks, coming=others, own=mine)
 
 
-def scatter(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0, *, form: Callable = parse_moved) -> Call:
+def scatter(comm: mpi.Comm, sendbuf: Any, recvbuf: Any, root: int = 0, *, form: Callable = parse_moved) -> Call:
     """Plan of Scatter and Scatterv."""
     size = partners(comm)
     if not is_root(comm, root):
@@ -96,7 +96,7 @@ def scatter(comm: Any, sendbuf: Any, recvbuf: Any, root: int = 0, *, form: Calla
     return call
 
 
-def allgather(comm: Any, sendbuf: Any, recvbuf: Any, *, form: Callable = parse_moved) -> Call:
+def allgather(comm: mpi.Comm, sendbuf: Any, recvbuf: Any, *, form: Callable = parse_moved) -> Call:
     """Plan of Allgather and Allgatherv.
 
     Between two groups it is an Alltoall: MPI's Reduce_scatter requires equally much data from both groups.
@@ -126,7 +126,7 @@ def _own_block(buffer: Buffer, counts: list[int], rank: int) -> Buffer:
     return buffer.part(start, start + counts[rank])
 
 
-def alltoall(comm: Any, sendbuf: Any, recvbuf: Any, *, form: Callable = parse_moved) -> Call:
+def alltoall(comm: mpi.Comm, sendbuf: Any, recvbuf: Any, *, form: Callable = parse_moved) -> Call:
     """Plan of Alltoall and Alltoallv."""
     size, in_place = partners(comm), is_in_place(sendbuf)
     received = form(recvbuf, size)
@@ -146,7 +146,7 @@ def _sizes_to_all(going: list[int], coming: list[int], rank: int, buffer: Buffer
     return Sizes(buffer, going=to_others(going, rank), coming=to_others(coming, rank), own=own)
 
 
-def alltoallw(comm: Any, sendbuf: Any, recvbuf: Any) -> Call:
+def alltoallw(comm: mpi.Comm, sendbuf: Any, recvbuf: Any) -> Call:
     """Plan of Alltoallw."""
     size, in_place = partners(comm), is_in_place(sendbuf)
     received = parse_types_moved(recvbuf, size)

@@ -204,13 +204,13 @@ def sums_distributed(reverse: Reverse, going: Message, coming: Message, root: No
     yield [reverse.comm.Ireduce_scatter(mine, result, list(going.counts), mpi.SUM)]
 
 
-def _from_root(comm: Any, blocks: Sequence[np.ndarray], coming: Message, root: int) -> list[mpi.Request]:
+def _from_root(comm: mpi.Comm, blocks: Sequence[np.ndarray], coming: Message, root: int) -> list[mpi.Request]:
     if root == mpi.ROOT:
         return [comm.Isend(block, rank, COLLECTIVE_TAG) for rank, block in enumerate(blocks)]
     return [] if root == mpi.PROC_NULL else [comm.Irecv(coming.in_bytes(), root, COLLECTIVE_TAG)]
 
 
-def _to_root(comm: Any, going: Message, coming: Message, root: int) -> list[mpi.Request]:
+def _to_root(comm: mpi.Comm, going: Message, coming: Message, root: int) -> list[mpi.Request]:
     if root == mpi.ROOT:
         return [comm.Irecv(block, rank, COLLECTIVE_TAG) for rank, block in enumerate(coming.blocks())]
     return [] if root == mpi.PROC_NULL else [comm.Isend(going.in_bytes(), root, COLLECTIVE_TAG)]
@@ -235,12 +235,12 @@ OF_ROOTS_GROUP = (mpi.ROOT, mpi.PROC_NULL)
 """Values of ``root`` that members of the root's group pass to an operation on an intercommunicator."""
 
 
-def is_root(comm: Any, root: int) -> bool:
+def is_root(comm: mpi.Comm, root: int) -> bool:
     """Return whether this rank is the root of a call."""
     return root == mpi.ROOT if comm.Is_inter() else comm.Get_rank() == root
 
 
-def partners(comm: Any) -> int:
+def partners(comm: mpi.Comm) -> int:
     """Return the number of ranks that a block goes to, or comes from."""
     return comm.Get_remote_size() if comm.Is_inter() else comm.Get_size()
 

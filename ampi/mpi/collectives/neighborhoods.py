@@ -33,7 +33,7 @@ class Edges(NamedTuple):
     known: bool
 
 
-def edges_of(comm: Any, started: bool = False) -> Edges:
+def edges_of(comm: mpi.Topocomm, started: bool = False) -> Edges:
     """Return the edges of a communicator at this rank; ``started``: for collectives with a request."""
     sources, destinations = comm.inoutedges
     reverse = reverse_of(comm)
@@ -67,14 +67,18 @@ def _blocks(buffer: Buffer, slots: int, edges: Sequence[tuple[int, int]]) -> lis
     return [buffer.part(ends[slot], ends[slot + 1]) for slot, _ in edges]
 
 
-def _allgather(comm: Any, sendbuf: Any, recvbuf: Any, *, form: Callable = parse_moved, started: bool = False) -> Call:
+def _allgather(
+    comm: mpi.Topocomm, sendbuf: Any, recvbuf: Any, *, form: Callable = parse_moved, started: bool = False
+) -> Call:
     edges, slots = edges_of(comm, started), comm.indegree
     sent = parse_moved(sendbuf)
     received = _blocks(form(recvbuf, slots), slots, edges.arriving)
     return _plan(edges, [sent] * len(edges.leaving), received, (sent,))
 
 
-def _alltoall(comm: Any, sendbuf: Any, recvbuf: Any, *, form: Callable = parse_moved, started: bool = False) -> Call:
+def _alltoall(
+    comm: mpi.Topocomm, sendbuf: Any, recvbuf: Any, *, form: Callable = parse_moved, started: bool = False
+) -> Call:
     edges = edges_of(comm, started)
     slots, out_slots = comm.indegree, comm.outdegree
     sent = _blocks(form(sendbuf, out_slots), out_slots, edges.leaving)
@@ -82,7 +86,7 @@ def _alltoall(comm: Any, sendbuf: Any, recvbuf: Any, *, form: Callable = parse_m
     return _plan(edges, sent, received, sent)
 
 
-def _alltoallw(comm: Any, sendbuf: Any, recvbuf: Any, *, started: bool = False) -> Call:
+def _alltoallw(comm: mpi.Topocomm, sendbuf: Any, recvbuf: Any, *, started: bool = False) -> Call:
     edges = edges_of(comm, started)
     sent, received = parse_types_moved(sendbuf, comm.outdegree), parse_types_moved(recvbuf, comm.indegree)
     going, coming = [sent[slot] for slot, _ in edges.leaving], [received[slot] for slot, _ in edges.arriving]

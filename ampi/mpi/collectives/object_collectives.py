@@ -136,7 +136,12 @@ class TopocommObjects:
 
 
 def _among_neighbors(
-    tape: Tape, comm: Any, payload: Any, edges: Edges, sent: Sequence[Bundle], primal: Callable[[Any, Any], list[Any]]
+    tape: Tape,
+    comm: mpi.Comm,
+    payload: Any,
+    edges: Edges,
+    sent: Sequence[Bundle],
+    primal: Callable[[Any, Any], list[Any]],
 ) -> list[Any]:
     """Run a neighborhood collective; ``sent`` has the arrays for each edge that leaves this rank."""
     name = primal.__name__
@@ -179,7 +184,7 @@ class MovedObjects(CollectiveAdjoint):
         return f"the adjoint of {self.token.describe()}"
 
 
-def _record(tape: Tape, comm: Any, name: str, movement: Movement, arrays: Sequence[TrackedArray]) -> None:
+def _record(tape: Tape, comm: mpi.Comm, name: str, movement: Movement, arrays: Sequence[TrackedArray]) -> None:
     """Record a collective.  Active arrays always arrive in tracked memory."""
     active = any(bundle.count for bundle in movement.sent.parts)
     if tape.forward is not None:  # the parcels contained the tangents
@@ -205,7 +210,7 @@ def _unpacked_each(tape: Tape, messages: Iterable[Any]) -> tuple[list[Bundle], l
     return bundles, everything
 
 
-def tape_or_passive(comm: Any, obj: Any = None, sends: bool = True) -> Tape | None:
+def tape_or_passive(comm: mpi.Comm, obj: Any = None, sends: bool = True) -> Tape | None:
     """Return the tape that records a collective of an object; in `ampi.passive` the call is only counted."""
     tape = recording()
     if tape is not None and sends:
@@ -216,7 +221,7 @@ def tape_or_passive(comm: Any, obj: Any = None, sends: bool = True) -> Tape | No
     return tape
 
 
-def broadcast(tape: Tape, comm: Any, obj: Any, root: int, primal: Callable[[Any, int], Any]) -> Any:
+def broadcast(tape: Tape, comm: mpi.Comm, obj: Any, root: int, primal: Callable[[Any, int], Any]) -> Any:
     """Broadcast an object by ``primal(payload, root)``, and record it."""
     sends = is_root(comm, root)
     payload, sent = pack(tape, obj) if sends else (None, EMPTY)

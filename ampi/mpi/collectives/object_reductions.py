@@ -147,7 +147,7 @@ class _Group(mpi.Intracomm):
     """One group of an intercommunicator: mpi4py's communicator of its ranks, with a reverse side."""
 
 
-def _messages_between(comm: Any, name: str) -> tuple[_Messages, _Messages]:
+def _messages_between(comm: mpi.Comm, name: str) -> tuple[_Messages, _Messages]:
     """Return the messages of a reduction on an intercommunicator: to the other group, and inside this one."""
     between, tag, local, _ = mpi._commctx_inter(comm)
     group = _Group(local)
@@ -155,7 +155,7 @@ def _messages_between(comm: Any, name: str) -> tuple[_Messages, _Messages]:
     return _Messages(comm, name, between, tag), _Messages(group, name, local, tag)
 
 
-def _reduce_between(comm: Any, sendobj: Any, op: Callable[[Any, Any], Any], root: int) -> Any:
+def _reduce_between(comm: mpi.Comm, sendobj: Any, op: Callable[[Any, Any], Any], root: int) -> Any:
     """Reduce between two groups: rank 0 of the group that contributes sends the result to the root."""
     if not (root in OF_ROOTS_GROUP or 0 <= root < comm.Get_remote_size()):
         return _Comm.reduce(comm, sendobj, op, root)
@@ -169,7 +169,7 @@ def _reduce_between(comm: Any, sendobj: Any, op: Callable[[Any, Any], Any], root
     return None
 
 
-def _allreduce_between(tape: Tape, comm: Any, sendobj: Any, op: Callable[[Any, Any], Any]) -> Any:
+def _allreduce_between(tape: Tape, comm: mpi.Comm, sendobj: Any, op: Callable[[Any, Any], Any]) -> Any:
     """Reduce between two groups: both ranks 0 exchange the results of their groups, and broadcast them."""
     between, local = _messages_between(comm, "allreduce")
     result = _on_rank_0(local, sendobj, op)
@@ -187,10 +187,10 @@ class _Messages:
 
     __slots__ = ("comm", "logged", "name", "rank", "size", "tag")
 
-    comm: Any
+    comm: mpi.Comm
     tag: int
 
-    def __init__(self, comm: Any, name: str, transport: Any = None, tag: int = 0) -> None:
+    def __init__(self, comm: mpi.Comm, name: str, transport: Any = None, tag: int = 0) -> None:
         self.comm, self.tag = mpi._commctx_intra(comm) if transport is None else (transport, tag)
         self.logged = comm
         self.name = name
@@ -218,7 +218,7 @@ class _Messages:
         )
         return self._receive(partner, requests)
 
-    def _start(self, comm: Any, payload: Any, dest: int, tag: int) -> list[mpi.Request]:
+    def _start(self, comm: mpi.Comm, payload: Any, dest: int, tag: int) -> list[mpi.Request]:
         data = mpi.pickle.dumps(payload)
         length = np.array([len(data)], np.int64)
         return [
@@ -249,7 +249,7 @@ class _Messages:
 _INNER_TAG = -1000
 
 
-def _tape_for(comm: Any, name: str, obj: Any) -> Tape | None:
+def _tape_for(comm: mpi.Comm, name: str, obj: Any) -> Tape | None:
     """Return the tape that records a reduction of objects; None if mpi4py runs it alone.
 
     Its messages are logged one by one; as for other collectives, the ranks check that all of them take part.

@@ -43,23 +43,23 @@ Combine = Callable[[Any, Any, Any, Any, Any], mpi.Request]
 """``combine(comm, going, coming, op, counts)`` starts the operation on other messages, with ``counts`` elements."""
 
 
-def _iallreduce(comm: Any, going: Any, coming: Any, op: Any, counts: None) -> mpi.Request:
+def _iallreduce(comm: mpi.Comm, going: Any, coming: Any, op: mpi.Op, counts: None) -> mpi.Request:
     return comm.Iallreduce(going, coming, op)
 
 
-def _ireduce_scatter_block(comm: Any, going: Any, coming: Any, op: Any, counts: None) -> mpi.Request:
+def _ireduce_scatter_block(comm: mpi.Comm, going: Any, coming: Any, op: mpi.Op, counts: None) -> mpi.Request:
     return comm.Ireduce_scatter_block(going, coming, op)
 
 
-def _ireduce_scatter(comm: Any, going: Any, coming: Any, op: Any, counts: list[int]) -> mpi.Request:
+def _ireduce_scatter(comm: mpi.Comm, going: Any, coming: Any, op: mpi.Op, counts: list[int]) -> mpi.Request:
     return comm.Ireduce_scatter(going, coming, counts, op)
 
 
-def _iscan(comm: Any, going: Any, coming: Any, op: Any, counts: None) -> mpi.Request:
+def _iscan(comm: mpi.Comm, going: Any, coming: Any, op: mpi.Op, counts: None) -> mpi.Request:
     return comm.Iscan(going, coming, op)
 
 
-def _iexscan(comm: Any, going: Any, coming: Any, op: Any, counts: None) -> mpi.Request:
+def _iexscan(comm: mpi.Comm, going: Any, coming: Any, op: mpi.Op, counts: None) -> mpi.Request:
     return comm.Iexscan(going, coming, op)
 
 
@@ -85,7 +85,7 @@ class Reducing:
 
     __slots__ = ("back", "combine", "counts", "handle", "root", "rule", "shares", "x", "y")
 
-    def __init__(self, op: Any, x: Buffer, y: Buffer, combine: Combine, back: Mover | None) -> None:
+    def __init__(self, op: mpi.Op, x: Buffer, y: Buffer, combine: Combine, back: Mover | None) -> None:
         self.handle = op.handle
         self.rule = known(op)
         self.x = x
@@ -158,7 +158,7 @@ class Scanning(Reducing):
 
     __slots__ = ("exclusive",)
 
-    def __init__(self, op: Any, x: Buffer, y: Buffer, combine: Combine, exclusive: bool) -> None:
+    def __init__(self, op: mpi.Op, x: Buffer, y: Buffer, combine: Combine, exclusive: bool) -> None:
         super().__init__(op, x, y, combine, None)
         self.exclusive = exclusive
 
@@ -169,7 +169,7 @@ class Scanning(Reducing):
         return partial(self.x.add, sweep, (yield from back))
 
 
-def _plan(op: Any, part: Reducing, in_steps: bool = False) -> Call:
+def _plan(op: mpi.Op, part: Reducing, in_steps: bool = False) -> Call:
     """Return the call with this part; ``in_steps``: its adjoint takes several steps, even of a sum."""
     rule, x = part.rule, part.x
     call = Call((x,), (part.y,), part, root=part.root)
@@ -181,7 +181,7 @@ def _plan(op: Any, part: Reducing, in_steps: bool = False) -> Call:
     return call
 
 
-def refusal(op: Any, rule: Reduction | None, x: Buffer) -> str:
+def refusal(op: mpi.Op, rule: Reduction | None, x: Buffer) -> str:
     """Return why a reduction of active values in a buffer has no derivative; empty if it has one."""
     if rule is None:
         refused = f"there is no derivative rule for {_name_of(op)} on floating-point data; send ampi.value(...)"
@@ -218,21 +218,21 @@ class _Pairs:
         return lambda: pairs
 
 
-def _name_of(op: Any) -> str:
+def _name_of(op: mpi.Op) -> str:
     for name in ("LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "REPLACE", "NO_OP"):
         if op == getattr(mpi, name):
             return f"MPI.{name}"
     return "a user-defined MPI.Op"
 
 
-def reduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM, root: int = 0) -> Call:
+def reduce(comm: mpi.Comm, sendbuf: Any, recvbuf: Any, op: mpi.Op = mpi.SUM, root: int = 0) -> Call:
     """Plan of Reduce."""
     between = comm.Is_inter()
     y = parse(recvbuf) if is_root(comm, root) else NOTHING
     in_place = y is not NOTHING and not between and is_in_place(sendbuf)
     x = NOTHING if between and root in OF_ROOTS_GROUP else y if in_place else parse(sendbuf)
 
-    def combine(comm: Any, going: Any, coming: Any, op: Any, counts: None) -> mpi.Request:
+    def combine(comm: mpi.Comm, going: Any, coming: Any, op: mpi.Op, counts: None) -> mpi.Request:
         sends = not (between and root in OF_ROOTS_GROUP)
         return comm.Ireduce(going if sends else None, coming if is_root(comm, root) else None, op, root)
 
@@ -244,7 +244,7 @@ def reduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM, root: int =
     return call
 
 
-def allreduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
+def allreduce(comm: mpi.Comm, sendbuf: Any, recvbuf: Any, op: mpi.Op = mpi.SUM) -> Call:
     """Plan of Allreduce."""
     y = parse(recvbuf)
     x = y if is_in_place(sendbuf) else parse(sendbuf)
@@ -255,7 +255,7 @@ def allreduce(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
     return call
 
 
-def reduce_scatter_block(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
+def reduce_scatter_block(comm: mpi.Comm, sendbuf: Any, recvbuf: Any, op: mpi.Op = mpi.SUM) -> Call:
     """Plan of Reduce_scatter_block."""
     size, in_place = 0 if comm.Is_inter() else comm.Get_size(), is_in_place(sendbuf)
     whole = parse(recvbuf, size if in_place else 0)
@@ -267,7 +267,7 @@ def reduce_scatter_block(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SU
     return call
 
 
-def reduce_scatter(comm: Any, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Any = mpi.SUM) -> Call:
+def reduce_scatter(comm: mpi.Comm, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: mpi.Op = mpi.SUM) -> Call:
     """Plan of Reduce_scatter."""
     whole, in_place = parse(recvbuf), is_in_place(sendbuf)
     x, y = (whole, whole) if in_place else (parse(sendbuf), whole)
@@ -286,7 +286,7 @@ def reduce_scatter(comm: Any, sendbuf: Any, recvbuf: Any, recvcounts: Any = None
     return call
 
 
-def scan(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
+def scan(comm: mpi.Comm, sendbuf: Any, recvbuf: Any, op: mpi.Op = mpi.SUM) -> Call:
     """Plan of Scan."""
     y = parse(recvbuf)
     x = y if is_in_place(sendbuf) else parse(sendbuf)
@@ -297,7 +297,7 @@ def scan(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
     return call
 
 
-def exscan(comm: Any, sendbuf: Any, recvbuf: Any, op: Any = mpi.SUM) -> Call:
+def exscan(comm: mpi.Comm, sendbuf: Any, recvbuf: Any, op: mpi.Op = mpi.SUM) -> Call:
     """Plan of Exscan."""
     y = parse(recvbuf)
     x = y if is_in_place(sendbuf) else parse(sendbuf)

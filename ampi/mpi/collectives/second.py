@@ -61,7 +61,9 @@ class SecondStarted(Started):
         stranded.append(self.finish_tangent)  # MPI may still use its memory
 
 
-def perform(comm: Any, operation: CollectiveOperation, primal: Callable, arguments: Sequence[Any], tape: Any) -> None:
+def perform(
+    comm: mpi.Comm, operation: CollectiveOperation, primal: Callable, arguments: Sequence[Any], tape: Any
+) -> None:
     """Run a blocking collective in second order."""
     call = _prepared(comm, operation, arguments, {}, tape, False)
     try:
@@ -80,7 +82,7 @@ def perform(comm: Any, operation: CollectiveOperation, primal: Callable, argumen
 
 def start(
     name: str,
-    comm: Any,
+    comm: mpi.Comm,
     operation: CollectiveOperation,
     arguments: Sequence[Any],
     keywords: Mapping[str, Any],
@@ -99,7 +101,7 @@ def start(
 
 
 def _prepared(
-    comm: Any,
+    comm: mpi.Comm,
     operation: CollectiveOperation,
     arguments: Sequence[Any],
     keywords: Mapping[str, Any],
@@ -112,7 +114,7 @@ def _prepared(
     return operation.call(comm, arguments, keywords, started=started)
 
 
-def _log_and_begin(comm: Any, call: Call, tape: Any, started: bool) -> tuple[Performed, Callable[[], None]]:
+def _log_and_begin(comm: mpi.Comm, call: Call, tape: Any, started: bool) -> tuple[Performed, Callable[[], None]]:
     """Log a call, save what its adjoint needs, and begin to send tangents; also return the function that ends this."""
     performed = call.log(tape, comm)
     performed.__class__ = SecondPerformed

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI as mpi
 
+from ...errors import CommunicationError
 from ..base.call_sites import name_of
 from ..waiting.waiting import wait
 from .channels import LEAVING_TAG as LEAVING_TAG
@@ -210,6 +211,15 @@ class Reverse:
             self.channel.pending.pop()
         if self.group is not None:
             self.group.ready()
+
+    def require_usable(self) -> None:
+        """Complete the creation of the reverse side; raise an error if it can no longer be used."""
+        self.ready()
+        if self.broken:
+            raise CommunicationError(
+                f"rank {self.rank}: {self.name} cannot be used for derivatives any more, continue with a duplicate, "
+                f"comm.Dup(), made on all its ranks: {self.broken}"
+            )
 
     def _take_elected(self) -> None:
         """Take over the channel that the ranks have agreed on, if there is one, and give up the present one."""

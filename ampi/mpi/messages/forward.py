@@ -57,12 +57,7 @@ class ForwardCommunication(Communication):
         """Return the log of one communicator."""
         found = self.logs.get(reverse)
         if found is None:
-            reverse.ready()
-            if reverse.broken:
-                raise CommunicationError(
-                    f"rank {reverse.rank}: {reverse.name} cannot be used for derivatives any more, go on with a "
-                    f"duplicate, comm.Dup(), made on all its ranks: {reverse.broken}"
-                )
+            reverse.require_usable()
             found = self.logs[reverse] = ForwardLog(self.push, reverse)
             reverse.channel.threads.add(get_ident())
         return found

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...errors import CommunicationError
 from ...tape import AdjointRecord, no_second_derivative
 from ..log import log
 from ..log.ownership import require_alone
@@ -30,12 +29,7 @@ class SecondCommunication(ForwardCommunication):
         """Return the log of one communicator."""
         found = self.logs.get(reverse)
         if found is None:
-            reverse.ready()
-            if reverse.broken:
-                raise CommunicationError(
-                    f"rank {reverse.rank}: {reverse.name} cannot be used for derivatives any more, go on with a "
-                    f"duplicate, comm.Dup(), made on all its ranks: {reverse.broken}"
-                )
+            reverse.require_usable()
             require_alone(self.tape(), reverse)  # type: ignore[arg-type]
             found = self.logs[reverse] = SecondLog(self.push, reverse)
         return found  # type: ignore[return-value]
