@@ -149,15 +149,17 @@ def pytest_runtest_setup(item):
 
 @pytest.fixture(autouse=True)
 def most_elements(request, monkeypatch):
-    """Functions of arrays of few elements are recorded in a way of their own: every other test does without it, and all
-    of a module that says ``MOST_ELEMENTS = 0``."""
-    from ampi.arrays import small_arrays
+    """Calls with arrays of few elements, and usual calls, are recorded in ways of their own: every third test does
+    without the first, and every third without both. A module that says ``MOST_ELEMENTS = 0`` does without the first."""
+    from ampi.arrays import fast_calls, fast_writes
 
     most = getattr(request.module, "MOST_ELEMENTS", None)
-    if most is None and zlib.crc32(request.node.nodeid.encode()) % 2:
+    if most is None and (ways := zlib.crc32(request.node.nodeid.encode()) % 3):
         most = 0
+        if ways == 2:
+            monkeypatch.setattr(fast_writes, "LARGEST", 0)
     if most is not None:
-        monkeypatch.setattr(small_arrays, "MOST_ELEMENTS", most)
+        monkeypatch.setattr(fast_calls, "MOST_ELEMENTS", most)
 
 
 @pytest.fixture(autouse=True)

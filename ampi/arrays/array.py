@@ -27,10 +27,11 @@ from . import (
     byte_views,
     elements,
     extensions,
+    fast_calls,
+    fast_writes,
     indexing,
     known_classes,
     nested,
-    small_arrays,
     texts,
     ufuncs,
     writing,
@@ -506,7 +507,8 @@ class FlatView:
 
 set_array_type(ndarray)
 elements.leave_to_numpy(ndarray)
-small_arrays.set_array_type(ndarray)
+fast_calls.set_array_type(ndarray)
+fast_writes.set_array_type(ndarray)
 
 
 def _number_of(x: Any) -> Any:

@@ -52,11 +52,12 @@ def getitem(self: Any, key: Any) -> Any:
         reference = storage.tape
     except (AttributeError, KeyError, NotImplementedError, TypeError):
         found = None  # the error below must not show this one as its context
+    if type(found) is not _double:
+        return _getitem(self, key)
     scope = scope_now()
     tape = scope.tape
     if (
-        type(found) is not _double
-        or tape is None
+        tape is None
         or reference is not tape.reference
         or scope.thread != get_ident()
         or (pen := tape.pen) is None

@@ -105,7 +105,7 @@ class Rule:
         given.
     dtypes : tuple of dtype, or None
     run : callable, or None
-        For `small_arrays`.
+        For `fast_calls`.
     of_complex : Rule, or None
         The rule for complex arguments if it differs.
     whole : tuple

@@ -21,6 +21,7 @@ from ..memory.storages import (
     wrapped,
 )
 from ..tape import BaseAdjoint, Push, Sweep, Tape, current
+from . import fast_writes
 from .activity import carry, holds_same_bytes, is_active, is_inexact, plain_of, require_tracked
 from .byte_views import movable
 from .elementwise import unbroadcast
@@ -188,12 +189,11 @@ def getitem(array: TrackedArray, key: Any) -> Any:
 
 def selected(array: TrackedArray, key: Any, result: Any) -> Any:
     """The same as `getitem`, given the result of NumPy's own item access."""
+    if isinstance(result, np.ndarray) and looks_into(result, array):
+        return result
     if array.dtype.hasobject and array.dtype.names is None and is_basic(key):
-        return result  # a view, or the very object
-    if isinstance(result, np.ndarray):
-        if looks_into(result, array):
-            return result
-    elif not isinstance(result, np.inexact):
+        return result  # the very object
+    if not isinstance(result, (np.ndarray, np.inexact)):
         if not isinstance(result, np.void) or not carries_derivatives(result.dtype):
             return result
         if is_basic(key):  # it looks into the array's memory
@@ -262,6 +262,13 @@ def _written_last(like: np.ndarray, key: Any, shape: tuple) -> np.ndarray:
 
 def setitem(array: TrackedArray, key: Any, value: Any, action: Callable[[], Any] | None = None) -> None:
     """``array[key] = value``; an action, if given, makes NumPy write the values."""
+    if (
+        type(value) is type(array)
+        and action is None
+        and is_basic(key)
+        and fast_writes.assign(view_at(array, key), value)
+    ):
+        return
     given, original = nested_plain(value), value
     if isinstance(value, (list, tuple)):
         dtype = array.dtype[key].base if type(key) is str else array.dtype

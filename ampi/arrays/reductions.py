@@ -10,28 +10,13 @@ from typing import Any
 import numpy as np
 
 from ..base.missing_rules import no_rule
-from ..memory.storages import Region, plain, region_of, tracked, wrapped
+from ..memory.storages import plain, region_of, tracked, wrapped
 from ..tape import BaseAdjoint, Push, Sweep, Tape
 from .activity import is_active, is_inexact, plain_of, require_tracked
 from .elementwise import leg, times
 from .indexing import copied
 from .nested import from_nested
-from .writing import assign_as, write, write_constants
-
-
-def taken(sweep: Sweep, result: Region, fresh: bool, mask: Any) -> np.ndarray:
-    """Take the adjoint of an operation's result; it is zero where a mask kept the old value."""
-    shadow = sweep.shadow(result)
-    if fresh:
-        return shadow if mask is None else np.where(mask, shadow, 0)
-    if mask is None:
-        g = shadow.copy()
-        shadow[...] = 0
-        return g
-    mask = np.broadcast_to(mask, shadow.shape)
-    g = np.where(mask, shadow, 0)
-    shadow[mask] = 0
-    return g
+from .writing import assign_as, taken, write, write_constants
 
 
 def _sum_adjoint(g: Any, x: Any, z: Any, axes: tuple, mask: Any) -> Any:

@@ -9,7 +9,6 @@ import numpy as np
 
 from ..base.missing_rules import no_rule
 from ..memory.storages import (
-    Region,
     TrackedArray,
     as_viewed,
     carries_derivatives,
@@ -21,7 +20,7 @@ from ..memory.storages import (
     writable,
 )
 from ..tape import BaseAdjoint, Push, Sweep, Tape, current
-from . import element_arithmetic, extensions, operands, reductions, small_arrays
+from . import element_arithmetic, extensions, fast_calls, operands, reductions
 from .activity import is_active, is_inexact, plain_of, require_arrays, require_tracked
 from .callers import is_called_by_numpy
 from .elementwise import CONSTANT_FOR_REAL, CONSTANTS, RULES, Rule, unbroadcast
@@ -29,7 +28,6 @@ from .exact import exactly
 from .indexing import frozen_key, getitem, plain_key, setitem
 from .losses import lose
 from .nested import from_nested
-from .reductions import taken
 from .writing import assign, must_announce, write, write_constants
 
 _UPDATES = frozenset((np.add, np.subtract))
@@ -79,7 +77,7 @@ def apply(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
             keywords = {**keywords, "out": outs}
         if ufunc in _UPDATES and method == "__call__" and len(keywords) == len(outs) == 1 and outs[0] is inputs[0]:
             tape = current()
-            if tape is not None and small_arrays.update(tape, ufunc, *inputs) is not None:
+            if tape is not None and fast_calls.update(tape, ufunc, *inputs) is not None:
                 return inputs[0]
         if any(map(_overrides, (*inputs, *outs, keywords.get("where")))):
             return NotImplemented
@@ -93,8 +91,8 @@ def apply(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
             return _passively(ufunc, method, inputs, keywords)
         except _Deferred:
             return NotImplemented
-    if not keywords and method == "__call__" and getattr(inputs[0], "size", 1) <= small_arrays.MOST_ELEMENTS:
-        found = small_arrays.call(tape, ufunc, inputs)
+    if not keywords and method == "__call__":
+        found = fast_calls.call(tape, ufunc, inputs)
         if found is None and all([not isinstance(x, np.ndarray) or is_scalar(x) for x in inputs]):
             found = element_arithmetic.call(tape, ufunc, inputs)
         if found is not None:
@@ -178,66 +176,6 @@ def _with_outputs(outs: tuple, result: Any) -> Any:
 # ---------------------------------------------------------------------------------------------------- plain calls
 
 
-class _Elementwise(BaseAdjoint):
-    """Adjoint of an elementwise function.
-
-    ``values`` are the arguments and, last, the result, as far as the adjoint needs them. ``recompute`` computes the
-    result again if it overwrote other values, which the memory holds during the sweep.
-    """
-
-    __slots__ = ("active", "fresh", "mask", "recompute", "regions", "result", "rule", "values")
-    second_order = "differentiated"
-
-    def __init__(
-        self,
-        rule: Rule,
-        active: tuple,
-        regions: list[Region],
-        result: Region,
-        values: list,
-        fresh: bool,
-        mask: Any = None,
-        recompute: Callable | None = None,
-    ) -> None:
-        self.rule = rule
-        self.active = active
-        self.regions = regions
-        self.result = result
-        self.values = values
-        self.fresh = fresh
-        self.mask = mask
-        self.recompute = recompute
-
-    def __call__(self, sweep: Sweep) -> None:
-        if not sweep.has_shadow(self.result):
-            return
-        g = taken(sweep, self.result, self.fresh, self.mask)
-        values = self.values
-        if self.recompute is not None:
-            with np.errstate(all="ignore"):
-                values = [*values[:-1], self.recompute(values[:-1])]
-        terms, needs = self.rule.terms, self.rule.needs
-        for k, region in zip(self.active, self.regions):
-            if self.mask is None:
-                contribution = terms[k](g, *[values[n] for n in needs[k]])
-            else:
-                # The function may be undefined where the mask is false.
-                with np.errstate(all="ignore"):
-                    contribution = np.where(self.mask, terms[k](g, *[values[n] for n in needs[k]]), 0)
-            sweep.add(region, unbroadcast(contribution, region.shape))
-
-    def tangent(self, push: Push) -> None:
-        """ż = Σ ∂z/∂x ẋ."""
-        values = self.values
-        if self.recompute is not None:
-            values = [*values[:-1], self.recompute(values[:-1])]
-        rule, total = self.rule, None
-        for k, region in zip(self.active, self.regions):
-            term = rule.tangent(k, push.get(region), [values[n] for n in rule.needs[k]])
-            total = term if total is None else total + term
-        push.put(self.result, total, True if self.mask is None else self.mask)
-
-
 def _call(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dict) -> Any:
     rule = RULES.get(ufunc)
     if rule is None:
@@ -286,7 +224,7 @@ def _record_fresh(tape: Tape, rule: Rule, inputs: tuple, active: tuple, result: 
     tape.activate(result)
     regions = [region_of(inputs[k]) for k in active]
     rule = rule.of_mixed(values, result.dtype)
-    tape.append(_Elementwise(rule, active, regions, region_of(result), values, True, mask), created=(result,))
+    tape.append(fast_calls.Elementwise(rule, active, regions, region_of(result), values, True, mask), created=(result,))
 
 
 def _frozen(x: Any) -> Any:
@@ -346,7 +284,7 @@ def _call_into(
     _, undo = write([out], action, key)
     regions = [region_of(inputs[k]) for k in active]
     rule = rule.of_mixed(values, out.dtype)
-    tape.append(_Elementwise(rule, active, regions, region_of(out), values, False, mask, recompute), undo)
+    tape.append(fast_calls.Elementwise(rule, active, regions, region_of(out), values, False, mask, recompute), undo)
     tape.activate(out)
     return out
 

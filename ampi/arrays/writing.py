@@ -75,7 +75,7 @@ def write_constants(targets: Sequence[np.ndarray], action: Callable[[], Any], ke
     return result
 
 
-class _Assign(BaseAdjoint):
+class Assign(BaseAdjoint):
     """target[...] = source, with broadcasting."""
 
     __slots__ = ("source", "target")
@@ -94,6 +94,21 @@ class _Assign(BaseAdjoint):
     def tangent(self, push: Push) -> None:
         """Assign the tangent as the values were."""
         push.put(self.target, push.get(self.source))
+
+
+def taken(sweep: Sweep, result: Region, fresh: bool, mask: Any) -> np.ndarray:
+    """Take the adjoint of an operation's result; it is zero where a mask kept the old value."""
+    shadow = sweep.shadow(result)
+    if fresh:
+        return shadow if mask is None else np.where(mask, shadow, 0)
+    if mask is None:
+        g = shadow.copy()
+        shadow[...] = 0
+        return g
+    mask = np.broadcast_to(mask, shadow.shape)
+    g = np.where(mask, shadow, 0)
+    shadow[mask] = 0
+    return g
 
 
 def assign(
@@ -122,7 +137,7 @@ def assign(
         return
     assert tape is not None
     _, undo = write([target], action)
-    tape.append(_Assign(region_of(target), region_of(value)), undo)
+    tape.append(Assign(region_of(target), region_of(value)), undo)
     tape.activate(target)
 
 
@@ -164,7 +179,7 @@ def _assign_packed(tape: Any, target: np.ndarray, value: Any, action: Callable[[
     require_tracked(target, what)
     make_slots(target, value)
     _, undo = write([target], action)
-    tape.append(_Assign(region_of(target), region_of(value)), undo)
+    tape.append(Assign(region_of(target), region_of(value)), undo)
     tape.activate(target)
 
 

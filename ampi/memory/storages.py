@@ -357,17 +357,26 @@ def region_of(array: np.ndarray) -> Region:
         The memory is not tracked.
     """
     if isinstance(array, TrackedArray):
-        try:
-            return array._region
-        except AttributeError:
-            region = Region(storage_of(array), array)  # type: ignore[arg-type]
-            if type(array) is not _scalar_type:  # of which there are many
-                set_region(array, region)
-            return region
+        region = getattr(array, "_region", None)  # an exception would take longer for each new view
+        return new_region(array) if region is None else region
     storage = storage_of(array)
     if storage is None:
         raise ValueError("the array's memory is not tracked; make it with ampi.numpy")
     return Region(storage, array)
+
+
+def new_region(array: TrackedArray) -> Region:
+    """Make the region of a tracked array that has none yet."""
+    base = array.base
+    if type(base) is _array_type:  # the usual view
+        storage = storage_of(base)
+        _set_storage(array, storage)
+    else:
+        storage = storage_of(array)
+    region = Region(storage, array)  # type: ignore[arg-type]
+    if type(array) is not _scalar_type:  # of which there are many
+        set_region(array, region)
+    return region
 
 
 # ----------------------------------------------------------------------------------------------------- array type

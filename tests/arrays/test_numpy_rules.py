@@ -10,7 +10,7 @@ from derivative_check import check_adjoint, pulled_back
 from numpy_rule_cases import ALL, CASES
 
 import ampi
-from ampi.arrays import elementwise, reductions, small_arrays, ufuncs
+from ampi.arrays import elementwise, fast_calls, fast_writes, reductions, ufuncs
 from ampi.rules import functions, inplace, linear_algebra
 
 
@@ -31,10 +31,12 @@ def test_every_rule_has_a_case():
     assert sorted(rules - set(CASES)) == []
 
 
-@pytest.fixture(params=["few", "many"], autouse=True)
+@pytest.fixture(params=["few", "many", "any"], autouse=True)
 def elements(request, monkeypatch):
-    """Arrays of few elements are recorded in the way of all others as well."""
-    monkeypatch.setattr(small_arrays, "MOST_ELEMENTS", 64 if request.param == "few" else 0)
+    """Calls are recorded in the way of arrays with few elements, in that of all usual calls, and in the general one."""
+    monkeypatch.setattr(fast_calls, "MOST_ELEMENTS", 64 if request.param == "few" else 0)
+    if request.param == "any":
+        monkeypatch.setattr(fast_writes, "LARGEST", 0)
 
 
 @pytest.mark.parametrize("kind", ["f", "c"])

@@ -8,13 +8,15 @@ from numpy_rule_cases import ALL, CASES
 from test_numpy_programs import FOUND
 
 import ampi
-from ampi.arrays import small_arrays
+from ampi.arrays import fast_calls, fast_writes
 
 
-@pytest.fixture(params=["few", "many"])
+@pytest.fixture(params=["few", "many", "any"])
 def elements(request, monkeypatch):
-    """Arrays of few elements are recorded in the way of all others as well."""
-    monkeypatch.setattr(small_arrays, "MOST_ELEMENTS", 64 if request.param == "few" else 0)
+    """Calls are recorded in the way of arrays with few elements, in that of all usual calls, and in the general one."""
+    monkeypatch.setattr(fast_calls, "MOST_ELEMENTS", 64 if request.param == "few" else 0)
+    if request.param == "any":
+        monkeypatch.setattr(fast_writes, "LARGEST", 0)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128, np.float32])

@@ -7,7 +7,7 @@ import numpy
 import pytest
 
 import ampi
-from ampi.arrays import small_arrays
+from ampi.arrays import fast_calls
 from ampi.memory.extents import Extent
 from ampi.memory.filed_needs import Ranges
 from ampi.memory.needs import FEW, Needs
@@ -133,7 +133,7 @@ def any_key(draw, shape):
 @pytest.mark.parametrize("seed", range(24))
 def test_long_programs_with_many_views(seed, monkeypatch):
     """Gradients against the complex step: each old value is there for whoever has read it."""
-    monkeypatch.setattr(small_arrays, "MOST_ELEMENTS", 0)  # which would copy what they read
+    monkeypatch.setattr(fast_calls, "MOST_ELEMENTS", 0)  # which would copy what they read
     draw = random.Random(seed)
     shape = draw.choice([(40,), (40, 3), (30, 2), (6, 7)])
     statements = overwriting(draw, shape, draw.choice([100, 200, 300]))

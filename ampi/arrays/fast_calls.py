@@ -1,14 +1,16 @@
-"""Fast path of NumPy's ufuncs for arrays with few elements.
+"""Fast path of NumPy's ufuncs for the usual arguments.
 
-For a large array a record avoids copies of the values that its adjoint needs; for a small one a copy is faster than
-registering which memory must not be overwritten. Only the usual case is handled here: ordinary memory, one shape, one
-precision, no keyword arguments. `ufuncs` handles all others.
+Only the usual case is handled here: ordinary memory, one shape, one precision, no keyword arguments. `ufuncs` handles
+all others.
+
+For a large array a record avoids copies of the values that its adjoint needs; for one with few elements a copy is
+faster than registering which memory must not be overwritten.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,15 +23,20 @@ from ..memory.storages import (
     address_of,
     as_viewed,
     is_scalar,
+    new_region,
     region_of,
     storage_of,
 )
-from ..tape import AdjointRecord, Push, Sweep, Tape
+from ..tape import AdjointRecord, BaseAdjoint, Push, Record, Sweep, Tape, Undo
 from ..tape.elements import of_variables
+from . import fast_writes
 from .elements import NUMBERS, node_of
-from .elementwise import RULES, Rule
+from .elementwise import RULES, Rule, unbroadcast
+from .fast_writes import is_in_rows, may_write, saved, source_of
+from .writing import taken
 
 MOST_ELEMENTS = 64
+"""With more elements, values that an adjoint needs are not copied."""
 
 _FLOAT64, _FLOAT32 = np.dtype(np.float64), np.dtype(np.float32)
 _PYTHON = frozenset((float, int))
@@ -47,7 +54,7 @@ def set_array_type(cls: type) -> None:
 
 
 def call(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> Any:
-    """A ufunc of small arrays and constants, one of them active; None: record it with `ufuncs`."""
+    """A ufunc of arrays of one shape and constants, one of them active; None: record it with `ufuncs`."""
     rule = RULES.get(ufunc)
     if rule is None or tape.pen is None:
         return None
@@ -65,19 +72,18 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> Any:
     for x in inputs:
         kind = type(x)
         if kind is _array:
-            try:
-                region = x._region
-            except AttributeError:
-                if x.size > MOST_ELEMENTS:
-                    return None
-                region = region_of(x)
+            region = getattr(x, "_region", None) or new_region(x)
             if shape is None:
                 shape, dtype = region.shape, region.dtype
-                if not shape or not 0 < x.size <= MOST_ELEMENTS or dtype not in dtypes:
+                if not shape or not 0 < x.size <= fast_writes.LARGEST or dtype not in dtypes:
                     return None
             elif region.shape != shape or region.dtype is not dtype:
                 return None
-            if region.strides[0] < 0 if len(shape) == 1 else not x.flags.c_contiguous:
+            if (
+                region.strides[0] < 0
+                if len(shape) == 1
+                else not (x.flags.c_contiguous or is_in_rows(shape, region.strides))
+            ):
                 return None  # the result would have another memory order
             storage = region.storage
             if storage.guard or storage.swapped_by:
@@ -98,11 +104,11 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> Any:
         elif kind is np.ndarray:
             if shape is None:
                 shape, dtype = x.shape, x.dtype
-                if not shape or not 0 < x.size <= MOST_ELEMENTS or dtype not in dtypes:
+                if not shape or not 0 < x.size <= fast_writes.LARGEST or dtype not in dtypes:
                     return None
             elif x.shape != shape or x.dtype is not dtype:
                 return None
-            if not x.flags.c_contiguous or storage_of(x) is not None:
+            if not (x.flags.c_contiguous or is_in_rows(shape, x.strides)) or storage_of(x) is not None:
                 return None
             values.append(x)
         elif kind in NUMBERS:
@@ -127,6 +133,9 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> Any:
             if type(x) is not np.ndarray and type(x) not in allowed:
                 return None
     result = _new(Fresh, shape, dtype)
+    many = result.size > MOST_ELEMENTS
+    if many and any([type(source) is int for source in sources]):
+        return None
     values.append(as_viewed(result, np.ndarray))
     rule.run(*values)  # type: ignore[misc]
     result._storage = storage = Storage(address_of(result), result.nbytes)
@@ -136,29 +145,30 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> Any:
     kept: list[Any] = [None] * len(values)
     for n in rule.wants(active):
         x = values[n]
-        kept[n] = (
-            x.copy() if type(x) is np.ndarray else x if type(x) in _PYTHON else float(x)
-        )  # not computed in its dtype
+        if type(x) is not np.ndarray:
+            kept[n] = x if type(x) in _PYTHON else float(x)  # not computed in its dtype
+        elif many:
+            kept[n] = tape.need(result if n < 0 else inputs[n])
+        else:
+            kept[n] = x.copy()
     if tape.before_append is not None:
         tape.before_append()
-    tape.append_record(_Small(rule, active, sources, region, kept))
+    if many:
+        if storage.guard:
+            tape.activate(result)
+        tape.append_record(Record(Elementwise(rule, active, sources, region, kept, True), (), (storage,)))
+    else:
+        tape.append_record(_Small(rule, active, sources, region, kept))
     return result
 
 
 def update(tape: Tape, ufunc: np.ufunc, target: Any, x: Any) -> Any:
-    """``target += x`` or ``-=`` for a small array; None: record it with `ufuncs`."""
-    if type(target) is not _array or target.size > MOST_ELEMENTS or tape.pen is None or tape.accesses is not None:
+    """``target += x`` or ``-=``; None: record it with `ufuncs`."""
+    if type(target) is not _array or not target.size or tape.pen is None or tape.accesses is not None:
         return None
     region = region_of(target)
     storage, dtype = region.storage, region.dtype
-    if (
-        not _is_ordinary(storage)
-        or storage.needs
-        or dtype not in _CONSTANTS
-        or not target.flags.c_contiguous
-        or not target.flags.writeable
-        or (storage.tape is not None and storage.tape is not tape.reference)
-    ):
+    if dtype not in _CONSTANTS or not may_write(tape, target, region) or target.size > fast_writes.LARGEST:
         return None
     if is_scalar(x):
         node = node_of(x, tape, tape.pen)
@@ -166,15 +176,8 @@ def update(tape: Tape, ufunc: np.ufunc, target: Any, x: Any) -> Any:
             return None
         value, source = node[:2]
     elif type(x) is _array:
-        source = region_of(x)
-        if (
-            source.shape != region.shape
-            or source.dtype is not dtype
-            or source.storage is storage
-            or source.storage.tape is not tape.reference
-            or not _is_ordinary(source.storage)
-            or not x.flags.c_contiguous
-        ):
+        source = source_of(tape, x, region)
+        if source is None or source.storage is storage:
             return None
         value = as_viewed(x, np.ndarray)
     else:
@@ -182,21 +185,11 @@ def update(tape: Tape, ufunc: np.ufunc, target: Any, x: Any) -> Any:
     if tape.before_append is not None:
         tape.before_append()
     view = as_viewed(target, np.ndarray)
+    undo = saved(storage, view)
     ufunc(view, value, view)
     storage.tape = tape.reference
-    tape.append_record(_Update(region, source, ufunc is np.subtract))
+    tape.append_record(_Update(region, source, ufunc is np.subtract, undo))
     return target
-
-
-def _is_ordinary(storage: Storage) -> bool:
-    return not (
-        storage.guard
-        or storage.swapped_by
-        or storage.arriving
-        or storage.volatile
-        or storage.packed
-        or storage.elsewhere
-    )
 
 
 def _with_result_last(ufunc: np.ufunc) -> Callable:
@@ -215,6 +208,66 @@ def _dtypes_kept(ufunc: np.ufunc, rule: Rule) -> tuple:
             if all(other is dtype for other in resolved):
                 kept.append(dtype)
     return tuple(kept)
+
+
+class Elementwise(BaseAdjoint):
+    """Adjoint of an elementwise function.
+
+    ``values`` are the arguments and, last, the result, as far as the adjoint needs them. ``recompute`` computes the
+    result again if it overwrote other values, which the memory holds during the sweep.
+    """
+
+    __slots__ = ("active", "fresh", "mask", "recompute", "regions", "result", "rule", "values")
+    second_order = "differentiated"
+
+    def __init__(
+        self,
+        rule: Rule,
+        active: tuple,
+        regions: list[Region],
+        result: Region,
+        values: list,
+        fresh: bool,
+        mask: Any = None,
+        recompute: Callable | None = None,
+    ) -> None:
+        self.rule = rule
+        self.active = active
+        self.regions = regions
+        self.result = result
+        self.values = values
+        self.fresh = fresh
+        self.mask = mask
+        self.recompute = recompute
+
+    def __call__(self, sweep: Sweep) -> None:
+        if not sweep.has_shadow(self.result):
+            return
+        g = taken(sweep, self.result, self.fresh, self.mask)
+        values = self.values
+        if self.recompute is not None:
+            with np.errstate(all="ignore"):
+                values = [*values[:-1], self.recompute(values[:-1])]
+        terms, needs = self.rule.terms, self.rule.needs
+        for k, region in zip(self.active, self.regions):
+            if self.mask is None:
+                contribution = terms[k](g, *[values[n] for n in needs[k]])
+            else:
+                # The function may be undefined where the mask is false.
+                with np.errstate(all="ignore"):
+                    contribution = np.where(self.mask, terms[k](g, *[values[n] for n in needs[k]]), 0)
+            sweep.add(region, unbroadcast(contribution, region.shape))
+
+    def tangent(self, push: Push) -> None:
+        """ż = Σ ∂z/∂x ẋ."""
+        values = self.values
+        if self.recompute is not None:
+            values = [*values[:-1], self.recompute(values[:-1])]
+        rule, total = self.rule, None
+        for k, region in zip(self.active, self.regions):
+            term = rule.tangent(k, push.get(region), [values[n] for n in rule.needs[k]])
+            total = term if total is None else total + term
+        push.put(self.result, total, True if self.mask is None else self.mask)
 
 
 class _Small(AdjointRecord):
@@ -265,13 +318,14 @@ def _tangent_of(source: Any, push: Push, result: Region) -> np.ndarray:
 class _Update(AdjointRecord):
     """Record and adjoint of adding to a small array, or subtracting from it."""
 
-    __slots__ = ("negative", "source", "target")
+    __slots__ = ("negative", "source", "target", "undo")
     reads_memory = False
 
-    def __init__(self, target: Region, source: Any, negative: bool) -> None:
+    def __init__(self, target: Region, source: Any, negative: bool, undo: Sequence[Undo]) -> None:
         self.target = target
         self.source = source
         self.negative = negative
+        self.undo = undo
 
     def __call__(self, sweep: Sweep) -> None:
         if not sweep.has_block(self.target.storage):

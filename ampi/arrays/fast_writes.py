@@ -1,0 +1,106 @@
+"""Fast path of assignments between arrays of one shape and precision; `writing` records all others."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..memory.extents import Extent
+from ..memory.storages import Region, Storage, TrackedArray, as_viewed, region_of
+from ..tape import Record, Tape, Undo, current, save
+from .writing import Assign
+
+LARGEST = sys.maxsize
+"""Most elements of the arrays for which there are fast paths; tests lower it."""
+_DTYPES = frozenset((np.dtype(np.float64), np.dtype(np.float32)))
+_array: type = TrackedArray
+_copy = np.copyto
+
+
+def set_array_type(cls: type) -> None:
+    """Set the class of arrays (`ampi.ndarray`)."""
+    global _array
+    _array = cls
+
+
+def assign(target: Any, x: Any) -> bool:
+    """``target[...] = x`` for active arrays of one shape and precision; False: record it with `writing`."""
+    if type(target) is not _array or type(x) is not _array or not 0 < target.size <= LARGEST:
+        return False
+    tape = current()
+    if tape is None or tape.pen is None or tape.accesses is not None:
+        return False
+    region = region_of(target)
+    source = source_of(tape, x, region)
+    if source is None or region.dtype not in _DTYPES or not may_write(tape, target, region):
+        return False
+    storage = region.storage
+    if source.storage is storage and len(region.shape) == 1 and source.strides != region.strides:
+        return False  # writing might overtake reading
+    if tape.before_append is not None:
+        tape.before_append()
+    view = as_viewed(target, np.ndarray)
+    undo = saved(storage, view)
+    _copy(view, as_viewed(x, np.ndarray))
+    storage.tape = tape.reference
+    tape.append_record(Record(Assign(region, source), undo, ()))
+    return True
+
+
+def source_of(tape: Tape, x: TrackedArray, target: Region) -> Region | None:
+    """Return the region of an active array that has the shape and dtype of a target; None for all others."""
+    source = region_of(x)
+    storage = source.storage
+    if (
+        storage.tape is not tape.reference
+        or source.shape != target.shape
+        or source.dtype is not target.dtype
+        or not is_ordinary(storage)
+        or not (x.flags.c_contiguous or is_in_rows(source.shape, source.strides))
+    ):
+        return None
+    return source
+
+
+def may_write(tape: Tape, target: TrackedArray, region: Region) -> bool:
+    """Return whether a record of the fast path may overwrite all of an array."""
+    storage = region.storage
+    return (
+        (storage.tape is None or storage.tape is tape.reference)
+        and is_ordinary(storage)
+        and target.flags.writeable
+        and (target.flags.c_contiguous or is_in_rows(region.shape, region.strides))
+    )
+
+
+def saved(storage: Storage, view: np.ndarray) -> Sequence[Undo]:
+    """Save the values of an array that adjoints need, before it is overwritten."""
+    if not storage.needs:
+        return ()
+    undo: list[Undo] = []
+    save(storage, view, Extent(view), undo)
+    return undo
+
+
+def is_in_rows(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Return whether distinct elements lie in C order, with gaps: NumPy gives a result C order as well."""
+    least = 1
+    for n, stride in zip(reversed(shape), reversed(strides)):
+        if stride < least:
+            return False
+        least = n * stride
+    return True
+
+
+def is_ordinary(storage: Storage) -> bool:
+    return not (
+        storage.guard
+        or storage.swapped_by
+        or storage.arriving
+        or storage.volatile
+        or storage.packed
+        or storage.elsewhere
+    )
