@@ -36,7 +36,7 @@ ROOMS = {
         "futures": FOUNDATIONS | ARRAYS | {"kernel", "mpi"},
         "checkpoint": FOUNDATIONS | ARRAYS | {"kernel", "mpi"},
         "testing": FOUNDATIONS | {"derivatives"},
-        "reports": FOUNDATIONS | {"kernel", "mpi", "checkpoint"},
+        "reports": FOUNDATIONS | {"interception", "kernel", "mpi", "checkpoint"},
         "programs": FOUNDATIONS | ARRAYS | {"kernel", "mpi", "checkpoint", "derivatives", "reports"},
         "coverage": FOUNDATIONS | {"mpi"},
         "run": FOUNDATIONS | {"programs", "mpi"},

@@ -19,6 +19,7 @@ from ..base.program_lines import where_called
 from ..device.arrays import DeviceArray, transfer
 from ..device.memory import overwrite
 from ..errors import CommunicationError
+from ..interception import layers
 from ..memory.storages import tracked
 from ..tape import open_tapes
 from .base.rules import TABLE, Operation
@@ -41,21 +42,26 @@ def supports_cuda() -> bool:
 def install() -> None:
     """Make all methods accept arrays on a device; called when the first one is made, as it slows other messages."""
     from .namespace import MPI
+    from .pkl5 import Pkl5Intercomm, Pkl5Intracomm
 
-    classes: set[type] = set()
-    for cls in list(vars(MPI).values()):
-        if isinstance(cls, type) and issubclass(cls, (mpi.Comm, mpi.File, mpi.Win)):
-            classes |= {base for base in cls.__mro__ if base.__module__.startswith("ampi.")}
     by_name = {o.name: o for o in TABLE.values() if not o.objects and (o.reads or o.writes)}
-    for cls in classes:
-        for name, operation in by_name.items():
-            method = vars(cls).get(name)
-            if callable(method):
-                setattr(cls, name, staged(operation, method))
-    for cls in (Completions, MPI.Request, MPI.Prequest):  # in time loops the latter have methods of their own
-        for name, method in list(vars(cls).items()):
-            if name.lower().startswith(("wait", "test")):
-                setattr(cls, name, _completing(method))
+    for cls in dict.fromkeys(v for v in (*vars(MPI).values(), Pkl5Intracomm, Pkl5Intercomm) if isinstance(v, type)):
+        if not cls.__module__.startswith("ampi."):
+            continue
+        if issubclass(cls, (mpi.Comm, mpi.File, mpi.Win)):
+            for name, operation in by_name.items():
+                if _is_ours(cls, name):
+                    layers.add(layers.DEVICE, cls, name, functools.partial(staged, operation))
+        elif issubclass(cls, mpi.Request):
+            for name in dir(cls):
+                if name.lower().startswith(("wait", "test")):
+                    layers.add(layers.DEVICE, cls, name, _completing)
+
+
+def _is_ours(cls: type, name: str) -> bool:
+    """Return whether a class has a method, and has it from ampi."""
+    found = next((base for base in cls.__mro__ if name in vars(base)), None)
+    return found is not None and found.__module__.startswith("ampi.") and callable(getattr(cls, name))
 
 
 def staged(operation: Operation, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -145,10 +151,8 @@ def _copy_back(pairs: list[tuple[DeviceArray, Any]]) -> None:
         transfer(array, host)
 
 
-def _completing(method: Any) -> Any:
+def _completing(inner: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method that waits for requests, and then copies to the device what they have received."""
-    bound = isinstance(method, (classmethod, staticmethod))
-    inner = method.__func__ if bound else method
 
     @functools.wraps(inner)
     def call(*arguments: Any, **keywords: Any) -> Any:
@@ -159,7 +163,7 @@ def _completing(method: Any) -> Any:
                 _copy_back(pairs)
         return result
 
-    return type(method)(call) if bound else call
+    return call
 
 
 DeviceArray.at_first.append(install)

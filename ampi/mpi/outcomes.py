@@ -18,6 +18,7 @@ from typing import Any
 from mpi4py import MPI as mpi
 from mpi4py.util import pkl5
 
+from ..interception import layers
 from ..tape.replays import Book, books
 from .namespace import BASE, MPI
 from .pkl5 import Pkl5Intercomm, Pkl5Intracomm
@@ -88,8 +89,11 @@ def _put(cls: type, name: str, make: Callable[[Callable, str], Callable]) -> Non
     function = getattr(cls, name)
     if not callable(function):
         return  # a property
-    method = functools.wraps(function)(make(function, name))
-    setattr(cls, name, staticmethod(method) if getattr(function, "__self__", None) is cls else method)
+
+    def wrapped(inner: Callable) -> Callable:
+        return functools.wraps(inner)(make(inner, name))
+
+    layers.add(layers.OUTCOMES, cls, name, wrapped)
 
 
 def _followed(open_books: Sequence[Book], name: str) -> tuple[bool, Any]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import weakref
 from _thread import get_ident
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from sys import _getframe
 from time import perf_counter_ns as now
 from typing import TYPE_CHECKING, Any
 
 from ..checkpoint.stored import Stored
+from ..interception import layers
 from ..kernel.dispatcher import Kernel
 from ..mpi.collectives.neighborhoods import NEIGHBORHOODS
 from ..mpi.collectives.table import COLLECTIVES, SCANS
@@ -55,65 +56,52 @@ _OTHERS = {
     "File": tuple("Read Write Read_at Write_at Read_shared Write_shared".split()),
 }
 _Request = BASE["Request"]
-_MISSING = object()
-_replaced: list[tuple[Any, str, Any]] = []
 _tracer: Tracer | None = None
 """The tracer to which the wrapped methods report."""
 
 
-def _put(owner: Any, name: str, value: Any) -> None:
-    _replaced.append((owner, name, owner.__dict__.get(name, _MISSING)))
-    setattr(owner, name, value)
-
-
 def remove() -> None:
-    """Restore all methods."""
+    """Remove the wrappers of all methods."""
     global _tracer
     _tracer = None
     _paused.clear()
-    while _replaced:
-        owner, name, value = _replaced.pop()
-        if value is _MISSING:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, value)
+    layers.remove(layers.REPORT)
 
 
 def install(tracer: Tracer) -> None:
     """Wrap all methods that a tracer observes."""
     global _tracer
     communicators = [getattr(MPI, name) for name in _COMMUNICATORS] + [Pkl5Intracomm, Pkl5Intercomm]
-    wrapped: list[tuple[Any, str, Any]] = []
+    wrapped: list[tuple[Any, str, Callable]] = []
     for kind, table in ((WAITING, _WAITS), (COMMUNICATION, _OTHERS)):
         for cls_name, names in table.items():
             for cls in communicators if cls_name == "Comm" else (getattr(MPI, cls_name),):
-                for name, found, bound in _found(cls, names):
-                    method = _seen(found, cls_name, name, kind)
-                    wrapped.append((cls, name, staticmethod(method) if bound else method))
+                for name in _found(cls, names):
+                    wrapped.append((cls, name, partial(_seen, cls_name=cls_name, name=name, kind=kind)))
     for cls in communicators:
-        for name, found, _ in _found(cls, plain.PERSISTENT):
-            wrapped.append((cls, name, _making(name, found)))
+        for name in _found(cls, plain.PERSISTENT):
+            wrapped.append((cls, name, partial(_making, name)))
     for cls, name, wrap in (
         (Kernel, "__call__", _calling),
         (Patience, "pause", _pausing),
         (Patience, "__exit__", _leaving),
         (Stored, "__init__", _storing),
     ):
-        wrapped.append((cls, name, wrap(getattr(cls, name))))
-    for method in wrapped:
-        _put(*method)
+        wrapped.append((cls, name, wrap))
+    for cls, name, make in wrapped:
+        layers.add(layers.REPORT, cls, name, make)
     _tracer = tracer
 
 
-def _found(cls: type, names: Iterable[str]) -> Iterator[tuple[str, Any, bool]]:
-    """Iterate over methods not inherited from another class of ampi, and whether they are class methods."""
+def _found(cls: type, names: Iterable[str]) -> Iterator[str]:
+    """Yield the methods of a class that are not inherited from another one of ampi's."""
     for name in names:
         method = getattr(cls, name, None)
         inherited = any(
             getattr(base, name, None) is method for base in cls.__mro__[1:] if base.__module__ == "ampi.MPI"
         )
         if method is not None and not inherited:
-            yield name, method, getattr(method, "__self__", None) is cls
+            yield name
 
 
 # Wrappers are made once: there are many, and making new ones each time would trigger garbage collections.

@@ -1,0 +1,126 @@
+"""Layers around methods: reports, time loops and arrays on a device wrap those of MPI, and leave, in any order."""
+
+import itertools
+import random
+
+import guarded_device
+import numpy as np
+import pytest
+
+import ampi.cuda as cuda
+from ampi import MPI
+from ampi.device import backends
+from ampi.interception import layers
+from ampi.mpi import device_buffers, outcomes
+from ampi.reports import hooks
+
+
+class Base:
+    def method(self, x):
+        return ["method", x]
+
+    @classmethod
+    def of_class(cls, x):
+        return ["of_class", x]
+
+    def inherited(self, x):
+        return ["inherited", x]
+
+
+class Owner(Base):
+    def method(self, x):
+        return ["own method", x]
+
+    @staticmethod
+    def static(x):
+        return ["static", x]
+
+
+def layer(user, count):
+    return lambda inner: lambda *arguments: [f"{user}{count}", inner(*arguments)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_orders(seed):
+    draw, names = random.Random(seed), ("method", "of_class", "inherited", "static")
+    before = dict(vars(Owner))
+    present = {name: {} for name in names}
+    try:
+        for _ in range(40):
+            user, name = draw.choice(layers.ORDER), draw.choice(names)
+            if draw.random() < 0.6:
+                count = len(present[name].get(user, ()))
+                layers.add(user, Owner, name, layer(user, count))
+                present[name].setdefault(user, []).append(count)
+            else:
+                layers.remove(user)
+                for known in present.values():
+                    known.pop(user, None)
+            for name in names:
+                expected = [f"own {name}" if name == "method" else name, 3]
+                for user in layers.ORDER:
+                    for count in present[name].get(user, ()):
+                        expected = [f"{user}{count}", expected]
+                assert getattr(Owner(), name)(3) == expected
+                if name in ("of_class", "static"):
+                    assert getattr(Owner, name)(3) == expected
+    finally:
+        for user in layers.ORDER:
+            layers.remove(user)
+    assert dict(vars(Owner)) == before
+
+
+class Tracer:
+    """A tracer that is in a call already, and records nothing."""
+
+    thread, plain, call = None, None, 0
+
+
+USERS = {
+    layers.REPORT: lambda: hooks.install(Tracer()),
+    layers.OUTCOMES: outcomes.install.__wrapped__,
+    layers.DEVICE: device_buffers.install,
+}
+
+
+def exchange():
+    """A message of an array on a device to the rank itself."""
+    x, y = cuda.to_device(np.arange(3.0)), cuda.to_device(np.zeros(3))
+    comm = MPI.COMM_SELF
+    requests = [comm.Irecv(y, 0), comm.Isend(x, 0)]
+    MPI.Request.Waitall(requests)
+    total = cuda.to_device(np.zeros(3))
+    comm.Allreduce(y, total)
+    return total.copy_to_host()
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(USERS)), ids="-".join)
+@pytest.mark.parametrize("leaves", layers.ORDER[:2])
+def test_methods_of_mpi(order, leaves):
+    """Arrays on a device are sent before, while and after others have layers; methods become what they were."""
+    before = backends.choose(guarded_device.Guarded())
+    cuda.to_device(np.zeros(1))  # the first one adds the layers
+    present = {user for user in layers.ORDER if any(user in s.layers for s in layers._stacks.values())}
+    for user in layers.ORDER:
+        layers.remove(user)
+    assert not layers._stacks
+    methods = {(cls, name): vars(cls).get(name) for cls in (MPI.Comm, MPI.Intracomm, MPI.Request) for name in dir(cls)}
+    try:
+        for user in order:
+            USERS[user]()
+            if layers.DEVICE in order[: order.index(user) + 1]:
+                np.testing.assert_array_equal(exchange(), np.arange(3.0))
+        hooks._tracer = None
+        layers.remove(leaves)
+        np.testing.assert_array_equal(exchange(), np.arange(3.0))
+        USERS[leaves]()
+        np.testing.assert_array_equal(exchange(), np.arange(3.0))
+    finally:
+        hooks.remove()
+        for user in layers.ORDER:
+            layers.remove(user)
+        after = {(cls, name): vars(cls).get(name) for cls, name in methods}
+        for user in sorted(present - {layers.REPORT}, key=layers.ORDER.index):
+            USERS[user]()
+        backends.choose(before)
+    assert after == methods
