@@ -161,7 +161,7 @@ def attempt(python, dist):
 
 def environment(python):
     """Only what any shell has, and the interpreter's own folder first on the path."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
     return {**kept, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", "NUMBA_OPT": "1", "AMPI_VERIFY": "0"}
 
 

@@ -53,22 +53,28 @@ class Finding:
 
 
 _ADVICE = {
-    "foreign": "its code is not seen, active arrays are an error there; wrap its calls with ampi.custom_vjp",
-    "jax": "its code is not seen, active arrays are an error there; wrap its functions with ampi.from_jax",
+    "foreign": "its code is not seen, and active arrays are an error there; wrap its calls with ampi.custom_vjp",
+    "jax": "its code is not seen, and active arrays are an error there; wrap its functions with ampi.from_jax",
+    "torch": "its code is not seen, and active arrays are an error there; wrap its modules with ampi.from_torch",
+    "pandas": "it computes on memory of its own, and active arrays are an error there; take the columns as arrays",
+    "petsc4py": "its code is not seen, and active arrays are an error there; a solve becomes differentiable by a rule "
+    "(ampi.custom_vjp) whose adjoint is KSP.solveTranspose",
     "parallel": "what its threads and processes compute is not recorded (in a thread it is an error); use tasks "
     "(ThreadPoolExecutor of concurrent.futures, MPICommExecutor of mpi4py.futures), or make it one step with "
     "ampi.custom_vjp",
-    "library": "it has NumPy itself, active arrays are an error there; --also {} if it is Python, or wrap its calls "
-    "with ampi.custom_vjp",
+    "library": "it uses NumPy itself, and active arrays are an error there; name it with --also {} if it is Python, or "
+    "wrap its calls with ampi.custom_vjp",
     "operation": "operations made of Python functions have no derivative; ampi.Op.Create takes a kernel",
-    "integers": "integers carry no derivative: that of values computed from them is zero",
-    "numba": "it is compiled by Numba alone, active arrays are an error; write it with numba.njit",
-    "buffer": "its elements keep no derivatives, active numbers are an error there; numpy.array does",
-    "class": "it keeps numbers where ampi does not see them, active arrays are an error; use plain arrays",
+    "integers": "integers carry no derivative: values computed from them have derivative zero",
+    "numba": "it is compiled by Numba alone, and active arrays are an error; write it with numba.njit",
+    "buffer": "its elements keep no derivatives, and active numbers are an error there; use numpy.array",
+    "class": "it keeps numbers where ampi does not see them, and active arrays are an error; use plain arrays",
 }
 _OWN_RULES = "write it with functions that have a rule, or wrap it with ampi.custom_vjp"
 _NO_NUMPY = set("h5py matplotlib pytest netCDF4 zarr tqdm rich tabulate psutil yaml mpl_toolkits".split())
-_FOREIGN = {"ctypes", "cffi", "cython", "pythran", "pybind11", "rpy2", "cupy", "pycuda", "numexpr", "torch", "jax"}
+_FOREIGN = {"ctypes", "cffi", "cython", "pythran", "pybind11", "rpy2", "cupy", "pycuda", "numexpr"}
+_NEIGHBOURS = {"jax", "torch", "pandas", "petsc4py"}
+"""Packages with advice of their own."""
 _PARALLEL = {"multiprocessing", "subprocess", "_thread", "joblib", "dask"}
 _PROCESSES = {f"concurrent.futures.{module}ProcessPoolExecutor" for module in ("", "process.")}
 _WRITES = {
@@ -231,14 +237,14 @@ class _File(ast.NodeVisitor):
             return True
         if package in self.packages:
             return self._installed(name)
-        if package in _FOREIGN:
-            self._say(node, f"import {name}", _ADVICE["jax" if package == "jax" else "foreign"])
+        if package in _FOREIGN | _NEIGHBOURS:
+            self._say(node, f"import {name}", _ADVICE[package if package in _NEIGHBOURS else "foreign"])
         elif package in _PARALLEL:
             self._say(node, f"import {name}", _ADVICE["parallel"])
         elif not (
             is_replaced(package)
             or package in sys.stdlib_module_names
-            or package in ("ampi", "mpi4py", "scipy", *_NO_NUMPY)
+            or package in ("ampi", "mpi4py", "scipy", "xarray", *_NO_NUMPY)
         ):
             if not any(map(_uses_ampi, (path / parts[0] for path in self.paths[1:]))):
                 bound = [alias.asname or alias.name.partition(".")[0] for alias in node.names]

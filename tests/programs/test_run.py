@@ -131,16 +131,15 @@ def test_programs_that_do_not_get_far(program, mpiexec, source):
     assert "ampi/run.py" not in result.stderr and "runpy" not in result.stderr
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_lines_of_ranks_do_not_mix(program, mpiexec, monkeypatch, unbuffered):
-    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+@pytest.mark.parametrize("options", [(), ("-u",)], ids=["buffered", "unbuffered"])
+def test_lines_of_ranks_do_not_mix(program, mpiexec, options):
     path = program("""
         from mpi4py import MPI
         rank = MPI.COMM_WORLD.Get_rank()
         for k in range(500):
             print("rank", rank, "line", k, "x" * 40)
     """)
-    printed = mpiexec(3, "-m", "ampi.run", path).stdout.splitlines()
+    printed = mpiexec(3, *options, "-m", "ampi.run", path).stdout.splitlines()
     assert sorted(printed) == sorted(f"rank {rank} line {k} {'x' * 40}" for rank in range(3) for k in range(500))
 
 
