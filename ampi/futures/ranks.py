@@ -25,7 +25,7 @@ from ..base import arrivals
 from ..base.program_lines import where_called
 from ..base.structures import leaves, mapped
 from ..errors import ActivityError
-from ..interception.hooks import Hook, hook
+from ..interception.hooks import EverHook, Hook, hook
 from ..mpi.comm import Communicator, adopt
 from ..mpi.messages.object_messages import send_object
 from ..mpi.namespace import BASE
@@ -320,15 +320,6 @@ def _bind(executor: Any, comm: Any, root: int) -> tuple[Any, Any, int]:
     return executor, comm, root
 
 
-class _EverHook(Hook):
-    """A hook that is called in every thread, with or without a tape: the ranks agree there on the pool."""
-
-    __slots__ = ()
-
-    def __call__(self, /, *arguments: Any, **keywords: Any) -> Any:
-        return self.handle(self, arguments, keywords)  # type: ignore[misc]
-
-
 # ------------------------------------------------------------------------------------------ what is not differentiated
 
 
@@ -362,7 +353,7 @@ def _submit(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
 
 
 def _see() -> None:
-    hook(_core()._comm_executor_helper, _enter, "mpi4py.futures.MPICommExecutor", _EverHook)
+    hook(_core()._comm_executor_helper, _enter, "mpi4py.futures.MPICommExecutor", EverHook)
     hook(sys.modules["mpi4py.futures.pool"].MPIPoolExecutor.submit, _submit, "mpi4py.futures.MPIPoolExecutor.submit")
 
 

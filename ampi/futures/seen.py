@@ -6,14 +6,20 @@ import concurrent.futures._base as base
 import concurrent.futures.thread as thread
 from collections.abc import Callable, Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from ..interception.hooks import AlwaysHook, Hook, hook, when_imported
-from ..tape.recording import is_passive
-from .tasks import Task, joined, passively, submitted, tasks_of
+from ..interception.hooks import AlwaysHook, EverHook, Hook, hook, when_imported
+from ..tape.recording import is_passive, open_tapes
+from ..tape.sweep import is_sweeping
+from .tasks import Task, joined, passively, strand_lock, submitted, tasks_of
 
 
 def _submit(found: Hook, arguments: tuple, keywords: dict[str, Any]) -> Any:
     executor, function, *rest = arguments
+    if executor._shutdown and is_sweeping():
+        executor = _again(executor)
+    if not open_tapes:
+        return found.original(executor, function, *rest, **keywords)
     if is_passive():
         return found.original(executor, passively(function), *rest, **keywords)
     task = submitted(executor, getattr(executor, "_max_workers", 1))
@@ -28,6 +34,20 @@ def _submit(found: Hook, arguments: tuple, keywords: dict[str, Any]) -> Any:
     task.future = future
     future._ampi_task = task
     return future
+
+
+_stand_ins: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+
+def _again(executor: Any) -> Any:
+    """Return an executor like one that is shut down, for the steps of a time loop that run again in the sweep."""
+    with strand_lock:
+        found = _stand_ins.get(executor)
+        if found is None:
+            given = vars(executor)  # Python 3.14 has no initializer there
+            options = executor._thread_name_prefix, given.get("_initializer"), given.get("_initargs", ())
+            found = _stand_ins[executor] = thread.ThreadPoolExecutor(executor._max_workers, *options)
+        return found
 
 
 def _task_of(future: Any) -> Task | None:
@@ -107,7 +127,6 @@ def _shutdown(found: Hook, arguments: tuple, keywords: dict[str, Any]) -> Any:
 
 def _see() -> None:
     for function, handle in (
-        (thread.ThreadPoolExecutor.submit, _submit),
         (thread.ThreadPoolExecutor.shutdown, _shutdown),
         (base.Future.result, _asked),
         (base.Future.exception, _asked),
@@ -117,6 +136,7 @@ def _see() -> None:
         (base.as_completed, _as_completed),
     ):
         hook(function, handle, f"concurrent.futures.{function.__qualname__}", AlwaysHook)
+    hook(thread.ThreadPoolExecutor.submit, _submit, "concurrent.futures.ThreadPoolExecutor.submit", EverHook)
 
 
 when_imported("concurrent.futures.thread", _see)

@@ -27,6 +27,7 @@ from ..memory.extents import may_repeat
 from ..memory.storages import Region, Storage
 from ..tape import Sweep
 from ..tape.recording import sweeps_for
+from .boxes import is_inside, is_part, without
 from .strands import Forked, Joined, Path, Released, Strand
 from .thread_counts import on_threads
 
@@ -44,10 +45,14 @@ Mail = tuple[Storage, np.ndarray, list[Region]]
 class StrandSweep(Sweep):
     """The sweep of a task's strand, with its own shadows; the tape's sweep restores undone memory.
 
+    Only the part of a shadow that the strand uses is zeroed, passed on and added.
+
     Attributes
     ----------
     noted : dict of list of Region
         For each storage, regions outside of which its shadow is zero.
+    parts : dict of Region
+        For storages whose shadows are used in part: the region outside of which the block is not initialised.
     """
 
     def __init__(self, root: Sweep, strand: Strand) -> None:
@@ -55,11 +60,59 @@ class StrandSweep(Sweep):
         self.strand = strand
         self.be_part_of(root)
         self.noted: dict[Storage, list[Region]] = defaultdict(list)
+        self.parts: dict[Storage, Region] = {}
+
+    def _use(self, region: Region) -> None:
+        """Initialise the shadow where a region is that is to be used."""
+        storage = region.storage
+        part = self.parts.get(storage)
+        if part is None:
+            if storage not in self._shadows and is_part(region):
+                block = self._shadows[storage] = np.empty(storage.nbytes, np.uint8)
+                region.view(block)[...] = 0
+                self.parts[storage] = region
+        elif not is_inside(region, part):
+            if is_part(region) and is_inside(part, region):
+                self._initialise(storage, region.view(self._shadows[storage]))
+                self.parts[storage] = region
+            else:
+                self._complete(storage)
+
+    def _initialise(self, storage: Storage, memory: np.ndarray) -> None:
+        """Zero more of a shadow, in place: the present adjoint may have views of the part in use."""
+        part = self.parts[storage].view(self._shadows[storage])
+        values = part.copy()
+        memory[...] = 0
+        part[...] = values
+
+    def _complete(self, storage: Storage) -> None:
+        """Initialise all of a shadow that is used in part."""
+        if storage in self.parts:
+            self._initialise(storage, self._shadows[storage])
+            del self.parts[storage]
+
+    def block(self, storage: Storage) -> np.ndarray:
+        """Do as `Sweep.block`."""
+        self._complete(storage)
+        return super().block(storage)
 
     def shadow(self, region: Region) -> np.ndarray:
         """Do as `Sweep.shadow`, and note the region."""
         self.noted[region.storage].append(region)
-        return super().shadow(region)
+        self._use(region)
+        return region.view(
+            self._shadows[region.storage] if region.storage in self.parts else self.block(region.storage)
+        )
+
+    def reading(self, region: Region) -> np.ndarray:
+        """Do as `Sweep.reading`."""
+        return self.shadow(region) if region.storage in self.parts else super().reading(region)
+
+    def last(self, region: Region, created: Sequence[Storage]) -> np.ndarray | None:
+        """Do as `Sweep.last`."""
+        if region.storage in self.parts:
+            self._use(region)
+        return super().last(region, created)
 
     def begin_anew(self, region: Region, others: Sequence[Region]) -> np.ndarray | None:
         """Do as `Sweep.begin_anew`, and note the region."""
@@ -76,10 +129,53 @@ class StrandSweep(Sweep):
         self.noted[region.storage].append(region)
         super().begin(region, value)
 
+    def hand_on(self, region: Region) -> np.ndarray | None:
+        """Do as `Sweep.take`; an end of the part in use is given away with its block, and not copied."""
+        storage = region.storage
+        part = self.parts.get(storage)
+        if part is None or region.dtype != part.dtype:
+            return self.take(region)
+        rest = without(part, region)
+        if rest is None:
+            return self.take(region)
+        block = self._shadows[storage]
+        self.forget(storage)
+        if 0 not in rest.shape:
+            own = self._shadows[storage] = np.empty(storage.nbytes, np.uint8)
+            rest.view(own)[...] = rest.view(block)
+            self.parts[storage] = rest
+            self.noted[storage].append(rest)
+        return region.view(block)
+
+    def receive(self, region: Region, values: np.ndarray) -> None:
+        """Do as `Sweep.add` for values of `hand_on`: they become the shadow where it has not been used."""
+        storage, block = region.storage, values.base
+        if storage in self._shadows or not is_part(region) or values.dtype != region.dtype:
+            self.add(region, values)
+            return
+        if not isinstance(block, np.ndarray) or block.dtype != np.uint8:
+            block = np.empty(storage.nbytes, np.uint8)
+            region.view(block)[...] = values
+        self._shadows[storage] = block
+        self.parts[storage] = region
+        self.noted[storage].append(region)
+
+    def adopt(self, storage: Storage, block: np.ndarray) -> None:
+        """Do as `Sweep.adopt`."""
+        self.parts.pop(storage, None)
+        super().adopt(storage, block)
+
     def forget(self, storage: Storage) -> None:
         """Do as `Sweep.forget`, and forget the regions."""
         super().forget(storage)
         self.noted.pop(storage, None)
+        self.parts.pop(storage, None)
+
+    def clear(self) -> None:
+        """Do as `Sweep.clear`."""
+        super().clear()
+        self.noted.clear()
+        self.parts.clear()
 
     def steps(self, reversal: Reversal) -> Iterator[Place]:
         """Walk back over the strand; yield the places where it has to wait."""
@@ -97,10 +193,18 @@ def walk_part(sweep: Sweep, position: int, begin: int) -> None:
         pause()
 
 
-def merge(into: Sweep, shadows: Sweep) -> None:
+def merge(into: Sweep, shadows: StrandSweep) -> None:
     """Add the shadows of a finished strand to those of the strand that submitted it."""
     for storage, block in shadows.blocks():
-        _add_block(into, storage, block, shadows.noted.get(storage, []))  # type: ignore[attr-defined]
+        part = shadows.parts.get(storage)
+        if part is None:
+            _add_block(into, storage, block, shadows.noted.get(storage, []))
+        elif isinstance(into, StrandSweep) and not into.has_block(storage):
+            into.adopt(storage, block)
+            into.noted[storage].append(part)
+            into.parts[storage] = part
+        else:
+            into.add(part, part.view(block))
     shadows.clear()
 
 
@@ -109,6 +213,8 @@ def receive(sweep: Sweep, mail: Iterable[Mail]) -> None:
     for storage, values, regions in mail:
         if values.dtype == np.uint8 and values.nbytes >= storage.nbytes and values.ndim == 1:
             _add_block(sweep, storage, values, regions)
+        elif isinstance(sweep, StrandSweep):
+            sweep.receive(regions[0], values)
         else:
             sweep.add(regions[0], values)
 
@@ -278,8 +384,8 @@ class Reversal:
         for path, first, last in event.new:
             for segment in self.strands[path].segments[first:last]:
                 for region in segment.written():
-                    if region.place not in seen and sweep.has_block(region.storage):
-                        seen.add(region.place)
+                    if sweep.has_block(region.storage) and (place := region.place) not in seen:
+                        seen.add(place)
                         mail += self._taken(sweep, region)
         return mail
 
@@ -294,7 +400,7 @@ class Reversal:
             return
         if may_repeat(region.shape, region.strides, region.dtype.itemsize):
             raise TapeError("a task overwrites an array some elements of which share memory; let it write to a copy")
-        taken = sweep.take(region)
+        taken = sweep.hand_on(region) if isinstance(sweep, StrandSweep) else sweep.take(region)
         if taken is not None:
             yield storage, taken, [region]
 

@@ -147,6 +147,18 @@ class AlwaysHook(Hook):
         return self.original(*arguments, **keywords)
 
 
+class EverHook(Hook):
+    """A hook that is called in every thread, whether or not a tape is open.
+
+    Its ``handle(hook, arguments, keywords)`` gets no tape.
+    """
+
+    __slots__ = ()
+
+    def __call__(self, /, *arguments: Any, **keywords: Any) -> Any:
+        return self.handle(self, arguments, keywords)  # type: ignore[misc]
+
+
 def hook(function: Any, handle: Callable | None, name: str = "", kind: type[Hook] = Hook) -> Hook:
     """Handle the calls of a function while tapes record.
 

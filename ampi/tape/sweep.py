@@ -563,6 +563,12 @@ def lanes_of(walk: Any) -> Sequence[Any]:
 _sweeping: list[Sweep] = []  # all sweeps that run, in any thread
 
 
+def is_sweeping() -> bool:
+    """Return whether this thread takes part in a sweep."""
+    thread = sweeping_for()
+    return any(sweep.thread == thread for sweep in _sweeping)
+
+
 def _at_once() -> TapeError:
     return TapeError(
         "tape.gradient: an array that the programs of two tapes used, and that was overwritten since, would be put "

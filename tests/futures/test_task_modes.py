@@ -6,6 +6,7 @@ import time
 
 import numpy
 import pytest
+import task_loops
 
 import ampi
 import ampi.numpy as np
@@ -49,6 +50,25 @@ def test_many_sweeps_in_one_and_walks():
     numpy.testing.assert_allclose(ampi.jacrev(f, X), ampi.jacrev(g, X), rtol=1e-13)
 
 
+def test_steps_that_run_again_submit_to_an_executor_that_is_shut_down():
+    names = []
+
+    def f(x):
+        def step(u):
+            future = pool.submit(lambda: (names.append(threading.current_thread().name), np.sin(u) * 1.1)[1])
+            return future.result()
+
+        with ThreadPoolExecutor(1, "mine") as pool:
+            found = ampi.timeloop(step, x * 1.0, steps=6, checkpoints=1)
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            pool.submit(np.sin, x)
+        return np.sum(found)
+
+    expected = ampi.grad(lambda x: np.sum(ampi.timeloop(lambda u: np.sin(u) * 1.1, x * 1.0, steps=6)))(X)
+    numpy.testing.assert_array_equal(ampi.grad(f)(X), expected)
+    assert len(names) > 12 and set(names) == {"mine_0"}
+
+
 def test_time_loops_around_tasks():
     def step(u):
         new = np.zeros(4)
@@ -65,8 +85,21 @@ def test_time_loops_around_tasks():
     same(run(step), run(plainly))
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_drawn_time_loops_with_tasks(seed):
+    task_loops.check(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("begin", range(1000, 1400, 100))
+def test_many_drawn_time_loops_with_tasks(begin):
+    refused = [task_loops.check(seed) for seed in range(begin, begin + 100)]
+    assert refused.count(None) > 80
+
+
 @pytest.mark.parametrize("where", ["in a task", "beside a task"])
-def test_time_loops_in_and_beside_tasks_keep_all_steps(where):
+def test_time_loops_in_and_beside_tasks_store_all_steps(where):
     def loop(x):
         return ampi.timeloop(lambda u: np.sin(u) * 1.1, x * 1.0, steps=5, checkpoints=2)
 
@@ -77,7 +110,7 @@ def test_time_loops_in_and_beside_tasks_keep_all_steps(where):
             return np.sum(found * other.result())
 
     expected = ampi.grad(lambda x: np.sum(loop(x) * np.cos(x)))(X)
-    with pytest.warns(ampi.PerformanceWarning, match="keep all steps"):
+    with pytest.warns(ampi.PerformanceWarning, match="store all steps"):
         numpy.testing.assert_allclose(ampi.grad(f)(X), expected, rtol=1e-13)
 
 

@@ -1,0 +1,62 @@
+"""Regions as boxes of elements: whether one contains another, and what is left of one without the other."""
+
+from __future__ import annotations
+
+from ..memory.extents import may_repeat
+from ..memory.storages import Region
+
+
+def is_part(region: Region) -> bool:
+    """Return whether a region is of ordinary memory, with numbers each of which it has once, at positive strides."""
+    storage = region.storage
+    if storage.packed or storage.volatile or storage.elsewhere or region.dtype.kind not in "fc" or 0 in region.shape:
+        return False
+    if any(stride <= 0 for stride in region.strides):
+        return False
+    return not may_repeat(region.shape, region.strides, region.dtype.itemsize)
+
+
+def _place_in(region: Region, box: Region) -> list[int] | None:
+    """Return the index in a box of the first element of a region; None if the region is not certainly inside."""
+    strides, shape = box.strides, box.shape
+    if region is box:
+        return [0] * len(shape)
+    left = region.offset - box.offset
+    if left < 0 or region.strides != strides or region.dtype != box.dtype or 0 in region.shape:
+        return None
+    index = [0] * len(shape)
+    for axis in sorted(range(len(shape)), key=lambda axis: -strides[axis]):
+        index[axis], left = divmod(left, strides[axis])
+        if index[axis] + region.shape[axis] > shape[axis]:
+            return None
+    return None if left else index
+
+
+def is_inside(region: Region, box: Region) -> bool:
+    """Return whether all elements of a region are certainly elements of a box, for which `is_part` is true."""
+    return _place_in(region, box) is not None
+
+
+def without(box: Region, region: Region) -> Region | None:
+    """Return the elements of a box that are not in a region; None if they are no box, or the region is not inside."""
+    index = _place_in(region, box)
+    if index is None:
+        return None
+    differing = [axis for axis, (n, m) in enumerate(zip(box.shape, region.shape)) if n != m]
+    if len(differing) > 1:
+        return None
+    (axis,) = differing or (0,)
+    if not box.shape:
+        return _box(box, box.offset, (0,), box.strides or (box.dtype.itemsize,))
+    n, m, k = box.shape[axis], region.shape[axis], index[axis]
+    if k and k + m < n:
+        return None
+    offset = box.offset if k else box.offset + m * box.strides[axis]
+    return _box(box, offset, (*box.shape[:axis], n - m, *box.shape[axis + 1 :]), box.strides)
+
+
+def _box(like: Region, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Region:
+    box = Region.__new__(Region)
+    box.storage, box.dtype = like.storage, like.dtype
+    box.offset, box.shape, box.strides = offset, shape, strides
+    return box
