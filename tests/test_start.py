@@ -96,7 +96,7 @@ def test_every_name_can_be_the_first_that_is_asked_for():
         import importlib, os, sys, ampi
         submodules = ["arrays", "foreign", "memory", "programs", "run"]
         for name in [*ampi.__all__, *submodules, "no_such_name"]:
-            if name == "prange":
+            if name == "prange" or name in vars(ampi) and name != "Tape":  # the others that are there import nothing
                 continue
             child = os.fork()
             if not child:

@@ -1,1 +1,1 @@
-"""Common ground of all rooms: checks, versions, arguments of commands, files, structures of values."""
+"""Used by all packages: checks, versions, arguments of commands, files, structures of values."""

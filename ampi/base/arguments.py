@@ -22,7 +22,7 @@ class ArgumentParser(argparse.ArgumentParser):
     Parameters
     ----------
     *arguments, **keywords
-        As of `argparse.ArgumentParser`.
+        Those of `argparse.ArgumentParser`.
     comm : Comm, optional
         The ranks that share the command line (`COMM_WORLD`); its rank 0 prints.
 
@@ -68,7 +68,7 @@ def refuse_unknown(
     arguments : sequence of str
         The command line.
     actions : sequence of Action
-        Those of the options.
+        The parser's options.
     """
     known = {name: action for action in actions for name in action.option_strings}
     rest = iter(arguments)

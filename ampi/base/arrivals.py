@@ -30,9 +30,9 @@ def around_imports(package: str, context: Callable[[], AbstractContextManager]) 
 
 
 def settle(*names: str) -> None:
-    """Call the functions whose modules have been imported, even without our finder."""
+    """Call the functions of modules that have been imported without our finder."""
     if not names and _waiting.keys().isdisjoint(sys.modules.keys()):
-        return  # the common case when a tape is opened
+        return  # the usual case when a tape is opened
     for name in names or tuple(_waiting):
         if _is_complete(name):
             for then in _take_due(name):

@@ -1,7 +1,7 @@
 """The setting ``AMPI_CHECK``: how much ampi checks while a program runs.
 
-Not set: the checks that cost next to nothing.  ``full``: all checks, whatever they cost.  ``off``: none but those for
-which nothing outside ampi has to be changed.
+Not set: the checks that cost next to nothing.  ``full``: all checks, whatever they cost.  ``off``: only the checks that
+change nothing outside ampi.
 """
 
 import os

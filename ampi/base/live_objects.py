@@ -13,8 +13,8 @@ def objects_of_types(types: Iterable[type], generations: Iterable[int | None] = 
     """Return the live objects whose type is one of `types`; instances of subclasses do not count.
 
     `gc.get_objects` also returns tuples that other threads are filling.  CPython fills a tuple in place, and fails with
-    a SystemError where anything else refers to it.  The search therefore is one call that runs in C from beginning to
-    end: no other thread can run before the lists of all objects are empty again.
+    a SystemError if anything else refers to it.  The search therefore is one call that runs entirely in C: no other
+    thread can run before the lists of all objects are empty again.
 
     Parameters
     ----------

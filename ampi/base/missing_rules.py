@@ -13,7 +13,7 @@ def public_name(name: str) -> str:
 
 
 def no_rule(function: object, why: str = "") -> ActivityError:
-    """Return the error for a function that has no derivative rule (for the arguments that ``why`` describes)."""
+    """Return the error for a function that has no derivative rule; ``why`` may add for which arguments."""
     name = getattr(function, "__name__", str(function))
     module = getattr(function, "__module__", None) or ("numpy" if hasattr(np, name) else "")
     name = public_name(f"{module}.{name}" if module else name)

@@ -1,4 +1,4 @@
-"""The program's current line, for errors and warnings: that of the innermost frame outside ampi and libraries."""
+"""The program's current line, for errors and warnings: that of the innermost frame outside ampi and other libraries."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 LIBRARIES = {"ampi", "numpy", "scipy", "numba", "llvmlite", "mpi4py"}
-"""Packages whose lines are not those of the program."""
+"""Packages whose lines do not count as the program's."""
 
 
 _PYTHONS = f"{os.path.dirname(os.__file__)}{os.sep}"

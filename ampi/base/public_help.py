@@ -1,4 +1,4 @@
-"""Help that shows what users need of a class."""
+"""Help that shows only what users need of a class."""
 
 from __future__ import annotations
 

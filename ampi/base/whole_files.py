@@ -34,9 +34,9 @@ def replacing(
     error : callable
         Makes the error that is raised instead of an OSError.
     **how
-        For `open`.
+        Further arguments of `open`.
     """
-    target = os.path.realpath(os.fspath(path))  # a link stays one
+    target = os.path.realpath(os.fspath(path))  # a link remains a link
     in_place = os.path.exists(target) and not os.path.isfile(target)
     part = target if in_place else f"{target}.{os.getpid()}.part"
     try:
@@ -87,7 +87,7 @@ class Guarded:
         return size
 
     def read(self, size: int = -1) -> bytes:
-        """Read bytes; h5py takes an object with this method for a file."""
+        """Read bytes; h5py recognises a file by this method."""
         return bytes(self._raw.read(size))
 
     def readinto(self, room: Any) -> int:

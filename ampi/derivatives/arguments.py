@@ -37,7 +37,7 @@ def is_inexact(x: Any) -> bool:
 
 
 def _is_list_of_numbers(x: Any) -> bool:
-    """Return whether NumPy makes an array of numbers of this list, as `Tape.watch` accepts it."""
+    """Return whether this is a list from which NumPy makes an array of numbers, as `Tape.watch` accepts it."""
     return isinstance(x, list) and len(x) > 0 and all(_is_number(item) or _is_list_of_numbers(item) for item in x)
 
 

@@ -150,7 +150,7 @@ class custom_vjp:
                 result, dot = self.tangent(arguments, dots)
         else:
             several = _in_each(dots, lanes)
-            with passive():  # the last one on the arguments themselves, which it may overwrite
+            with passive():  # the last call gets the arguments themselves, which it may overwrite
                 others = [self.tangent(mapped(_copied, arguments), some)[1] for some in several[:-1]]
             with passive(), tape.noting_overwritten() as overwritten:
                 result, dot = self.tangent(arguments, several[-1])
@@ -173,16 +173,16 @@ class custom_vjp:
         return result
 
     def require_tangent(self, known: bool = True) -> None:
-        """Raise if there is no tangent, or none was known at the call."""
+        """Raise an error if there is no tangent, or none was known at the call."""
         if self.tangent is None or not known:
             raise ActivityError(
                 f"{where_called()}: {self.__name__} has an adjoint of its own and no tangent, so forward mode cannot "
-                f"go through it; give the tangent by {self.__name__}.defjvp, or take ampi.vjp"
+                f"go through it; define the tangent by {self.__name__}.defjvp, or use ampi.vjp"
             )
 
     def _call_second(self, tape: Any, arguments: tuple) -> Any:
-        """Call the function in second order: the custom tangent gives that of the result; forward mode gives those of
-        the residuals, by running `forward` on copies."""
+        """Call the function in second order: the custom tangent computes the tangent of the result; those of the
+        residuals come from forward mode, which runs `forward` on copies."""
         self.require_tangent()
         sources = mapped(lambda x: region_of(x) if is_active(tape, x) else None, arguments)
         dots = mapped(lambda x: _tangent_of(tape, x), arguments)
@@ -269,7 +269,7 @@ def _tangent_of(tape: Any, x: Any) -> Any:
 
 
 def _given(tape: Tape, x: Any) -> Any:
-    """Return a leaf of the arguments for a walk: arrays will have their present values when the record is passed."""
+    """Return a leaf of the arguments for a walk: when it visits the record, arrays will have their present values."""
     return _Array(tape.need(x), is_scalar(x)) if isinstance(x, np.ndarray) else x
 
 
@@ -283,7 +283,7 @@ class _Array:
         self.is_number = is_number
 
     def copy(self) -> Any:
-        """Return a new array of the values, as the custom tangent gets it."""
+        """Return a new array of the values, for the custom tangent."""
         return tracked_copy(self.values[()] if self.is_number else self.values)
 
     def tangent(self, push: Any, region: Region | None) -> Any:
@@ -302,11 +302,11 @@ class _Custom(BaseAdjoint):
     ----------
     rule : custom_vjp
     sources, outputs
-        Regions in the structure of the arguments and of the result; None for what is not active.
+        Regions in the structure of the arguments and of the result; None for inactive ones.
     overwritten : list of Zero
         What `forward` overwrote.
     residuals
-        What it kept.
+        The residuals that it returned.
     arguments
         For walks, where the rule has a tangent: the arguments.
     """

@@ -122,7 +122,7 @@ def jvp(f: Callable, primals: Any, tangents: Any, *, vectorised: bool | int = Fa
     """Run a function and compute tangents along with its values (forward mode).
 
     Collective over the ranks that communicate inside ``f``: all of them call `jvp`.  There is no tape: each operation
-    computes its tangents when it has run, so memory is twice that of the function, however long it runs.
+    computes its tangents as soon as it has run, so that memory is twice that of the function, however long it runs.
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ def push_forward(f: Callable, primals: tuple, tangents: tuple, count: int | None
 
 
 def linearize(f: Callable, *x: Any) -> tuple[Any, Callable]:
-    """Run a function and return its value and a function of tangents: `jvp` at one point, many times, by a tape.
+    """Run a function and return its value and a function of tangents: `jvp` at one point, many times, from a tape.
 
     Collective over the ranks that communicate inside ``f``.
 
@@ -285,9 +285,9 @@ def value_and_grad(
     Returns
     -------
     callable
-        Collective over the ranks that communicate inside ``f``.  Returns ``(value, gradient)``: this rank's value (the
-        argument's structure, shapes and dtypes for the gradient; a tuple of them if ``argnums`` is a tuple).  Arguments
-        are arrays, numbers, and tuples, lists and dictionaries of them; a list of numbers is an array (`Tape.watch`).
+        Collective over the ranks that communicate inside ``f``.  Returns ``(value, gradient)``: this rank's value, and
+        the gradient in the argument's structure, shapes and dtypes (a tuple of these if ``argnums`` is a tuple).
+        Arguments are arrays, numbers, and tuples, lists and dictionaries of them; a list of numbers is an array.
 
     Raises
     ------

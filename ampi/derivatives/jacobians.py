@@ -29,8 +29,8 @@ CHUNK = 16
 """The default number of directions per sweep."""
 
 CACHED_BYTES = 8 << 20
-"""The default limit in bytes for the adjoints of all directions: beyond the caches, a sweep in several directions takes
-longer than one sweep for each."""
+"""The default limit in bytes for the adjoints of all directions: if they do not fit in the caches, a sweep in several
+directions takes longer than one sweep for each."""
 
 KEPT_BYTES = 1 << 30
 """The default limit in bytes for the tangents that second order keeps for the sweep."""
@@ -64,7 +64,7 @@ def jacrev(
     memory : int or str, optional
         Instead of ``chunk``: as many directions as have adjoints that fit in this many bytes on each rank (``"1GiB"``).
         A first sweep in one direction measures them.  The Jacobian itself is not counted.
-    pattern : sparse array of SciPy's, optional
+    pattern : SciPy sparse array, optional
         The entries of this rank's block that can be nonzero, in the shape of the block.  Rows without a common column
         then share a direction, and the result is sparse.  All blocks of the pattern are sent to rank 0, which groups
         the rows.
@@ -149,7 +149,7 @@ def jacfwd(
     memory : int or str, optional
         Instead of ``chunk``: as many directions as have tangents that fit in this many bytes on each rank (``"1GiB"``).
         A first run in one direction measures them.  The Jacobian itself is not counted.
-    pattern : sparse array of SciPy's, optional
+    pattern : SciPy sparse array, optional
         The entries of this rank's block that can be nonzero, in the shape of the block.  Columns without a common row
         then share a direction, and the result is sparse.  All blocks of the pattern are sent to rank 0, which groups
         the columns.
@@ -234,7 +234,7 @@ def hessian(
         Instead of ``chunk``: as many directions as have tangents that fit in this many bytes on each rank (``"1GiB"``).
         A first run in one direction measures them: the tangents of everything that is kept for the sweep.  The tape
         itself and the Hessian are not counted.
-    pattern : sparse array of SciPy's, optional
+    pattern : SciPy sparse array, optional
         The entries of this rank's block of rows that can be nonzero, as for `jacfwd`.
 
     Returns
@@ -300,7 +300,7 @@ class _Share:
     Attributes
     ----------
     first, count, total : int
-        Its first one, how many it has, and how many all ranks have.
+        The index of its first element, the number of its elements, and that of all ranks.
     """
 
     def __init__(self, comm: Any, count: int) -> None:
@@ -324,18 +324,18 @@ class _Chunks:
     ----------
     comm : mpi4py.MPI.Comm
     chunk, memory : int or str, or None
-        The user's.
+        The user's choice.
     asked : str
-        The name of the function that has them, for errors.
+        The name of the function that takes them, for errors.
     most_bytes : int, optional
-        What the directions may take if the user says nothing.
+        The bytes that the directions may take if the user gives neither.
 
     Raises
     ------
     TapeError
         On this rank: both are given, or less than one direction.
     CommunicationError
-        On all ranks: they are given different ones.
+        On all ranks: the ranks give different ones.
     """
 
     def __init__(
@@ -378,7 +378,7 @@ class _Chunks:
             done = stop
 
 
-# ---------------------------------------------------------------------------------------------------- sparse ones
+# ------------------------------------------------------------------------------------------------ sparse matrices
 
 
 def _checked(pattern: Any, shape: tuple[int | None, int], comm: Any, asked: str) -> Any:
@@ -387,7 +387,7 @@ def _checked(pattern: Any, shape: tuple[int | None, int], comm: Any, asked: str)
 
     problem = ""
     if not sparse.issparse(pattern):
-        problem = f"pattern is a {type(pattern).__name__}; pass a sparse array of SciPy's"
+        problem = f"pattern is a {type(pattern).__name__}; pass a SciPy sparse array"
     elif pattern.shape != tuple(n if s is None else s for s, n in zip(shape, pattern.shape)):
         wanted = ", ".join("m" if n is None else str(n) for n in shape)
         problem = f"pattern has shape {pattern.shape}; this rank's block has shape ({wanted})"
@@ -409,7 +409,7 @@ def _colours(pattern: Any, comm: Any) -> np.ndarray:
     Rank 0, which has the whole pattern, groups them for all ranks.
     """
     from scipy import sparse
-    from scipy.optimize._numdiff import group_columns  # the kept implementation; no public name leads to it
+    from scipy.optimize._numdiff import group_columns  # it has no public name
 
     blocks = comm.gather(sparse.csr_array(pattern), root=0)
     colours = None
@@ -430,9 +430,9 @@ def _compressed(
     carry: Callable[[np.ndarray], tuple[np.ndarray, int]],
     chunks: _Chunks,
 ) -> Any:
-    """Return this rank's rows of a matrix, found with columns of one colour together.
+    """Return this rank's rows of a matrix, with one direction for all columns of a colour.
 
-    A last direction has random numbers for all columns, and its result is compared with the matrix.
+    A last direction has random numbers for all columns; its result is compared with that of the matrix.
     """
     from scipy import sparse
 

@@ -31,7 +31,7 @@ def from_jax(function: Callable) -> Callable:
     -------
     callable
         Called with arrays of `ampi.numpy`, or with plain ones.  Arrays of integers have no derivative.  Python's
-        integers and other objects are constants, for each of which JAX compiles again.
+        integers and other objects are constants; JAX compiles again for each value of them.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def from_jax(function: Callable) -> Callable:
 
 
 MOST_CASES = 64
-"""Maximum of kept cases of a function, each for other constants among the arguments."""
+"""The largest number of cached cases of a function, one for each set of constants among the arguments."""
 
 
 def _unchanged(function: Callable) -> Callable:
@@ -104,14 +104,14 @@ def _require_precision(jax: Any, name: str, given: Sequence[Any]) -> None:
     for x in given:
         if isinstance(x, (np.ndarray, np.generic)) and x.dtype in (np.float64, np.complex128):
             raise ActivityError(
-                f"{name}, which ampi.from_jax has made, gets an array of dtype {x.dtype}, and JAX would compute in "
+                f"{name}, made by ampi.from_jax, got an array of dtype {x.dtype}, and JAX would compute in "
                 'single precision: write jax.config.update("jax_enable_x64", True) at the beginning of the program, or '
                 "convert the array to float32"
             )
 
 
 def _case(jax: Any, function: Callable, name: str, arguments: tuple, compiles: Callable) -> tuple[Callable, list[Any]]:
-    """The rule for calls with these constants, and the structure of the results, once it has been called."""
+    """The rule for calls with these constants, and a list that has the structure of the results once it has run."""
     constants = [None if _is_array(x) else x for x in leaves(arguments)]
     arrays = list(map(_is_array, leaves(arguments)))
     shape = mapped(lambda x: None, arguments)
@@ -190,5 +190,5 @@ def _taken(jax: Any, xs: Sequence[Any]) -> list[Any]:
 
 
 def _given(ys: Sequence[Any]) -> tuple[Any, ...]:
-    """JAX's arrays as NumPy's own, when they have been computed."""
+    """JAX's arrays as NumPy's, once they have been computed."""
     return tuple(np.array(y)[()] for y in ys)

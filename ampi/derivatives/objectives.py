@@ -1,4 +1,4 @@
-"""Objectives: which of the values that ranks return are differentiated, and with which weights."""
+"""Objectives: which of the values that ranks return are differentiated, and with what weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OBJECTIVES = ("sum", "replicated", "root")
 
 
 def require_objective(objective: str) -> None:
-    """Raise if there is no such objective."""
+    """Raise an error if there is no such objective."""
     if objective not in OBJECTIVES:
         raise ValueError(f"objective must be one of {', '.join(map(repr, OBJECTIVES))}, not {objective!r}")
 
@@ -28,7 +28,7 @@ def weight_of(tape: Any, y: Any, objective: str, comm: Any) -> float | None:
     Raises
     ------
     AmpiError
-        There is no such objective: ranks that wait for this one's sweep are told.
+        There is no such objective; ranks that wait for this one's sweep are informed.
     """
     tape.returned = tape.replicated = None
     try:

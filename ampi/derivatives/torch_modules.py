@@ -187,7 +187,7 @@ class _Call:
         if versions != [x._version for x in xs]:
             raise ActivityError(
                 f"{where_called()}: {network!r} overwrites an argument, or a parameter that it got: copy it inside of "
-                "the module, or take its functions without inplace=True"
+                "the module, or use its functions without inplace=True"
             )
         if before is not None:
             self._require_the_same(*before)
@@ -305,7 +305,7 @@ def _rule(torch: Any, name: str, run: Callable, first: Callable | None = None) -
 
 
 def _pushed(torch: Any, call: _Call, function: Callable, xs: Sequence[Any], dots: Sequence[Any]) -> list[Any]:
-    """The tangents of a function's results: by PyTorch's forward mode, or else by two reverse sweeps."""
+    """The tangents of a function's results, from PyTorch's forward mode, or else from two reverse sweeps."""
     try:
         ys, y_dots = _pushed_forward(torch, function, xs, dots)
     except RuntimeError:  # a function in it has no tangent
@@ -337,7 +337,7 @@ def _pushed_forward(
 
 @functools.cache
 def _load_forward_mode(torch: Any) -> None:
-    """Have PyTorch import what its forward mode needs, which warns of PyTorch's own code."""
+    """Have PyTorch import what its forward mode needs, without the warnings about its own code."""
     forward = torch.autograd.forward_ad
     with warnings.catch_warnings(), forward.dual_level():
         warnings.simplefilter("ignore")

@@ -119,7 +119,7 @@ def entry_of_function(function: Any) -> tuple[int, int, str]:
 
 
 def entry_of_method(cls: type, name: str) -> tuple[int, int, str]:
-    """The same as `entry_of_function`, for a method of a type."""
+    """`entry_of_function` for a method of a type."""
     return _entry(word_at(id(vars(cls)[name]) + _PART_OF_DESCRIPTOR * WORD), name)
 
 
@@ -177,7 +177,7 @@ def _require_name(table: int, name: str) -> None:
 
 
 def entry_of_foreign(function: Any) -> tuple[int, int, str]:
-    """The same as `entry_of_function`, for functions and methods of other packages, in all calling conventions."""
+    """`entry_of_function` for functions and methods of other packages, in all calling conventions."""
     words = _PART_OF_DESCRIPTOR if isinstance(function, _DESCRIPTORS) else _METHOD_OF_FUNCTION
     table = word_at(id(function) + words * WORD)
     if not table:

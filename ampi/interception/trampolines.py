@@ -17,10 +17,10 @@ from ..tape.recording import open_tapes
 from .entry_points import ARRAY_BASE, WORD
 
 Hook = Callable[..., Any]
-"""Takes the C function's arguments; returns the result, or None to run the C function."""
+"""A function of the C function's arguments that returns the result, or None to run the C function."""
 
 NOTHING = object()
-"""The result of a hook to make the C function return None."""
+"""What a hook returns to make the C function return None."""
 
 
 class Place:
@@ -41,7 +41,7 @@ class Place:
     hook : callable
         Called if an operand is an `ampi.ndarray`, with the C function's arguments as integers.
     lasts : bool
-        True if the trampoline stays when no tape records.
+        True if the trampoline remains in place when no tape records.
     only : tuple of type
         For a method: classes for whose instances the hook is called; empty: for all.
     """
@@ -250,7 +250,7 @@ _IN_TUPLE = (
     "  %items = getelementptr i8, ptr %b, i64 24\n  %given = call i1 @are_ours(ptr %items, i64 %n)\n"
 )
 
-# For code outside NumPy, which must lose next to no time while no tape is open.
+# For code outside NumPy, which must not become slower while no tape is open.
 _IF_OPEN = "%recording = call i1 @some_open()\n  br i1 %recording, label %look, label %original\nlook:\n  "
 _HELD_IN_TUPLE = (
     "%sizeat = getelementptr i8, ptr %b, i64 16\n  %n = load i64, ptr %sizeat\n"

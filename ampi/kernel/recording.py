@@ -38,7 +38,7 @@ from ampi.kernel.runtime import nontemporal_copy, threads
 from ampi.memory import blocks, handouts
 from ampi.memory import storages as memory
 
-blocks.set_ways(nontemporal_copy.copied, nontemporal_copy.zeroed)
+blocks.set_functions(nontemporal_copy.copied, nontemporal_copy.zeroed)
 
 
 def record(kernel: Any, args: tuple[Any, ...]) -> Any:

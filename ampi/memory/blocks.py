@@ -23,7 +23,7 @@ _copying: Callable[[np.ndarray], np.ndarray] = _copied
 _zeroing: Callable[[int], np.ndarray] = _zeroed
 
 
-def set_ways(copying: Callable[[np.ndarray], np.ndarray], zeroing: Callable[[int], np.ndarray]) -> None:
+def set_functions(copying: Callable[[np.ndarray], np.ndarray], zeroing: Callable[[int], np.ndarray]) -> None:
     """Register faster functions that copy large arrays and make large blocks of zeros."""
     global _copying, _zeroing
     _copying, _zeroing = copying, zeroing
@@ -58,9 +58,9 @@ MAX_FREED_BYTES = 1 << 30
 def _retain_freed_memory() -> None:
     """Have the C library keep memory that is freed, up to `MAX_FREED_BYTES`, for the next allocation.
 
-    A tape saves and frees arrays like a stack, and so does a kernel's adjoint; fresh pages from the system for each of
-    them, in each sweep, would cost more than the arithmetic.  glibc serves smaller blocks from memory that it keeps
-    once a program has freed a block as large as the one below; other C libraries have no such rule.
+    A tape saves and frees arrays like a stack, and so does a kernel's adjoint; new pages from the system for each of
+    them, in each sweep, would cost more than the arithmetic.  Once a program has freed a block as large as the one
+    below, glibc serves smaller blocks from memory that it keeps; other C libraries have no such rule.
     """
     np.empty((1 << 25) - (1 << 14), np.uint8)
     with contextlib.suppress(AttributeError, OSError, TypeError):

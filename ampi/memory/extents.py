@@ -36,7 +36,7 @@ address_of = _address_from_struct if _struct_is_known else _address_from_interfa
 def bounds_of(array: np.ndarray) -> tuple[int, int]:
     """Return the addresses where the bytes that an array touches begin and end.
 
-    (NumPy's own function asks for the array interface, which counts as handing the memory out.)
+    (NumPy's own function uses the array interface, which counts as handing the memory out.)
     """
     low = high = address_of(array)
     if not array.size:
@@ -52,8 +52,8 @@ def bounds_of(array: np.ndarray) -> tuple[int, int]:
 class Extent:
     """The bytes that an array touches, for overlap tests: bounds, and the exact pattern where the array has gaps.
 
-    ``pattern`` has the address, shape, strides and element size; ``listed`` is a reference to the tape that has this
-    extent among the needs of its storage.  An array without elements touches no bytes.
+    ``pattern`` has the address, shape, strides and element size; ``listed`` is a reference to the tape for which this
+    extent is among the needs of its storage.  An array without elements touches no bytes.
     """
 
     __slots__ = ("dense", "high", "listed", "low", "pattern")
@@ -143,7 +143,7 @@ def may_repeat(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> b
 
 
 def repeats_elements(array: np.ndarray) -> bool:
-    """Return whether two elements of an array share memory: it was broadcast, or its windows slide."""
+    """Return whether two elements of an array share memory, as in broadcast arrays and sliding windows."""
     if array.flags.forc or not may_repeat(array.shape, array.strides, array.itemsize):
         return False
     places = np.zeros((), np.int64)
@@ -164,7 +164,7 @@ def _bytes_type(nbytes: int) -> Any:
 
 
 def is_power_of_two(n: int) -> bool:
-    """Return whether ``n`` is a power of two: a growing collection is then searched for dead entries."""
+    """Return whether ``n`` is a power of two: growing collections are searched for dead entries at these sizes."""
     return n & (n - 1) == 0
 
 

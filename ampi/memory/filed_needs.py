@@ -1,4 +1,4 @@
-"""An index of the needs of one storage, where these are many.
+"""An index of the needs of one storage, for storages with many of them.
 
 Contiguous needs become disjoint ranges of bytes.  Those with gaps are filed by their pitch, by their offset within it,
 and by address: each column of an array begins at another offset within a row.
@@ -65,7 +65,7 @@ class Files:
             return
         self.solid.remove(extent.low, extent.high)
         for pitch, comb in list(self.combs.items()):
-            if pitch < extent.high - extent.low:  # those with gaps are longer than their pitch
+            if pitch < extent.high - extent.low:  # extents with gaps are longer than their pitch
                 for need in [need for need in comb.near(extent, None) if extent.covers(need)]:
                     self._discard(comb, need, Teeth(need))
 
@@ -205,10 +205,10 @@ class Comb:
 
 
 class Spread(SortedDict):
-    """Ranges with values, by where they begin."""
+    """Values of ranges, sorted by where the ranges begin."""
 
     def at(self, low: int, length: int, make: Any) -> Any:
-        """Return the value of the ranges that begin at a place, made if there is none; one of them has this length."""
+        """Return the value of the ranges that begin at ``low``, made if there is none; one of them has this length."""
         self.longest = max(getattr(self, "longest", 0), length)
         found = self.get(low)
         if found is None:

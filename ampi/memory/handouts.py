@@ -2,7 +2,7 @@
 
 What ampi computes, receives and assigns is announced (`tape.overwrite`).  Code that has the address of an array's
 memory can write to it unannounced: through a buffer, a plain view, a pointer.  A sweep would then use wrong values for
-earlier records, and a derivative of values that are no longer in the memory.
+earlier records, and add derivatives to values that are no longer in memory.
 
 - When an array is **lent** (its address is handed out), the values that records need of it are saved, and values that
   are needed from then on are copied at once.
@@ -40,8 +40,8 @@ def _checksum_at(address: int, nbytes: int) -> int:
 def checksum_of_bytes(flat: np.ndarray) -> int:
     """Return a checksum of bytes: their CRC or, of many bytes, the CRC of the row and column sums of a table of words.
 
-    The latter is several times as fast.  It detects every change within a single row or column, and a change of sign of
-    all numbers of a row (their count is odd).
+    The latter is several times as fast.  It detects every change within a single row or column, and the change of sign
+    of all numbers of a row (rows have an odd number of words).
     """
     rows = len(flat) // _ROW
     if rows < _FEW:

@@ -27,7 +27,7 @@ def behaves_otherwise(cls: type) -> bool:
 
 
 def require_plain_class(cls: type) -> None:
-    """Raise if a copy as an `ampi.ndarray` would compute differently from an array of a class."""
+    """Raise an error if arrays of a class compute differently from an `ampi.ndarray`."""
     if behaves_otherwise(cls):
         instead = (
             "pass its numbers (x.data, or x.filled(...)), and take its mask into account inside the function: "
@@ -60,7 +60,7 @@ def memory_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:
 
 
 def alike(cls: type, source: np.ndarray) -> tuple[Any, Any]:
-    """Return a new array of a class with the layout of another, and the array that owns its memory (mostly itself).
+    """Return a new array of a class with the layout of another, and the array that owns its memory (usually itself).
 
     The two have the same contiguity and the same order of axes and elements in memory, and reshaping joins the same
     axes without a copy.  Gaps between elements become as small as that allows, and elements that the source repeats
@@ -91,7 +91,7 @@ def _distinct_strides(source: np.ndarray) -> tuple[int, ...]:
     """Return strides with the order and signs of an array's own, but with small gaps."""
     shape, original, itemsize = source.shape, source.strides, source.itemsize
     strides = [itemsize] * source.ndim
-    extent = 0  # of the axes so far
+    extent = 0  # bytes of the axes so far
     inner: list[int] = []
     for axis in reversed(memory_order(shape, original)):
         if shape[axis] == 1:

@@ -15,7 +15,7 @@ from typing import Any
 from ..base.live_objects import objects_of_types
 from .storages import Pool, TrackedArray
 
-_GENERATIONAL = sys.version_info < (3, 14)  # later ones collect old objects in increments
+_GENERATIONAL = sys.version_info < (3, 14)  # later versions collect old objects incrementally
 _UNUSED = 100  # collections (of more than the youngest objects) without a search, after which the cache is dropped
 
 
@@ -79,7 +79,7 @@ class _LiveArrays:
             return everything
         self.unused = 0
         if self.known is not None:
-            young = _young()  # before the others: a collection may make them old meanwhile
+            young = _young()  # first: a collection may make them old at any time
             return young + _alive(self.known) + _alive(self.frozen)
         if _GENERATIONAL:
             self.known = []  # from here on, collections add to it

@@ -27,9 +27,9 @@ class Needs(dict[tuple, Extent]):
 
     def __init__(self) -> None:
         self._files: Files | None = None
-        self._filed = 0  # the first ones, in the order of entering
-        self._saved: set[tuple] = set()  # patterns that have been dropped since something was last needed
-        self._keyed: dict[tuple, int] = {}  # bytes that have been saved since of some elements
+        self._filed = 0  # the number of needs that are in the index, the first ones entered
+        self._saved: set[tuple] = set()  # patterns that have been dropped since the last need was entered
+        self._keyed: dict[tuple, int] = {}  # bytes of single elements that have been saved since then, by pattern
 
     def enter(self, extent: Extent) -> Extent:
         """Note that the bytes of an extent are needed; return the extent that represents them."""
@@ -43,7 +43,7 @@ class Needs(dict[tuple, Extent]):
         """Return whether a byte of an extent is needed and has not been saved since."""
         if extent.pattern in self:
             return True
-        if extent.pattern in self._saved:  # a part of what is needed, written again and again
+        if extent.pattern in self._saved:  # a part of a need that is written repeatedly
             return False
         if self._files is None:
             if len(self) <= FEW:

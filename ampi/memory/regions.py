@@ -21,8 +21,8 @@ SLOT = 8
 class Region:
     """The place of an array in its storage: offset, shape, strides and dtype.
 
-    `tape.elements` caches ``steps``, ``offsets`` and ``numbers`` here, by which it finds elements, and in ``rows`` the
-    regions of the rows; None if the rows are elements.  `futures.races` caches the bytes in ``extent``.
+    `tape.elements` caches here what it needs to find elements (``steps``, ``offsets``, ``numbers``), and the regions of
+    the rows in ``rows`` (None if these are elements).  `futures.races` caches the bytes in ``extent``.
     """
 
     __slots__ = (
@@ -68,7 +68,7 @@ class Region:
             return self._slots(block)
         try:
             return np.ndarray(self.shape, self.dtype, block, self.offset, self.strides)
-        except (TypeError, ValueError):  # of no elements, which may lie anywhere
+        except (TypeError, ValueError):  # an empty region may lie anywhere
             if 0 not in self.shape:
                 raise
             return np.empty(self.shape, self.dtype)

@@ -29,7 +29,7 @@ CHECKED, LENT = 1, 2
 
 _serials = itertools.count()
 next_serial: Callable[[], int] = _serials.__next__
-"""Takes the next number of the order in which storages are made."""
+"""Take the next serial number of storages."""
 first_guard = CHECKED if checks.is_full() else 0
 """The guard of a new storage."""
 
@@ -80,11 +80,11 @@ class Storage:
         "volatile",
     )
     elsewhere = False
-    """True if it is another rank's memory, which has its adjoint."""
+    """True if it is the memory of another rank, which holds its adjoint."""
     is_apart = False
     """True if the blocks of its derivatives cannot be rows of one array: they are on a device."""
     blank = staticmethod(zeroed)
-    """Makes a block of zeros of so many bytes, for its derivatives."""
+    """Makes a block of zeros for its derivatives, given the number of bytes."""
 
     def __init__(self, address: int, nbytes: int) -> None:
         self.address = address
@@ -110,8 +110,8 @@ RECEIVED, PACKED = 1, 2
 class TrackedArray(np.ndarray):
     """Base class of `ampi.ndarray`: an array that remembers its storage and region once they have been looked up.
 
-    ``_message`` is for other rooms: they cache here how the array is sent.  Scalars that are variables of a tape (see
-    `tape.elements`) have a ``_node``: value, number of the variable (None: a constant), and reference to the tape.
+    ``_message`` is for other packages, which cache here how the array is sent.  Scalars that are variables of a tape
+    (see `tape.elements`) have a ``_node``: value, number of the variable (None: a constant), and reference to the tape.
     """
 
     __slots__ = ("_message", "_node", "_region", "_storage")
@@ -125,7 +125,7 @@ class TrackedArray(np.ndarray):
 _set_storage = TrackedArray._storage.__set__  # type: ignore[attr-defined]
 set_region = TrackedArray._region.__set__  # type: ignore[attr-defined]
 _item = np.ndarray.__getitem__
-_set_item = np.ndarray.__setitem__  # nor seen by a tape
+_set_item = np.ndarray.__setitem__  # not recorded on a tape
 set_message = TrackedArray._message.__set__  # type: ignore[attr-defined]
 set_node = TrackedArray._node.__set__  # type: ignore[attr-defined]
 
@@ -206,7 +206,7 @@ def _storage_of_variable(scalar: TrackedArray) -> Storage:
             return storage
 
 
-_lock = RLock()  # so that two threads that meet memory for the first time get the same storage
+_lock = RLock()  # two threads that look up new memory get the same storage
 
 
 def _new_storage(owner: TrackedArray) -> Storage:
@@ -328,8 +328,8 @@ def _forget_foreign(k: int) -> None:
     del _foreign_addresses[k], _foreign[k]
 
 
-def looks_at(array: TrackedArray, others: Iterable[np.ndarray]) -> bool:
-    """Return whether a result of NumPy is a view of the memory of one of these arrays, even a view without elements."""
+def is_view_of(array: TrackedArray, others: Iterable[np.ndarray]) -> bool:
+    """Return whether a result of NumPy is a view of one of these arrays, even a view without elements."""
     storage = storage_of(array)
     return any(storage_of(other) is storage for other in others)
 
@@ -387,7 +387,7 @@ _record_type: type[TrackedArray] = TrackedArray
 
 
 at_first_structured: list[Callable[[], None]] = []
-"""Functions of other rooms that are called once, when a structured array first becomes a tracked one."""
+"""Functions of other packages that are called once, when a structured array first becomes a tracked one."""
 
 
 def note_structured() -> None:
@@ -436,7 +436,7 @@ _new = np.ndarray.__new__
 
 
 def is_numpys(x: Any) -> bool:
-    """Return whether this is a floating-point scalar of NumPy and not a tracked one (`isinstance` cannot tell)."""
+    """Return whether this is NumPy's own floating-point scalar and not a tracked one (`isinstance` cannot tell)."""
     return issubclass(type(x), np.inexact)
 
 
@@ -500,7 +500,7 @@ def is_record(x: Any) -> bool:
 
 
 def as_array(view: TrackedArray) -> None:
-    """Give a view of a scalar, which has the class of the scalar, the class of arrays."""
+    """Change the class of a view of a scalar from that of scalars to that of arrays."""
     _set_class(view, _array_type)
 
 

@@ -19,7 +19,7 @@ from ..base.program_lines import line_outside
 from ..errors import ActivityError, TapeError
 from ..interception.hooks import Hook, hook, when_imported
 from ..memory.handouts import settle_all
-from ..memory.storages import TrackedArray, looks_at, region_of, wrapped
+from ..memory.storages import TrackedArray, is_view_of, region_of, wrapped
 from ..tape import (
     BaseAdjoint,
     Bystander,
@@ -278,7 +278,7 @@ def exactly(name: str, tape: Tape, result: Any, exact: Any, given: list) -> Any:
             raise refusal(name, f" for these arguments (its formula gives the shape {r.shape} and not {e.shape})")
         if r.dtype != e.dtype:
             r = r.astype(e.dtype)
-        if looks_at(r, [x for x in given if isinstance(x, TrackedArray)]) or (
+        if is_view_of(r, [x for x in given if isinstance(x, TrackedArray)]) or (
             e.ndim
             and [s for s, n in zip(r.strides, r.shape) if n > 1] != [s for s, n in zip(e.strides, e.shape) if n > 1]
         ):

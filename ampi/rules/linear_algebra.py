@@ -19,7 +19,7 @@ from ..arrays.nested import as_array as _array
 from ..arrays.nested import from_nested
 from ..arrays.writing import assign_as
 from ..base.missing_rules import no_rule
-from ..memory.storages import Region, looks_at, plain, region_of, wrapped
+from ..memory.storages import Region, is_view_of, plain, region_of, wrapped
 from ..tape import BaseAdjoint, Push, Sweep, current
 from . import factorizations
 from .contractions import contracted
@@ -214,7 +214,7 @@ def _einsum(*operands: Any, out: None = None, optimize: Any = False, **keywords:
     subscripts = inputs.split(",")
     assert len(subscripts) == count
     active = [k for k, a in enumerate(arrays) if is_active(tape, a)]
-    if not active or not is_inexact(result) or looks_at(result, arrays):
+    if not active or not is_inexact(result) or is_view_of(result, arrays):
         return result
     record = _Einsum()
     record.subscripts = subscripts

@@ -20,7 +20,7 @@ from ..arrays.nested import from_nested
 from ..base.missing_rules import no_rule
 from ..base.structures import bound, leaves, mapped
 from ..memory.layouts import is_contiguous, memory_order
-from ..memory.storages import Region, is_scalar, looks_at, region_of, wrapped
+from ..memory.storages import Region, is_scalar, is_view_of, region_of, wrapped
 from ..tape import BaseAdjoint, Push, Sweep, Tape, current
 
 
@@ -144,7 +144,7 @@ def _moving(function: Callable, parameters: str, data: str, check: Callable | No
         results = list(leaves(result))
         inputs = [x for x in leaves(given) if isinstance(x, np.ndarray)]
         sources = [x for name in moved if name in given for x in leaves(given[name]) if carries(tape, x)]
-        new = [r for r in results if isinstance(r, np.ndarray) and not looks_at(r, inputs)]
+        new = [r for r in results if isinstance(r, np.ndarray) and not is_view_of(r, inputs)]
         copies = [r for r in new if carry(tape, r, sources)]
         if not copies:
             return result

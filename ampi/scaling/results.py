@@ -123,7 +123,7 @@ def _lines(path: pathlib.Path) -> Iterable[dict[str, Any]]:
 
 
 def _no_result(path: pathlib.Path, number: int) -> ScalingError:
-    return ScalingError(f"{path}: line {number} is no result, and no session was stopped there; take the line out")
+    return ScalingError(f"{path}: line {number} is no result, and no session was stopped there; remove the line")
 
 
 def _compare(before: dict[str, Any], study: Study, path: pathlib.Path) -> None:

@@ -218,7 +218,7 @@ def seconds(figure: Figure, folder: pathlib.Path, wall: float, output: str) -> f
     try:
         number = float(value) * figure.scale
     except (TypeError, ValueError):
-        raise ScalingError(f"{value!r} is no number") from None
+        raise ScalingError(f"{value!r} is not a number") from None
     if not 0 < number < float("inf"):
         raise ScalingError(f"a time must be above 0, and is {value}")
     return number

@@ -236,7 +236,7 @@ def read_study(path: str | pathlib.Path) -> Study:
     except OSError as error:
         raise ScalingError(f"{path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ScalingError(f"{path} is no TOML: {error}") from error
+        raise ScalingError(f"{path} is not TOML: {error}") from error
     return study_of(text, path)
 
 

@@ -1,4 +1,4 @@
-"""Memory budgets of tapes: above it, the oldest values are written to a file, or an error names the largest users."""
+"""Memory budgets of tapes: beyond one, the oldest values go to a file, or an error names the lines that keep most."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Limit(_Budget):
         lines = "".join(f"\n    {in_words(n):>12}  {line}" for line, n in self._lines.most_common(5))
         raise self.fail(
             f"{where}: the old values that ampi.Tape(memory=...) keeps exceed its budget of {in_words(self.most)}; "
-            f"most are kept by{lines}\ngive more memory, or a folder for the rest (spill=True: $TMPDIR), or write the "
+            f"most are kept by{lines}\nallow more memory, or a folder for the rest (spill=True: $TMPDIR), or write the "
             "loop over time steps with ampi.timeloop"
         )
 

@@ -1,4 +1,4 @@
-"""Where the elements of arrays are: offsets in their storages, and tables of them where many are asked for."""
+"""Offsets of array elements in their storages, with tables for arrays of which many elements are used."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ SINGLE = 8
 """Added to the codes of memory of single precision."""
 
 BITS: dict[Any, int] = {np.float64: 0, np.float32: SINGLE}
-"""By types of numbers that can be variables: what is added to their codes."""
+"""What is added to the codes of numbers, by type; other types cannot be variables."""
 
 FEWEST, LARGEST = 16, 1 << 20
-"""Elements asked for before there is a table of offsets, and elements of the largest such table."""
+"""Elements looked up before a table of offsets is made, and elements of the largest such table."""
 MOST_ROWS = 4096
-"""Rows of an array that are found again."""
+"""Rows of an array that are cached."""
 
 
 def steps_of(region: Region) -> tuple:
-    """Return what finds elements of an array: the offset of the first one, strides, shape, and what is added to codes.
+    """Return what locates the elements of an array: first offset, strides, shape, and what is added to codes.
 
     An empty tuple if statements on its elements have to be recorded in another way.
     """
@@ -46,8 +46,8 @@ def offset_of(region: Region, key: Any) -> int | None:
     """Return the offset in its storage of the element that a key of integers selects; None for any other key, and for
     elements whose statements must be recorded in another way.
 
-    An array of which an eighth of the elements have been asked for (a vector sooner) gets a table of their offsets:
-    what is in there is found in half the time.
+    An array of which an eighth of the elements have been looked up (a vector sooner) gets a table of their offsets,
+    which halves the time.
     """
     steps = steps_of(region)
     if not steps:
@@ -65,7 +65,7 @@ def offset_of(region: Region, key: Any) -> int | None:
         if k < 0:
             k += length
         if not 0 <= k < length:
-            return None  # an error of NumPy's
+            return None  # NumPy will raise the error
         offset += k * stride
     try:
         region.asked += 1
@@ -79,7 +79,7 @@ def offset_of(region: Region, key: Any) -> int | None:
         region.offsets = _offsets(steps[0], strides, shape)
         if not code:
             storage = region.storage
-            # Of the array's own memory, but no view of it: the array, which holds its region, could not be freed.
+            # Not a view of the array, which holds its region and so could never be freed.
             region.numbers = np.ndarray(
                 shape, np.float64, memory_at(storage.address, storage.nbytes), steps[0], strides
             )
@@ -89,8 +89,7 @@ def offset_of(region: Region, key: Any) -> int | None:
 def row_of(region: Region, index: int) -> Region | None:
     """Return the region of a row that the program has taken from an array of several axes; None for an element.
 
-    The rows of an array are found again, with the tables of their elements: a loop over ``a[i][j]`` makes thousands of
-    views of them.
+    Rows are cached with the tables of their elements: a loop over ``a[i][j]`` makes thousands of views of them.
     """
     try:
         rows = region.rows

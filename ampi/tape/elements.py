@@ -1,13 +1,13 @@
 """Statements on single elements: thousands of them in one record, in flat arrays.
 
-A loop of the program that reads, computes and writes one element at a time would otherwise have a record, and an object
-on the tape, for each of these.  Here each is a few numbers behind the others: the scalars are *variables*, numbered in
-the order in which they came to be, and a statement holds the variables that it is computed of and the partial
-derivatives (which are known when it runs, so that no value has to be kept for the sweep).  The tape of such statements
+A loop that reads, computes and writes one element at a time would otherwise have one record, an object on the tape, for
+each of these statements.  Here each adds a few numbers to a list: the scalars are *variables*, numbered in the order in
+which they are created, and a statement holds its operands and the partial derivatives with respect to them (which are
+known when it runs, so that no value has to be kept for the sweep).  The tape of such statements
 is that of Hogan, "Fast reverse-mode automatic differentiation using expression templates in C++" (Adept, 2014), and of
 Sagebaum, Albring and Gauger, "High-performance derivative computations using CoDiPack" (2019): a Jacobian tape.
 
-What is on it, the last number first, as a sweep reads it::
+The numbers of each statement, the last one first, as a sweep reads them::
 
     variable                      code                                         reals
     READ      new                 offset, place and READ                       variable = memory
@@ -17,8 +17,8 @@ What is on it, the last number first, as a sweep reads it::
     SUM       new                 a, b, SUM                            p, q    variable = a p + b q
     ADD, SUBTRACT  new            a, b, ADD                                    variable = a ± b
 
-Memory is named by a storage's place in a list, and an offset: statements see through views, and overwriting is
-overwriting.  They are in one record for as long as no other one is appended to the tape.
+Memory is named by a storage's place in a list, and an offset, so that views and overwriting need no further care.
+Statements are in one record as long as no other record is appended to the tape.
 """
 
 from __future__ import annotations
@@ -51,25 +51,25 @@ if TYPE_CHECKING:
 
 READ, STORE, CLEAR, SCALE, SUM, ADD, SUBTRACT = range(7)
 PLACE = 16
-"""Times a storage's place, in the codes of memory."""
+"""The factor of a storage's place in the codes of memory."""
 
 LONGEST = 1 << 14
-"""Numbers in one record, after which there is another one."""
+"""Numbers in one record, after which a new one is begun."""
 ROOM = 128
-"""Scalars that are used again and again, with memory in one piece."""
+"""Scalars that are reused, with contiguous memory."""
 HELD = 8
-"""Of these, the number that the program may hold before others take their place."""
+"""The number of these that the program may hold before they are replaced."""
 LINE_IS_HOT = 50_000
 """Variables made by one line of the program, after which a warning says that a kernel would be faster."""
-SAMPLE = 4096  # variables after which one looks which line makes them
+SAMPLE = 4096  # variables after which the line that makes them is looked up
 FEW, MANY = 500_000, 3_000_000
-"""Numbers that Python itself sweeps before that is compiled: where Numba has been imported, and where it has not."""
+"""Numbers that Python itself sweeps before compiled code does: where Numba has been imported, and where it has not."""
 SHORT = 24
 """Numbers in a record that Python sweeps sooner than it has called compiled code."""
 SAVED = 512
 """Bytes around an element that are saved at once, if an earlier record needs them."""
 
-_lock = RLock()  # of records: another thread may look at a number
+_lock = RLock()  # for records: another thread may look at a number
 
 
 class Statements(AdjointRecord):
@@ -84,18 +84,18 @@ class Statements(AdjointRecord):
     storages : list of Storage
         By their places.
     created : list of Storage
-        The memory of scalars that something else than such a statement has looked at.
+        The memory of scalars that code other than such a statement has seen.
     read : set of Storage
         Those among them that statements read.
     late : list of tuple
-        What is stored into such memory since the record is complete: variable, place and code.
+        What has been stored into such memory since the record was completed: variable, place and code.
     """
 
     __slots__ = ("_recorder", "created", "first", "integers", "last", "late", "read", "reals", "storages", "undo")
     reads_memory = False
 
     def __init__(self, recorder: Elements) -> None:
-        self._recorder = weakref.ref(recorder)  # which has these records: in a circle they would outlive their tape
+        self._recorder = weakref.ref(recorder)  # weak: it holds these records, and a cycle would outlive the tape
         self.first = recorder.count
         self.last: int | None = None
         self.integers: Any = []
@@ -163,8 +163,8 @@ _compiled: list[Any] = [None, 0]  # the function, and the numbers that were swep
 
 
 def _is_compiled(length: int) -> bool:
-    """Return whether compiled code sweeps a record of this many numbers: it does once Python has spent as much time on
-    other records as loading the compiled code takes."""
+    """Return whether compiled code sweeps a record of this many numbers: only once Python has spent as much time on
+    other records as it takes to load the compiled code."""
     if _compiled[0] is None or length < SHORT:
         return False
     _compiled[1] += length
@@ -306,8 +306,8 @@ def _element(code: int, offset: int, storages: list[Storage], push: Push) -> tup
 
 
 def _unused() -> int:
-    """Return how many references there are to an object that is in one list only, as seen by code that takes it from
-    there in just this way."""
+    """Return the reference count of an object that only a list holds, as seen by code that takes it from there as
+    `Elements` does."""
     ring = [object()]
     made = ring[0]
     return getrefcount(made)
@@ -325,20 +325,20 @@ class Elements:
     count : int
         The variables so far.
     current : Statements or None
-        The record that was written last; it can go on while it is the last one on the tape.
+        The latest record; statements can be added while it is the last one on the tape.
     integers, reals, places
         Of this record; places: the codes of storages.
     ring : list of scalar
-        Scalars for the numbers to come.  Most numbers of a program are soon gone, and their objects serve again: an
-        object to which only this list refers (see `UNUSED`), and whose memory no other code has looked at.
+        Scalars for future numbers.  Most numbers of a program are short-lived, and their objects are reused: those to
+        which only this list refers (see `UNUSED`), and whose memory no other code has seen.
     pool : memoryview
         Their memory.
     room : int
-        How many of them have not been looked at in this round.
+        How many of them have not been examined in this round.
     missed : int
         How many of them the program held in this round.
     seen : list of scalar
-        Numbers whose memory has been looked at.
+        Numbers whose memory other code has seen.
     """
 
     __slots__ = (
@@ -428,15 +428,15 @@ class Elements:
         return made
 
     def note_seen(self, scalar: TrackedArray) -> None:
-        """Note that the memory of a number has been looked at: it is not used again."""
+        """Note that other code has seen the memory of a number: it is not reused."""
         self.seen.append(scalar)
         if len(self.seen) >= ROOM:
             self.room = 0
 
     @staticmethod
     def can_read(storage: Storage) -> bool:
-        """Return whether statements may read a storage: a record tells where its values came from, and its shadow has
-        the usual form."""
+        """Return whether statements may read a storage: its values come from a record, and its shadow has the usual
+        form."""
         return not (storage.arriving or storage.packed or storage.volatile or storage.guard)
 
     def place(self, storage: Storage) -> int:
@@ -445,11 +445,11 @@ class Elements:
         return found
 
     def store(self, variable: int, storage: Storage, dtype: np.dtype) -> None:
-        """Store a variable in memory that no other code has seen yet, and which holds it from now on."""
+        """Store a variable in memory that no other code has seen yet, and which holds its value from now on."""
         made = self.statements[bisect_right(self.first_of, variable) - 1]
         code = made.place(storage) + STORE + BITS[dtype.type]
         made.created.append(storage)
-        with _lock:  # it may be another thread that looks at the number
+        with _lock:  # another thread may be looking at the number
             if made.last is None:
                 made.integers += (variable, 0, code)
             else:

@@ -1,4 +1,4 @@
-"""The error for arrays that carry derivatives on a tape that does not record here: another thread's, or an outer."""
+"""The error for arrays that carry derivatives on a tape that does not record here: an outer one, or of a thread."""
 
 from __future__ import annotations
 

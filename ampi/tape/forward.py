@@ -35,7 +35,7 @@ class ForwardTape(Tape):
 
     @property
     def latest(self) -> tuple[Any, Any, Any]:  # type: ignore[override]
-        """The log of the latest message, without its communicator: so the fast paths for messages do not apply."""
+        """The log of the latest message, without its communicator, so that the fast paths for messages do not apply."""
         return self._latest
 
     @latest.setter
@@ -124,7 +124,7 @@ class ForwardTape(Tape):
         super().need_again(need)
 
     def watch(self, x: Any) -> Any:
-        """Raise: not available in forward mode."""
+        """Raise an error: forward mode has no `watch`."""
         raise TapeError("ampi.jvp has no tape to watch on: its arguments are the independents")
 
     gradient = watch

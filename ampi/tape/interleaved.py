@@ -1,7 +1,7 @@
 """Interleaved shadows of a vector sweep: all directions of one element side by side, for the adjoints of kernels.
 
-The adjoints of an element are contiguous, so that a program with a vector for each derivative reads and writes them at
-once.  Other operations use shadows in rows, one for each direction; the shadow of a storage is converted when needed.
+The adjoints of an element are contiguous, so that compiled code with a vector for each derivative reads and writes
+them at once.  Other operations use shadows in rows, one for each direction; shadows are converted when needed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 from ..memory.storages import Region, Storage, address_of
 
 WIDTH = 8
-"""The number of directions that one program takes at once."""
+"""The number of directions that compiled code handles at once."""
 FEWEST = 4
 """The smallest number of directions that pays: with fewer, more than half of each vector would be empty."""
 LINE = 64  # bytes of a cache line, with which blocks are aligned
@@ -59,7 +59,7 @@ def into_rows(block: np.ndarray, rows: np.ndarray) -> None:
 def view_of(block: np.ndarray, region: Region) -> np.ndarray:
     """View the adjoints of a region in such a block; the directions are the last axis."""
     room = block.shape[1]
-    if 0 in region.shape:  # which may lie anywhere
+    if 0 in region.shape:  # an empty region may lie anywhere
         return np.empty((*region.shape, room), block.dtype)
     strides = *(stride * room for stride in region.strides), block.itemsize
     return np.ndarray((*region.shape, room), block.dtype, block, region.offset * room, strides)

@@ -1,4 +1,4 @@
-"""Sweeps in lanes: one walk back over a tape with several shadows of each storage, one in each lane."""
+"""Sweeps with lanes: one walk back over a tape with several shadows of each storage, one in each lane."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .sweep import Sweep
 
 
 class Lane(Sweep):
-    """The shadows of one lane.  The walk is that of the sweep of all lanes, ``whole``."""
+    """The shadows of one lane; ``whole``, the sweep of all lanes, does the walk."""
 
     def __init__(self, whole: LanedSweep, around: Sweep | None = None) -> None:
         super().__init__(whole.tape, around)
@@ -31,7 +31,7 @@ class Lane(Sweep):
         self.whole.at_end(callback)
 
     def begin_anew(self, region: Region, others: Sequence[Region]) -> None:
-        """Return no shadow: adjoints set those of all lanes, or add to the existing ones."""
+        """Return None: adjoints set the shadows of all lanes, or add to the existing ones."""
 
     def add_once(self, region: Region, value: np.ndarray, kept: np.ndarray) -> None:
         """Add to the adjoint: the array is copied."""
@@ -66,7 +66,7 @@ class LanedSweep(Sweep):
             lane.zero(region, key)
 
     def begin_anew(self, region: Region, others: Sequence[Region]) -> None:
-        """Return no shadow: adjoints that set shadows ask for those of all lanes."""
+        """Return None: adjoints that set shadows ask for those of all lanes."""
 
     def clear(self) -> None:
         """Drop all shadows: the walk is over."""
@@ -77,4 +77,4 @@ class LanedSweep(Sweep):
     def run(self) -> None:
         """Walk back over the tape, then restore the memory."""
         super().run()
-        self.lanes = ()  # which refer to the sweep: a circle would keep the tape alive
+        self.lanes = ()  # they refer to the sweep: a reference cycle would keep the tape alive

@@ -1,8 +1,8 @@
 """Tangents of memory, and how they are pushed through an operation.
 
-A record knows one rule for both forms of forward mode: its adjoint's ``tangent(push)`` reads the tangents of what the
+A record has one rule for both forms of forward mode: its adjoint's ``tangent(push)`` reads the tangents of what the
 operation read and sets those of what it wrote.  `forward.ForwardTape` pushes and drops each record as soon as it is
-complete, so that memory is twice the program's; `walks.walk` pushes all records of a closed tape, in the order of the
+complete, which takes twice the program's memory; `walks.walk` pushes all records of a closed tape, in the order of the
 program, with memory as it was when they ran.
 """
 
@@ -95,12 +95,12 @@ class Push:
         return self.tape.forward is not self and self.tape.tangents is not self
 
     def at_end(self, callback: Callable[[BaseException | None], None]) -> None:
-        """Have ``callback(error)`` called at the very end, with the error that stopped the program or None; the last
-        one first."""
+        """Have ``callback(error)`` called at the very end, with the error that stopped the program or None; callbacks
+        run in reverse order."""
         self.ends.append(callback)
 
     def finish(self, error: BaseException | None, refuse: Callable[[BaseException], None] | None = None) -> None:
-        """Call the callbacks of `at_end`. An error in one of them is passed to the others, and first to ``refuse``."""
+        """Call the callbacks of `at_end`. An error in one of them is passed to ``refuse``, and then to the others."""
         ends, self.ends = self.ends, []
         raised: BaseException | None = None
         for end in reversed(ends):
@@ -116,11 +116,11 @@ class Push:
     def dismantle(self) -> None:
         """Break reference cycles: in one, the tape would outlive its last reference with all that it keeps."""
         self.state, self.ahead, self.then, self.at_last = {}, {}, {}, []
-        self._blocks = weakref.WeakKeyDictionary()  # and their checks
+        self._blocks = weakref.WeakKeyDictionary()  # drops the checks as well
         for lane in self.lanes or ():
             lane.dismantle()
         if self.lanes:
-            self.lanes = ()  # which refer to this one
+            self.lanes = ()  # they refer to this one
         self.tape = None  # type: ignore[assignment]
 
     def has_shadow(self, region: Region) -> bool:

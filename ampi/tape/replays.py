@@ -22,7 +22,8 @@ def is_again() -> bool:
 
 
 class Book:
-    """Decisions made outside the program during a step, in the order of the calls; see `mpi.outcomes`.
+    """Outcomes that the program does not determine, such as the request that completes first, in the order of the calls
+    of a step; see `mpi.outcomes`.
 
     Parameters
     ----------
@@ -61,11 +62,11 @@ class Book:
 
 _serial: ContextVar[int | None] = ContextVar("ampi_step_began", default=None)
 step_began = _serial.get
-"""In a step, the serial (`Storage.serial`) after which it has made its storages; None outside of steps."""
+"""In a step, the latest serial (`Storage.serial`) before it: its own storages have larger ones.  None outside steps."""
 
 _books: ContextVar[tuple[Book, ...]] = ContextVar("ampi_books", default=())
 books = _books.get
-"""The books of the step that runs, and of the steps of loops around it."""
+"""The books of the running step, and of the steps of the loops around it."""
 
 
 class StepRuns:
@@ -95,7 +96,7 @@ class StepRuns:
 def once(function: Callable[..., Any] | None = None, *args: Any, **keywords: Any) -> Any:
     """Do something once for each step of `ampi.timeloop`, however often the step runs: printing, plotting, logs.
 
-    Local.  A gradient reruns steps; ``File.Write...`` of ampi's files and `once` are left out there, everything else is
+    Local.  A gradient reruns steps; ``File.Write...`` of ampi's files and `once` are left out then, everything else is
     done each time.  Call it in the thread that runs the step.
 
     Parameters
@@ -111,8 +112,8 @@ def once(function: Callable[..., Any] | None = None, *args: Any, **keywords: Any
 
     Notes
     -----
-    A loop that goes on from a folder (``resume=True``) does again what the killed run had done since the last state in
-    the folder; what a step did before that state, or in a run that was killed in its sweep, is not done again.
+    A loop that continues from a folder (``resume=True``) repeats what the killed run had done since the last state in
+    the folder; what steps did before that state, or in a run that was killed in its sweep, is not repeated.
 
     Examples
     --------

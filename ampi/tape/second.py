@@ -2,8 +2,8 @@
 
 While the program runs, a `SecondTape` records as any tape does and pushes tangents through each operation, as forward
 mode does; its undo log saves overwritten values with their tangents.  `PairSweep` is the sweep over it:
-every adjoint has a value and a tangent, or several, in as many directions, and the tape, which only pushes tangents by
-then, differentiates what the adjoints of the operations compute.  `records.Adjoint.second_order` tells the three kinds
+every adjoint has a value and tangents in one direction or several, and the tape, which only pushes tangents by then,
+differentiates what the adjoints of the operations compute.  `records.Adjoint.second_order` tells the three kinds
 of adjoints apart; any other is refused when its operation is recorded.
 """
 
@@ -171,7 +171,7 @@ class SecondTape(ForwardTape):
                 actively(scope)
 
     def activate(self, array: np.ndarray) -> None:
-        """As for other tapes, but ``AMPI_CHECK`` does not guard the memory, as in `ampi.grad`."""
+        """As for other tapes, but ``AMPI_CHECK`` does not guard the memory as it does in `ampi.grad`."""
         super().activate(array)
         storage: Any = storage_of(array)
         if storage.guard == CHECKED:
@@ -231,7 +231,7 @@ class PairLane(Lane):
     Attributes
     ----------
     held, most : int
-        The bytes that these take now, and have taken at most.
+        The bytes that these take now, and the most that they have taken.
     """
 
     def __init__(self, pair: PairSweep) -> None:
@@ -280,7 +280,7 @@ class PairSweep(LanedSweep):
     # ------------------------------------------------------------------------------------------ for adjoints on pairs
 
     def block(self, storage: Storage) -> np.ndarray:
-        """Raise: bytes have no tangents."""
+        """Raise an error: bytes have no tangents."""
         raise no_second_derivative("an operation that reads the bytes of adjoints")
 
     def shadow(self, region: Region) -> np.ndarray:

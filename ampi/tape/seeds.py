@@ -53,7 +53,7 @@ def warn_of_constants(tape: Tape, y: Any) -> None:
 
 
 def set_seeds(sweep: Sweep, y: Any, seed: Any) -> None:
-    """Give the outputs ``y`` their seeds: 1.0 by default, for one of a single element."""
+    """Give the outputs ``y`` their seeds; the default for an output of one element is 1.0."""
     outputs = list(leaves(y))
     known = {id(output) for output in sweep.tape.outputs}
     if isinstance(y, (tuple, list)) and seed is not None:

@@ -24,7 +24,7 @@ ALIGNMENT = 64  # bytes, of arrays in a block
 PAGE = 4096  # bytes, to whose multiples blocks in the file are aligned
 AHEAD = 2  # blocks that are read before they are requested
 MAX_LOADED = 4  # blocks in memory at a time, those included
-MAX_PIECES = 512  # of one call of the system
+MAX_PIECES = 512  # in one system call
 
 _pools: list[ThreadPoolExecutor] = []
 os.register_at_fork(after_in_child=_pools.clear)
@@ -49,7 +49,7 @@ class Block:
 
 
 class SpillFile:
-    """A file without a name: it disappears with the process, however that ends.
+    """A file without a name, which disappears with the process, however that ends.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class SpillFile:
         self._lowest = 0  # the block that a sweep has reached
         self._lock = threading.RLock()
 
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # modules may be gone
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # modules may have been unloaded
         if self._fd >= 0:
             close(self._fd)
 
@@ -168,7 +168,7 @@ class SpillFile:
             del self._loaded[max(self._loaded)]
 
     def _ask_for(self, index: int) -> Future[np.ndarray]:
-        # This thread allocates the memory: for it, the C library keeps freed memory for the next block.
+        # This thread allocates the memory: the C library keeps what it frees for its next block.
         found = self._loaded[index] = _pool().submit(self._read_block, index, _room(self.blocks[index].nbytes))
         return found
 
@@ -202,7 +202,7 @@ class SpillFile:
                 self._read_ahead()
         if found is not None:
             return found.result(), place.offset
-        self.written(index)  # one that was passed, or no sweep: just this array
+        self.written(index)  # the block has been passed, or there is no sweep: read this array only
         return self._read(self.blocks[index].offset + place.offset, _room(place.nbytes)), 0
 
     def put(self, place: Place, array: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""Reverse sweep: walks back over the records, undoes their writes and applies their adjoints to shadows."""
+"""The reverse sweep: it walks back over the records, undoes their writes and applies their adjoints to shadows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .tape import Tape
 
 swap_lock = RLock()  # of what sweeps do to memory
-MOST_PENDING = 16  # undos of one storage that a sweep puts off
+MOST_PENDING = 16  # undos of one storage that a sweep defers
 
 
 class _Noted(dict):
@@ -46,24 +46,24 @@ class Sweep:
     ----------
     tape : Tape
     state : dict
-        Data of other rooms for the duration of a sweep (requests in flight, what the ranks agreed on).
+        Data of other packages for the duration of a sweep (requests in flight, what the ranks agreed on).
     guards : dict
-        For volatile storages: called each time before their adjoint is touched.
+        For volatile storages: functions that are called before each access to their adjoint.
     around : Sweep or None
         The sweep with which it shares the shadows (see `inside`).
     whole : Sweep or None
         The sweep of the tape of which it is a part (see `be_part_of`).
     lanes : tuple of Sweep or None
-        Sweeps with shadows of their own, of one walk: in second order the adjoints, and their tangents; in vector mode
-        those of each direction.
+        The sweeps of one walk that have shadows of their own: in second order one for the adjoints, and those for their
+        tangents; in vector mode one for each direction.
     pairs : bool
-        It is of second order.
+        True in second order.
     left : collection of Storage
-        Of which whoever sweeps takes care: what they hold after the sweep does not matter.
+        Storages that the caller takes care of: what they hold after the sweep does not matter.
     first : int
-        The number of records that it does not pass: no derivative comes from there.
+        The number of records at the beginning that it does not visit, as no derivative comes from there.
     after : list of numpy.ndarray
-        The values that the present adjoint's ``arrays_after`` had when its operation had run.
+        The values of the present adjoint's ``arrays_after``, as they were after its operation.
     """
 
     lanes: Any = None
@@ -81,10 +81,10 @@ class Sweep:
         self.wanted: list[Region] = []
         self.results: list[np.ndarray] = []
         self._shadows: dict[Storage, np.ndarray] = {}
-        self._lent: set[Storage] = set()  # whose shadow is memory of the user's
+        self._lent: set[Storage] = set()  # their shadows are in the user's memory
         self._views: dict[Storage, dict[Region, np.ndarray]] = {}  # of shadows, by `shadow_again`
         self._kept: set[Storage] = set()
-        self._pending: dict[Storage, list[Undo]] = {}  # of records passed, latest first: memory is still as after them
+        self._pending: dict[Storage, list[Undo]] = {}  # of visited records, latest first: memory is still as after them
         self._swapped: list[Undo] = []
         self._patterns: dict[Storage, set[Any]] = {}  # put back from a file, since another undo of the storage was
         self._claimed: list[Storage] = []  # of the undos that are swapped
@@ -95,8 +95,8 @@ class Sweep:
             self._shadows, self._lent, self._views = around._shadows, around._lent, around._views
 
     def be_part_of(self, whole: Sweep) -> None:
-        """Be the sweep of a part of the tape, in whatever thread, with shadows of its own: memory is restored, and what
-        was agreed on kept, by the sweep of the whole."""
+        """Become the sweep of a part of the tape, in any thread, with shadows of its own: the sweep of the whole
+        restores memory and keeps what the ranks have agreed on."""
         self.whole = whole
         self.thread, self.state, self.guards = whole.thread, whole.state, whole.guards
         self.left, self.wanted = whole.left, whole.wanted
@@ -108,9 +108,9 @@ class Sweep:
         return Sweep(tape, self)
 
     def at_end(self, callback: Callable[[BaseException | None], None]) -> None:
-        """Have ``callback(error)`` called when the sweep has passed all records (None) or stops with an error.
+        """Have ``callback(error)`` called when the sweep has visited all records (None) or stops with an error.
 
-        The last one comes first.
+        Callbacks run in reverse order.
         """
         self._ends.append(callback)
 
@@ -139,7 +139,7 @@ class Sweep:
         return region.view(self.block(region.storage))
 
     def shadow_again(self, region: Region) -> np.ndarray:
-        """`shadow` for a region that many records have in common: the view is cached."""
+        """`shadow` for a region that many records share: the view is cached."""
         storage = region.storage
         views = self._views.get(storage)
         if views is None or storage.volatile:
@@ -191,7 +191,7 @@ class Sweep:
                 return None
         block = np.empty(storage.nbytes, np.uint8)
         shadow = region.view(block)
-        if not shadow.flags.forc:  # each element once
+        if not shadow.flags.forc:  # otherwise it has each element once
             return None
         self.adopt(storage, block)
         return shadow
@@ -199,7 +199,7 @@ class Sweep:
     def end(self, region: Region) -> None:
         """End the adjoint of a storage that was passive before the operation: no earlier record asks for it."""
         if region.storage.volatile or region.storage.elsewhere:
-            self.zero(region)  # others know the shadow, and where it is
+            self.zero(region)  # others refer to the shadow
         else:
             self.forget(region.storage)
 
@@ -330,7 +330,7 @@ class Sweep:
             return needs is not None and any(needs.meets(extent) for extent in extents)
 
     def _begin(self) -> None:
-        """Enter this sweep among those that run: no sweep of another thread may then change what this one reads."""
+        """Register this sweep as running: no sweep of another thread may then change what this one reads."""
         with swap_lock:
             for other in _sweeping:
                 for undo in other._swapped if other.thread != self.thread else ():
@@ -392,8 +392,8 @@ class Sweep:
             _add_repeated(shadow, self._shadows[region.storage], np.broadcast_to(value, shadow.shape))
 
     def add_once(self, region: Region, value: np.ndarray, kept: np.ndarray) -> None:
-        """`add` for a contiguous array that no other code holds, unless it is ``kept``: it may become the shadow
-        itself."""
+        """`add` for a contiguous array that no other code holds, so that it may become the shadow itself, unless it is
+        ``kept``."""
         storage = region.storage
         if (
             storage in self._shadows
@@ -422,7 +422,7 @@ class Sweep:
         if np.can_cast(value.dtype, region.dtype, "same_kind"):
             block = np.empty(storage.nbytes, np.uint8)
             shadow = region.view(block)
-            if shadow.flags.forc:  # each element once
+            if shadow.flags.forc:  # each element is there once
                 shadow[...] = value
                 self.adopt(storage, block)
                 return
@@ -478,7 +478,7 @@ class Sweep:
             tape.refuse(error)
             raise error
         if not tape.sweep_lock.acquire(blocking=False):
-            raise TapeError("tape.gradient: this tape is being swept already; ask for one gradient at a time")
+            raise TapeError("tape.gradient: this tape is being swept already; compute one gradient at a time")
         scope = passively()
         try:
             self._begin()
@@ -571,9 +571,9 @@ def is_sweeping() -> bool:
 
 def _at_once() -> TapeError:
     return TapeError(
-        "tape.gradient: an array that the programs of two tapes used, and that was overwritten since, would be put "
-        "back to earlier values by the sweeps of two threads at this moment; ask for one gradient after the other, "
-        "or let the threads work on copies"
+        "tape.gradient: the sweeps of two threads would restore earlier values of the same array at the same time, as "
+        "both tapes used it before it was overwritten; compute one gradient after the other, or let the threads work "
+        "on copies"
     )
 
 

@@ -1,4 +1,4 @@
-"""The tape: records operations in their order, and knows what their adjoints need."""
+"""The tape: it records operations in their order, and knows what their adjoints need."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Tape(metaclass=PublicHelp):
     [2.0, 4.0]
     """
 
-    # Attributes for other modules and rooms:
+    # Attributes for other modules and packages:
     #
     # at_refusal : callable or None
     #     Called with the error that keeps a sweep from beginning on this rank.
@@ -108,9 +108,9 @@ class Tape(metaclass=PublicHelp):
     # pen : Elements or None
     #     The same, as long as such statements are recorded there.
     # forward : Push or None
-    #     In forward mode: the tangents, which operations push on at once.
+    #     In forward mode: the tangents, which are pushed through each operation at once.
     # tangents : Push or None
-    #     In second order: the tangents, which are pushed on beside the recording.
+    #     In second order: the tangents, which are pushed while the tape records.
     # walks : bool
     #     True if the tape is to be walked forward: calls of kernels keep the values for that.
     # observer : object or None
@@ -123,11 +123,11 @@ class Tape(metaclass=PublicHelp):
     #     The scope of its block, and remaining scopes of tapes that were opened and closed inside.
     # resumed : Scope or None, that of the latest block in which it was resumed
     # records : list of Record, in the order of the operations
-    # of_step : bool, true if a time loop has made it for one of its steps
+    # of_step : bool, True if a time loop has made it for one of its steps
     # reference : weakref.ref
     #     A reference to the tape, which is the `Storage.tape` of active memory.
     # needer : weakref.ref
-    #     By which memory knows what the tape needs: the same, except for tasks in forward mode.
+    #     The key under which storages note what the tape needs: `reference`, except for tasks in forward mode.
     # watches : dict of the independents
     # sweep_starts : dict of the callbacks of `at_sweep_start`
     # notes : dict
@@ -203,7 +203,9 @@ class Tape(metaclass=PublicHelp):
         for callback in tuple(at_opening):  # a callback may remove itself
             try:
                 callback(self)
-            except BaseException as problem:  # the others are called all the same, as their counterparts at closing are
+            except (
+                BaseException
+            ) as problem:  # the others are called nevertheless: their counterparts at closing will be
                 problems.append(problem)
         if problems:
             self.__exit__()
@@ -296,7 +298,7 @@ class Tape(metaclass=PublicHelp):
         if len(self.records) - len(self.watches) != others:
             raise TapeError(
                 "tape.watch(x): this array is watched already, and tape.gradient(y, x) could not tell its earlier "
-                "value from the present one; go on with a copy: `x = tape.watch(x.copy())`"
+                "value from the present one; continue with a copy: `x = tape.watch(x.copy())`"
             )
 
     def gradient(self, y: Any, x: Any, seed: Any = None, *, seeds: Any = None) -> Any:
@@ -309,7 +311,7 @@ class Tape(metaclass=PublicHelp):
         ----------
         y : ampi.ndarray, Output, tuple or list of them, or None
             Outputs: the memory of these arrays as it was when the tape was closed, or what was written to a file
-            (from ``tape.outputs``; without being named here it contributes nothing).  None on a rank without output.
+            (from ``tape.outputs``; it contributes only if it is given here).  None on a rank without output.
         x : ampi.ndarray, or a tuple or list (nested as you like) of them, or None
             Watched arrays.
         seed : array_like, or a tuple like ``y``
@@ -351,7 +353,7 @@ class Tape(metaclass=PublicHelp):
         except Exception as error:
             self.refuse(error)
             raise
-        # Infinite derivatives, which may not even contribute, must not raise the errors that the program asks for.
+        # Infinite derivatives, which may not even contribute, must not raise the errors of numpy.errstate.
         with np.errstate(all="ignore"):
             sweep.run()
         found = iter(sweep.results)
@@ -411,7 +413,7 @@ class Tape(metaclass=PublicHelp):
                 self.refuse(error)
                 raise
 
-    # ------------------------------------------------------------------------------- for those who record operations
+    # ----------------------------------------------------------------------------- for code that records operations
 
     def is_active(self, array: Any) -> bool:
         """Return whether the memory of an array carries derivatives on this tape."""
@@ -430,7 +432,7 @@ class Tape(metaclass=PublicHelp):
         return False
 
     def activate(self, array: np.ndarray) -> None:
-        """Note that the memory of a (tracked) array carries derivatives from now on."""
+        """Note that the memory of a tracked array carries derivatives from now on."""
         if not array.shape and isinstance(array, TrackedArray):
             forget_node(array)
         storage = storage_of(array)
@@ -449,7 +451,7 @@ class Tape(metaclass=PublicHelp):
         storage.tape = self.reference
 
     def deactivate(self, array: np.ndarray) -> None:
-        """Make the memory of an array passive, which constants have overwritten, if the array is all of its storage."""
+        """Make the memory of an array that constants have overwritten passive, if the array is all of its storage."""
         storage = storage_of(array)
         whole = array.flags.forc and storage is not None and array.nbytes == storage.nbytes and not storage.volatile
         if whole and storage.tape is self.reference:
@@ -520,7 +522,7 @@ class Tape(metaclass=PublicHelp):
         undo : list of Undo
             From `overwrite`.
         created : sequence of ampi.ndarray
-            Results whose memory the operation made: their shadows end where the sweep passes this record.
+            Results whose memory the operation made: their shadows are dropped when the sweep visits this record.
         """
         if self.before_append is not None:
             self.before_append()

@@ -23,7 +23,7 @@ def transposed(push: Push, adjoint: Adjoint, sources: Collection[Region], result
     """Push tangents through an operation that created its results, by transposing its adjoint.
 
     The adjoint is a linear function of ȳ, so that the gradient of ⟨Jᵀȳ, ẋ⟩ with respect to ȳ is Jẋ (Griewank and
-    Walther, "Evaluating Derivatives", 2008, section 3.3, backwards).  It is recorded on a separate tape.
+    Walther, "Evaluating Derivatives", 2008, section 3.3, in reverse).  It is recorded on a separate tape.
     """
     scope = passively()
     try:
@@ -64,7 +64,7 @@ class _Recorded:
     pairs = False
 
     def __init__(self, tape: Tape, results: Sequence[Region]) -> None:
-        # Not zeros: some adjoints skip a ȳ of zero.  Nor ones: filters cancel these.
+        # Not zeros: some adjoints skip a ȳ of zero.  Not ones: filters cancel these.
         self.given = [tape.watch(_any_numbers(region)) for region in results]
         self._of = {id(region): g for region, g in zip(results, self.given)}
         self.added: list[tuple[Region, Any]] = []

@@ -1,4 +1,4 @@
-"""Undo log: values that an operation is about to overwrite are saved if an earlier record needs them."""
+"""The undo log: values that an operation is about to overwrite are saved if an earlier record needs them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Undo:
         self.saved = present
 
     def again(self) -> Undo:
-        """Return an undo with the present values of all of the memory."""
+        """Return an undo of the same memory with its present values."""
         return Undo(self.storage, self.view, self.extent)
 
     def swap_values(self) -> None:
@@ -95,14 +95,14 @@ class Undo:
 def overwrite(*arrays: np.ndarray, key: Any = None) -> list[Undo]:
     """Save the values that tapes need before one operation overwrites the memory of arrays.
 
-    To be called whether or not a tape records: the old bytes are saved for every tape that needs them.
+    Call it whether or not a tape records: the old bytes are saved for every tape that needs them.
 
     Parameters
     ----------
     *arrays : numpy.ndarray
         The arrays, or views of them, that are overwritten as a whole.
     key : tuple of integer and boolean arrays, optional
-        Only ``array[key]`` is overwritten.  The key must not change afterwards.
+        Indices of the elements that are overwritten, if not all are.  The key must not change afterwards.
 
     Returns
     -------
@@ -228,7 +228,7 @@ def refuse_swapped(storage: Storage, array: np.ndarray) -> None:
         if sweep.thread != sweeping_for() and sweep.has_swapped(storage, (extent,)):
             raise TapeError(
                 f"{where_called()}: an array of shape {array.shape} is used by thread "
-                f"'{threading.current_thread().name}', while a sweep of another thread has put it back to earlier "
+                f"'{threading.current_thread().name}', while a sweep of another thread has restored its earlier "
                 "values; wait until that gradient is complete, or let the threads work on copies"
             )
 

@@ -1,9 +1,9 @@
 """Vector mode: one walk back over a tape for k seeds at once.
 
 A `VectorSweep` is a sweep with k *lanes*, which are sweeps themselves, each with the shadows of one direction.  It
-walks once: old values are put back once, and the ranks agree once.  Its shadows are those of all lanes in one block of
-memory, k rows of a storage's bytes; those of a lane are views of a row.  Kernels ask for them side by side (see
-``interleaved``), and they stay so until another operation asks for those of a lane.
+walks once: old values are restored once, and the ranks agree once.  The shadows of all lanes are in one block of memory
+for each storage, with k rows of its bytes; those of a lane are views of a row.  Kernels ask for interleaved shadows
+(see ``interleaved``), and they stay interleaved until another operation asks for the shadows of a lane.
 
 An adjoint with the attribute ``batched = True`` is given the `VectorSweep`, and handles all directions:
 
@@ -40,7 +40,7 @@ class VectorLane(Lane):
     """One direction of a vector sweep."""
 
     def inside(self, tape: Tape) -> Sweep:
-        """Raise: an inner sweep has all directions."""
+        """Raise an error: an inner sweep has all directions."""
         raise TapeError("a sweep inside another one has all directions")
 
     def new_block(self, storage: Storage) -> np.ndarray:
@@ -93,7 +93,7 @@ class VectorSweep(LanedSweep):
     lanes : tuple of VectorLane
         One for each direction.
     apart : set of Storage
-        The storages of which lanes may have adjoints outside the blocks.
+        The storages for which lanes may have adjoints outside the blocks.
     """
 
     lanes: tuple[VectorLane, ...]
@@ -240,7 +240,7 @@ class VectorSweep(LanedSweep):
 
     def block(self, storage: Storage) -> np.ndarray:
         """Return the adjoints of a whole storage, as rows of bytes."""
-        rows = [lane.block(storage) for lane in self.lanes]  # with what guards it
+        rows = [lane.block(storage) for lane in self.lanes]  # after the guards of each
         block = self._blocks.get(storage)
         return np.stack(rows) if block is None else block
 
@@ -280,13 +280,13 @@ class VectorSweep(LanedSweep):
         return True
 
     def each(self, region: Region) -> list[np.ndarray]:
-        """Return the shadows of all lanes, for a region that many records have in common."""
+        """Return the shadows of all lanes, for a region that many records share."""
         storage = region.storage
         if storage.volatile:
             return [lane.shadow(region) for lane in self.lanes]
         rows = self._rows.get(storage, {}).get(region)
         if rows is None:
-            rows = [lane.shadow(region) for lane in self.lanes]  # which may make the storage's
+            rows = [lane.shadow(region) for lane in self.lanes]  # this may allocate the block
             self._rows.setdefault(storage, {})[region] = rows
         return rows
 
@@ -362,7 +362,7 @@ def _in_order(y: Any, seeds: Any) -> list[Any]:
 
 
 def set_lane_seeds(sweep: VectorSweep, y: Any, seeds: Any) -> None:
-    """Give the outputs their seeds, each lane those of its direction."""
+    """Set the seeds of the outputs, in each lane those of its direction."""
     given = [] if isinstance(seeds, (int, np.integer)) else [np.asarray(seed) for seed in _in_order(y, seeds)]
     for output, seed in zip(leaves(y), given):
         if not isinstance(output, (np.ndarray, Output)):

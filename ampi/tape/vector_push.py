@@ -1,7 +1,7 @@
 """Vector mode, forward: tangents in k directions at once.
 
-A `VectorPush` has lanes, as a `VectorSweep` has.  Each is a `Push`, and they go through each operation together, with
-old values put back once.  An adjoint's ``tangent`` is given the `VectorPush` if the adjoint has ``batched = True``,
+A `VectorPush` has lanes, as a `VectorSweep` has.  Each is a `Push`, and they go through each operation together, so old
+values are restored once.  An adjoint's ``tangent`` is given the `VectorPush` if the adjoint has ``batched = True``,
 otherwise each of the lanes.
 """
 
@@ -172,7 +172,7 @@ class VectorPush(Push):
         weakref.finalize(storage, _let_go, held, nbytes).atexit = False
 
     def block(self, storage: Storage) -> np.ndarray:
-        """Raise: the tangents of several directions are not in one place."""
+        """Raise an error: the tangents of several directions are not in one place."""
         raise TapeError("an operation asks for the tangents of all directions in one block, and they are in several")
 
     shadow = shadow_again = reading = block  # type: ignore[assignment]

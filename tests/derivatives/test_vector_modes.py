@@ -417,7 +417,7 @@ def test_patterns_that_do_not_fit(mode):
     wrong = block(pattern)[:, :-1] if WORLD.rank == WORLD.size - 1 else block(pattern)
     with pytest.raises(ampi.TapeError, match=rf"rank {WORLD.size - 1}: pattern has shape"):
         mode(ring, start(), pattern=sparse.csr_array(wrong))
-    with pytest.raises(ampi.TapeError, match="pass a sparse array"):
+    with pytest.raises(ampi.TapeError, match="pass a SciPy sparse array"):
         mode(ring, start(), pattern=block(pattern))
 
 

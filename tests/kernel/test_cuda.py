@@ -529,7 +529,7 @@ REFUSED = {
     unheard_of: "has no attribute 'foo'",
     whole_grid: "split it into two launches",
     of_four: "cuda.grid takes 1, 2 or 3",
-    no_constant: "the shape of cuda.shared.array is no constant",
+    no_constant: "the shape of cuda.shared.array is not a constant",
     returning: "a CUDA kernel returns nothing",
 }
 

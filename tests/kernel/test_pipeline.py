@@ -274,9 +274,8 @@ def run(folder, tmp_path, number=1, **changes):
 
 def test_compiled_once(tmp_path):
     folder = tmp_path / "cache"
-    answers = run(folder, tmp_path, number=3)
-    assert sorted(answers) == [(4.0, 0, 1), (4.0, 0, 1), (4.0, 1, 0)]
-    assert run(folder, tmp_path) == [(4.0, 0, 1)]
+    answers = run(folder, tmp_path, number=2)
+    assert sorted(answers) == [(4.0, 0, 1), (4.0, 1, 0)]
     # A change of the kernel itself, of one that it calls, or of a constant is seen.
     assert run(folder, tmp_path, factor=3.0) == [(6.0, 1, 0)]
     assert run(folder, tmp_path, body="x + 2") == [(6.0, 1, 0)]

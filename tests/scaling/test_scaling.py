@@ -198,7 +198,7 @@ WRONG_RUNS = {
     '[runs.a]\nprimal = {from = "wall"}\n[job]\nwalltime = "90"': '[job] walltime: must be a time as "01:30:00"',
     '[runs.a]\nprimal = {from = "wall"}\n[job]\naccount = "a b"': "[job] account: must be a word without spaces",
     '[runs.a]\nprimal = {from = "wall"}\n[environment]\nA = [1]': "[environment] A: must be a text or a number",
-    "[runs.a": "is no TOML",
+    "[runs.a": "is not TOML",
 }
 
 
@@ -270,7 +270,7 @@ gradient = {from = "json", key = "seconds"}
     "rest, status, message",
     [
         ('primal = {from = "print", pattern = "lasted (.*)"}', "failed", "printed nothing that fits"),
-        ('primal = {from = "print", pattern = "t(o)ok"}', "failed", "'o' is no number"),
+        ('primal = {from = "print", pattern = "t(o)ok"}', "failed", "'o' is not a number"),
         ('primal = {from = "json", key = "minutes"}', "failed", "has the key 'minutes'"),
         ('primal = {from = "json", key = "seconds", file = "none.json"}', "failed", "has not written none.json"),
         ('arguments = "--fail"\nprimal = {from = "wall"}', "failed", "no such deck\n\nexit status 1"),

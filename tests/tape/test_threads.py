@@ -391,9 +391,9 @@ def test_sweeps_that_would_put_back_the_same_memory_do_not_mix():
         for tape, y, x in (second, third):
             with pytest.raises(ampi.TapeError, match="sweeps of two threads"):
                 tape.gradient(y, x)
-        with pytest.raises(ampi.TapeError, match="has put it back to earlier values"):
+        with pytest.raises(ampi.TapeError, match="has restored its earlier values"):
             record(lambda x: x)
-        with pytest.raises(ampi.TapeError, match="has put it back to earlier values"):
+        with pytest.raises(ampi.TapeError, match="has restored its earlier values"):
             c[:] = 1.0
         done.set()
         numpy.testing.assert_array_equal(pending.result(), [5.0, 6.0])

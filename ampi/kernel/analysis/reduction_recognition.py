@@ -82,7 +82,7 @@ def _one(a: Expr, b: Expr, members: set[str]) -> bool:
 
 
 def extreme(c: Carried, loop: Loop) -> Extreme | None:
-    """The extreme that a carried scalar holds: a minimum, a maximum or another selected value; None if it has none."""
+    """The extreme that a carried scalar holds: a minimum, a maximum or another selected value; otherwise None."""
     if not isinstance(c.next, Var):
         return None
     uses = [s for s in every(loop.body) if c.var.name in names_read(s)]

@@ -121,7 +121,7 @@ def _absorb(s: Stmt, pending: dict[str, Expr]) -> Stmt:
 
 
 def _cheap(e: Expr, pending: dict[str, Expr]) -> Expr:
-    """Move only a sign into the sides of a conditional expression; the sides are computed before, without a branch."""
+    """Move only a sign into the sides of a conditional expression, which are computed before it, without a branch."""
     if isinstance(e, Var) and isinstance(value := pending.get(e.name), Op) and value.name == "neg":
         if isinstance(value.args[0], (Var, Const)):
             return pending.pop(e.name)

@@ -18,7 +18,7 @@ from ampi.kernel.ir.rewrite import mapped
 from ampi.kernel.ir.ssa import definitions, every, written
 
 ADVICE = "draw standard numbers, and compute with these and the parameters"
-QUANTILE = "take scipy.special.{} of uniform numbers u, outside of the kernel or with numba-scipy"
+QUANTILE = "apply scipy.special.{} to uniform numbers u, outside of the kernel or with numba-scipy"
 QUANTILES = {
     **dict.fromkeys(("draw_gamma", "draw_by_gamma"), "gammaincinv(shape, u)"),
     **dict.fromkeys(("draw_beta", "draw_by_beta"), "betaincinv(a, b, u)"),

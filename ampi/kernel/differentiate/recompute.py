@@ -85,7 +85,7 @@ class Forward:
         scope.values[s.target.name] = target
 
     def reload(self, s: ir.Assign, scope: Scope, top: bool) -> Expr:
-        """The value of a load, from where TBR has found it."""
+        """The value of a load, read where TBR analysis has found it."""
         name, array = s.target.name, s.value.array
         index = scope.atoms(s.value.index)
         source = self.facts.sources[name]
@@ -206,7 +206,7 @@ class Forward:
         return tbr.are_independent(s, self.facts.accesses)
 
     def restore(self, s: Loop, scope: Scope) -> None:
-        """Give the carried scalars the values they had at the beginning of the iteration."""
+        """Restore the values that the carried scalars had at the beginning of the iteration."""
         (trip,) = self.saving.trips((s,), scope)
         for c in s.carried:
             if c.var == s.var:

@@ -1,4 +1,4 @@
-"""Array phi resolution: names that stand for one of several arrays (``u, v = v, u``, ``z = x if way else y``).
+"""Array phi resolution: names that stand for one of several arrays (``u, v = v, u``, ``z = x if flag else y``).
 
 The analyses need one array per name.  At each place such a name has a few possible arrays (two for buffers that are
 swapped in a loop).  A scalar holds the present case at run time, and each part of the program in which no name changes

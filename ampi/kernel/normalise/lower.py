@@ -23,7 +23,7 @@ TRUE, FALSE = ir.Const(True, types.boolean), ir.Const(False, types.boolean)
 def lower(function: ir.Function, bounded: bool = False) -> ir.Function:
     """The function without ``Break`` and ``Continue``, with at most one ``Return``, which is its last statement.
 
-    ``bounded``: a ``For`` that may be left early stays one, in which nothing more is done then.
+    ``bounded``: a ``For`` that may be left early remains a ``For``, whose later iterations do nothing.
     """
     *body, last = function.body or (ir.Return(),)
     if isinstance(last, ir.Return) and not any(

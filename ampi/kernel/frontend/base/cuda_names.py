@@ -23,9 +23,7 @@ class Mark:
         return f"cuda.{self.name}"
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise KernelError(
-            f"cuda.{self.name} is known inside of CUDA kernels only: launch one, kernel[grid, block](...)"
-        )
+        raise KernelError(f"cuda.{self.name} can be used only in CUDA kernels: launch one, kernel[grid, block](...)")
 
 
 class Place(Mark):

@@ -85,7 +85,7 @@ def new_array(builder: Any, node: ast.Call, name: str, hint: str | None) -> ir.V
     if not all(isinstance(n, ir.Const) for n in sizes):
         builder.fail(
             node,
-            f"the shape of cuda.{name} is no constant",
+            f"the shape of cuda.{name} is not a constant",
             "write a number, or a global variable" + (", or 0 and its size at the launch" if name[0] == "s" else ""),
         )
     if name == "shared.array" and any(n.value == 0 for n in sizes):
@@ -139,7 +139,7 @@ def truth(builder: Any, node: ast.AST, value: Any) -> ir.Expr:
 
 
 def nothing(builder: Any, node: ast.Call, name: str, hint: str | None) -> Value:
-    """A fence: what a thread has written is there for others behind a barrier, and only behind that."""
+    """A fence: it needs no statement, as other threads see what a thread has written only after a barrier."""
     call_values(builder, node)
     return Static(None)
 
@@ -184,7 +184,7 @@ def adding(builder: Any, node: ast.Call, name: str, hint: str | None) -> Value:
 
 
 def changing(builder: Any, node: ast.Call, name: str, hint: str | None) -> Value:
-    """Operations that store what they make of the old element and a value."""
+    """Operations that store a function of the old element and a value."""
     given, index, value = positional(builder, node, "ary idx val")
     array, index = element(builder, node, given, index)
     index, value = at_once(builder, index), number(builder, node, value)
@@ -246,7 +246,7 @@ def refuse_floats(builder: Any, node: ast.Call, name: str, array: ir.Var) -> Non
 
 
 def sent(builder: Any, value: ir.Expr) -> ir.Var:
-    """An array over the threads of the block with the values that they show one another in a warp."""
+    """An array over the threads of the block with the values that they exchange in a warp."""
     array = array_values.new_array(builder, "sent", value.type, (place("threads"),), None)
     made = builder.block[-1]
     builder.block[-1] = ir.Alloc(made.target, made.shape, None, shared=True, line=made.line)
@@ -256,7 +256,7 @@ def sent(builder: Any, value: ir.Expr) -> ir.Var:
 
 
 def received(builder: Any, value: ir.Expr) -> ir.Var:
-    """What a thread has made of it before others show something else."""
+    """The value that a thread has computed from it before others send something else."""
     result = builder.temporary("received", value)
     builder.emit(ir.Barrier("warp"))
     return result

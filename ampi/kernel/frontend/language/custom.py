@@ -37,8 +37,9 @@ class custom_jvp:
 
     Tangent programs of kernels that call `f` (`Kernel.tangent_source`) replace the call by the tangent.  Adjoints take
     its transpose, for which it must be written as a linear function of the tangents: sums of tangents multiplied or
-    divided by other values, in loops and branches that do not depend on tangents.  This differentiates a fixed point by
-    the equation that it solves, and a linear system by another linear system, instead of step by step.
+    divided by other values, in loops and branches that do not depend on tangents.  In this way a fixed point is
+    differentiated through the equation that it solves, and a linear system by solving another one, instead of step by
+    step.
 
     Raises
     ------

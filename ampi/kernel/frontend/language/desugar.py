@@ -93,7 +93,7 @@ class _Lifting:
             defaults = [*function.args.defaults, *(d for d in function.args.kw_defaults if d is not None)]
             if not all(isinstance(d, ast.Constant) for d in defaults):
                 self.source.fail(
-                    function, "a default value of a nested function is no constant", "pass it as an argument"
+                    function, "a default value of a nested function is not a constant", "pass it as an argument"
                 )
 
     def free_variables(self, variables: set[str]) -> dict[str, list[str]]:

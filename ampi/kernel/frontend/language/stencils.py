@@ -1,4 +1,4 @@
-"""Calls of ``@numba.stencil`` functions: loops over the points whose whole neighborhood lies in the array.
+"""Calls of ``@numba.stencil`` functions: loops over the points whose entire neighborhood lies in the array.
 
 A stencil ``a[-1] + a[1]`` becomes a function of the point, ``a[i - 1] + a[i + 1]``, which is inlined into the loop.
 """

@@ -56,7 +56,7 @@ from ampi.kernel.frontend.lists.nodes import (
     put,
 )
 
-_ROOM = 16  # of an array that grows, at first
+_ROOM = 16  # the initial size of an array that grows
 _ON_ITS_OWN_LINE = "assign the popped item to a name first, on a line of its own"
 
 # ---------------------------------------------------------------------------------------------------- the list

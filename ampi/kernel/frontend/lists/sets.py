@@ -21,7 +21,7 @@ import numpy as np
 
 from ampi.kernel.frontend.lists.nodes import Known, Rename, assign, is_membership, loop, name_of, named, placed
 
-ADVICE = "sets know x in s, s.add(x), len(s) and operations with other sets here; use a tuple, or np.unique"
+ADVICE = "sets support x in s, s.add(x), len(s) and operations with other sets here; use a tuple, or np.unique"
 _METHODS = {
     "intersection": ast.BitAnd,
     "difference": ast.Sub,
