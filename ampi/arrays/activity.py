@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,20 @@ def is_active(tape: Tape | None, x: Any) -> bool:
         storage = storage_of(x)
         if storage is not None and storage.tape is not None and bits_in(tape, x) == PACKED:
             raise _computed(x)
+    return False
+
+
+def any_active(tape: Tape | None, values: Iterable[Any]) -> bool:
+    """Return whether a value, or a leaf of nested tuples, lists and dictionaries of values, is active (`is_active`)."""
+    for x in values:
+        if isinstance(x, np.ndarray):
+            if is_active(tape, x):
+                return True
+        elif isinstance(x, (tuple, list)):
+            if any_active(tape, x):
+                return True
+        elif isinstance(x, dict) and any_active(tape, x.values()):
+            return True
     return False
 
 

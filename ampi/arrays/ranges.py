@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ..base.structures import leaves
 from ..memory.storages import tracked, wrapped
 from ..tape import current
-from .activity import is_active, plain_of
+from .activity import any_active, plain_of
 from .exact import exactly
 
 
@@ -40,7 +39,7 @@ def is_active_key(key: Any) -> bool:
 
 def _any_active(x: Any) -> bool:
     tape = current()
-    return tape is not None and any(is_active(tape, leaf) for leaf in leaves(x))
+    return tape is not None and any_active(tape, (x,))
 
 
 def _parts(key: slice) -> tuple:

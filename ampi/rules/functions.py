@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import extensions
-from ..arrays.activity import is_active, is_inexact, plain_of, require_arrays, run_plainly
+from ..arrays.activity import any_active, is_active, is_inexact, plain_of, require_arrays, run_plainly
 from ..arrays.byte_views import movable
 from ..arrays.losses import warn_filed
 from ..arrays.texts import of_active
@@ -94,7 +94,7 @@ def apply(function: Callable, arguments: tuple, keywords: dict) -> Any:
             return RULES[function](*arguments, **keywords)
     if tape is not None and function in CONSTANT:
         return _constant(function, arguments, keywords)
-    if tape is None or not any(is_active(tape, leaf) for leaf in leaves((arguments, keywords))):
+    if tape is None or not any_active(tape, (arguments, keywords)):
         return run_plainly(function, arguments, keywords)
     if function in COMPOSITE:
         result = function._implementation(*arguments, **keywords)
@@ -229,7 +229,7 @@ def _into(out: Any, function: Callable, arguments: tuple, keywords: dict) -> Any
 def _into_array(out: Any, function: Callable, arguments: tuple, keywords: dict) -> Any:
     tape = current()
     given, named = _without_out(function, arguments, keywords)
-    active = any(is_active(tape, leaf) for leaf in leaves((given, named)))
+    active = any_active(tape, (given, named))
     if not active:
         run = lambda: function(*mapped(plain_of, arguments), **mapped(plain_of, keywords))
         if storage_of(out) is None:

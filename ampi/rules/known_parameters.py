@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.activity import is_active
+from ..arrays.activity import any_active
 from ..base import versions
 from ..base.missing_rules import no_rule
-from ..base.structures import leaves
 from ..tape import current
 from .trials import Trial
 
@@ -258,7 +257,7 @@ def checked_first(function: Callable, rule: Callable, tried: bool = True) -> Cal
 
     def run(*arguments: Any, **keywords: Any) -> Any:
         tape = current()
-        if tape is None or not any(is_active(tape, x) for x in leaves((arguments, keywords))):
+        if tape is None or not any_active(tape, (arguments, keywords)):
             return rule(*arguments, **keywords)
         if not why:
             why.append(misfit(function))

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import activity
 from ..arrays.activity import is_active, is_inexact
 from ..arrays.array import ndarray
 from ..arrays.nested import from_nested
@@ -66,8 +67,7 @@ def _items_as_arrays(x: Any) -> Any:
 def _is_active_array(x: Any) -> bool:
     """Return whether NumPy would convert a list to an array of numbers, some of them active."""
     tape = current()
-    found = list(leaves(x))
-    return any(is_active(tape, item) for item in found) and all(map(_is_of_numbers, found))
+    return tape is not None and activity.any_active(tape, x) and all(map(_is_of_numbers, leaves(x)))
 
 
 def _is_of_numbers(item: Any) -> bool:
@@ -90,7 +90,7 @@ def require_active(function: Callable, arguments: tuple, keywords: dict, result:
 def any_active(arguments: tuple, keywords: dict) -> bool:
     """Return whether an argument is active on the recording tape."""
     tape = current()
-    return tape is not None and any(is_active(tape, x) for x in leaves((arguments, keywords)))
+    return tape is not None and activity.any_active(tape, (arguments, keywords))
 
 
 def checked(function: Callable) -> Callable:
