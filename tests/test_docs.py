@@ -77,6 +77,14 @@ def fails(command):
     return any(re.search(r"Error|FAIL|Traceback|^[1-9]\d* places? in", line) for line in command.expected)
 
 
+def writers_of_what_it_reads(command):
+    """The commands of its page that write files (``--output``) which a command's program reads."""
+    text = files(command.page).get(command.arguments[0], "")
+    for other in commands(command.page):
+        if "--output" in other.arguments and other.arguments[other.arguments.index("--output") + 1] in text:
+            yield other
+
+
 @pytest.fixture
 def outside(monkeypatch):
     """What a program has that is started anywhere: this checkout, and no settings of the tests'."""
@@ -94,6 +102,8 @@ def test_command(command, mpiexec, tmp_path, monkeypatch, outside):
     monkeypatch.chdir(tmp_path)
     for name, value in command.settings.items():
         monkeypatch.setenv(name, value)
+    for other in writers_of_what_it_reads(command):
+        assert mpiexec(other.ranks, *other.arguments).returncode == 0
     done = mpiexec(command.ranks, *command.arguments)
     printed = (done.stdout + done.stderr).splitlines()
     assert fits(printed, command.expected), f"{command}\n{done.stdout}\n{done.stderr}"
@@ -101,7 +111,7 @@ def test_command(command, mpiexec, tmp_path, monkeypatch, outside):
 
 
 def test_blocks(mpiexec, tmp_path, monkeypatch, outside):
-    """All in one go, since starting a program takes longer than what they do."""
+    """All together, since starting a program takes longer than what they do."""
     paths = []
     for page in PAGES:
         if text := program(page):
