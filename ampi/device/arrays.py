@@ -33,7 +33,6 @@ class DeviceArray(Memory):
     """
 
     __slots__ = ("storage",)
-    __array_ufunc__ = None
     storage: Any
     at_first: list[Callable[[], None]] = []  # called when the first array is made
 
@@ -195,6 +194,9 @@ class DeviceArray(Memory):
             f"{where_called()}: arrays on a device have no arithmetic; write a CUDA kernel, or compute with "
             ".copy_to_host()"
         )
+
+    def __array_ufunc__(self, *args: Any, **keywords: Any) -> NoReturn:
+        self._no()
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = _no
     __iadd__ = __isub__ = __imul__ = __itruediv__ = __neg__ = __matmul__ = __rmatmul__ = __lt__ = __gt__ = _no

@@ -100,7 +100,7 @@ class Processor:
         """Return the names that generated CUDA sources import."""
         from ..kernel import kernel
         from ..kernel.frontend.base.cuda_names import NAMES
-        from ..kernel.gpu import parts_of
+        from ..kernel.gpu import added_on_host, parts_of
 
         cuda = ModuleType("ampi.cuda")  # the name by which kernels know it
         vars(cuda).update(NAMES, jit=functools.partial(kernel, target="cuda"))
@@ -109,6 +109,7 @@ class Processor:
             "copied": np.copy,
             "empty": lambda shape, dtype: np.empty([max(n, 1) for n in shape], dtype),
             "number": lambda array: array[0],
+            "added": added_on_host,
             "parts": parts_of,
             "zeros": np.zeros,
         }

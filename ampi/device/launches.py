@@ -106,10 +106,7 @@ def _checked(launch: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
                 f"{where} a NumPy array, but another argument is on a device\n  copy it there: "
                 f"{name} = ampi.cuda.to_device({name})"
             )
-        if isinstance(value, (tuple, list, str, dict)) or value is None:
-            raise KernelError(
-                f"{where} a {type(value).__name__}, which CUDA kernels do not take\n  pass numbers and arrays"
-            )
+        launching.require_argument(where.removesuffix(" is"), name, value)
         if launching.is_on_device(value) and not isinstance(value, DeviceArray):
             try:
                 value = _foreign(value)

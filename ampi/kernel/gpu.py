@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-__all__ = ["blocks_of", "copied", "cuda", "empty", "number", "parts", "zeros"]
+__all__ = ["added", "blocks_of", "copied", "cuda", "empty", "number", "parts", "zeros"]
 
 
 def blocks_of(griddim: Any) -> tuple[int, int, int]:
@@ -40,6 +40,18 @@ def copied(array: Any) -> Any:
 def number(array: Any) -> Any:
     """Return the only element of an array on the device."""
     return array.copy_to_host()[0]
+
+
+def added(array: Any, index: tuple[int, ...], value: Any) -> None:
+    """Add a number to an element of an array on the device."""
+    if hasattr(array, "__cuda_array_interface__") and hasattr(cuda, "as_cuda_array"):  # not in the simulator
+        array = cuda.as_cuda_array(array, sync=False)
+    array[index] = array[index] + value
+
+
+def added_on_host(array: Any, index: tuple[int, ...], value: Any) -> None:
+    """Add a number to an element of an array on the host."""
+    array[index] += value
 
 
 def parts(array: Any) -> Any:

@@ -23,7 +23,7 @@ from ampi.errors import KernelError
 from ampi.kernel.cuda import emission
 from ampi.kernel.cuda.interpreter import interpret
 from ampi.kernel.frontend.base.cuda_names import NAMES
-from ampi.kernel.gpu import blocks_of, parts_of
+from ampi.kernel.gpu import added_on_host, blocks_of, parts_of
 
 
 def loaded(made, order=None):
@@ -40,6 +40,7 @@ def loaded(made, order=None):
     header = emission.HEADER.strip().splitlines()[-1]
     assert header.startswith("from ampi.kernel.gpu import")
     hosts = {"blocks_of": blocks_of, "copied": np.copy, "number": lambda a: a[0], "zeros": np.zeros}
+    hosts["added"] = added_on_host
     hosts["empty"] = lambda shape, dtype: np.full([max(n, 1) for n in shape], 77, dtype)
     hosts["parts"] = parts_of
     space |= {"cuda": module, "cmath": cmath, "math": math, "np": np, **hosts}

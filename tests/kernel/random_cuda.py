@@ -128,6 +128,7 @@ class Kernel:
                 draw.choice(self.registers),
                 f"{draw.uniform(-1, 1):.2f}",
                 f"a[(i * {draw.randint(1, 5)} + {draw.randint(0, 3)}) % n]",
+                draw.choice(["a[0]", "a[k % n]", f"a[i % n] * {draw.uniform(-1, 1):.2f}"]),
             ]
             for name, mode in self.shared.items():
                 kinds.append(f"{name}[t]")

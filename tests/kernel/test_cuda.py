@@ -520,6 +520,17 @@ def returning(a, b):
     return a[0]
 
 
+def without_size(a, b):
+    s = cuda.shared.array(0, float64)
+    s[0] = a[0]
+
+
+def too_large(a, b):
+    s = cuda.shared.array((4, 1000), float64)
+    t = cuda.shared.array(2200, float64)
+    s[0, 0], t[0] = a[0], b[0]
+
+
 REFUSED = {
     diverging: "not all threads of a block reach this barrier: they differ in the branch of line",
     loop_of_threads: "they differ in the loop of line",
@@ -531,6 +542,8 @@ REFUSED = {
     of_four: "cuda.grid takes 1, 2 or 3",
     no_constant: "the shape of cuda.shared.array is not a constant",
     returning: "a CUDA kernel returns nothing",
+    without_size: r"gives it 0 bytes\n(.*\n)*  write the number of bytes: kernel\[blocks, threads, stream, bytes\]",
+    too_large: r"49600 bytes of shared memory of constant size; a block of CUDA has 49152\n(.*\n)*  take a",
 }
 
 
@@ -552,7 +565,14 @@ def test_refusals(function):
         (lambda a: elements[1, 2048], "a block of 2048 x 1 x 1 threads"),
         (lambda a: elements[1, 8, 0, -3], "-3 bytes"),
         (lambda a: elements[1, 8](a), "missing a required argument: 'b'"),
-        (lambda a: elements[1, 8](a, (a, a)), "argument 'b' is a tuple"),
+        (lambda a: elements[1, 8](a, (a, a)), r"test_cuda.py:\d+: elements\(\): argument 'b' is a tuple"),
+        (lambda a: elements[1, 8](a, {"b": a}), "argument 'b' is a dict"),
+        (lambda a: elements[1, 8](a, None), "argument 'b' is a NoneType"),
+        (lambda a: elements[1, 8](a.astype(object), a), r"'a' is an array of object.*\n  convert it: a.astype"),
+        (lambda a: elements[1, 8](a, a.astype(np.float16)), r"'b' is an array of float16.*\n  convert it: b.astype"),
+        (lambda a: elements[1, 8](np.array(["x"]), a), "'a' is an array of str32"),
+        (lambda a: elements[2**31, 8], "a grid of 2147483648 x 1 x 1 blocks; CUDA allows 2147483647 x 65535 x 65535"),
+        (lambda a: elements[(1, 70000), 8], "a grid of 1 x 70000 x 1 blocks"),
         (lambda a: cuda.grid(1), "known inside of CUDA kernels only"),
         (lambda a: cuda.pinned_array(a), "ampi.cuda has no 'pinned_array'"),
         (lambda a: ampi.kernel(target="tpu")(square.py_func), "target 'tpu'"),

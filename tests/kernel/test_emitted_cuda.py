@@ -250,6 +250,22 @@ def test_other_targets():
         saved.adjoint_source(saved[1, 8], np.ones(8), np.ones(8), 3, target="hip")
 
 
+@cuda.jit
+def of_all_threads(a, b):
+    i = cuda.grid(1)
+    if i < b.size:
+        b[i] = b[i] * a[0] + a[1] * a[a.size - 1]
+
+
+@in_python
+def test_elements_that_all_threads_read():
+    """Their adjoints are sums over all threads, which are added to the elements after the launch."""
+    a, b = RANDOM.normal(size=5), RANDOM.normal(size=SIZE)
+    emitted_cuda.compare(of_all_threads[3, 8], (a, b))
+    text = of_all_threads.adjoint_source(of_all_threads[3, 8], a, b, target="cuda")
+    assert text.count("added(a_bar, ") == 3 and "atomic.add(a_bar" not in text
+
+
 @compiled
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ptx_budgets.names())

@@ -33,9 +33,9 @@ import math
 
 import numpy as np
 
-from ampi.kernel.gpu import blocks_of, copied, cuda, empty, number, parts, zeros
+from ampi.kernel.gpu import added, blocks_of, copied, cuda, empty, number, parts, zeros
 """
-RESERVED = frozenset("cmath math np cuda blocks_of copied empty number parts zeros griddim stream blocks".split())
+RESERVED = frozenset("cmath math np cuda added blocks_of copied empty number parts zeros griddim stream blocks".split())
 
 
 @dataclass
@@ -212,7 +212,7 @@ def host_array(s: ir.Alloc, spaces: Spaces, refuse: Refuse) -> str:
 def after_launches(body: tuple[ir.Stmt, ...], totals: dict[str, str], refuse: Refuse) -> list[str]:
     """Return the host's statements after the launches, which use the sums over threads."""
     result = body[-1]
-    if not isinstance(result, ir.Return) or not result.values:
+    if not isinstance(result, ir.Return):
         return []
     wanted = {n.name for v in result.values for n in ir.walk(v) if isinstance(n, ir.Var)}
     lines: list[str] = []
@@ -230,6 +230,8 @@ def after_launches(body: tuple[ir.Stmt, ...], totals: dict[str, str], refuse: Re
         match s:
             case ir.Assign():
                 return [f"{indent}{s.target.name} = {text(s.value)}"]
+            case ir.Accumulate():
+                return [f"{indent}added({s.array.name}, ({', '.join(map(text, s.index))},), {text(s.value)})"]
             case ir.If():
                 then = [line for t in s.then for line in statement(t, depth + 1)]
                 orelse = [line for t in s.orelse for line in statement(t, depth + 1)]
@@ -240,8 +242,10 @@ def after_launches(body: tuple[ir.Stmt, ...], totals: dict[str, str], refuse: Re
         )
 
     needed: list[list[str]] = []
+    is_after = True
     for s in reversed(body[:-1]):
         if is_launch(s):
+            is_after = False
             names = [name for name, _ in s.reductions if name in totals]  # type: ignore[attr-defined]
             needed.append([f"    {n} = number({totals[n]})" for n in names])
             continue
@@ -249,12 +253,15 @@ def after_launches(body: tuple[ir.Stmt, ...], totals: dict[str, str], refuse: Re
             continue
         changed = {n.target.name for n in ir.walk(s) if isinstance(n, ir.Assign)}
         stores = any(isinstance(n, (ir.Store, ir.Accumulate)) for n in ir.walk(s))
+        if stores and not is_after:
+            refuse(s.line, "a statement of all threads together before a launch",
+                   "let one thread run it in a separate launch")  # fmt: skip
         if changed & wanted or stores:
             wanted |= {n.name for n in ir.walk(s) if isinstance(n, ir.Var)}
             needed.append(statement(s, 1))
     for found in reversed(needed):
         lines += found
-    return [*lines, f"    return ({', '.join(map(text, result.values))},)"]
+    return [*lines, f"    return ({', '.join(map(text, result.values))},)"] if result.values else lines
 
 
 def source_of(launch: Any, args: tuple[Any, ...], mode: str, active: frozenset[str] | None = None) -> str:

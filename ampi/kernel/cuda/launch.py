@@ -13,11 +13,16 @@ from typing import Any
 import numpy as np
 
 from ampi.base.checks import is_full
+from ampi.base.program_lines import where_called
 from ampi.errors import KernelError
 
 MOST_THREADS = 1024
 MOST_ALONG = (1024, 1024, 64)
 MOST_SHARED = 232448  # bytes for a block, on the GPUs that have the most
+MOST_BLOCKS = (2**31 - 1, 65535, 65535)
+NUMBERS = frozenset("bool float32 float64 complex64 complex128".split())
+NUMBERS |= {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+"""Names of the dtypes of numbers that kernels take."""
 MOST_LAUNCHES = 1000  # that a kernel caches
 ENOUGH = 31
 """Number of blocks along an axis above which it is worthwhile to distribute them to threads."""
@@ -77,8 +82,17 @@ class CudaKernel:
                 f"{self.__name__}[...]: a block of {' x '.join(map(str, block))} threads; CUDA allows {MOST_THREADS}, "
                 f"and {' x '.join(map(str, MOST_ALONG))} along x, y and z\n  take smaller blocks and a larger grid"
             )
+        if any(map(operator.gt, grid, MOST_BLOCKS)):
+            raise KernelError(
+                f"{self.__name__}[...]: a grid of {' x '.join(map(str, grid))} blocks; CUDA allows "
+                f"{' x '.join(map(str, MOST_BLOCKS))}\n  let each thread compute several elements: "
+                "for i in range(cuda.grid(1), n, cuda.gridsize(1))"
+            )
         if not isinstance(sharedmem, (int, np.integer)) or sharedmem < 0:
-            raise KernelError(f"{self.__name__}[...]: {sharedmem!r} bytes of dynamic shared memory")
+            raise KernelError(
+                f"{self.__name__}[...]: {sharedmem!r} bytes of dynamic shared memory\n  write "
+                "kernel[blocks, threads, stream, bytes], an integer"
+            )
         if sharedmem > MOST_SHARED:
             raise KernelError(
                 f"{self.__name__}[...]: {sharedmem} bytes of dynamic shared memory; a block of CUDA has at most "
@@ -122,11 +136,7 @@ class CudaKernel:
         if any(map(is_on_device, args)):
             raise _OnDevice(*args)
         for name, value in zip(self._signature.parameters, args):
-            if isinstance(value, (tuple, list, str)) or value is None:
-                raise KernelError(
-                    f"{self.__name__}(): argument '{name}' is a {type(value).__name__}, which CUDA kernels do "
-                    "not take\n  pass numbers and arrays"
-                )
+            require_argument(f"{where_called()}: {self.__name__}(): argument '{name}'", name, value)
         plain = self.make(self.py_func, {})
         types_ = plain.types_of(tuple(map(arguments.plain, args)))
         names: set[str] = set()
@@ -295,6 +305,25 @@ on_device: list[Callable[[Launch, tuple[Any, ...]], None]] = []
 def is_on_device(value: Any) -> bool:
     """Return whether an argument is an array on a device."""
     return not isinstance(value, np.ndarray) and hasattr(value, "__cuda_array_interface__")
+
+
+def require_argument(who: str, name: str, value: Any) -> None:
+    """Raise an error for an argument that CUDA kernels do not take."""
+    if isinstance(value, (tuple, list)):
+        raise KernelError(
+            f"{who} is a {type(value).__name__}, which CUDA kernels do not take\n  pass numbers and arrays: "
+            f"numpy.array({name})"
+        )
+    if isinstance(value, (str, dict, set)) or value is None:
+        raise KernelError(
+            f"{who} is a {type(value).__name__}, which CUDA kernels do not take\n  pass numbers and arrays"
+        )
+    dtype = getattr(value, "dtype", None)
+    if isinstance(dtype, np.dtype) and dtype.kind != "V" and dtype.name not in NUMBERS:
+        raise KernelError(
+            f"{who} is an array of {dtype.name}, which CUDA kernels do not take\n  convert it: "
+            f"{name}.astype(numpy.float64)"
+        )
 
 
 def leaves_of(args: tuple[Any, ...]) -> Sequence[Any]:

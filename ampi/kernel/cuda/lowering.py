@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections import Counter
 from dataclasses import replace
@@ -10,6 +11,7 @@ from types import FunctionType
 from typing import Any, NoReturn
 
 from numba import types
+from numba.np import numpy_support
 
 from ampi.kernel import ir, pipeline
 from ampi.kernel.codegen import emit
@@ -52,6 +54,7 @@ def lowered(
 
     threads = parse(function, argument_types)
     refuse_result(threads, source)
+    require_shared_memory(threads.body, geometry, fail)
     names = Names.of(threads)
     arguments = frozenset(a.name for a in threads.arguments)
     body = threads.body
@@ -85,6 +88,30 @@ def lowered(
         apart |= arrays
     made = replace(threads, arguments=(*threads.arguments, *launched.arguments()), body=body, result=None)
     return find_reductions(made, source.fail)
+
+
+MOST_STATIC = 48 * 1024
+"""Bytes of shared memory that a block of CUDA has, unless a launch asks for more."""
+
+
+def require_shared_memory(body: tuple[ir.Stmt, ...], geometry: Geometry, fail: Any) -> None:
+    """Raise an error for shared arrays without any memory, and for more than a block has."""
+    total = 0
+    for s in ir.walk(body):
+        if not (isinstance(s, ir.Alloc) and s.shared):
+            continue
+        if not all(isinstance(n, ir.Const) for n in s.shape):
+            of_launch = any(isinstance(n, ir.Op) and n.name == "shared" for n in ir.walk(s.shape))
+            if of_launch and not geometry.dynamic:
+                text = "this shared array gets its size from the launch, which gives it 0 bytes"
+                fail(s.line, text, "write the number of bytes: kernel[blocks, threads, stream, bytes]")
+            continue
+        size = numpy_support.as_dtype(s.target.type.dtype).itemsize
+        total += size * math.prod(n.value for n in s.shape)  # type: ignore[attr-defined]
+        if total > MOST_STATIC:
+            text = f"{total} bytes of shared memory of constant size; a block of CUDA has {MOST_STATIC}"
+            fail(s.line, text, "take a smaller array, or write shape 0 and the number of bytes at the launch: "
+                 "kernel[blocks, threads, stream, bytes]")  # fmt: skip
 
 
 def refuse_result(threads: ir.Function, source: Source) -> None:
