@@ -40,7 +40,7 @@ class Place:
         The pointers themselves.
     hook : callable
         Called if an operand is an `ampi.ndarray`, with the C function's arguments as integers.
-    lasts : bool
+    permanent : bool
         True if the trampoline remains in place when no tape records.
     only : tuple of type
         For a method: classes for whose instances the hook is called; empty: for all.
