@@ -164,7 +164,7 @@ def most_elements(request, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def no_window_left():
-    """A window that a test forgets belongs to every tape of the tests after it."""
+    """Free windows that a test has left: they would belong to every tape of later tests."""
     from ampi.mpi.windows.window import windows
 
     before = set(map(id, windows.values()))
@@ -315,7 +315,7 @@ def text_of(report):
 
 
 def error_line(report):
-    """What the error says: of the report's lines, the first one that pytest marks as such."""
+    """The message of the error: the first line of the report that pytest marks as such."""
     lines = report.longreprtext.splitlines()
     return next((line[1:].strip() for line in lines if line.startswith("E ")), lines[-1] if lines else "")[:300]
 

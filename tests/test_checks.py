@@ -21,7 +21,7 @@ def test_levels(text, level, monkeypatch):
 
 
 @pytest.mark.parametrize("name, value", [("AMPI_CHECK", "ful"), ("AMPI_INTERCEPT", "none"), ("AMPI_ABORT", "no")])
-def test_values_that_there_are_not(name, value):
+def test_values_that_do_not_exist(name, value):
     environment = {key: one for key, one in os.environ.items() if not key.startswith(("PMI", "HYDRA", "OMPI"))}
     done = subprocess.run(
         [sys.executable, "-c", "import ampi.mpi"], env={**environment, name: value}, capture_output=True, text=True

@@ -1,4 +1,4 @@
-"""The command ``ampi``: all its commands, what is wrong with command lines, and what tools that complete them read."""
+"""The command ``ampi``: all its commands, errors in command lines, and completion by shells."""
 
 import argparse
 import os
@@ -65,7 +65,7 @@ def test_the_tree_of_parsers_has_all_commands_and_options():
         parser.format_help()
 
 
-def test_every_command_says_what_it_is_for():
+def test_every_command_has_a_description():
     text = commands._parser(filled=False).format_help()
     assert all(name in text for name in commands.COMMANDS)
 
@@ -154,7 +154,7 @@ deep(12)
 
 
 @pytest.mark.parametrize("command", [["-m", "ampi", "run"], ["-c", "import ampi, runpy; runpy.run_path('program.py')"]])
-def test_what_ranks_say_at_once_stays_in_pieces(command, mpiexec, tmp_path, monkeypatch):
+def test_simultaneous_messages_of_ranks_are_not_mixed(command, mpiexec, tmp_path, monkeypatch):
     """Warnings and errors of ranks that speak at the same time are not mixed within a message."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "program.py").write_text(RANKS)
@@ -234,7 +234,7 @@ def wrong_lines(rng):
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))])
-def test_mistakes_in_command_lines_are_answered_by_a_few_words(seed, tmp_path, monkeypatch, capsys):
+def test_mistakes_in_command_lines_draw_short_errors(seed, tmp_path, monkeypatch, capsys):
     """No traceback, nothing printed as a result, an exit status, and the wrong word in the answer."""
     monkeypatch.chdir(tmp_path)
     for name, content in FILES.items():

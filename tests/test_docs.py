@@ -1,4 +1,4 @@
-"""Every code block of README and documentation runs, and prints what stands there; tables are complete."""
+"""Every code block of README and documentation runs and prints what the page shows; tables are complete."""
 
 import importlib
 import inspect

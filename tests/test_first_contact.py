@@ -1,4 +1,4 @@
-"""What a person meets first: ``python -m ampi``, and an import that finds no MPI."""
+"""First steps of a user: ``python -m ampi``, and an import without MPI."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ def run(source):
         "raise RuntimeError('cannot load MPI library')",
     ],
 )
-def test_import_without_mpi_says_how_to_get_one(stand_in):
+def test_import_without_mpi_explains_how_to_install_one(stand_in):
     done = run(f"""
         import sys
 

@@ -33,7 +33,7 @@ primal = {from = "wall"}
 
 
 def public():
-    """Names and objects."""
+    """The public names and their objects."""
     for name in ampi.__all__:
         found = getattr(ampi, name)
         if not isinstance(found, types.ModuleType) and name not in OTHERS:

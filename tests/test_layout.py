@@ -228,7 +228,7 @@ def exists(name):
     return True
 
 
-def test_every_module_says_what_it_is():
+def test_every_module_has_a_docstring():
     for path in modules():
         doc = ast.get_docstring(ast.parse(path.read_text()))
         assert doc and len(doc.splitlines()[0]) > 20, path

@@ -113,7 +113,7 @@ def test_dotted_names_of_all_tables():
 
 
 def test_names_of_other_releases_are_of_supported_ones():
-    """A name that no tested release has any more goes."""
+    """A name that is in no tested release any more must be removed."""
     for name, (library, first, gone) in ELSEWHERE.items():
         tested = [numbers(environment[library]) for environment in versions.TESTED]
         assert any(

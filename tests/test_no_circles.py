@@ -1,4 +1,4 @@
-"""Tapes go with their last reference: what they keep may be large, and Python's collector of garbage, which counts
+"""Tapes are freed with their last reference: what they keep may be large, and Python's garbage collector, which counts
 objects and not bytes, would come late."""
 
 import collections

@@ -1,4 +1,4 @@
-"""What releases are made of: metadata, versions in several places, contents of distributions, workflows, web site."""
+"""Contents of releases: metadata, versions in several places, distributions, workflows, web site."""
 
 import configparser
 import importlib.util

@@ -75,6 +75,6 @@ def test_help_of_a_tape_shows_what_users_call():
 
     class Own(ampi.Tape):
         def mine(self):
-            """A method of the user's."""
+            """A method of a user's class."""
 
     assert "mine" in dir(Own) and "mine" in dir(Own()) and "append" not in dir(Own())

@@ -1,4 +1,4 @@
-"""What ``import ampi`` imports, and that nothing is missed whenever other modules come."""
+"""What ``import ampi`` imports, and that nothing is missed whenever other modules are imported."""
 
 import subprocess
 import sys
@@ -90,7 +90,7 @@ def test_a_program_that_only_has_messages_imports_nothing_for_arrays_and_tapes()
     assert not set(run(textwrap.dedent(source)).split()).intersection(LATE)
 
 
-def test_every_name_can_be_the_first_that_is_asked_for():
+def test_every_name_can_be_the_first_to_be_used():
     """Each in a process of its own, as if the program began with it."""
     source = """
         import importlib, os, sys, ampi
@@ -183,7 +183,7 @@ def test_a_parallel_kernel_finds_prange_before_numba_is_there(spelling, tmp_path
 
 
 @pytest.mark.parametrize("name", ["numba", "scipy.special", "scipy.linalg", "h5py"])
-def test_programs_as_they_stand_import_what_is_waited_for(name, tmp_path):
+def test_unmodified_programs_import_hooked_modules(name, tmp_path):
     """Their own finder of modules asks all others, as that of the hooks does."""
     pytest.importorskip(name)
     path = tmp_path / "program.py"

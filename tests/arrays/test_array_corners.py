@@ -1,4 +1,4 @@
-"""Calls that NumPy takes without a word: each computes on a tape what it computes elsewhere, and has its derivative."""
+"""Calls that NumPy accepts without a warning: each has the same values on a tape as without one, and derivatives."""
 
 import itertools
 
@@ -14,7 +14,7 @@ from ampi.base.structures import leaves
 
 
 def _nested(generator, x, shape):
-    """A nested list of a shape that holds rows and elements of x, numbers, and plain arrays; and what is in it."""
+    """A nested list of a shape that holds rows and elements of x, numbers, and plain arrays; and its values."""
     if not shape:
         k = generator.integers(x.size)
         return (x.reshape(-1)[k], k) if generator.random() < 0.5 else (float(k), None)

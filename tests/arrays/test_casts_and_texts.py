@@ -1,4 +1,4 @@
-"""Active numbers in other clothes: NumPy's classes of numbers, text, and files.
+"""Active numbers in other forms: NumPy's classes of numbers, text, and files.
 
 A derivative passes, or a warning names the line where it is lost; what is only shown says nothing.
 """
@@ -65,7 +65,7 @@ def test_classes_of_numbers_keep_derivatives(kind, how):
     assert tangent == pytest.approx(9.0)
 
 
-def test_numbers_of_other_kinds_are_refused_or_said():
+def test_numbers_of_other_kinds_are_refused_or_warned_about():
     with pytest.raises(ampi.ActivityError, match="Derived"):
         ampi.grad(lambda x: x[0] * Derived(x[0]))(X)
     assert told(lambda x: numpy.int32(x[0]) * x[0])[1]
@@ -121,7 +121,7 @@ READ.update({f.__name__: f for f in (by_a_name, by_a_name_of_parts, by_a_functio
 
 @pytest.mark.parametrize("name", READ)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_number_that_is_read_from_text_is_said(name):
+def test_a_number_that_is_read_from_text_draws_a_warning(name):
     gradient, said = told(lambda x: READ[name](x) * x[0])
     assert said and "test_casts_and_texts.py:" in said[0]
     assert "ampi.value" in said[0]
@@ -169,7 +169,7 @@ SHOWN = [show_print, show_write, show_log, show_later, show_error, show_key, sho
 
 
 @pytest.mark.parametrize("show", SHOWN, ids=lambda show: show.__name__)
-def test_what_is_only_shown_says_nothing(show, request):
+def test_printing_and_plotting_do_not_warn(show, request):
     if show in (show_key, show_json) and sys.version_info < (3, 11):
         pytest.skip("Python 3.10 tells the line alone")
     gradient, said = told(lambda x: (show(x), np.sum(x))[1])
@@ -274,7 +274,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_what_comes_back_from_a_file_is_said(name, tmp_path, monkeypatch):
+def test_what_comes_back_from_a_file_draws_a_warning(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     program = FILES[name]()
     _, said = told(lambda x: np.sum(program(x)) * x[0])
@@ -292,7 +292,7 @@ def test_what_comes_back_from_a_file_is_said(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["save", "h5py", "csv"])
-def test_a_line_that_writes_is_named_once(name, tmp_path, monkeypatch):
+def test_a_line_that_writes_is_named_in_one_warning(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     program = FILES[name]()
     _, said = told(lambda x: sum([np.sum(program(x * k)) for k in range(3)]) + np.sum(x))
@@ -300,7 +300,7 @@ def test_a_line_that_writes_is_named_once(name, tmp_path, monkeypatch):
     assert "ampi.passive()" in said[0] and "ampi.value(x)" in said[0]
 
 
-def test_what_a_time_loop_files_says_nothing(tmp_path):
+def test_files_of_a_time_loop_do_not_warn(tmp_path):
     def run(x):
         return np.sum(ampi.timeloop(lambda u: np.sin(u), x, steps=6, checkpoints=2, storage=str(tmp_path)))
 

@@ -30,17 +30,17 @@ class OnRanks(Alone):
         self.ours |= {"slope": our_slope, "twice": our_twice}
 
     def starts(self):
-        """The independents on this rank."""
+        """The independents of this rank."""
         if not self.communicates:
             return starts()
         return {n: v * v.dtype.type(1 + 0.01 * WORLD.rank) for n, v in starts().items()}
 
     def any(self, flag):
-        """Whether it is so on any rank."""
+        """Return whether something is true on any rank."""
         return self.plain["comm"].allreduce(bool(flag), MPI.LOR) if self.communicates else flag
 
     def sum(self, x):
-        """Over all ranks."""
+        """The sum over all ranks."""
         return self.plain["comm"].allreduce(x) if self.communicates else x
 
 
@@ -103,7 +103,7 @@ def problems_of(seed, world, length=7):
 
 @pytest.fixture(params=["python", "compiled"])
 def swept(request, monkeypatch):
-    """With both sweeps."""
+    """The gradient by Python's sweep and by the compiled one."""
     for name, value in (
         (("FEW", 0), ("MANY", 0), ("SHORT", 0)) if request.param == "compiled" else (("SHORT", 1 << 40),)
     ):

@@ -36,7 +36,7 @@ def by_complex_step(f, x, seed):
 
 @pytest.fixture(params=["python", "compiled"])
 def swept(request, monkeypatch):
-    """With both sweeps."""
+    """The gradient by Python's sweep and by the compiled one."""
     for name, value in (
         (("FEW", 0), ("MANY", 0), ("SHORT", 0)) if request.param == "compiled" else (("SHORT", 1 << 40),)
     ):
@@ -173,7 +173,7 @@ def test_an_iteration_takes_few_bytes():
 
 
 @flat_only
-def test_a_long_loop_is_said_to_be_one_once(monkeypatch):
+def test_a_long_loop_draws_one_warning(monkeypatch):
     monkeypatch.setattr(elements, "LINE_IS_HOT", 5000)
     with warnings.catch_warnings(record=True) as caught, ampi.Tape() as tape:
         warnings.simplefilter("always")
@@ -267,7 +267,7 @@ def test_complex_numbers_in_real_elements():
     np.testing.assert_array_equal(a, [1.0, 2.0])
 
 
-def test_what_is_dropped_is_said_with_the_programs_line():
+def test_a_dropped_derivative_draws_a_warning_with_the_line():
     with warnings.catch_warnings(record=True) as caught, ampi.Tape() as tape:
         warnings.simplefilter("always")
         x = tape.watch(np.array([2.0, 3.0]))

@@ -40,6 +40,6 @@ def test_an_array_on_the_same_memory():
     numpy.testing.assert_array_equal(ampi.grad(lambda x: (np.asarray(x.T.flat) * w).sum())(x), w.reshape(3, 2).T)
 
 
-def test_a_plain_array_of_it_is_said():
+def test_a_plain_array_of_it_draws_a_warning():
     with ampi.Tape() as tape, pytest.warns(ampi.ActivityWarning, match="plain numpy array"):
         numpy.asarray(tape.watch(numpy.ones(3)).flat)

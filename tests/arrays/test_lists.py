@@ -1,5 +1,5 @@
 """Lists and tuples with active numbers and arrays in them, which NumPy makes arrays of: it computes the same, and the
-derivative is right or something is said."""
+derivative is right or there is a warning or an error."""
 
 import operator
 import warnings
@@ -35,7 +35,7 @@ def weighted(result):
 
 
 def examine(program):
-    """What was said while a program was recorded; None if nothing was, and values and gradient are right."""
+    """The warning or error of a recorded program; None if there was none, and values and gradient are right."""
     outside._warned.clear()
     expected = program(numpy, X0)
     with warnings.catch_warnings(record=True) as caught, numpy.errstate(all="ignore"):
@@ -178,13 +178,13 @@ def test_functions_given_lists(program):
 
 
 @pytest.mark.parametrize("program", SAID.values(), ids=SAID)
-def test_what_has_no_rule_is_said(program):
+def test_what_has_no_rule_is_an_error(program):
     assert examine(program)
 
 
 @pytest.mark.parametrize("program", [*FUNCTIONS.values(), *SAID.values()], ids=[*FUNCTIONS, *SAID])
 def test_functions_of_plain_numpy_given_lists(program):
-    """They are right, or something is said."""
+    """They are right, or there is a warning or an error."""
     examine(lambda np, x: program(numpy, x))
 
 

@@ -94,7 +94,7 @@ def test_active_values_do_not_enter_plain_arrays(write):
         ("sign", lambda x: np.sign(x * 1j)),
     ],
 )
-def test_functions_without_a_rule_say_so(name, call):
+def test_functions_without_a_rule_are_errors(name, call):
     with ampi.Tape() as tape:
         x = tape.watch(np.array([1.0, 2.0, 4.0]))
         with pytest.raises(ampi.ActivityError, match=name):

@@ -106,7 +106,7 @@ def test_two_numbers_that_are_both_active(name):
     np.testing.assert_allclose(found, second, rtol=1e-6, atol=1e-8)
 
 
-def test_a_number_whose_derivative_nobody_knows():
+def test_a_number_whose_derivative_is_not_known():
     with pytest.raises(ampi.ActivityError, match=r"jv has no derivative rule with respect to argument 0"):
         ampi.grad(lambda z: sp.jv(z[0], z[1]) * 1.0)(np.array([0.6, 0.4]))
 

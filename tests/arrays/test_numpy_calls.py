@@ -40,7 +40,7 @@ def test_every_function_is_called():
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
 def test_every_parameter_is_given(name):
-    """A parameter that a new NumPy adds is used by the rule, changes nothing, or is refused: say which in `CALLS`."""
+    """A parameter that a new NumPy adds is used by the rule, changes nothing, or is refused: `CALLS` states which."""
     try:
         parameters = list(inspect.signature(FUNCTIONS[name]).parameters.values())
     except ValueError:

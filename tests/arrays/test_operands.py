@@ -1,5 +1,5 @@
 """Active numbers and arrays with objects of other classes in arithmetic: the class computes with the active number
-itself, or it is said that a derivative would be lost."""
+itself, or an error says that a derivative would be lost."""
 
 import fractions
 import operator
@@ -16,7 +16,7 @@ OPERATORS = "add sub mul truediv mod floordiv pow".split()
 
 
 class Field:
-    """Values as those of libraries with arrays of their own."""
+    """An object like those of libraries that have their own arrays."""
 
     def __init__(self, values):
         self.values = values

@@ -56,7 +56,7 @@ CASES = [
 
 
 def given_as(x):
-    """What an argument may be that depends on x."""
+    """An argument that depends on x, in one of several forms."""
     return x, x[0], [x[0], 2.0], 2 * x
 
 

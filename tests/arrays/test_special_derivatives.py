@@ -28,7 +28,7 @@ def gradient_and_product(f, x):
 
 
 def value_error(function, point, wanted):
-    """How far SciPy's own value is off, in proportion: derivatives are computed with it."""
+    """The relative error of SciPy's own value, with which derivatives are computed."""
     return 10 * abs(float(function(*point)) - wanted[0]) / abs(wanted[0]) if abs(wanted[0]) > 1e-290 else 0.0
 
 
@@ -67,7 +67,7 @@ def test_parameters_that_kernels_know(name):
 
 
 def some_of(names):
-    """Most of them are slow tests."""
+    """Some of the cases; the others are slow tests."""
     return [pytest.param(name, marks=[pytest.mark.slow] * (n % 4 != 0)) for n, name in enumerate(names)]
 
 

@@ -1,5 +1,5 @@
-"""Numbers that NumPy gives, handed to Python's own modules and built-in functions: what they make of a tracked one is
-what they make of NumPy's, or an error that names the line where a derivative would be lost."""
+"""NumPy's numbers as arguments of Python's modules and built-in functions: the result for a tracked number is that for
+NumPy's, or an error that names the line where a derivative would be lost."""
 
 import array
 import asyncio

@@ -180,7 +180,7 @@ FILLED = {
 @pytest.mark.parametrize("dtype", [float, complex, int, object, "f4"])
 @pytest.mark.parametrize("what", FILLED)
 def test_fill_is_numpys(what, dtype):
-    """It takes what NumPy takes, and no lists that an assignment would spread out."""
+    """It accepts what NumPy accepts, and no lists that an assignment would broadcast."""
 
     def outcome(module, a):
         x = module.zeros(3, dtype)
@@ -222,7 +222,7 @@ ASSIGNED = {
 @pytest.mark.parametrize("given", ["array", "element", "number"])
 @pytest.mark.parametrize("way", ASSIGNED)
 def test_complex_values_are_assigned_to_real_elements_as_numpys(way, given, dtype, idle):
-    """With NumPy's warning; arrays of both kinds take such of both."""
+    """With NumPy's warning; arrays of both kinds accept values of both."""
 
     def outcome(module, values):
         z = values.array(1.5 + 2j)

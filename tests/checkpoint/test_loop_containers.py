@@ -1,4 +1,4 @@
-"""Objects that may be a state of a time loop: what they hold is put back, or it is said that it cannot be found."""
+"""Objects that may be a state of a time loop: what they hold is restored, or an error says that it cannot be found."""
 
 import argparse
 import collections

@@ -20,7 +20,7 @@ X = numpy.array([0.3, 0.7, 1.1])
 
 
 @pytest.mark.mpi(min_size=2)
-def test_ranks_that_do_not_agree_on_the_last_step():
+def test_ranks_that_disagree_on_the_last_step():
     counted = {"n": 0, "u": np.array(X)}
 
     def step(state):
@@ -152,7 +152,7 @@ def test_without_a_tape_and_forward():
 
 
 def around(u):
-    """A step that goes around the ranks."""
+    """A step that communicates around a ring of ranks."""
     after, before = (COMM_WORLD.rank + 1) % RANKS, (COMM_WORLD.rank - 1) % RANKS
     COMM_WORLD.Sendrecv(u[-1:].copy(), after, recvbuf=u[:1], source=before)
     u[1:] += 0.1 * u[:-1] * u[1:] - 0.05 * u[1:] ** 3

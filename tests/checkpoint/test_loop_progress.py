@@ -1,4 +1,4 @@
-"""What a time loop says of how far it is: bars on rank 0 alone, a closing line, and the same as numbers."""
+"""Progress of time loops: bars on rank 0 only, a closing line, and the same as numbers."""
 
 import io
 import random as randomness
@@ -167,6 +167,6 @@ def test_a_plain_loop_and_one_that_stops_in_an_error(err):
         assert held and text.getvalue().endswith("\n")  # the bar has ended
 
 
-def test_what_is_no_progress_is_refused():
+def test_invalid_values_of_progress_are_refused():
     with pytest.raises(ampi.TapeError, match="progress is 'yes'; it must be True, False, None"):
         ampi.timeloop(lambda u: u, 1.0, 3, progress="yes")

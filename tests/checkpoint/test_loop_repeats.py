@@ -78,7 +78,7 @@ def test_a_step_that_one_rank_does_not_reproduce_ends_all_ranks(kept):
 
 @pytest.mark.parametrize("begins", [0, 4, 8])
 def test_a_kernel_that_is_called_late(mpiexec, tmp_path, begins):
-    """What is compared does not depend on what the program has imported by then."""
+    """The comparison does not depend on what the program has imported."""
     program = tmp_path / "program.py"
     program.write_text(f"""
 import numpy, ampi, ampi.numpy as np
@@ -104,7 +104,7 @@ for _ in range(2):
     assert done.returncode == 0, done.stderr
 
 
-def test_numbers_of_python_that_are_others_are_said():
+def test_other_numbers_of_python_draw_a_warning():
     def step(s):
         s["u"] *= 0.9
         s["seconds"] = randomness.random()
@@ -118,7 +118,7 @@ def test_numbers_of_python_that_are_others_are_said():
     assert len(said) == 1
 
 
-def test_what_is_carried_on_beside_the_state_is_named():
+def test_what_is_carried_outside_the_state_is_named():
     hidden = []
 
     def step(u):

@@ -105,7 +105,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_cannot_be_is_refused_before_the_sweep(what, tmp_path):
+def test_impossible_schedules_are_refused_before_the_sweep(what, tmp_path):
     schedule, options, message = REFUSED[what]
     options = {name: str(tmp_path) if name == "storage" else value for name, value in options.items()}
     with ampi.Tape() as tape:
@@ -129,7 +129,7 @@ def test_a_schedule_that_ends_too_early_is_an_error():
 
 
 def executed(steps, checkpoints):
-    """Steps that are run if their number is only known at the end."""
+    """The number of steps that are run if the length of the loop is known only at its end."""
     schedule, count = Online(checkpoints), 0
     for action in schedule:
         if isinstance(action, Forward):
@@ -140,7 +140,7 @@ def executed(steps, checkpoints):
 
 
 def revolve(steps, checkpoints):
-    """Steps that Revolve runs in vain (Griewank and Walther 2000)."""
+    """The number of steps that Revolve runs in addition (Griewank and Walther 2000)."""
     r = 0
     while math.comb(checkpoints + r, checkpoints) < steps:
         r += 1

@@ -15,11 +15,11 @@ from ampi.memory.storages import storage_of
 
 
 class Plain:
-    """Has attributes."""
+    """An object with attributes."""
 
 
 class Slotted:
-    """Has slots, and attributes besides."""
+    """An object with slots and attributes."""
 
     __slots__ = ("__dict__", "first", "second")
 
@@ -118,7 +118,7 @@ def containers(x, found=None):
 
 
 def arrays(x, way=(), met=None):
-    """All arrays by the way to them, found independently; each once."""
+    """All arrays by their paths, found independently; each once."""
     met = [] if met is None else met
     if any(x is other for other in met):
         return {}
@@ -139,7 +139,7 @@ def told(x):
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_a_state_that_holds_the_same_arrays_is_told_from_others(seed):
+def test_a_state_with_the_same_arrays_is_distinguished_from_others(seed):
     maker = Maker(seed)
     state = [maker.part(3) for _ in range(3)]
     view = View(state)
@@ -158,7 +158,7 @@ def test_a_state_that_holds_the_same_arrays_is_told_from_others(seed):
         assert {id(a) for a in view.arrays.values()} == set(after.values())
 
 
-def test_numbers_and_lists_of_messages_may_be_others():
+def test_numbers_and_lists_of_messages_may_change():
     state = Plain()
     state.n, state.requests, state.u, state.said = 1, [], np.ones(3), ["a"]
     view = View(state)

@@ -50,7 +50,7 @@ OWN = ("one after the other", "two files at the end")
 
 
 class Drawn:
-    """A loop of which each step says and writes things, in ways that are drawn at random."""
+    """A loop whose steps print and write in random ways."""
 
     def __init__(self, seed, top):
         draw = randomness.Random(seed)
@@ -133,7 +133,7 @@ class Drawn:
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("seed", [pytest.param(n, marks=pytest.mark.slow) if n & 2 else n for n in range(40)])
-def test_what_is_said_and_written_is_that_of_the_plain_loop(seed, tmp_path):
+def test_output_and_files_are_those_of_the_plain_loop(seed, tmp_path):
     drawn = Drawn(seed, COMM_WORLD.bcast(str(tmp_path)))
     folder._opened.clear()
     expected, back = ampi.vjp(lambda x: drawn.run(x, "plain", False), X)
@@ -252,7 +252,7 @@ def test_reads_by_the_shared_pointer_are_refused_where_they_cannot_be_right(tmp_
 
 
 class Killed(Exception):
-    """In the place of a signal."""
+    """Raised instead of a signal."""
 
 
 @pytest.mark.mpi

@@ -131,7 +131,7 @@ def test_what_is_pickled_asks_before(value):
 
 
 @pytest.mark.parametrize("seed", [*range(40), *(pytest.param(n, marks=pytest.mark.slow) for n in range(40, 4000))])
-def test_what_others_have_written_runs_nothing(seed):
+def test_files_of_other_users_run_no_code(seed):
     """Texts with parts exchanged, cut and made up: data, a ValueError, or the question whether pickles are trusted."""
     draw = random.Random(seed)
     hostile = base64.b64encode(pickle.dumps(Hostile())).decode()

@@ -1,4 +1,4 @@
-"""Time loops with a folder: what was killed goes on, with the same gradient to the last bit."""
+"""Time loops with a folder: a killed run continues, with the same gradient to the last bit."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ from ampi.mpi import COMM_WORLD
 
 
 class Killed(Exception):
-    """In the place of a signal."""
+    """Raised instead of a signal."""
 
 
 STOPPED = Killed, ampi.CommunicationError
@@ -143,7 +143,7 @@ def test_compressed_files_are_smaller(tmp_path):
 @pytest.mark.parametrize(
     "how, message", [({"per": "host"}, "per 'rank' or per 'node'"), ({"compression": "zip"}, "gzip")]
 )
-def test_storages_that_there_are_not(how, message):
+def test_storages_that_do_not_exist(how, message):
     with pytest.raises(ampi.TapeError, match=message):
         ampi.Storage("folder", **how)
 

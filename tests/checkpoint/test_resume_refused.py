@@ -193,7 +193,7 @@ def test_pickled_objects_are_not_read_where_others_could_put_them(tmp_path):
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("kind", ["missing", "text", "unreadable", "no folder", "pickle"])
-def test_what_is_wrong_on_one_rank_is_said_on_all(kind, shared, monkeypatch):
+def test_an_error_on_one_rank_is_raised_on_all(kind, shared, monkeypatch):
     comm, last = COMM_WORLD, COMM_WORLD.rank == COMM_WORLD.size - 1
     first = squares(shared / kind, comm=comm)
     comm.Barrier()

@@ -252,7 +252,7 @@ def test_until(kept):
     same(none, through(lambda u: u, x))
 
 
-def test_walks_want_a_tape_that_keeps_all_steps():
+def test_walks_need_a_tape_that_keeps_all_steps():
     step = lambda u: np.sin(u) * u
     x_dot = np.cos(np.arange(4.0))
     found = []

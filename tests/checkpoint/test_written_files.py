@@ -1,4 +1,4 @@
-"""Files that ampi writes and reads, and full disks, folders and damage: errors name the file; what was there stays."""
+"""Files that ampi writes and reads, and full disks, folders and damage: errors name the file, older files stay."""
 
 import errno
 import gzip
@@ -86,7 +86,7 @@ def test_links_and_devices_stay(tmp_path):
 
 
 @pytest.mark.parametrize("what", ["missing folder", "folder", "file in the way"])
-def test_places_that_there_are_not(tmp_path, what):
+def test_folders_that_do_not_exist(tmp_path, what):
     (tmp_path / "file").write_text("")
     path = {"missing folder": tmp_path / "no" / "f", "folder": tmp_path, "file in the way": tmp_path / "file" / "f"}
     with pytest.raises(ampi.AmpiError, match=f"cannot write 4 bytes of {path[what]}: (No such|Is a|Not a)"):
@@ -160,7 +160,7 @@ def test_results_of_studies_on_a_full_disk(study, full, seed):
     assert list(results._lines(study.results)) == [*done, lines[0]]
 
 
-def test_a_study_says_what_it_cannot_write_or_read(study, tmp_path, full, monkeypatch):
+def test_a_study_names_what_it_cannot_write_or_read(study, tmp_path, full, monkeypatch):
     full(0)
     with pytest.raises(ScalingError, match=r"cannot write [0-9,]+ bytes of .*study-1.sh: File too large"):
         jobs.write(study)
@@ -221,7 +221,7 @@ def test_a_run_that_fails_where_there_is_no_room_for_its_report(tmp_path, mpiexe
     assert "ValueError: on rank" in done.stderr and "OSError" not in done.stderr
 
 
-def test_a_program_says_before_it_runs_that_its_gradients_cannot_be_written(tmp_path):
+def test_gradients_that_cannot_be_written_are_an_error_before_the_program_runs(tmp_path):
     (tmp_path / "program.py").write_text("print('runs')\nx = 2.0\ny = x * x\n")
     command = [sys.executable, "-m", "ampi.run", "--wrt", "x", "--of", "y", "--output", str(tmp_path / "f" / "out.h5")]
     (tmp_path / "f").write_text("")

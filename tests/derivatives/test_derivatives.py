@@ -90,7 +90,7 @@ def test_structures():
         lambda x: anp.sum(x > 0) * anp.ones(()),
     ],
 )
-def test_a_function_of_nothing_has_gradient_zero_which_is_said(constant):
+def test_a_function_of_nothing_has_gradient_zero_and_a_warning(constant):
     for differentiate in (ampi.grad, ampi.value_and_grad):
         with pytest.warns(ampi.ActivityWarning, match="depends on nothing that was differentiated") as caught:
             found = differentiate(constant)(X)
@@ -102,7 +102,7 @@ def test_a_function_of_nothing_has_gradient_zero_which_is_said(constant):
     assert [w.filename for w in caught] == [__file__]
 
 
-def test_constant_outputs_without_a_seed_are_not_worth_a_word(recwarn):
+def test_constant_outputs_without_a_seed_do_not_warn(recwarn):
     _, pullback = ampi.vjp(lambda x: (x * x, anp.ones(2), None, 3), X)
     np.testing.assert_array_equal(pullback((np.ones(len(X)), np.zeros(2), None, 0))[0], 2 * X)
     assert not [w for w in recwarn if w.category is ampi.ActivityWarning]

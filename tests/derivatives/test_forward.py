@@ -56,7 +56,7 @@ def check_program(lines):
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_programs_found_by_chance(name):
+def test_programs_of_fixed_seeds(name):
     check_program(FOUND[name])
 
 
@@ -140,7 +140,7 @@ def test_memory_stays_that_of_the_program():
         assert len(tape) == 0 and len(tape.forward._blocks) <= 2 and not tape._needed
 
 
-def test_what_has_no_rule_says_so():
+def test_what_has_no_rule_is_an_error():
     with pytest.raises(ampi.ActivityError, match="qr"):
         ampi.jvp(lambda x: np.linalg.qr(x, "raw")[0], np.eye(3), np.eye(3))
 
@@ -155,7 +155,7 @@ def test_outer_tape_is_not_lost():
 
 
 def clipped():
-    """The identity, of which derivatives are halved."""
+    """The identity, with halved derivatives."""
 
     @ampi.custom_vjp
     def halved(x):
@@ -165,7 +165,7 @@ def clipped():
     return halved
 
 
-def test_custom_vjp_wants_a_tangent():
+def test_custom_vjp_needs_a_tangent():
     with pytest.raises(ampi.ActivityError, match=r"halved\.defjvp"):
         ampi.jvp(lambda x: clipped()(x) * 2.0, np.ones(3), np.ones(3))
 

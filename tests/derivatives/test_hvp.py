@@ -166,7 +166,7 @@ def squared():
     return f
 
 
-def test_custom_vjp_wants_a_tangent():
+def test_custom_vjp_needs_a_tangent():
     with pytest.raises(ampi.ActivityError, match=r"f\.defjvp"):
         ampi.hvp(lambda x: squared()(x, 2.0).sum(), np.ones(3), np.ones(3))
 
@@ -239,7 +239,7 @@ def test_vectors_that_do_not_fit(primals, v, error, what):
         ampi.hvp(lambda x: x.sum(), primals, v)
 
 
-def test_what_has_no_second_derivative_says_so():
+def test_what_has_no_second_derivative_is_an_error():
     with pytest.raises(ampi.ActivityError, match="qr"):
         ampi.hvp(lambda x: np.linalg.qr(x, "raw")[0].sum(), np.eye(3), np.eye(3))
     with pytest.raises(ampi.ActivityError, match=r"scipy\.\S* has no second derivative yet|erf"):

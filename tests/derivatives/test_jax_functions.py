@@ -39,7 +39,7 @@ BINARY = {
 
 
 def drawn(seed):
-    """A random JAX function of two arrays, and what makes it up."""
+    """A random JAX function of two arrays, and its description."""
     rng = numpy.random.default_rng(seed)
     steps = []
     for _ in range(rng.integers(1, 6)):

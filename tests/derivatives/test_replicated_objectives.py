@@ -111,7 +111,7 @@ def warned(f, objective="sum", derivative=DERIVATIVES["grad"]):
 
 
 @pytest.mark.parametrize("name", COUNTED_ONCE_PER_RANK)
-def test_one_value_counted_once_per_rank_is_said(name):
+def test_one_value_counted_once_per_rank_draws_a_warning(name):
     f = COUNTED_ONCE_PER_RANK[name]
     found, summed = warned(f)
     assert len(found) == (WORLD.rank == 0 and WORLD.size > 1)
@@ -124,7 +124,7 @@ def test_one_value_counted_once_per_rank_is_said(name):
 
 @pytest.mark.parametrize("name", ["Allreduce", "a function of it", "bcast", "allgather"])
 @pytest.mark.parametrize("way", DERIVATIVES)
-def test_every_derivative_says_it_once(way, name):
+def test_every_derivative_warns_once(way, name):
     f, derivative = COUNTED_ONCE_PER_RANK[name], DERIVATIVES[way]
     found, summed = warned(f, derivative=derivative)
     assert len(found) == (WORLD.rank == 0 and WORLD.size > 1)
@@ -136,7 +136,7 @@ def test_every_derivative_says_it_once(way, name):
 
 
 @pytest.mark.parametrize("way", TESTS)
-def test_tests_of_derivatives_say_it(way):
+def test_tests_of_derivatives_warn(way):
     def tested(f, x, objective):
         assert TESTS[way](f, x, objective=objective).passed
 

@@ -286,7 +286,7 @@ def test_a_hessian_of_a_number_and_of_nothing():
     assert ampi.hessian(lambda x: (x**3).sum(), np.ones((2, 1), np.float32), comm=ampi.COMM_SELF).dtype == np.float32
 
 
-def test_memory_says_how_many_directions(monkeypatch):
+def test_memory_determines_the_number_of_directions(monkeypatch):
     from ampi.derivatives import jacobians
 
     counts = []

@@ -1,4 +1,4 @@
-"""The tests that users run must pass what is right and fail what is wrong."""
+"""The tests that users run must pass for right derivatives and fail for wrong ones."""
 
 import numpy as np
 import pytest
@@ -83,7 +83,7 @@ def test_directions_and_seeds():
         dot_test(lambda x: None, X)
 
 
-def test_the_table_can_be_read(capsys):
+def test_the_table_is_printed(capsys):
     taylor_test(rosenbrock, X)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Taylor test: passed" and len(lines) == 15

@@ -95,7 +95,7 @@ class Whole(nn.Module):
 
 
 def drawn(seed):
-    """A random module, an input, and what makes it up."""
+    """A random module, an input, and a description."""
     rng = numpy.random.default_rng(seed)
     torch.manual_seed(seed)
     n = int(rng.integers(2, 5))
@@ -354,7 +354,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_is_refused_by_name(name):
+def test_what_is_not_supported_is_refused_by_name(name):
     function, x, pattern = REFUSED[name]
     used = ampi.from_torch(function)
     with pytest.raises(ampi.ActivityError, match=pattern):

@@ -190,7 +190,7 @@ def squares(x, y):
 
 @pytest.mark.parametrize("used", ["nowhere else", "before", "after", "halves"])
 def test_adjoints_that_set_their_shadows(used):
-    """Where they are the first to touch them, and where they are not."""
+    """Whether or not they are the first to access these shadows."""
     x0 = np.linspace(0.3, 1.4, 8)
     with ampi.Tape() as tape:
         x = tape.watch(x0)
@@ -474,7 +474,7 @@ def test_shapes_and_dtypes_of_one_rank():
 
 
 @pytest.mark.parametrize("mode", [ampi.jacrev, ampi.jacfwd])
-def test_memory_says_how_many_directions(mode, monkeypatch):
+def test_memory_determines_the_number_of_directions(mode, monkeypatch):
     counts = []
     for kind in ("VectorSweep", "VectorPush"):
         cls = getattr(ampi.tape, kind)

@@ -1,4 +1,4 @@
-"""What the tests of the examples share: how a program is loaded, started, and compared with NumPy on one rank."""
+"""Helpers of the tests of the examples: programs are loaded, started, and compared with NumPy on one rank."""
 
 import importlib.util
 import pathlib
@@ -37,7 +37,7 @@ def complex_step(function, x, step=1e-30):
 
 
 def few_ranks(most=2):
-    """Skip where more ranks share the cores: what makes many gradients then takes long, one after the other."""
+    """Skip the test on more ranks than cores, where a sequence of many gradients takes long."""
     if MPI.COMM_WORLD.size > most:
         pytest.skip(f"on {most} ranks at most; gradients are compared on more of them")
 

@@ -1,4 +1,4 @@
-"""What the examples print of their arguments: once, on however many ranks."""
+"""Help and errors of the examples' command lines are printed once, on any number of ranks."""
 
 import importlib
 
@@ -26,7 +26,7 @@ def printed(capsys, monkeypatch, path, *arguments):
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("name", ["check", "coverage", "kernel.__main__", "scaling.command"])
-def test_so_is_what_the_commands_of_ampi_print(capsys, name):
+def test_commands_of_ampi_print_once(capsys, name):
     command = importlib.import_module(f"ampi.{name}")
     for arguments, status, word in (["--help"], 0, "usage:"), (["--no-such-option"], 2, "error:"):
         with pytest.raises(SystemExit) as end:
@@ -37,7 +37,7 @@ def test_so_is_what_the_commands_of_ampi_print(capsys, name):
 
 
 @pytest.mark.mpi
-def test_any_communicator_may_say_who_prints(capsys):
+def test_any_communicator_may_determine_who_prints(capsys):
     comm = MPI.COMM_WORLD
     backwards = comm.Split(0, -comm.rank)
     parser = ampi.ArgumentParser(prog="some", comm=backwards)
@@ -50,7 +50,7 @@ def test_any_communicator_may_say_who_prints(capsys):
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
-def test_help_and_complaints_are_printed_once(capsys, monkeypatch, path):
+def test_help_and_errors_are_printed_once(capsys, monkeypatch, path):
     status, (first, *others) = printed(capsys, monkeypatch, path, "--help")
     assert status == 0 and first.startswith("usage:") and "--help" in first and not any(others)
     status, (first, *others) = printed(capsys, monkeypatch, path, "--no-such-option")

@@ -117,7 +117,7 @@ def simulate_with_copy(comm, size):
 
 
 @pytest.mark.mpi(min_size=8)
-def test_who_of_several_ranks_a_node_is_copied_from_makes_no_difference():
+def test_it_does_not_matter_from_which_rank_a_node_is_copied():
     """Ours come from the node's owner; in the original the last message wins, and not all of them are the owner's."""
     comm = first_ranks(8)
     domain, steps = simulate(comm, 3)
@@ -204,7 +204,7 @@ def test_program_prints_the_originals_closing_lines():
     assert float(re.search(r"MaxRelDiff   = (\S+)", done.stdout)[1]) < 1e-11
 
 
-def test_program_is_quiet_when_told_and_refuses_nonsense():
+def test_quiet_option_and_wrong_options():
     assert run_program(1, "-s", "2", "-q").stdout == ""
     assert run_program(1, "-s", "0").returncode != 0
 

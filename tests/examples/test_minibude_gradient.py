@@ -75,7 +75,7 @@ def test_tasks_agree_with_the_serial_run(poses, tasks):
         np.testing.assert_allclose(found[name], expected, rtol=1e-11, atol=1e-9, err_msg=name)
 
 
-def test_a_ligand_out_of_reach_does_not_care():
+def test_a_ligand_out_of_reach_has_gradient_zero():
     away = small()
     away.poses[3:] = 1000.0
     energies, slopes = sensitivity.pose_gradient(away, away.poses)
@@ -132,7 +132,7 @@ def test_gradient_of_a_descent_agrees_with_differences():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_program_tells_of_a_descent(mpiexec, ranks):
+def test_program_prints_a_descent(mpiexec, ranks):
     options = ("-n", 40, "-i", 1, "--gradient", "forcefield", "--descend", 4)
     said = [mpiexec(ranks, PROGRAM, *options, *kept, timeout=300) for kept in ((), ("--checkpoints", 2))]
     assert [result.returncode for result in said] == [0, 0], said[0].stderr + said[1].stderr
@@ -142,7 +142,7 @@ def test_program_tells_of_a_descent(mpiexec, ranks):
 
 
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_program_tells_of_gradient_and_optimum(mpiexec, ranks):
+def test_program_prints_gradient_and_optimum(mpiexec, ranks):
     options = ("-n", 40, "-i", 1, "--gradient", "poses", "--check", "--optimise", 3)
     result = mpiexec(ranks, PROGRAM, *options, timeout=200)  # it compiles
     assert result.returncode == 0, result.stderr
@@ -157,6 +157,6 @@ def test_program_tells_of_gradient_and_optimum(mpiexec, ranks):
 @pytest.mark.parametrize(
     "given, said", [(["--check"], "--check needs --gradient"), (["--memory", "1MiB"], "--memory needs --descend")]
 )
-def test_an_option_without_what_it_is_of_is_refused(mpiexec, given, said):
+def test_an_option_without_the_one_it_needs_is_refused(mpiexec, given, said):
     result = mpiexec(1, PROGRAM, *given)
     assert result.returncode == 2 and said in result.stderr

@@ -76,7 +76,7 @@ def test_a_ligand_out_of_reach_has_no_energy():
     assert not energy.pose_energies(synthetic).any()
 
 
-def test_energies_are_written_where_they_are_wanted():
+def test_energies_are_written_to_the_given_file():
     synthetic = deck.synthetic_deck(20, protein_atoms=10, ligand_atoms=3)
     wanted = np.full(20, np.nan, np.float32)
     assert energy.pose_energies(synthetic, wanted) is wanted
@@ -156,7 +156,7 @@ def test_program_verifies_bm1(mpiexec, ranks, bm1):
     assert "Verified" in result.stdout and "4096 poses, from the energies of the deck" in result.stdout
 
 
-def test_program_says_that_energies_are_wrong(mpiexec, tmp_path):
+def test_program_reports_wrong_energies(mpiexec, tmp_path):
     small = deck.synthetic_deck(20, protein_atoms=10, ligand_atoms=3)
     write_deck(tmp_path, small, energy.pose_energies(small) + np.float32(2))
     result = mpiexec(2, PROGRAM, "--deck", tmp_path, "-i", 1)
@@ -165,7 +165,7 @@ def test_program_says_that_energies_are_wrong(mpiexec, tmp_path):
 
 
 @pytest.mark.parametrize("problem", ["no folder", "too many poses"])
-def test_program_says_what_is_wrong_with_a_deck(mpiexec, tmp_path, problem):
+def test_program_reports_what_is_wrong_with_a_deck(mpiexec, tmp_path, problem):
     write_deck(tmp_path, deck.synthetic_deck(20, protein_atoms=10, ligand_atoms=3))
     folder = tmp_path / "missing" if problem == "no folder" else tmp_path
     result = mpiexec(2, PROGRAM, "--deck", folder, "-n", 21)

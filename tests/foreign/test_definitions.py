@@ -178,7 +178,7 @@ def test_forward_mode_refuses_adjoints_that_write_into_plain_arrays(library):
         ampi.jvp(f, (numpy.ones(2),), (numpy.ones(2),))
 
 
-def test_mistakes_are_said(library):
+def test_mistakes_are_errors(library):
     with pytest.raises(TypeError, match=r"package\.module:name"):
         ampi.rules.define("a_library.solve", adjoint={"b": lambda g: g})
     with pytest.raises(TypeError, match="no parameter 'c'"):

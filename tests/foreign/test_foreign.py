@@ -1,4 +1,4 @@
-"""Code outside ampi that reads and writes arrays: derivatives are right, or something is said."""
+"""Code outside ampi that reads and writes arrays: derivatives are right, or there is a warning or an error."""
 
 import warnings
 
@@ -33,7 +33,7 @@ def differences(program, **code):
 
 
 def outcome(program, **code):
-    """The gradient, or what was said."""
+    """The gradient, or the warning or error."""
     outside._warned.clear()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -93,7 +93,7 @@ WITH_RULES = {"scipy.fft", "scipy.ndimage", "scipy.linalg"}
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_what_leaves_is_said_once_a_line_with_the_line(name):
+def test_what_leaves_draws_one_warning_for_each_line(name):
     found = outcome(lambda np, x: np.sum(READERS[name](x) * x))
     if name in ("dot", "asanyarray"):
         numpy.testing.assert_allclose(found, 2 * X0)
@@ -129,7 +129,7 @@ def test_random_programs_are_not_all_refused():
     assert 3 < sum(isinstance(found, str) for found in refused) < 27
 
 
-def test_numba_compiles_as_ever_while_a_tape_records():
+def test_numba_compiles_as_usual_while_a_tape_records():
     """Its tables are keyed by functions, which hash by what is redirected."""
 
     @numba.njit

@@ -236,7 +236,7 @@ def test_a_program_that_calls_a_function_of_f2py(kern, tmp_path):
         ampi.trace(path, wrt=("a",), of="J")
 
 
-def test_sets_of_functions_know_them_afterwards(tmp_path):
+def test_sets_of_functions_contain_them_afterwards(tmp_path):
     (tmp_path / "things.c").write_text(SOURCE)
     build(tmp_path, "foreign_things", ["things.c"])
     del sys.modules["foreign_things"]
@@ -251,7 +251,7 @@ def test_sets_of_functions_know_them_afterwards(tmp_path):
     subprocess.run([sys.executable, "-c", program], env=env, check=True)
 
 
-def test_a_package_that_is_said_to_be_transparent(things):
+def test_a_package_that_is_declared_transparent(things):
     ampi.rules.transparent("foreign_things")
     try:
         with ampi.Tape() as tape:

@@ -1,4 +1,4 @@
-"""Matplotlib draws our arrays, active or not, and nothing is said of it."""
+"""Matplotlib draws ampi's arrays, active or not, without a warning."""
 
 import warnings
 

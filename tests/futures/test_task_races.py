@@ -1,4 +1,4 @@
-"""Races of tasks in other threads are errors, and what a task does depends on no task beside it."""
+"""Races of tasks in other threads are errors, and the result of a task does not depend on concurrent tasks."""
 
 import time
 

@@ -43,7 +43,7 @@ def test_threads_are_joined():
 
 
 @pytest.mark.parametrize("how", ["join", "is_alive", "timeout"])
-def test_what_tells_that_a_thread_has_ended(how):
+def test_ways_to_learn_that_a_thread_has_ended(how):
     def f(x):
         y = np.zeros(4)
         (thread,) = started(lambda: y.__iadd__(x * x))
@@ -143,7 +143,7 @@ def test_a_bounded_queue_orders_its_free_places():
 
 
 def by_room(x, capacity):
-    """One slot after the other, where only the bound of the queue says that it is free again."""
+    """Use one slot after the other, where only the bound of the queue tells that it is free again."""
     slots = np.zeros((2, 4))
     items = queue.Queue(capacity)
     total = np.zeros(())

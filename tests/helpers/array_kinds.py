@@ -1,4 +1,4 @@
-"""What several test files of arrays share."""
+"""Helpers of several test files of arrays."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Pairs of parameters, of which half are slow tests."""
+"""Pairs of parameters, half of them in slow tests."""
 
 import itertools
 

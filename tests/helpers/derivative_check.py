@@ -1,4 +1,4 @@
-"""Derivatives held against finite differences."""
+"""Derivatives compared with finite differences."""
 
 import warnings
 

@@ -13,8 +13,7 @@ from ampi.base.structures import leaves
 
 
 def is_drawn(which, of=3):
-    """Whether this test looks at something that takes as long as all else: one in some does, with ``--all-cases`` or
-    ``--slow`` each."""
+    """Return whether this test includes an expensive part: one of three or more does; all do with ``--all-cases``."""
     if {"--all-cases", "--slow"} & set(sys.argv):
         return True
     return zlib.crc32(os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0].encode()) % of == which

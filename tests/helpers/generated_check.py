@@ -1,4 +1,4 @@
-"""What a generated program is made of beside MPI, and the check of its gradient; see generated_programs.py.
+"""Parts of generated programs other than MPI, and the check of their gradients; see generated_programs.py.
 
 A program is a function ``program(np, MPI, comm, x)`` of ampi.numpy or NumPy, of ampi's or mpi4py's namespace, of the
 world's communicator and of this rank's inputs.  It returns its outputs, what it wrote to files (outputs as well), and
@@ -195,7 +195,7 @@ def check(program, narrow=False, kept=0, every_mode=True):
 
 
 def check_once(program, narrow, every_mode):
-    """`check` of a program that is no step."""
+    """`check` for a program that is not a step of a time loop."""
     dtypes = NARROW if narrow else WIDE
     single = numpy.float32 if narrow else numpy.float64
     ours = ampi.COMM_WORLD.Dup()

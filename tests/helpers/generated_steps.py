@@ -1,4 +1,4 @@
-"""The kinds of steps of generated programs: each a function of the writer, which it has write some lines."""
+"""The kinds of steps of generated programs: functions of the writer that write some lines."""
 
 from generated_collectives import between_groups, locations, move, neighbours, reduce
 from generated_messages import (

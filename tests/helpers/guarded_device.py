@@ -1,4 +1,4 @@
-"""A device whose memory is the host's, and cannot be read or written but by the device: a mistake ends the process."""
+"""A device in host memory that only the device can read and write: a mistake ends the process."""
 
 import contextlib
 import ctypes

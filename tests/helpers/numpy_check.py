@@ -22,7 +22,7 @@ number; nor is the derivative of a power of a negative number with respect to it
 
 
 class Refused(Exception):
-    """ampi says that it cannot differentiate the program."""
+    """ampi has raised an error because it cannot differentiate the program."""
 
 
 class Alone:
@@ -39,7 +39,7 @@ class Alone:
         return starts()
 
     def any(self, flag):
-        """Whether it is so on any rank."""
+        """Return whether something is true on any rank."""
         return flag
 
     def sum(self, x):

@@ -21,7 +21,7 @@ def browser():
 
 
 def look(page, script, folder, screenshot=None):
-    """Open a page, run JavaScript in it, and give what that returns, and what the console said."""
+    """Open a page, and run JavaScript in it; return its result, and the messages on the console."""
     harness = (
         "<script>addEventListener('load', () => { let found; try { found = (() => {" + script + "})(); } catch (error) "
         "{ found = {error: String(error)}; } const out = document.createElement('pre'); out.id = 'outcome'; "

@@ -1,4 +1,4 @@
-"""How long tests wait for what should not take long: longer where a machine is slow, or others use it too.
+"""Time limits of tests for what should not take long: longer ones on slow or busy machines.
 
 ``AMPI_TEST_PATIENCE=4`` waits four times as long for everything before it counts as hung.
 """

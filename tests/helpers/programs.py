@@ -21,7 +21,7 @@ TOLERANCES = {"float32": 1e-4, "float64": 1e-12, "complex64": 1e-4, "complex128"
 
 
 def broken_in(vendor, what, ranks=None):
-    """Mark for a test of what an implementation of MPI does wrong in plain mpi4py as well (on this number of ranks)."""
+    """Mark a test that an error in an MPI implementation breaks, also with plain mpi4py (on this number of ranks)."""
     broken = MPI.get_vendor()[0] == vendor and ranks in (None, WORLD.size)
     return pytest.mark.skipif(broken, reason=f"{vendor}, with plain mpi4py as well: {what}")
 

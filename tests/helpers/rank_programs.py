@@ -12,7 +12,7 @@ from ampi.futures import MPICommExecutor, as_completed, wait
 
 
 class Stop(Exception):
-    """What tasks raise."""
+    """The exception that tasks raise."""
 
 
 def weigh(x, y, factor=1.0):
@@ -55,7 +55,7 @@ def chosen(x):
 
 
 class Serial:
-    """What runs a task where it is submitted."""
+    """An executor that runs each task when it is submitted."""
 
     def submit(self, function, *arguments, **keywords):
         return Done(function, arguments, keywords)
@@ -82,7 +82,7 @@ class Done:
 
 
 class Program:
-    """One of them: a function of the executor and an array, whose steps are drawn again in each run."""
+    """A drawn program: a function of the executor and an array, whose steps are drawn again in each run."""
 
     def __init__(self, seed):
         self.seed = seed

@@ -1,4 +1,4 @@
-"""Holds a function with ampi's arrays against itself with NumPy's: values, dtypes, derivatives against differences."""
+"""Compares functions of ampi's arrays with the same of NumPy's: values, dtypes, and derivatives with differences."""
 
 import numpy as np
 from second_check import products
@@ -9,7 +9,7 @@ STEP = 2.0**-17
 
 
 def scalar_of(result, weights=None):
-    """A weighted sum of all numbers of a result, as a function of what is given."""
+    """A weighted sum of all numbers of a result, as a function of the arguments."""
     total = 0.0
     rng = np.random.default_rng(5)
     for part in flat(result):

@@ -1,4 +1,4 @@
-"""Holds second order against its symmetry, ⟨u, H v⟩ = ⟨H u, v⟩ to rounding, and against differences of gradients."""
+"""Checks second order by its symmetry, ⟨u, H v⟩ = ⟨H u, v⟩ to rounding, and by differences of gradients."""
 
 import numpy as np
 from forward_check import draw, numbers, pairing, size

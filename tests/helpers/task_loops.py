@@ -28,7 +28,7 @@ class Now:
 
 
 class Done:
-    """What it returns."""
+    """The future that it returns."""
 
     def __init__(self, found):
         self.found = found

@@ -34,7 +34,7 @@ def blend_plain(u, v, out):
 
 
 class Stop(Exception):
-    """What tasks raise."""
+    """The exception that tasks raise."""
 
 
 def drawn_key(draw, name):
@@ -59,7 +59,7 @@ NUMBERS = {name: numpy.arange(int(numpy.prod(shape))).reshape(shape) for name, s
 
 
 class Program:
-    """One of them: ``body`` is a list of operations, ``workers`` what it may be run with."""
+    """A drawn program: ``body`` is a list of operations, ``workers`` the numbers of threads with which it may run."""
 
     def __init__(self, seed, planted=False):
         self.draw = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Traces of ranks, made up."""
+"""Made-up traces of ranks."""
 
 from ampi.reports.events import COMMUNICATION, KERNEL, RECORDING, SWEEP, WAITING
 

@@ -1,4 +1,4 @@
-"""Functions that are kernels to the differentiator, and run by Python: none of them is compiled."""
+"""Functions that are differentiated as kernels but run by Python, without compilation."""
 
 import ast
 

@@ -94,7 +94,7 @@ def names_in(definition):
 
 
 def known_to(function):
-    """What a function's names stand for that are not its own."""
+    """The values of names in a function that are not its own."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or ())
     return {**vars(builtins), **function.__globals__, **{name: cell.cell_contents for name, cell in cells}}
 
@@ -168,7 +168,7 @@ def computing(text):
 
 
 class Names:
-    """Which names stand for which."""
+    """A mapping between the names of two texts."""
 
     def __init__(self, fixed, there=None, back=None):
         self.fixed, self.there, self.back = fixed, there or {}, back or {}

@@ -50,7 +50,7 @@ def ir_for(function, types):
 
 
 def load(function, jit=False, **options):
-    """The callable that a generated function is, compiled or as plain Python."""
+    """A generated function as a callable, compiled or as plain Python."""
     (function,) = emit.spelled(function)
     namespace = {**dict(function.constants), "COSTS": COSTS}
     text = emit.HEADER + "\n" + emit.source(function)
@@ -92,7 +92,7 @@ def run(function, arguments):
 
 
 def unknown(value):
-    """What stands for an array whose values are not to be used."""
+    """A substitute for an array whose values are not to be used."""
     return np.full_like(value, np.nan) if isinstance(value, np.ndarray) and is_float(value) else value
 
 

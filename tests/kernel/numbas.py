@@ -21,7 +21,7 @@ ANEW = False  # whether the file is to be written: nothing is read from it then
 
 
 class Unknown(Exception):
-    """This call is not in the file."""
+    """The call is not in the file."""
 
 
 def agree(check):
@@ -94,7 +94,7 @@ def contents():
 
 
 def write():
-    """Put what was asked for in the place of what the file has of these kernels."""
+    """Replace the answers for these kernels in the file."""
     versions = {"numba": numba.__version__, "numpy": np.__version__}
     lines = []
     for name, entry in sorted({**contents()["kernels"], **ASKED}.items()):

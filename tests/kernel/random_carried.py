@@ -67,7 +67,7 @@ class Carried(Program):
         return self.random.choice(names) + self.random.choice(["", "[::-1]", "[:3]", "[-3:]"])
 
     def are_alike(self, p, q):
-        """Whether one name may take the place of another."""
+        """Return whether one name may replace another."""
         return (self.several or self.homes[p] == self.homes[q]) and (self.both or self.ways[p] == self.ways[q])
 
     def rebind(self):

@@ -150,7 +150,7 @@ def in_python(text, seed):
 
 
 def names():
-    """What the programs know."""
+    """The globals of the programs."""
     return {"__name__": __name__} | {name: globals()[name] for name in HELPERS}
 
 

@@ -76,7 +76,7 @@ def test_kernel_and_adjoint_raise(function):
 
 
 @pytest.mark.parametrize("how", ["boundscheck", "NUMBA_BOUNDSCHECK", "AMPI_CHECK"])
-def test_checks_are_asked_for(how, monkeypatch):
+def test_checks_are_requested(how, monkeypatch):
     kernel = ampi.kernel(**asked_for(how, monkeypatch))(reads_beyond)
     with pytest.raises(IndexError, match=CASES[reads_beyond]):
         kernel(np.ones(5), np.ones(5))

@@ -1,4 +1,4 @@
-"""Copies of a script share compiled code, and each says its own file and lines: in errors, texts and warnings."""
+"""Copies of a script share compiled code, and each names its own file and lines in errors, texts and warnings."""
 
 import importlib.util
 import traceback

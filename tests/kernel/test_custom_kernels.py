@@ -248,7 +248,7 @@ def test_the_rule_is_used():
     assert float(ampi.value(s)) == pytest.approx(4 * numbers @ numbers)
 
 
-def test_what_the_rule_says_counts_for_the_cache():
+def test_the_cache_depends_on_the_rule():
     """Another backward function is another adjoint."""
 
     def make(factor):

@@ -247,7 +247,7 @@ class Calls:
 @pytest.mark.parametrize(
     "seed", [pytest.param(k, marks=[pytest.mark.slow] if k not in (1, 3) else []) for k in range(25)]
 )
-def test_programs_by_chance(seed, dtype):
+def test_random_programs(seed, dtype):
     program = Calls(seed, dtype)
     given = [np.linspace(-0.9, 1.1, n).astype(dtype) for n in (7, 9, 12)]
     with ampi.Tape() as tape:

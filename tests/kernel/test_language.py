@@ -449,7 +449,7 @@ def test_ends_of_ranges_are_cut_off_as_numba_does(n, step):
     np.testing.assert_allclose(gradient, np.array(moved) / 2e-6, rtol=1e-8, atol=1e-8)
 
 
-def test_threads_want_integers():
+def test_threads_need_integers():
     @ampi.kernel(parallel=True)
     def total(a, n):
         s = 0.0

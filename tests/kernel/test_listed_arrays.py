@@ -127,7 +127,7 @@ def test_others_are_not(f):
     assert caller(A) == pytest.approx(f(A).sum())
 
 
-def test_numba_itself_is_left_as_it_is():
+def test_numba_itself_is_unchanged():
     """What is compiled outside of kernels is Numba's; this says when its error is gone."""
     ampi.kernel(two_loops)(A)
     lacking = numba.njit(two_loops)(A)

@@ -116,7 +116,7 @@ NAMES = "callee printing own one_index by_table matrix several".split()
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory):
-    """What the program says, by kernel, where it compiles and where it loads."""
+    """The program's output, by kernel, where it compiles and where it loads."""
     folder = tmp_path_factory.mktemp("loaded")
     script = folder / "script.py"
     script.write_text(PROGRAM)

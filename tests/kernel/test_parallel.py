@@ -324,7 +324,7 @@ def scattered(x, out, index):
     return s
 
 
-def test_explain_says_what_was_chosen_and_why(capsys):
+def test_explain_reports_what_was_chosen_and_why(capsys):
     x, out = np.ones(50), np.zeros(50)
     text = scattered.explain(x, out, np.arange(50), active=["x"])
     assert capsys.readouterr().out == text + "\n"
@@ -338,7 +338,7 @@ def test_explain_says_what_was_chosen_and_why(capsys):
         scattered.explain(x, out, np.arange(50), active=["y"])
 
 
-def test_explain_says_what_is_saved():
+def test_explain_reports_what_is_saved():
     @ampi.kernel
     def powers(x):
         s = 1.0

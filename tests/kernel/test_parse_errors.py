@@ -95,7 +95,7 @@ def with_block(x):
         (reduced_and_read, 1, "read there too", "after the loop"),
     ],
 )
-def test_errors_name_the_place_and_the_way_out(function, arguments, problem, advice):
+def test_errors_name_the_place_and_the_remedy(function, arguments, problem, advice):
     array = types.float64[::1]
     given = {1: (array,), 3: (array, array, types.int64)}[arguments]
     with pytest.raises(KernelError) as raised:
@@ -115,6 +115,6 @@ def root_of_math(x):
 
 
 @pytest.mark.skipif(not hasattr(math, "cbrt"), reason="math.cbrt is new in Python 3.11")
-def test_what_numba_does_not_know_is_named():
+def test_what_numba_does_not_support_is_named():
     with pytest.raises(KernelError, match=r"Numba has no math\.cbrt\(float64\)[^$]*np\.cbrt"):
         parse(root_of_math, (types.float64[::1],))

@@ -136,7 +136,7 @@ def test_expressions(node, text):
     assert expression(node) == text
 
 
-def test_what_has_no_printed_form_says_so():
+def test_what_has_no_printed_form_is_an_error():
     class Unknown(ir.Stmt):
         pass
 

@@ -49,7 +49,7 @@ def program(tmp_path):
     return make
 
 
-def test_it_is_said_and_erased(program):
+def test_progress_is_shown_and_erased(program):
     path, environment = program(0.0)
     text = on_a_terminal(path, environment)
     said = [line for line in text.split("\r\x1b[K") if line]

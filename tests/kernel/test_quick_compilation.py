@@ -109,7 +109,7 @@ def test_where_variables_end(seed):
     assert {k: set(names) for k, names in there.items()} == {k: wanted[k] for k in blocks}
 
 
-def test_what_does_not_end_anywhere_is_as_numba_says():
+def test_what_does_not_end_anywhere_is_an_error_as_in_numba():
     """Liveness that does not fit the blocks; Numba's own check of it is kept."""
     blocks = quick.reconstructed(run_frontend(Writer(3).function()).blocks)
     graph, found = analysis.compute_cfg_from_blocks(blocks), analysis.compute_use_defs(blocks)

@@ -27,7 +27,7 @@ LONG = {10_055, 20_017, 20_033, 30_005, 40_025, 40_027, 50_005, 50_006, 50_029, 
 
 
 def seeds(first, count):
-    """Two of eight, an even and an odd one; the others, and those that take long, are marked slow."""
+    """The seeds of a test: two of eight, an even and an odd one; others, and those that take long, are marked slow."""
     slow = lambda seed: [pytest.mark.slow] if seed % 8 not in (0, 5) or seed in LONG else []
     return [pytest.param(seed, marks=slow(seed)) for seed in range(first, first + count)]
 

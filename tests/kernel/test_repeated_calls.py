@@ -54,7 +54,7 @@ def without_recognition(monkeypatch):
 
 
 def counting(monkeypatch):
-    """Count the calls that are recognised."""
+    """Count recognised calls."""
     counts = [0]
     plain = RecordedAgain.record
 

@@ -51,7 +51,7 @@ def script(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["adjoint_source", "tangent_source"])
 @pytest.mark.parametrize("name", ["swapped_buffers", "endless", "zipped", "functions_inside"])
-def test_every_line_says_where_it_comes_from(name, kind):
+def test_every_line_names_its_origin(name, kind):
     function, arguments = CASES[name]
     text = getattr(ampi.kernel(function), kind)(*arguments)
     first = function.__code__.co_firstlineno

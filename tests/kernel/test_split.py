@@ -149,7 +149,7 @@ def program(np, call, x):
 
 
 def added(result):
-    """What a call has returned, as one array or number."""
+    """The result of a call, as one array or number."""
     return sum(result) if isinstance(result, tuple) else 0.0 if result is None else result
 
 
@@ -163,7 +163,7 @@ def complex_step(function, x, seed):
 
 
 def runs_forward(kernel):
-    """Whether the kernel's own runs have saved something."""
+    """Return whether the kernel's own runs have saved values."""
     return [contract.split is not None for contract in kernel.contracts.values()]
 
 

@@ -57,7 +57,7 @@ class Loop:
         self.carry(f"s{k}", f"{self.value()} if {self.value()} > s{k} else s{k}")
 
     def condition(self, k):
-        """One that a carried scalar and other arithmetic depend on."""
+        """A condition on which a carried scalar and other arithmetic depend."""
         self.lines.append(f"q{k} = {self.value()} > {self.value()}")
         self.lines.append(f"t{k} = {self.value()} if q{k} else {self.value()}")
         self.names.append(f"t{k}")

@@ -212,7 +212,7 @@ def test_nothing_active():
     assert len(t) == 0
 
 
-def test_memory_of_unneeded_arguments_is_let_go():
+def test_memory_of_unneeded_arguments_is_released():
     import weakref
 
     @kernel

@@ -15,7 +15,7 @@ def written(text, name, **known):
 
 @contextlib.contextmanager
 def examined(text, name):
-    """What fails inside says which program has failed."""
+    """Add the program to errors that are raised inside the block."""
     try:
         yield
     except Exception as error:

@@ -311,14 +311,14 @@ def test_messages_go_by_the_order_in_memory(sent, received):
 
 
 class Reversing(numpy.ndarray):
-    """Computes a sum of its own."""
+    """An array with its own sum."""
 
     def sum(self, *arguments, **keywords):
         return -numpy.asarray(self).sum(*arguments, **keywords)
 
 
 class Named(numpy.ndarray):
-    """Has nothing but a name beyond what arrays have."""
+    """An array with a name."""
 
     name = "u"
 
@@ -343,14 +343,14 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("other", OTHERS)
-def test_classes_that_compute_otherwise_are_refused_as_independents(way, other):
+def test_classes_that_compute_differently_are_refused_as_independents(way, other):
     x, instead = OTHERS[other]
     with pytest.raises(ampi.ActivityError, match=f"{type(x).__name__} cannot be an independent.*{instead}"):
         WAYS[way](lambda x: np.sum(x * x), x)
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_tape_watch_refuses_classes_that_compute_otherwise(other):
+def test_tape_watch_refuses_classes_that_compute_differently(other):
     with ampi.Tape() as tape, pytest.raises(ampi.ActivityError, match="cannot be an independent"):
         tape.watch(OTHERS[other][0])
 

@@ -36,7 +36,7 @@ for frozen, looks, thawed in itertools.product(FROZEN, LOOKS, [None, 13]):
 """
 
 
-def test_all_arrays_are_known_whatever_the_collector_does():
+def test_all_arrays_are_found_whatever_the_collector_does():
     """In a process of its own: what pytest has frozen takes long to go through."""
     result = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

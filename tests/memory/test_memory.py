@@ -117,7 +117,7 @@ def test_dtypes_that_carry_derivatives():
     assert not carries(np.dtype(int)) and not carries(np.dtype([("a", "i4")])) and not carries(np.dtype(object))
 
 
-def test_fingerprints_tell_blocks_from_others():
+def test_fingerprints_distinguish_blocks():
     """Any bytes, at any address: one word, some words, signs, words in each other's places, and one byte more."""
     rng = np.random.default_rng(5)
     block = np.frombuffer(bytearray(rng.bytes(9000)), np.uint8)

@@ -1,4 +1,4 @@
-"""What generated programs need around them."""
+"""Fixtures of the tests of generated programs."""
 
 import pytest
 from generated_check import attach_buffer

@@ -1,4 +1,4 @@
-"""What the census of a tape says of its sweep, against what the sweep says to MPI."""
+"""The census of a tape's sweep, against the MPI calls of the sweep."""
 
 import collections
 
@@ -196,7 +196,7 @@ def swept(program):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_sweep_says_what_the_census_says(name):
+def test_a_sweep_sends_what_the_census_counts(name):
     expected, seen, census = swept(PROGRAMS[name])
     counts = census.counts
     assert not census.left_out

@@ -80,7 +80,7 @@ def test_command():
 
 
 @pytest.mark.parametrize("method", "Comm.Allreduce Comm.send Win.Put File.Write Datatype.Pack Message.recv".split())
-def test_docstring_says_how_a_method_is_treated(method):
+def test_docstring_states_how_a_method_is_treated(method):
     """After mpi4py's text, which begins with the signature."""
     owner, name = method.split(".")
     text = getattr(getattr(ampi.MPI, owner), name).__doc__

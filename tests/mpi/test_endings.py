@@ -88,7 +88,7 @@ print(comm.allreduce(1))
     assert result.stdout.split() == ["2", "2"]
 
 
-def test_a_rank_that_ends_while_others_wait_says_so(run):
+def test_a_rank_that_ends_while_others_wait_reports_it(run):
     result = run("""
 import ampi.mpi.endings
 ampi.mpi.endings.SOON = 1.0

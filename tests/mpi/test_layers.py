@@ -71,7 +71,7 @@ def test_random_orders(seed):
 
 
 class Tracer:
-    """A tracer that is in a call already, and records nothing."""
+    """A tracer that is already inside a call, and records nothing."""
 
     thread, plain, call = None, None, 0
 

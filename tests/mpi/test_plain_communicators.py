@@ -1,4 +1,4 @@
-"""Communicators of mpi4py's own beside ampi: active values are an error that says what to use, others pass."""
+"""Communicators of mpi4py's own beside ampi: active values are an error that names the remedy, others pass."""
 
 import inspect
 

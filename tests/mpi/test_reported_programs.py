@@ -219,7 +219,7 @@ def test_messages_before_a_tape_records_are_those_that_it_records(number, buffer
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.skipif(WORLD.size > 4, reason="programs are for up to 4 ranks")
 @pytest.mark.parametrize("number", range(200, 200 + NUMBER))
-def test_no_gradient_has_been_asked_for(number, buffered_sends, folder):
+def test_no_gradient_is_computed(number, buffered_sends, folder):
     """What a tape says that no sweep has passed, of arrays that it sends for the first time and again."""
     said, data = reported(drawn(number, least=12, most=25), folder, rounds=2, swept=False)
     if WORLD.rank:

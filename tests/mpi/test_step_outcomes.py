@@ -270,7 +270,7 @@ def run(x, take, comm, steps, objects, seen, **options):
 @pytest.mark.mpi(min_size=3)
 @pytest.mark.parametrize("kept", [1, 2])
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_steps_see_again_what_they_saw(way, kept):
+def test_rerun_steps_see_the_same_outcomes(way, kept):
     comm = COMM_WORLD.Dup()
     x = numpy.array([0.3, 0.8]) + 0.1 * comm.rank
     objects, seen = way in OBJECTS, []
@@ -305,7 +305,7 @@ def test_steps_see_again_what_they_saw(way, kept):
 @pytest.mark.filterwarnings("ignore::ampi.ActivityWarning")
 @pytest.mark.mpi
 @pytest.mark.parametrize("form", [form for form in started_forms() if "bsend" not in form.lower()])
-def test_requests_in_steps_say_again_what_they_said(form):
+def test_requests_in_steps_repeat_their_answers(form):
     """Whatever gives them: how often Test says no is a part of the result."""
     comm = COMM_WORLD.Create_cart([SIZE], [True])
     turns = []

@@ -141,7 +141,7 @@ def test_decorator_of_a_closure(monkeypatch):
     assert form.kernel is not None
 
 
-def test_check_says_which_loops_stay_in_python(tmp_path):
+def test_check_reports_which_loops_stay_in_python(tmp_path):
     script = tmp_path / "program.py"
     script.write_text(
         "x, rows, k, s = [0.5] * 9, 3, 2.0, 0.0\n"

@@ -84,7 +84,7 @@ def drawn(draw, depth, names):
 
 
 @pytest.mark.parametrize("seed", [*range(30), *(pytest.param(n, marks=pytest.mark.slow) for n in range(30, 4000))])
-def test_what_is_said_to_be_integers_is(seed):
+def test_what_is_inferred_to_be_integers_is(seed):
     """Drawn programs are run: names that are said to hold integers hold nothing else, in all of their values."""
     draw = random.Random(seed)
     names, lines = ["i", "f"], ["i = np.arange(3)", "f = np.array([float(v) for v in '123'])"]

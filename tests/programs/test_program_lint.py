@@ -75,7 +75,7 @@ def test_line(tmp_path, line):
         assert re.search(LINES[line], str(found[0]))
 
 
-def test_modules_of_the_program_are_looked_through(tmp_path):
+def test_modules_of_the_program_are_checked(tmp_path):
     (tmp_path / "prog.py").write_text("from pack import a\nimport pack.b\nimport far\n")
     (tmp_path / "pack").mkdir()
     (tmp_path / "pack" / "__init__.py").write_text("")
@@ -129,7 +129,7 @@ def test_a_module_that_is_no_python_is_a_place(tmp_path):
     ]
 
 
-def test_what_is_said_of_numpy_is_true():
+def test_reports_on_numpy_functions_are_true():
     """A function of which is said that it has no rule raises, and the others do not."""
     import ampi
 

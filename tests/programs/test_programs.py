@@ -1,4 +1,4 @@
-"""Programs as they stand: gradients of scripts without an edit, against finite differences and closed forms."""
+"""Unmodified programs: gradients of scripts against finite differences and closed forms."""
 
 import sys
 import textwrap
@@ -444,6 +444,6 @@ def test_arrays_that_properties_give_are_watched_where_they_are(program, name, e
 
 
 @pytest.mark.parametrize("name", ["twice", "first"])
-def test_properties_that_compute_are_an_error_that_says_what_to_name(program, name):
+def test_properties_that_compute_are_an_error_with_advice(program, name):
     with pytest.raises(ampi.errors.ProgramError, match=f"options.{name} .*is a property that cannot be assigned"):
         ampi.trace(program(COMPUTED), [f"options.{name}"], "energy")

@@ -84,7 +84,7 @@ def test_gradients(program, use, call):
 
 
 def test_values_are_those_of_the_first_call(program):
-    """As Numba's constants: what the variable becomes later has no part in it."""
+    """As for Numba's constants, later values of the variable do not matter."""
     path = program("""
         import numpy as np
         from numba import njit
@@ -103,7 +103,7 @@ def test_values_are_those_of_the_first_call(program):
     assert value == 8.0 * 11 and slope == 4.0 * 11
 
 
-def test_what_is_not_passed_on_is_an_error(program):
+def test_variables_that_are_not_passed_on_are_an_error(program):
     path = program("""
         import numba
         import numpy as np

@@ -167,7 +167,7 @@ def test_errors_of_lost_derivatives_are_not_caught(program, handler):
         ampi.trace(path, "x", "y")
 
 
-def test_errors_of_the_program_are_caught_as_ever(program):
+def test_errors_of_the_program_are_caught_as_usual(program):
     path = program("""
         import sys
         import numpy as np

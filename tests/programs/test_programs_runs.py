@@ -102,7 +102,7 @@ VERDICTS = {
 
 @pytest.mark.parametrize("ends_on", ["all", "the first"])
 @pytest.mark.parametrize("verdict", VERDICTS)
-def test_what_a_program_says_of_displaced_results_is_no_error(program, capfd, verdict, ends_on):
+def test_verdicts_on_displaced_results_are_no_error(program, capfd, verdict, ends_on):
     path = program(
         f"""
         import sys

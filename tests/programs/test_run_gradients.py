@@ -83,7 +83,7 @@ def test_a_share_on_the_wrong_rank_fails_where_all_ranks_have_the_same(path, mpi
     assert ("PASS" in result.stdout, "write --replicated NAME" in result.stdout) == (passes, not passes)
 
 
-def test_chance_fails(path, mpiexec):
+def test_random_results_fail(path, mpiexec):
     path.write_text(PROGRAM.replace("k = 0.5", "import time; k = 0.5 + time.time() % 1"))
     result = mpiexec(2, "-m", "ampi.run", "--wrt", "x", "--of", "energy", "--check", path, "1")
     assert result.returncode == 1 and "left to chance" in result.stdout
@@ -147,7 +147,7 @@ def test_traceback_shows_the_programs_lines(path, mpiexec):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("ranks, name", [(8, "energy"), (8, "v"), (1, "x")])  # at rest, by its cut-offs
-def test_lulesh_as_it_stands(ranks, name, mpiexec):
+def test_lulesh_unmodified(ranks, name, mpiexec):
     import pathlib
 
     lulesh = pathlib.Path(__file__).parents[2] / "examples" / "lulesh" / "lulesh.py"

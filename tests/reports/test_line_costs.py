@@ -1,4 +1,4 @@
-"""What a report says about the cost of source lines: compiling, waiting, ratios, and what is in no line."""
+"""Costs of source lines in a report: compilation, waiting, ratios, and costs that belong to no line."""
 
 import re
 import time
@@ -22,7 +22,7 @@ def test_the_ratio_is_that_of_one_call():
     assert shown.ratio([[3e-18], [1.0], [1.0]], [[2], [2], [2]]) is None  # what rounding leaves of waiting
 
 
-def test_much_compiling_is_said():
+def test_much_compilation_is_reported():
     ranks = many(2)
     assert not shown.compilation(ranks)
     ranks[1]["compiling"] = 3.0
@@ -105,7 +105,7 @@ def test_waiting_is_in_no_ratio():
     assert [sum(waits) for waits in row["waits"]] == pytest.approx([0.02, 0.0, 0.04])
 
 
-def test_why_there_are_fewer_adjoints_than_messages_is_said():
+def test_the_report_explains_why_there_are_fewer_adjoints_than_messages():
     ranks = many(2)
     assert shown.figures_of(ranks, "all")["adjoints"] == ""
     ranks[0]["messages"][0] = (*ranks[0]["messages"][0][:-1], -1)

@@ -1,4 +1,4 @@
-"""Reports as a person sees them: the page in a browser, the options of ampi.run, and what is left out where much is."""
+"""Reports as users see them: the page in a browser, the options of ampi.run, and what is left out of large reports."""
 
 import dis
 import gzip
@@ -259,7 +259,7 @@ def test_one_line_that_uses_several_communicators(mpiexec, tmp_path):
     }
 
 
-def test_gradient_of_a_program_as_it_stands(mpiexec, tmp_path):
+def test_gradient_of_an_unmodified_program(mpiexec, tmp_path):
     program = tmp_path / "plain.py"
     program.write_text(PLAIN)
     options = ["--wrt", "k", "--of", "total", "--objective", "replicated", "--check"]
@@ -284,7 +284,7 @@ def test_a_program_that_is_only_watched(mpiexec, tmp_path):
     ), done.stdout
 
 
-def test_bytes_that_are_not_known_are_not_said_to_be_none(mpiexec, tmp_path):
+def test_unknown_bytes_are_not_reported_as_zero(mpiexec, tmp_path):
     program = tmp_path / "sums.py"
     program.write_text("import numpy\nfrom mpi4py import MPI\nMPI.COMM_WORLD.Allreduce(numpy.ones(3), numpy.ones(3))\n")
     done = mpiexec(2, "-m", "ampi.run", "--profile", "--report", tmp_path / "out", program)
@@ -293,7 +293,7 @@ def test_bytes_that_are_not_known_are_not_said_to_be_none(mpiexec, tmp_path):
     assert not row["counted"] and row["ratio"] is None
 
 
-def test_messages_that_are_too_many_are_left_out_and_said(mpiexec, tmp_path):
+def test_too_many_messages_are_left_out_with_a_note(mpiexec, tmp_path):
     program = tmp_path / "many.py"
     program.write_text(
         "import numpy\nfrom ampi.reports import plain\nfrom mpi4py import MPI\nplain.MOST, comm = 10, MPI.COMM_WORLD\n"
@@ -317,7 +317,7 @@ def test_status_and_traceback_stay_the_programs_own(mpiexec, tmp_path):
 
 
 @pytest.mark.parametrize("end", ["1 / 0", pytest.param("sys.exit(3)", marks=pytest.mark.slow), "sys.exit('no')"])
-def test_a_run_that_fails_says_that_there_is_no_report(end, mpiexec, tmp_path):
+def test_a_failed_run_reports_that_there_is_no_report(end, mpiexec, tmp_path):
     program, out = tmp_path / "ends.py", tmp_path / "out"
     program.write_text(f"import sys\nfrom mpi4py import MPI\nif len(sys.argv) > 1:\n    {end}\n")
     started = "-m", "ampi.run", "--report", out, "--profile", program
@@ -345,7 +345,7 @@ def test_lines_of_a_long_function_are_looked_up_in_one_table():
 
 
 @pytest.mark.parametrize("end", ["1 / 0", "sys.exit(3)"])
-def test_a_rank_that_fails_alone_says_so_as_well(end, mpiexec, tmp_path):
+def test_a_rank_that_fails_alone_reports_it_as_well(end, mpiexec, tmp_path):
     program = tmp_path / "ends.py"
     program.write_text(
         f"import sys\nfrom mpi4py.MPI import COMM_WORLD\nif COMM_WORLD.rank:\n    {end}\nCOMM_WORLD.bcast(1)"
@@ -379,7 +379,7 @@ def test_a_folder_that_cannot_be_made(mpiexec, tmp_path):
 @pytest.mark.parametrize(
     ("option", "path", "folder"), [("--report", "out", "out/index.html"), ("--graph", "graph.dot", "graph.dot")]
 )
-def test_a_file_that_cannot_be_written_is_said_before_the_program_runs(option, path, folder, mpiexec, tmp_path):
+def test_a_file_that_cannot_be_written_is_an_error_before_the_program_runs(option, path, folder, mpiexec, tmp_path):
     (tmp_path / folder).mkdir(parents=True)
     done = mpiexec(2, "-m", "ampi.run", option, tmp_path / path, "-c", "print('ran')")
     assert done.returncode and f"ampi.run: {option} {tmp_path / path}: " in done.stderr, done.stderr
@@ -415,7 +415,7 @@ def test_few_ranks_and_many(ranks, tmp_path):
     assert not found["wide"] and found["apart"] > -3 and found["names"] >= min(ranks, 16)
 
 
-def test_what_is_too_much_is_left_out_and_said(monkeypatch, tmp_path):
+def test_too_much_data_is_left_out_with_a_note(monkeypatch, tmp_path):
     monkeypatch.setattr(shown, "MOST_SHOWN", 60)
     monkeypatch.setattr(shown, "MOST_ARROWS", 10)
     monkeypatch.setattr(written, "MOST_IN_TRACE", 30)

@@ -210,7 +210,7 @@ def test_wrong_tables_are_named(rest, tmp_path):
     assert str(path) in str(raised.value) and WRONG_RUNS[rest] in str(raised.value)
 
 
-def test_all_that_is_wrong_is_said_at_once(tmp_path):
+def test_all_problems_are_reported_at_once(tmp_path):
     path = write(tmp_path, HEAD.replace("warmup = 0", "warmup = -1\nsede = 3") + "[runs.a]\n")
     with pytest.raises(scaling.ScalingError) as raised:
         scaling.read_study(path)

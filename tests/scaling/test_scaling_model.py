@@ -176,7 +176,7 @@ def test_a_number_of_ranks_that_is_no_cube():
         found(100)
 
 
-def test_what_is_not_exact_is_said():
+def test_what_is_not_exact_is_reported():
     ranks = {n: grid(n, 1) for n in (3, 5, 7)}
     ranks[5][2]["rows"][0][5] += 1
     found = model.Model(ranks, NETWORK, "weak")
@@ -244,7 +244,7 @@ def test_neighbourhoods_cost_what_their_messages_cost():
     assert NETWORK.seconds(more) > NETWORK.seconds(few)
 
 
-def test_what_has_no_cost_is_said():
+def test_what_has_no_cost_is_reported():
     ranks = {n: grid(n, 1) for n in (3, 5)}
     for found in ranks.values():
         for rank in found:
@@ -310,7 +310,7 @@ def test_the_default_network_is_in_the_help(capsys):
     assert "".join(command.NETWORK.split()) in said
 
 
-def test_what_is_not_as_predicted_is_said():
+def test_deviations_from_the_prediction_are_reported():
     ranks = {n: grid(n, 1) for n in (3, 5, 7)}
     ranks[7][2]["rows"][0][5] += 1
     ranks[7][2]["seconds"]["sweep"] = 4.0

@@ -32,7 +32,7 @@ def test_generators_hold_a_tape_open_across_yields():
     assert nothing_records()
 
 
-def test_a_generator_that_is_dropped_closes_its_tape():
+def test_a_deleted_generator_closes_its_tape():
     steps = steps_on_a_tape(numpy.array([1.0, 2.0]))
     next(steps)
     del steps

@@ -360,7 +360,7 @@ def test_shadows_end_where_their_memory_began():
     assert peak < 8 * n * 8
 
 
-def test_a_dead_tape_needs_nothing():
+def test_a_deleted_tape_needs_nothing():
     x = ampi.numpy.ones(3)
     with ampi.Tape() as tape:
         tape.watch(x)
@@ -398,7 +398,7 @@ def test_extent_of_needs_is_by_region():
     assert Extent(np.zeros(3)).dense
 
 
-def test_what_is_called_when_a_tape_opens_may_take_itself_away(monkeypatch):
+def test_callbacks_of_opening_tapes_may_remove_themselves(monkeypatch):
     from ampi.tape import tape
 
     seen = []

@@ -139,7 +139,7 @@ def test_operations_of_another_thread_on_active_arrays_are_refused(name, context
 
 
 def test_what_another_thread_may_do(monkeypatch):
-    """Looking, constants on purpose, and whatever is not active."""
+    """Reading, deliberate constants, and whatever is not active."""
 
     def worker(x, c):
         assert str(x) and x.shape == (3,) and x[1:].size == 2
@@ -360,7 +360,7 @@ def test_a_tape_is_swept_by_one_thread_at_a_time():
     numpy.testing.assert_array_equal(tape.gradient(y, x), [1.0, 1.0])
 
 
-def test_sweeps_that_would_put_back_the_same_memory_do_not_mix():
+def test_sweeps_that_would_restore_the_same_memory_do_not_mix():
     """Two tapes need an array which was overwritten later: their sweeps at once would leave it wrong."""
     c = np.array([5.0, 6.0])
     reached, done = threading.Event(), threading.Event()

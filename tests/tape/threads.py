@@ -7,7 +7,7 @@ from patience import patience
 
 
 def in_thread(function, *arguments):
-    """What a function gives, or raises, in a thread of its own that is no task."""
+    """The result of a function, or its error, in a thread of its own that is not a task."""
     found, over = [], threading.Event()
 
     def call():

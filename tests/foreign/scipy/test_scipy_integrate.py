@@ -90,7 +90,7 @@ def test_right_hand_sides_that_communicate():
         ("quad", lambda x: si.quad(lambda t: t * x[0], 0, 1)),
     ],
 )
-def test_what_is_not_known_says_so(name, f):
+def test_what_is_not_supported_is_an_error(name, f):
     with ampi.Tape() as tape:
         x = tape.watch(np.array([1.0, 2.0]))
         with pytest.raises(ampi.ActivityError, match=rf"test_scipy_integrate\.py:.*{name}"):

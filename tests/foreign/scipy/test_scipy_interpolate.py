@@ -93,7 +93,7 @@ def test_grids(method):
         ("RBFInterpolator", lambda y: ip.RBFInterpolator(X[:, None], y)),
     ],
 )
-def test_what_is_not_known_says_so(name, f):
+def test_what_is_not_supported_is_an_error(name, f):
     with ampi.Tape() as tape:
         y = tape.watch(values())
         with pytest.raises(ampi.ActivityError, match=rf"test_scipy_interpolate\.py:.*{name}"):

@@ -196,7 +196,7 @@ def test_every_rule_has_a_case():
     "f",
     [sl.logm, lambda a: sl.qr(a, pivoting=True), sl.schur, lambda a: sl.eigh(a, a @ a), sl.eig, lambda a: sl.lu(a[:2])],
 )
-def test_what_has_no_rule_says_so_with_name_and_line(f):
+def test_what_has_no_rule_is_an_error_with_name_and_line(f):
     with ampi.Tape() as tape:
         a = tape.watch(np.eye(3) + 0.1)
         with pytest.raises(ampi.ActivityError, match=r"test_scipy_linalg\.py:.*scipy\.linalg"):

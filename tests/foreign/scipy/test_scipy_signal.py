@@ -68,7 +68,7 @@ def test_filters(axis):
         ("filtfilt", lambda x: sg.filtfilt(x[:3], A, np.ones(40))),
     ],
 )
-def test_what_is_not_known_says_so(name, f):
+def test_what_is_not_supported_is_an_error(name, f):
     with ampi.Tape() as tape:
         x = tape.watch(np.linspace(1, 2, 30))
         with pytest.raises(ampi.ActivityError, match=rf"test_scipy_signal\.py:.*{name}"):

@@ -134,7 +134,7 @@ def said(f, x0):
     return str(caught.value)
 
 
-def test_what_is_not_known_says_so():
+def test_what_is_not_supported_is_an_error():
     a = matrix(np.random.default_rng(1), square=True)
     b = np.ones(N)
     weak = lambda x: ss.csr_array((x, a.indices, a.indptr), shape=a.shape)
@@ -151,7 +151,7 @@ def test_what_is_not_known_says_so():
 
 
 @pytest.mark.parametrize("format", ["lil", "dok"])
-def test_formats_that_keep_pythons_numbers_say_what_to_write_instead(format):
+def test_formats_that_keep_pythons_numbers_are_errors_with_advice(format):
     empty = getattr(ss, f"{format}_array")
     diagonal = lambda x: ss.diags_array([x], offsets=[0])
     for put in (

@@ -108,7 +108,7 @@ def test_parameters_of_distributions():
     np.testing.assert_allclose(second, slopes, rtol=1e-6, atol=1e-9)
 
 
-def test_an_order_whose_derivative_nobody_knows():
+def test_an_order_whose_derivative_is_not_known():
     with pytest.raises(ampi.ActivityError, match=r"jv has no derivative rule with respect to argument 0"):
         ampi.grad(lambda v: sp.jv(v, 0.5))(1.5)
 

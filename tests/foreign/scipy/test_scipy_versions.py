@@ -199,7 +199,7 @@ def test_what_has_changed_without_its_signature_is_refused_by_name(monkeypatch, 
     bindings.unfit.pop(f"{__name__}.changed_{kind}")
 
 
-def test_what_tells_nothing_is_tried_again(monkeypatch):
+def test_an_inconclusive_trial_is_repeated(monkeypatch):
     function = known(monkeypatch, "tried_again")
     with bindings.bound("none"):
         ampi.rules.define(function, adjoint={"a": lambda g, b: np.triu(g) * b})
@@ -210,7 +210,7 @@ def test_what_tells_nothing_is_tried_again(monkeypatch):
     bindings.unfit.clear()
 
 
-def test_functions_that_are_gone_keep_no_other_rule_away(tmp_path, monkeypatch):
+def test_removed_functions_do_not_affect_other_rules(tmp_path, monkeypatch):
     (tmp_path / "some_rules.py").write_text(
         "import scipy.linalg as sl\nimport ampi\nampi.rules.define(sl.gone, adjoint={'x': lambda g: g})\n"
         "ampi.rules.define(sl.gone_too, lambda x: x)\nREACHED = True\n"
@@ -221,7 +221,7 @@ def test_functions_that_are_gone_keep_no_other_rule_away(tmp_path, monkeypatch):
     assert {"scipy.linalg.gone", "scipy.linalg.gone_too"} <= bindings.absent and not bindings.problems
 
 
-def test_a_part_whose_rules_cannot_be_put_in_keeps_nothing_from_working():
+def test_a_part_whose_rules_fail_does_not_affect_others():
     with bindings.bound("nowhere"):
         raise AttributeError("module 'scipy.fft' has no attribute '_basic_backend'")
     assert str(bindings.problems.pop("nowhere")).startswith("module 'scipy.fft'")

@@ -212,7 +212,7 @@ def test_bytes_of_active_arrays():
     assert numpy.array_equal(on_tape([1.0, 2.0], run), numpy.full(2, SIZE * (RANK + 1.0)))
 
 
-def test_ranks_without_active_values_take_part():
+def test_ranks_without_active_values_participate():
     """Only the last rank has an input; the others send plain arrays."""
     x0 = numpy.array([2.0, 3.0])
     with ampi.Tape() as tape:
@@ -227,7 +227,7 @@ def test_ranks_without_active_values_take_part():
         assert numpy.array_equal(x_bar, SIZE * 2 * x0)
 
 
-def test_ranks_without_output_take_part():
+def test_ranks_without_output_participate():
     with ampi.Tape() as tape:
         x = tape.watch(numpy.array([2.0, 3.0]))
         y = received(x, MPI.SUM)

@@ -343,7 +343,7 @@ late_in_sweeps.defvjp(lambda x: (x * 1.0, None), _late)
 @pytest.mark.parametrize("make", [uneven, halves], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("first_is_late", [False, True])
 @pytest.mark.parametrize("kind", ["message", "collective"])
-def test_late_partners_are_waited_for(make, first_is_late, kind):
+def test_ranks_wait_for_late_partners(make, first_is_late, kind):
     """Longer than a rank waits before it looks around for who can still come."""
     comm = make(COMM_WORLD)
     late = is_first(comm) == first_is_late

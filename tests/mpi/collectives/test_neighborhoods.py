@@ -239,7 +239,7 @@ def test_what_lies_beyond_the_edge_of_a_grid_keeps_its_adjoint():
     comm.Free()
 
 
-def test_asymmetric_graphs_are_made_and_refuse_active_arrays():
+def test_asymmetric_graphs_refuse_active_arrays():
     graph = COMM_WORLD.Create_graph([1] * SIZE, [SIZE - 1]) if SIZE > 1 else ring(COMM_WORLD)
     assert SIZE == 1 or graph._reverse.slots is None
     graph.Free()

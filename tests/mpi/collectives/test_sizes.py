@@ -136,8 +136,8 @@ def test_what_fits_is_swept(name, seed):
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", NAMES)
-def test_what_does_not_is_an_error_with_both_counts(name, seed, monkeypatch):
-    """The primal is left out: what MPI makes of such a call is its own affair."""
+def test_other_counts_are_an_error_with_both_counts(name, seed, monkeypatch):
+    """The primal is left out: the result of such a call depends on the MPI library."""
     from ampi.mpi.collectives import collective_recording
 
     perform = collective_recording.perform

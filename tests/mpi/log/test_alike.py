@@ -47,7 +47,7 @@ class Message:
 
 
 class Early:
-    """Notes what it is told."""
+    """Notes the calls of its methods."""
 
     def __init__(self):
         self.noted = []

@@ -68,7 +68,7 @@ def test_making_data_costs_the_sweep_nothing(step, kind):
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("blocking", [True, False])
-def test_who_has_watched_sends_to_who_has_not(blocking):
+def test_a_rank_that_watches_sends_to_one_that_does_not(blocking):
     """A chain: each rank gets a number from the one before it, and watches its own afterwards."""
     rank, size = WORLD.rank, WORLD.size
     with ampi.Tape() as tape:

@@ -24,7 +24,7 @@ SIZE = 3  # elements of a rank's state
 
 @pytest.fixture(autouse=True)
 def limit(monkeypatch):
-    """What hangs ends before the test does."""
+    """Threads that hang end before the test does."""
     monkeypatch.setenv("AMPI_TIMEOUT", str(patience(40)))
 
 

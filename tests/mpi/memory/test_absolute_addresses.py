@@ -196,7 +196,7 @@ def test_one_count_per_rank():
     both.Free()
 
 
-def test_what_cannot_be_told_apart_is_refused():
+def test_what_is_ambiguous_is_refused():
     a, b, c = ampi.numpy.ones(2), ampi.numpy.ones(2), ampi.numpy.ones(2, "f")
     places = [MPI.Get_address(array) for array in (a, b)]
     for refused in (struct(a, c), MPI.BYTE.Create_hindexed([16, 16], places)):

@@ -67,7 +67,7 @@ GIVEN = {
 
 
 def said(call, *arguments):
-    """The warnings of a call, in a program that has not said any yet."""
+    """The warnings of a call, in a program that has had none yet."""
     plain_buffers._warned.clear()
     plain_buffers._sites.clear()
     with warnings.catch_warnings(record=True) as caught:
@@ -319,7 +319,7 @@ def test_what_is_constant_is_not(name, made):
 
 
 @pytest.mark.mpi
-def test_nor_is_what_is_sent_before_anything_is_watched_or_passively():
+def test_what_is_sent_before_anything_is_watched_or_passively_is_not():
     buf = np.ones(3)
     assert not said(GIVEN["Sendrecv"], buf)
     with ampi.Tape() as tape:

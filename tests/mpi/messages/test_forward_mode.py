@@ -104,7 +104,7 @@ def test_numbers_that_are_sent_as_integers(name, dtype):
     assert WORLD.allreduce(float(tape.gradient(y, u, seed=y_dot) @ v)) == pytest.approx(there, rel=1e-5)
 
 
-def test_ranks_write_messages_of_integers_in_different_forms():
+def test_ranks_give_messages_of_integers_in_different_forms():
     """No rank waits for tangents that the others do not send, because they know that there are none."""
 
     def f(x):
@@ -148,7 +148,7 @@ def test_a_window_from_before_opens_at_its_first_fence():
     win.Free()
 
 
-def test_what_would_be_lost_is_an_error_where_it_comes():
+def test_what_would_be_lost_is_an_error_where_it_arrives():
     comm = COMM_WORLD.Dup()
     plain = numpy.zeros(3)
 
@@ -257,7 +257,7 @@ def test_a_walk_refuses_on_all_ranks_what_a_tape_for_sweeps_has_not_kept():
 
 
 @pytest.mark.parametrize("mode", ["jvp", "hvp", "walk"])
-def test_an_error_in_the_end_of_one_part_is_told_to_the_others(mode):
+def test_an_error_at_the_end_of_one_part_is_passed_to_the_others(mode):
     """Whoever stops there may have left messages under way: the communicator says so at its next use."""
     comm = COMM_WORLD.Dup()
     told = []

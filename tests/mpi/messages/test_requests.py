@@ -410,7 +410,7 @@ ENDS = {
 @pytest.mark.parametrize("recorded", [False, True], ids=["idle", "recorded"])
 @pytest.mark.parametrize("source", [0, MPI.ANY_SOURCE], ids=["one", "any"])
 @pytest.mark.parametrize("way", ENDS)
-def test_what_ends_persistent_receives_says_what_came(way, source, recorded):
+def test_calls_that_complete_persistent_receives_report_what_arrived(way, source, recorded):
     """Also where something is recorded between the arrival and the call that completes the request."""
     if way == "Get_status" and not recorded:
         pytest.skip("MPICH's own takes a request for completed once it has told its status")

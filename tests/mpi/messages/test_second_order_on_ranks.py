@@ -18,7 +18,7 @@ def add(value):
 
 
 def parameters():
-    """Of another number on each rank."""
+    """Parameters; their number differs between ranks."""
     return numpy.linspace(0.5, 1.5, 1 + WORLD.rank % 2) + 0.1 * WORLD.rank
 
 

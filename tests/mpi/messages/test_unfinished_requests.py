@@ -69,7 +69,7 @@ def ask_some(requests):
 @broken_in("Open MPI", "has no Get_status_all, Get_status_any and Get_status_some")
 @pytest.mark.parametrize("ask", [ask_all, ask_any, ask_some])
 @pytest.mark.parametrize("source", [None, MPI.ANY_SOURCE])
-def test_asked_before_they_are_waited_for(ask, source):
+def test_tested_before_waiting(ask, source):
     def program(np, comm, x):
         after, before = around(comm)
         v, w = np.zeros(x.shape, x.dtype), np.zeros(x.shape, x.dtype)
@@ -95,7 +95,7 @@ def test_generalized_requests_pass():
 
 
 def test_cancelled_send():
-    """Whether it could be cancelled is MPI's affair: a message that was carries nothing, the other is as any."""
+    """MPI decides whether it is cancelled: a cancelled message carries nothing, any other is as usual."""
     after, before = around(ampi.COMM_WORLD)
     with ampi.Tape() as tape:
         x = tape.watch(numpy.full(2, 3.0))
@@ -195,7 +195,7 @@ def test_many_completed_by_the_original_class():
         tape.gradient(y, x, seed=numpy.ones(n))
 
 
-def test_overwritten_before_anybody_looks():
+def test_overwritten_before_completion_is_noticed():
     """Of two messages into the same memory, the first of which ended unseen, the second one counts."""
 
     def program(np, comm, x):

@@ -80,7 +80,7 @@ def stopped(comm, program, match):
 
 
 @pytest.mark.parametrize("text", ["soon", "", "-1", "nan", "0"])
-def test_a_time_that_is_none_is_an_error_that_names_the_variable(monkeypatch, text):
+def test_an_invalid_time_is_an_error_that_names_the_variable(monkeypatch, text):
     monkeypatch.setenv("AMPI_TIMEOUT", text)
     with pytest.raises(ampi.CommunicationError, match="AMPI_TIMEOUT"):
         waiting.timeout()
@@ -425,8 +425,8 @@ def communicate(comm, operation, x, root):
 
 @pytest.mark.parametrize("failing", ["first", "last", "all"])
 @pytest.mark.parametrize("operation", STOPPING)
-def test_few_are_told_and_all_hear(comm, at_once, monkeypatch, operation, failing):
-    """Nobody tells everybody but the root that all others wait for, or for whom it waits."""
+def test_few_are_notified_directly_and_all_learn_of_it(comm, at_once, monkeypatch, operation, failing):
+    """Only the root for which all others wait, or which waits for them, notifies every rank."""
     told = []
 
     def tell(reverse, ranks, error):
@@ -457,7 +457,7 @@ def test_few_are_told_and_all_hear(comm, at_once, monkeypatch, operation, failin
 
 
 @pytest.mark.parametrize("operation", ["Allreduce", "Bcast", "Reduce", "bcast"])
-def test_few_are_told_in_the_other_group(at_once, operation):
+def test_few_are_notified_in_the_other_group(at_once, operation):
     part, inter, second = split_world()
     with ampi.Tape() as tape:
         x = tape.watch(ONES)
@@ -478,8 +478,8 @@ def test_few_are_told_in_the_other_group(at_once, operation):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 13, 64, 100, 1000])
-def test_news_reach_all_in_few_steps(size):
-    """In as many as the number of ranks has digits, each of whom tells few."""
+def test_notices_reach_all_in_few_steps(size):
+    """In as many steps as the number of ranks has binary digits; each rank notifies few others."""
     steps = size.bit_length()
     reached = {size // 2}
     for _ in range(steps):
@@ -490,7 +490,7 @@ def test_news_reach_all_in_few_steps(size):
 
 @pytest.mark.parametrize("others", [1, 2, 7, 64])
 @pytest.mark.parametrize("size", [1, 3, 8, 100])
-def test_news_reach_both_groups_in_few_steps(size, others):
+def test_notices_reach_both_groups_in_few_steps(size, others):
     here, there = {size // 2}, set()
     for _ in range(1 + max(size, others).bit_length()):
         there = there.union(*(notices.across(rank, size, others) for rank in here))

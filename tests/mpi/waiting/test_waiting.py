@@ -1,4 +1,4 @@
-"""Sweeps that wait for other ranks: for the slow without end, and for those that cannot come not at all."""
+"""Sweeps that wait for other ranks: without a limit for slow ones, and not at all for those that cannot come."""
 
 import os
 import re
@@ -79,7 +79,7 @@ def run(mpiexec, tmp_path):
 
 
 @pytest.mark.parametrize("program, board", alternate(["recorded", "allreduced"], SEEN))
-def test_a_slow_rank_is_waited_for(run, program, board):
+def test_ranks_wait_for_a_slow_one(run, program, board):
     """It computes before its sweep, and in it; the others say that they wait, and no more often than they must."""
     source = f"""
 ampi.mpi.waiting.deadlocks.NOTICE = 1.0
@@ -233,7 +233,7 @@ ampi.mpi.namespace.BASE['Comm'].Barrier(comm)
 
 
 @pytest.mark.parametrize("notice", [60, 2])
-def test_a_rank_that_compiles_is_not_suspicious(run, notice):
+def test_a_rank_that_compiles_does_not_count_as_missing(run, notice):
     """It is not taken for one that has forgotten to ask for the gradient; who waits for long says what it does."""
     source = f"""
 from ampi.kernel.runtime import progress
@@ -407,7 +407,7 @@ def test_who_is_involved(number, one_thread):
         assert (set(there.tolist()) if hopeless else None) == (None if found is None else set(found))
 
 
-def test_what_a_rank_says_of_itself(one_thread):
+def test_what_a_rank_reports_about_itself(one_thread):
     first, second = boards(2)
     assert second.state(0) == RUNS and second.involved() is None
     first.waits([1])

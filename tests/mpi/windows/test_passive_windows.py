@@ -325,7 +325,7 @@ EPOCHS = {
 
 
 @pytest.mark.parametrize("epoch", EPOCHS)
-def test_order_of_chance(epoch):
+def test_orders_that_depend_on_timing(epoch):
     """All ranks at once fetch and add: the gradient is that of the order that chance made."""
     n = 20
     shared = epoch == "shared"
@@ -360,7 +360,7 @@ def test_order_of_chance(epoch):
                 assert min(abs(numpy.array(possible) - adjoint)) < 1e-12
 
 
-def test_exclusive_order_of_chance():
+def test_exclusive_orders_that_depend_on_timing():
     """Affine updates in the order in which the ranks happened to get the lock."""
     n = 10
     count = ampi.Win.Allocate(8, 8, comm=COMM_WORLD)

@@ -305,7 +305,7 @@ def test_an_epoch_of_start_begins_before_that_of_post():
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("trial", range(40))
-def test_tickets_in_any_order_of_chance_are_ordered_by_collectives(trial):
+def test_tickets_in_any_order_are_ordered_by_collectives(trial):
     """Ranks run their programs at any pace, and no collective waits for anybody."""
     draw = randomness.Random(trial)
     ranks = draw.randint(2, 4)

@@ -47,5 +47,5 @@ def check(seed, length, parts=False):
 
 
 @pytest.mark.parametrize("seed", range(PROGRAMS))
-def test_order_follows_from_what_is_said(seed):
+def test_order_follows_from_messages(seed):
     check(seed, 12 if seed % 2 else 20)

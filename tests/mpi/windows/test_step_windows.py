@@ -252,7 +252,7 @@ def run(x, take, comm, steps, seen, **options):
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("kept", [1, 2])
 @pytest.mark.parametrize("way", WAYS)
-def test_steps_have_their_order_again(way, kept):
+def test_rerun_steps_keep_the_order(way, kept):
     function, options, reference = WAYS[way]
     comm = COMM_WORLD.Dup()
     outside = None
@@ -390,7 +390,7 @@ def random_step(comm, u, rounds):
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("seed", range(6))
-def test_random_epochs_have_their_order_again(seed):
+def test_random_epochs_keep_the_order(seed):
     comm = COMM_WORLD.Dup()
     rounds = drawn(seed)
 

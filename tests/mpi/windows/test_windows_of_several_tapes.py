@@ -170,7 +170,7 @@ def quiet_or_put(comm, win, mem, puts, kind, k):
 
 @pytest.mark.parametrize("places", [1, 2])
 @pytest.mark.parametrize("own", [0, 1, 2])
-def test_a_rank_is_ahead(places, own, monkeypatch):
+def test_a_rank_that_is_ahead(places, own, monkeypatch):
     """It has swept a tape on which nobody uses the window, alone, and puts on the next one before others come to the
     sweep of the first; and it has had tapes of its own before, opened in the same place by another caller."""
     monkeypatch.setenv("AMPI_TIMEOUT", str(patience(20)))
