@@ -483,6 +483,11 @@ def _is_generated(function: Any) -> bool:
     return (function.__globals__.get("__name__") or "").startswith(_GENERATED)
 
 
+def _is_long(function: Any) -> bool:
+    """Return whether a function is a derivative program of a thousand lines or more."""
+    return _is_generated(function) and len(function.__code__.co_code) > 30_000
+
+
 @contextlib.contextmanager
 def _without_advice(function: Any) -> Iterator[None]:
     """Suppress Numba's warnings on performance of generated functions, and on functions that it cannot cache."""
@@ -518,7 +523,7 @@ def _compile_once(
             inside.enter_context(_without_advice(dispatcher.py_func))
             inside.enter_context(vectorised_extremes())
             inside.enter_context(whole_lists())
-            inside.enter_context(quick_compilation(_is_generated(dispatcher.py_func)))
+            inside.enter_context(quick_compilation(_is_long(dispatcher.py_func)))
         return compile(sig)
 
 

@@ -10,8 +10,8 @@ They matter for derivative programs, which are long and have many variables:
 * Scopes and labels.  Numba enters each variable in the scope of each block, although blocks share one scope; it
   searches all variables for the position of the next one, and all jumps for each position of the bytecode.
 * Types.  Numba resolves the signature of each operation anew; here signatures are memoised.
-* Passes.  Numba optimises each function by itself before it links them, and then optimises all of it twice; derivative
-  programs, which have few functions of their own, go without the first.
+* Passes.  Numba optimises each function by itself before it links them, and then optimises all of it twice; long
+  derivative programs go without the first.  (Short ones need it: it finds that indices are not negative.)
 * Elements.  For each access Numba copies the structure that describes an array, which LLVM then takes apart in more
   than linear time; here the address is computed directly.
 """
@@ -53,10 +53,10 @@ _PARTS: dict[Any, str] = {
 
 
 @contextlib.contextmanager
-def quick_compilation(generated: bool = False) -> Iterator[None]:
+def quick_compilation(long: bool = False) -> Iterator[None]:
     """A context in which Numba uses the functions below, unless this version of Numba lacks a replaced part.
 
-    Enter it only while holding Numba's compiler lock.  Code of a user's function is Numba's (``generated`` is False).
+    Enter it only while holding Numba's compiler lock.  A ``long`` program is optimised with fewer passes.
     """
     if not all(hasattr(owner, name) for owner, names in _PARTS.items() for name in names.split()):
         yield
@@ -74,7 +74,7 @@ def quick_compilation(generated: bool = False) -> Iterator[None]:
         (types.Function, "get_call_type", _typed_once(types.Function.get_call_type)),
         (Lower, "lower_getitem", _reading(Lower.lower_getitem)),
         (Lower, "lower_setitem", _writing(Lower.lower_setitem)),
-        *(((CPUCodeLibrary, "_optimize_functions", _only_layout),) if generated else ()),
+        *(((CPUCodeLibrary, "_optimize_functions", _only_layout),) if long else ()),
     )
     with contextlib.ExitStack() as stack:
         for owner, name, ours in replaced:
