@@ -10,10 +10,12 @@ from second_check import check_second
 from written import examined, in_loops, written
 
 import ampi
+from ampi.kernel import ir
 from ampi.kernel.codegen import emit
 from ampi.kernel.codegen.destruct import destruct
 from ampi.kernel.ir.construct import construct
 from ampi.kernel.ir.rebuild import names_of
+from ampi.kernel.ir.ssa import every
 from ampi.kernel.optimise.products_in_loops import with_products
 from ampi.kernel.options import Options
 
@@ -40,6 +42,13 @@ LAYERS = (
     "s += (y[b] @ W) @ h",
     "if x[b, 0] > 0.9:\n    y[b] = W @ x[b]\nelse:\n    s += x[b] @ (V @ h)",
     "W[0] += 0.01 * x[b]\ny[b] = W @ h",
+    "y[b] = W[:, 1:] @ x[b, 1:]",
+    "x[b] = y[b, b % 3 :] @ W[b % 3 :]",
+    "s += np.sum(y[b] @ W[:, b % 4 :]) * h[0]",
+    "y[b, : b % 3] = W[: b % 3, b % 2 :] @ x[b, b % 2 :]",
+    "y[b] = (W * W) @ x[b]",
+    "h = h + (2.0 * V + V.T) @ x[b]",
+    "x[b, b % 4 :] = h @ V[:, b % 4 :] * 0.3",
 )
 
 
@@ -167,3 +176,65 @@ def test_what_is_between(seed):
     with examined(text, seed):
         for mine, theirs in zip(ours, expected):
             np.testing.assert_allclose(mine, theirs, rtol=1e-13, atol=1e-13)
+
+
+READS = (
+    "for i in range(3):\n    for j in range(3):\n        c[i, j] += t[i, j]",
+    "for i in range(3):\n    for j in range(i, 3):\n        c[j, i] -= t[i, j] * u[i]",
+    "for k in range(2):\n    for i in range(3):\n        w[i] += t[k, i]",
+    "for k in range(3):\n    for i in range(3):\n        for j in range(3):\n            c[i, j] += t[j, i] * d[k]",
+    "for i in range(3):\n    if u[i] > 0.0:\n        d[i] += t[i, i]",
+    "for i in range(2):\n    u[i + 1] = t[i, 0]",
+    "for i in range(3):\n    t[i, 1] *= 2.0",
+    "for i in range(3):\n    c[i, 0] += t[i, 1] * t[i, 2]",
+    "v[0] = t[1, 2]",
+    "c[:] = t * c",
+)
+
+
+def contracted_program(seed):
+    draw = random.Random(seed)
+    fill = draw.choice(["np.zeros((3, 3))", "np.zeros((3, 3))", "np.zeros((3, 3))", "np.ones((3, 3))"])
+    texts = [f"t = {fill}", NEST.format(*draw.choice(FACTORS)).replace("c[", "t[").replace("c.", "t.")]
+    texts += [draw.choice(BETWEEN) for _ in range(draw.randint(0, 1))]
+    texts += [draw.choice(READS) for _ in range(draw.choice([1, 1, 1, 2]))]
+    loops = draw.choice([(), ("for r in range(2):",)])
+    return in_loops(("def f(c, d, u, v, w):",), loops, texts, "return None")
+
+
+def contracted(seed):
+    """Compare a program without its temporary matrix with the original; return whether it can do without."""
+    text = contracted_program(seed)
+    f, point = written(text, f"contracted {seed}", np=np)["f"], list(np.random.default_rng(seed).uniform(-1, 1, (5, 3)))
+    point[0] = np.outer(point[0], point[1])
+    program = construct(kernel_ir(f, point))
+    (matrix,) = {s.target.name for s in every(program.body) if isinstance(s, ir.Alloc) and s.target.type.ndim == 2}
+    changed = with_products(program, names_of(program), {matrix})
+    found = load(destruct(changed))
+    ours, expected = copies(point), copies(point)
+    found(*ours)
+    f(*expected)
+    with examined(text, seed):
+        for mine, theirs in zip(ours, expected):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-13, atol=1e-13)
+    return all(not isinstance(s, ir.Accumulate) or s.array.name != matrix for s in every(changed.body))
+
+
+@pytest.mark.parametrize(
+    "seeds", [pytest.param(range(k, k + 40), marks=pytest.mark.slow if k else ()) for k in (0, 40, 80)]
+)
+def test_temporary_matrices(seeds):
+    """A matrix of products that is read in one place is not stored, unless a factor changes before."""
+    without = [contracted(seed) for seed in seeds]
+    assert 5 < sum(without) < 35
+
+
+def test_a_part_of_a_matrix_has_no_matrix_of_adjoints():
+    def kernel(x, c):
+        for i in range(len(c)):
+            c[i:, i] = x[:, i] @ x[:, i:]
+
+    found = Check(kernel, [np.random.default_rng(0).uniform(0.5, 1.5, (4, 5)), np.zeros((5, 5))], ("x", "c"))
+    text = emit.source(found.adjoint.function)
+    assert "x_bar[" in text and "matrix_bar_1" not in text
+    found.compare(1e-12)

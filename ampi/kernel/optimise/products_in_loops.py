@@ -3,12 +3,13 @@
 ``W_bar[i, j] += x[i] * y_bar[j]`` in each iteration is the adjoint of ``y = W @ x`` there, and goes through all of
 ``W_bar`` each time.  Instead, ``x`` and ``y_bar`` of some dozens of iterations are stored in the rows of two matrices,
 whose product is added once.  The updates of ``W_bar`` by ``W @ x`` and ``z @ W`` in one block are made in one nest of
-loops (loop fusion).
+loops (loop fusion).  If ``W`` is a part of a matrix, or computed, its adjoint is a temporary array that a later nest
+reads once: that nest computes the products instead (array contraction).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from numba import types
 from ampi.kernel import ir
 from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
 from ampi.kernel.ir.builder import Builder
-from ampi.kernel.ir.intrinsics import constant
+from ampi.kernel.ir.intrinsics import TABLE, constant
 from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.rebuild import substitute
 from ampi.kernel.ir.ssa import INT, ONE, ZERO, Branch, Carried, Loop, definitions, every, names_read, written
@@ -54,7 +55,67 @@ class _Products:
         self.shadows = shadows
 
     def block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        return tuple(new for s in self.fused(body) for new in self.statement(s))
+        return tuple(new for s in self.fused(self.contracted(body)) for new in self.statement(s))
+
+    def contracted(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """The statements without new matrices that are filled by one update and read in one place."""
+        shapes = {s.target.name: s.shape for s in body if isinstance(s, ir.Alloc)}
+        for s in body if shapes else ():
+            update = self.update(s, shapes)
+            if update is not None and update.array.name in shapes:
+                body = self.without(body, update)
+        return body
+
+    def without(self, body: tuple[Stmt, ...], update: Update) -> tuple[Stmt, ...]:
+        """The statements without the matrix of an update, if possible."""
+        name = update.array.name
+        allocated = [k for k, s in enumerate(body) if isinstance(s, ir.Alloc) and s.target.name == name]
+        users = [k for k, s in enumerate(body) if name in _arrays_of(s) and k not in allocated]
+        if len(allocated) != 1 or len(users) != 2 or body[users[0]] is not update.loops[0]:
+            return body
+        alloc, (first, last) = body[allocated[0]], users
+        reads = [s for s in every(body[last : last + 1]) if _is_load_of(s, name)]
+        mentions = [s for s in every(body[last : last + 1]) if name in _direct_names(s)]
+        if not isinstance(alloc, ir.Alloc) or alloc.fill != constant(0.0, update.array.type.dtype):
+            return body
+        if len(reads) != 1 or mentions != reads or not isinstance(body[last], Loop):
+            return body
+        if not all(map(_is_cheap, (t for f, _ in update.factors for t in f))):  # the place may be in further loops
+            return body
+        used = {n.name for f, _ in update.factors for s in f for n in ir.walk(s) if isinstance(n, Var)}
+        between = every(body[first + 1 : last + 1])
+        if any(isinstance(s, ir.Launch) or getattr(written(s), "name", None) in used for s in between):
+            return body
+        kept = [s for k, s in enumerate(body) if k not in (first, last)]
+        kept.insert(last - 1, self.with_product(body[last], reads[0], update))
+        if not any(isinstance(n, Size) and n.array.name == name for s in kept for n in ir.walk(s)):
+            kept.remove(alloc)
+        return tuple(kept)
+
+    def with_product(self, s: Any, read: Stmt, update: Update) -> Any:
+        """A statement in which a product takes the place of the element that ``read`` loads."""
+        blocks = {}
+        for f in ("body", "then", "orelse"):
+            block = getattr(s, f, None)
+            if isinstance(block, tuple):
+                blocks[f] = tuple(
+                    new
+                    for t in block
+                    for new in (self.product_for(t, update) if t is read else (self.with_product(t, read, update),))
+                )
+        return replace(s, **blocks) if blocks else s
+
+    def product_for(self, read: Any, update: Update) -> list[Stmt]:
+        """The statements that compute an element of an update where it was loaded."""
+        new: list[Stmt] = []
+        values: list[Expr] = []
+        at = dict(zip((v.name for v in update.statement.index), read.value.index))  # type: ignore[attr-defined]
+        for statements, factor in update.factors:
+            names: dict[str, Expr] = dict(at)
+            names |= {v.name: self.names.variable(v.name, v.type) for t in statements for v in definitions(t)}
+            new += [replace(t, line=read.line) for t in substitute(statements, names)]
+            values.append(_atom(factor, names))
+        return [*new, replace(read, value=Op("mul", tuple(values), read.target.type))]
 
     def fused(self, body: tuple[Stmt, ...]) -> list[Stmt]:
         """The statements, with several updates of one matrix fused where possible."""
@@ -96,11 +157,11 @@ class _Products:
             return [replace(s, body=self.block(s.body))]
         return self.in_strips(s, updates)
 
-    def update(self, outer: Stmt) -> Update | None:
+    def update(self, outer: Stmt, shapes: Mapping[str, tuple[Expr, ...]] | None = None) -> Update | None:
         """The rank-one update that a statement makes; None if it makes none.
 
         That is two loops over all elements of a matrix, to each of which they add a product of a number that depends on
-        the row and one that depends on the column.
+        the row and one that depends on the column.  ``shapes`` has those of new matrices.
         """
         if not (isinstance(outer, Loop) and outer.body and isinstance(outer.body[-1], Loop)):
             return None
@@ -111,8 +172,10 @@ class _Products:
         places = {v: axis for axis, v in enumerate(s.index)}
         if not all(isinstance(t, ir.Assign) for t in before) or set(places) != {outer.var, inner.var}:
             return None
+        shape = (shapes or {}).get(s.array.name, ())
         for loop in (outer, inner):
-            over_all = loop.start == ZERO and loop.stop == Size(s.array, places[loop.var], INT) and loop.step == 1
+            stops = (Size(s.array, places[loop.var], INT), *shape[places[loop.var] :][:1])
+            over_all = loop.start == ZERO and loop.stop in stops and loop.step == 1
             if not over_all or loop.carried or loop.condition is not None or loop.parallel:
                 return None
         definitions_of = {t.target: t for t in before if isinstance(t, ir.Assign)}
@@ -216,6 +279,23 @@ def _can_wait(update: Stmt, others: tuple[Stmt, ...], array: str) -> bool:
 def _is_alone(update: Update, s: Loop) -> bool:
     """Return whether no other statement in a loop touches the array."""
     return all(update.array.name not in _arrays_of(t) for t in s.body if t is not update.loops[0])
+
+
+def _is_load_of(s: Stmt, array: str) -> bool:
+    """Return whether a statement loads an element of an array."""
+    return isinstance(s, ir.Assign) and isinstance(s.value, ir.Load) and s.value.array.name == array
+
+
+def _is_cheap(s: Stmt) -> bool:
+    """Return whether a statement loads an element or makes a simple operation."""
+    value = s.value if isinstance(s, ir.Assign) else None
+    return isinstance(value, ir.Load) or (isinstance(value, Op) and TABLE[value.name].cost == 1)
+
+
+def _direct_names(s: Stmt) -> set[str]:
+    """The names in a statement itself, without those in the blocks inside of it."""
+    blocks = {f: () for f in ("body", "then", "orelse") if isinstance(getattr(s, f, None), tuple)}
+    return _arrays_of(replace(s, **blocks)) if blocks else _arrays_of(s)  # type: ignore[type-var]
 
 
 def _arrays_of(s: Stmt) -> set[str]:
