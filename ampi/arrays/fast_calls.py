@@ -79,12 +79,8 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> Any:
                     return None
             elif region.shape != shape or region.dtype is not dtype:
                 return None
-            if (
-                region.strides[0] < 0
-                if len(shape) == 1
-                else not (x.flags.c_contiguous or is_in_rows(shape, region.strides))
-            ):
-                return None  # the result would have another memory order
+            if not is_in_rows(x):
+                return None  # the result might have another memory order, and elements might be repeated
             storage = region.storage
             if storage.guard or storage.swapped_by:
                 return None
@@ -108,7 +104,7 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> Any:
                     return None
             elif x.shape != shape or x.dtype is not dtype:
                 return None
-            if not (x.flags.c_contiguous or is_in_rows(shape, x.strides)) or storage_of(x) is not None:
+            if not is_in_rows(x) or storage_of(x) is not None:
                 return None
             values.append(x)
         elif kind in NUMBERS:

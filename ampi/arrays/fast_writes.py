@@ -59,7 +59,7 @@ def source_of(tape: Tape, x: TrackedArray, target: Region) -> Region | None:
         or source.shape != target.shape
         or source.dtype is not target.dtype
         or not is_ordinary(storage)
-        or not (x.flags.c_contiguous or is_in_rows(source.shape, source.strides))
+        or not is_in_rows(x)
     ):
         return None
     return source
@@ -72,7 +72,7 @@ def may_write(tape: Tape, target: TrackedArray, region: Region) -> bool:
         (storage.tape is None or storage.tape is tape.reference)
         and is_ordinary(storage)
         and target.flags.writeable
-        and (target.flags.c_contiguous or is_in_rows(region.shape, region.strides))
+        and is_in_rows(target)
     )
 
 
@@ -85,10 +85,15 @@ def saved(storage: Storage, view: np.ndarray) -> Sequence[Undo]:
     return undo
 
 
-def is_in_rows(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Return whether distinct elements lie in C order, with gaps: NumPy gives a result C order as well."""
-    least = 1
-    for n, stride in zip(reversed(shape), reversed(strides)):
+def is_in_rows(x: np.ndarray) -> bool:
+    """Return whether the elements of an array are distinct and in C order, perhaps with gaps.
+
+    NumPy gives the result of a ufunc of such arrays C order as well.
+    """
+    if x.flags.c_contiguous:
+        return True
+    least = x.itemsize
+    for n, stride in zip(reversed(x.shape), reversed(x.strides)):
         if stride < least:
             return False
         least = n * stride

@@ -123,3 +123,10 @@ def test_programs_have_the_same_gradient_on_each_path(seed, monkeypatch):
         moved.flat[k] += 1e-30j
         expected = run(numpy, lines, moved, complex).imag / 1e-30
         numpy.testing.assert_allclose(gradient.flat[k], expected, rtol=1e-10, atol=1e-12, err_msg="\n".join(lines))
+
+
+@pytest.mark.parametrize("repeated", [lambda x: np.broadcast_to(x[:1], x.shape), lambda x: np.broadcast_to(x[1:2], 3)])
+def test_an_element_that_an_array_repeats_gets_the_sum(repeated):
+    """The repeated array has as many bytes as the memory in which its element lies."""
+    gradient = ampi.grad(lambda x: np.sum(repeated(x) * np.arange(3.0)))(numpy.ones(3))
+    assert sorted(gradient.tolist()) == [0, 0, 3]
