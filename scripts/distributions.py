@@ -1,4 +1,4 @@
-"""The checks of ``scripts/package``: what sdist and wheel contain, and whether they work where nothing else is.
+"""The checks of ``scripts/package``: the contents of sdist and wheel, and whether they work in an empty environment.
 
 copy FOLDER         copy what belongs to a source distribution
 check DIST          compare sdist and wheel with the checkout, and their metadata with each other

@@ -218,8 +218,8 @@ class Search:
 def main():
     parser = argparse.ArgumentParser(prog="scripts/fuzz", description=__doc__.splitlines()[0])
     parser.add_argument("minutes", type=float)
-    parser.add_argument("--ranks", type=int, choices=(2, 3, 4), help="default: in turns")
-    parser.add_argument("--seed", type=int, default=None, help="of the first round; default: by chance")
+    parser.add_argument("--ranks", type=int, choices=(2, 3, 4), help="number of ranks (default: 2, 3 and 4 in turn)")
+    parser.add_argument("--seed", type=int, default=None, help="seed of the first round (default: random)")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # with the ranks
     search = Search(time.monotonic() + 60 * options.minutes)

@@ -19,7 +19,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "kernel"), str(ROOT / "tests")]
 def main():
     parser = argparse.ArgumentParser(prog="scripts/fuzz --cuda", description=__doc__.splitlines()[0])
     parser.add_argument("minutes", type=float)
-    parser.add_argument("--seed", type=int, default=None, help="of the first kernel; default: by chance")
+    parser.add_argument("--seed", type=int, default=None, help="seed of the first kernel (default: random)")
     parser.add_argument("--compiled", action="store_true", help="compile the kernels: far slower")
     parser.add_argument("--emitted", action="store_true", help="examine the source for a GPU")
     options = parser.parse_args()

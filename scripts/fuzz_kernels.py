@@ -123,7 +123,7 @@ def without(lines, position):
 def main():
     parser = argparse.ArgumentParser(prog="scripts/fuzz --kernels", description=__doc__.splitlines()[0])
     parser.add_argument("minutes", type=float)
-    parser.add_argument("--seed", type=int, default=None, help="of the first kernel; default: by chance")
+    parser.add_argument("--seed", type=int, default=None, help="seed of the first kernel (default: random)")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     from random_carried import Carried

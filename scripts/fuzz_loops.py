@@ -21,9 +21,9 @@ def main():
 
     parser = argparse.ArgumentParser(prog="scripts/fuzz --loops", description=__doc__.splitlines()[0])
     parser.add_argument("minutes", type=float, nargs="?", default=60.0)
-    parser.add_argument("--seed", type=int, default=None, help="the first one; default: by chance")
-    parser.add_argument("--programs", type=int, default=None, help="at most so many")
-    parser.add_argument("--every", type=int, default=50, help="functions from one that is compiled to the next")
+    parser.add_argument("--seed", type=int, default=None, help="the first seed (default: random)")
+    parser.add_argument("--programs", type=int, default=None, help="the largest number of programs")
+    parser.add_argument("--every", type=int, default=50, help="compile one function in N")
     options = parser.parse_args()
     first = random.randrange(10**9) if options.seed is None else options.seed
     seed, compiled, loops, end = first, 0, 0, time.monotonic() + 60 * options.minutes

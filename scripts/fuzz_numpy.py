@@ -63,8 +63,8 @@ def minimised(lines, kind):
 def main():
     parser = argparse.ArgumentParser(prog="scripts/fuzz --numpy", description=__doc__.splitlines()[0])
     parser.add_argument("minutes", type=float)
-    parser.add_argument("--seed", type=int, default=None, help="of the first program; default: by chance")
-    parser.add_argument("--all", action="store_true", help="go on after a failure")
+    parser.add_argument("--seed", type=int, default=None, help="seed of the first program (default: random)")
+    parser.add_argument("--all", action="store_true", help="continue after a failure")
     parser.add_argument("--loops", action="store_true", help="programs of loops over single elements")
     options = parser.parse_args()
     from element_programs import ElementProgram

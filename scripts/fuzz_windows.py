@@ -17,7 +17,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(prog="scripts/fuzz --windows", description=__doc__.splitlines()[0])
     parser.add_argument("minutes", type=float)
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the first; default: by chance")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="the first seed (default: random)")
     parser.add_argument("--parts", action="store_true", help="with collectives of some of the ranks")
     options = parser.parse_args()
     seed = COMM_WORLD.bcast(options.seed)

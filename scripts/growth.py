@@ -2,7 +2,7 @@
 ``tests/tape/test_growth.py``.
 
 A program is a generator that yields the name of each phase before its work.  Each runs at several lengths; time, bytes
-and work per item must stay the same.  They run between any two ranks, or on one, which then is its own partner.
+and work per item must stay the same.  They run between any two ranks, or on one rank that is its own partner.
 """
 
 import gc

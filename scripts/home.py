@@ -1,4 +1,4 @@
-"""Fill in where the project lives: ``python scripts/home.py HOME [--docs URL] [--source URL] [--issues URL]``.
+"""Fill in the addresses of the project: ``python scripts/home.py HOME [--docs URL] [--source URL] [--issues URL]``.
 
 ``setup.cfg`` has the addresses of the project, its documentation, source and issues. This script changes them there and
 in the files that repeat them: README, CITATION.cff and the conda recipe. Without arguments it prints them.
@@ -42,9 +42,9 @@ def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("home", nargs="?", help="the address of the project, for example https://github.com/OWNER/ampi")
-    parser.add_argument("--docs", help="of the documentation (HOME/docs)")
-    parser.add_argument("--source", help="of the repository (HOME)")
-    parser.add_argument("--issues", help="of the issues (HOME/issues)")
+    parser.add_argument("--docs", help="the address of the documentation (HOME/docs)")
+    parser.add_argument("--source", help="the address of the repository (HOME)")
+    parser.add_argument("--issues", help="the address of the issues (HOME/issues)")
     options = parser.parse_args()
     if options.home:
         home = options.home.rstrip("/")

@@ -128,7 +128,7 @@ def main(minutes: float, seed: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="scripts/fuzz --kills", description=__doc__.splitlines()[0])
     parser.add_argument("minutes", type=float)
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the first; default: by chance")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="the first seed (default: random)")
     options = parser.parse_args()
     print(f"from seed {options.seed}", flush=True)
     main(options.minutes, options.seed)

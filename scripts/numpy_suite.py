@@ -135,7 +135,7 @@ def main():
     parser = argparse.ArgumentParser(prog="scripts/numpy_suite", allow_abbrev=False)
     parser.add_argument("--way", choices=WAYS[1:], action="append", help="compare only this way with plain NumPy")
     parser.add_argument("--file", action="append", help="only this file of tests, e.g. test_indexing or lib/test_io")
-    parser.add_argument("--keep", type=pathlib.Path, help="folder of outcomes: what is there is not run again")
+    parser.add_argument("--keep", type=pathlib.Path, help="folder of outcomes; tests that have one there are not rerun")
     options, arguments = parser.parse_known_args()
     files = {label: path for label, path in find_files() if is_asked_for(label, options.file)}
     ways = options.way or WAYS[1:]

@@ -32,7 +32,7 @@ NO_TESTS = 5  # pytest's exit status when nothing was selected
 def main():
     parser = argparse.ArgumentParser(prog="scripts/test", allow_abbrev=False, add_help=False)
     parser.add_argument("-n", dest="ranks", type=int, action="append")
-    parser.add_argument("--within", type=float, metavar="MINUTES", help="leave out what does not begin by then")
+    parser.add_argument("--within", type=float, metavar="MINUTES", help="leave out tests that do not begin by then")
     options, pytest_args = parser.parse_known_args()
 
     totals = collections.Counter()

@@ -28,7 +28,7 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(prog="scripts/publish_docs.py", description=__doc__.splitlines()[0])
     parser.add_argument("site", type=pathlib.Path)
     parser.add_argument("--version", required=True, help="main, or the tag of a release")
-    parser.add_argument("--built", type=pathlib.Path, default=BUILT, help="what scripts/docs has built")
+    parser.add_argument("--built", type=pathlib.Path, default=BUILT, help="the output of scripts/docs")
     options = parser.parse_args(arguments)
     publish(options.site, options.version.removeprefix("v"), options.built)
 

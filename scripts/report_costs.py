@@ -59,7 +59,7 @@ def main():
     parser = argparse.ArgumentParser(prog="scripts/bench_report")
     parser.add_argument("-s", dest="size", type=int, default=15, help="elements along an edge of a rank's cube (15)")
     parser.add_argument("-i", dest="cycles", type=int, default=10, help="cycles that are differentiated (10)")
-    parser.add_argument("--pairs", type=int, default=20, help="how many (20)")
+    parser.add_argument("--pairs", type=int, default=20, help="number of pairs (20)")
     options = parser.parse_args()
     domain = Domain(ampi.COMM_WORLD, options.size)
     run(domain, 5)

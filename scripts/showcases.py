@@ -127,11 +127,9 @@ def parse() -> argparse.Namespace:
         "a second run in one process, without imports and compilation.",
     )  # fmt: skip
     parser.add_argument("folder", nargs="*", type=pathlib.Path, help="a checkout")
-    parser.add_argument(
-        "--case", action="append", help="cases whose names match this pattern (several times: all these)"
-    )
+    parser.add_argument("--case", action="append", help="only cases whose names match this pattern (may be repeated)")
     parser.add_argument("--ranks", nargs="+", type=int, default=RANKS, help="numbers of ranks (default: 1 2 4)")
-    parser.add_argument("--verbose", action="store_true", help="print the commands, and all that they print")
+    parser.add_argument("--verbose", action="store_true", help="print the commands and their output")
     return parser.parse_intermixed_args()
 
 

@@ -86,7 +86,7 @@ def draw(rows: list[dict], title: str, path: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("file", help="where the picture goes (PNG)")
+    parser.add_argument("file", help="the file for the picture (PNG)")
     parser.add_argument("-s", dest="size", type=int, default=20, help="elements along an edge (20)")
     parser.add_argument("-i", dest="cycles", type=int, default=150, help="cycles (150)")
     parser.add_argument("--one", help=argparse.SUPPRESS)

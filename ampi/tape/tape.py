@@ -113,8 +113,7 @@ class Tape(metaclass=PublicHelp):
     #     In second order: the tangents, which are pushed while the tape records.
     # walks : bool
     #     True if the tape is to be walked forward: calls of kernels keep the values for that.
-    # observer : object or None
-    #     Has ``append(record)``, which is called instead of the tape's own.
+    # observer : object or None, whose ``append(record)`` is called instead of the tape's own
     # latest : tuple
     #     The communicator of the latest message, its log, and all logs.
     # thread, thread_name, owner
@@ -124,8 +123,7 @@ class Tape(metaclass=PublicHelp):
     # resumed : Scope or None, that of the latest block in which it was resumed
     # records : list of Record, in the order of the operations
     # of_step : bool, True if a time loop has made it for one of its steps
-    # reference : weakref.ref
-    #     A reference to the tape, which is the `Storage.tape` of active memory.
+    # reference : weakref.ref of the tape, the `Storage.tape` of active memory
     # needer : weakref.ref
     #     The key under which storages note what the tape needs: `reference`, except for tasks in forward mode.
     # watches : dict of the independents

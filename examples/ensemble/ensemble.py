@@ -125,8 +125,10 @@ def draw(path, starts, measured, angles):
 def main():
     parser = ampi.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--members", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=500, help="between two measurements")
-    parser.add_argument("--tasks", type=int, default=2, metavar="N", help="threads of each rank; or 0")
+    parser.add_argument("--steps", type=int, default=500, help="time steps between two measurements")
+    parser.add_argument(
+        "--tasks", type=int, default=2, metavar="N", help="threads for tasks on each rank (0: no tasks)"
+    )
     parser.add_argument("--picture", metavar="FILE")
     options = parser.parse_args()
     starts = members(options.members)

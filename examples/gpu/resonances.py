@@ -225,7 +225,7 @@ def draw(picture, tables, others):
 def main():
     parser = ampi.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lookups", type=int, default=10_000)
-    parser.add_argument("--cold", action="store_true", help="without broadening by temperature")
+    parser.add_argument("--cold", action="store_true", help="without Doppler broadening")
     parser.add_argument("--picture", metavar="FILE")
     device.add_option(parser)
     options = parser.parse_args()

@@ -115,7 +115,7 @@ def main():
     parser.add_argument("-s", dest="size", type=int, default=5, help="elements along an edge of each rank's cube")
     parser.add_argument("-i", dest="cycles", type=int, default=60)
     parser.add_argument("--method", choices=METHODS, default="L-BFGS-B")
-    parser.add_argument("--checkpoints", type=int, help="states that are kept (default: as ampi.timeloop chooses)")
+    parser.add_argument("--checkpoints", type=int, help="states that are kept (default: chosen by ampi.timeloop)")
     parser.add_argument("--picture", metavar="FILE")
     options = parser.parse_args()
     blast = Blast(options.size, options.cycles, options.checkpoints)

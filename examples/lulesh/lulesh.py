@@ -41,7 +41,7 @@ def parse_arguments(arguments=None):
     parser.add_argument("-t", "--threads", type=positive, default=1, help="threads of each rank (default: 1)")
     parser.add_argument(
         "--tasks", type=natural, default=0, metavar="N",
-        help="divide the cycle of each rank into tasks for blocks of elements and nodes, on so many threads, each of "
+        help="divide the cycle of each rank into tasks for blocks of elements and nodes, on this many threads, each of "
         "which computes with --threads",
     )  # fmt: skip
     parser.add_argument("-p", dest="progress", action="store_true", help="print a line for each cycle, or show bars")
@@ -55,13 +55,17 @@ def parse_arguments(arguments=None):
         type=independents,
         default=list(sensitivity.INDEPENDENTS),
         metavar="NAMES",
-        help="with respect to which of energy,x,v (all of them)",
+        help="differentiate with respect to these, of energy,x,v (all of them)",
     )
     group.add_argument("--last", type=positive, metavar="K", help="differentiate the last K cycles (the whole run)")
     group.add_argument("--checkpoints", type=positive, metavar="K", help="keep K states instead of all cycles")
-    group.add_argument("--memory", metavar="SIZE", help="as many as each rank has room for in, for example, 2GiB")
-    group.add_argument("--storage", metavar="FOLDER", help="keep states in files as well, from which --resume goes on")
-    group.add_argument("--resume", action="store_true", help="go on after a kill: the same command, the same gradient")
+    group.add_argument("--memory", metavar="SIZE", help="keep as many states as fit in this on each rank, e.g. 2GiB")
+    group.add_argument(
+        "--storage", metavar="FOLDER", help="keep states in files as well, from which --resume continues"
+    )
+    group.add_argument(
+        "--resume", action="store_true", help="continue after a kill, with the same command and the same gradient"
+    )
     group.add_argument("--check", action="store_true", help="compare with finite differences in a random direction")
     group.add_argument("--cost", action="store_true", help="print what the gradient costs in time and memory")
     group.add_argument("--repeat", type=positive, default=5, metavar="N", help="times of --cost are the best of N (5)")

@@ -128,7 +128,9 @@ def draw(path, tasks, measured, log_rates):
 def main():
     parser = ampi.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--experiments", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=2000, help="between two measurements, at least")
+    parser.add_argument(
+        "--steps", type=int, default=2000, help="the smallest number of time steps between two measurements"
+    )
     parser.add_argument("--picture", metavar="FILE")
     options = parser.parse_args()
     tasks = experiments(options.experiments, options.steps)

@@ -36,7 +36,7 @@ def parse_arguments(arguments=None):
     """miniBUDE's command line, as far as it applies."""
     parser = ArgumentParser(description="The docking energies of miniBUDE.")
     parser.add_argument("--deck", metavar="DIR", help="folder with a deck of miniBUDE (default: a synthetic one)")
-    parser.add_argument("--seed", type=natural, default=0, help="of the synthetic deck (default: 0)")
+    parser.add_argument("--seed", type=natural, default=0, help="seed of the synthetic deck (default: 0)")
     parser.add_argument("-i", "--iter", dest="iterations", type=positive, default=8, help="repetitions (default: 8)")
     poses = f"number of poses (default: all of the deck, {SYNTHETIC_POSES} if synthetic)"
     parser.add_argument("-n", "--poses", type=positive, help=poses)
@@ -44,21 +44,27 @@ def parse_arguments(arguments=None):
     parser.add_argument("-t", "--threads", type=positive, default=1, help="threads of each rank (default: 1)")
     parser.add_argument(
         "--tasks", type=natural, default=0, metavar="N",
-        help="share the poses of each rank out over tasks on so many threads, each of which computes with one",
+        help="divide the poses of each rank among tasks on this many threads, each of which computes with one",
     )  # fmt: skip
-    parser.add_argument("--gradient", choices=(*sensitivity.INPUTS, "all"), help="with respect to what; timed as well")
+    parser.add_argument(
+        "--gradient", choices=(*sensitivity.INPUTS, "all"), help="compute and time the gradient with respect to this"
+    )
     parser.add_argument("--check", action="store_true", help="compare the gradient with a difference quotient")
     parser.add_argument(
         "--optimise", metavar="STEPS", type=positive, nargs="?", const=optimise.ITERATIONS,
-        help=f"move the poses downhill, by so many steps of L-BFGS-B (default: {optimise.ITERATIONS})",
+        help=f"move the poses downhill by this many steps of L-BFGS-B (default: {optimise.ITERATIONS})",
     )  # fmt: skip
     parser.add_argument(
         "--descend", metavar="STEPS", type=positive,
-        help="move the poses downhill by so many short steps; the gradient of the energies that they end with, with "
-        "respect to what --gradient says (all)",
+        help="move the poses downhill by this many short steps, and compute the gradient of the final energies with "
+        "respect to the inputs of --gradient (all)",
     )  # fmt: skip
-    parser.add_argument("--checkpoints", metavar="K", type=positive, help="of --descend: keep K states, not all steps")
-    parser.add_argument("--memory", metavar="SIZE", help="of --descend: as many as there is room for in, say, 64MiB")
+    parser.add_argument(
+        "--checkpoints", metavar="K", type=positive, help="with --descend: keep K states, not all steps"
+    )
+    parser.add_argument(
+        "--memory", metavar="SIZE", help="with --descend: keep as many states as fit in this, e.g. 64MiB"
+    )
     options = parser.parse_args(arguments)
     if options.tasks and options.threads > 1:
         parser.error("--tasks or --threads, not both: kernels on several threads cannot run at once")

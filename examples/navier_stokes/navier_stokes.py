@@ -111,7 +111,7 @@ def main():
     parser = ampi.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-n", type=int, default=32, help="grid points along an edge")
     parser.add_argument("--steps", type=int, default=16)
-    parser.add_argument("--time", type=float, default=1.2, help="from the beginning to the end")
+    parser.add_argument("--time", type=float, default=1.2, help="the simulated time")
     parser.add_argument("--gtol", type=float, default=1e-5, help="largest component of the gradient at the end")
     parser.add_argument("--picture", metavar="FILE")
     options = parser.parse_args()

@@ -102,7 +102,7 @@ def draw(path, weights, width, points):
 def main():
     parser = ampi.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--points", type=int, default=400)
-    parser.add_argument("--width", type=int, default=12, help="of the two hidden layers")
+    parser.add_argument("--width", type=int, default=12, help="width of the two hidden layers")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--picture", metavar="FILE")
     options = parser.parse_args()

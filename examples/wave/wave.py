@@ -109,7 +109,7 @@ def draw(path, survey, true, model, seen):
 def main():
     parser = ampi.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-n", type=int, default=40, help="grid points along an edge")
-    parser.add_argument("--knots", type=int, default=4, help="of the model, along an edge")
+    parser.add_argument("--knots", type=int, default=4, help="knots of the model along an edge")
     parser.add_argument("--shots", type=int, default=4)
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--picture", metavar="FILE")
