@@ -16,6 +16,7 @@ from ..memory.extents import Extent
 from ..memory.handouts import describe
 from ..memory.regions import Region
 from ..memory.storages import Storage
+from ..mpi.memory.buffers import Buffer
 from ..tape import Tape
 from ..tape.records import BaseAdjoint
 from .strands import Path, Strand
@@ -81,12 +82,18 @@ def _note_type(kind: type) -> Any:
         found: Any = Region
     elif issubclass(kind, _OPAQUE) or (kind.__module__.startswith("ampi.") and kind.__name__ in _APART):
         found = None
+    elif issubclass(kind, Buffer):
+        found = _regions_of_message
     else:
         found = iter if issubclass(kind, (tuple, list, set, frozenset)) else _parts_of
         if issubclass(kind, BaseAdjoint) and kind.held is not None:
             found = operator.attrgetter(*kind.held)
     _parts_by_type[kind] = found
     return found
+
+
+def _regions_of_message(buffer: Buffer) -> list[Region]:
+    return buffer.regions()
 
 
 def _parts_of(x: Any) -> Iterator[Any]:

@@ -87,6 +87,23 @@ def test_a_task_waits_for_messages(message, early):
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("message", MESSAGES)
+def test_a_task_that_writes_to_what_is_sent(message):
+    def f(x):
+        y, buffer, total = x * 1.0, np.zeros(3), 0.0
+        with ThreadPoolExecutor(1) as pool:
+            for k in range(3):
+                future = pool.submit(y.__imul__, 0.5) if k == 2 else pool.submit(np.sum, x)
+                finish(message(y, buffer))
+                total = total + np.sum(buffer)
+                future.result()
+        return total
+
+    with pytest.raises(ampi.ActivityError, match="at the same time"):
+        ampi.grad(f)(X)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("message", MESSAGES)
 def test_a_message_and_a_task_in_a_race(message):
     def f(x):
         buffer, total = np.zeros(3), 0.0
