@@ -10,7 +10,8 @@ from .waiting import board
 
 rebind_classes()
 if MPI.Is_initialized() and not MPI.Is_finalized():
-    endings.install(BASE["COMM_WORLD"], reverse_of(COMM_WORLD).comm)
+    if not board.has_servers():  # which mpi4py ends
+        endings.install(BASE["COMM_WORLD"], reverse_of(COMM_WORLD).comm)
     atexit.register(board.board.ends)  # called first
     progress.show_where(lambda: board.board.rank == 0)
 

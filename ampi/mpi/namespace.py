@@ -22,6 +22,7 @@ from .messages.point_to_point import Message
 from .messages.requests import Prequest, Request
 from .operations import Op
 from .packing import Datatype
+from .waiting.board import has_servers
 from .windows.windows import Win
 
 BASE: dict[str, Any] = dict(vars(mpi))
@@ -33,9 +34,12 @@ _CONSTANTS = {**predefined(BASE, BASE["Datatype"], Datatype), **predefined(BASE,
 
 
 def _constant(name: str) -> Any:
-    """Our object for a communicator that exists from the start; collective over it."""
+    """Our object for a communicator that exists from the start; collective over it.
+
+    mpi4py's own, without derivatives, if MPI is not in use, or if other ranks do not run the program.
+    """
     base = BASE[name]
-    if not mpi.Is_initialized() or mpi.Is_finalized():
+    if not mpi.Is_initialized() or mpi.Is_finalized() or (name == "COMM_WORLD" and has_servers()):
         return base
     return _comm.make_constant(name, base)
 

@@ -311,6 +311,54 @@ def test_spawned_workers_are_refused():
     executor.shutdown()
 
 
+ONE_WORLD = """
+import numpy
+import ampi
+import ampi.numpy as np
+from mpi4py.futures import MPIPoolExecutor
+
+X = numpy.array([0.4, 0.7, 1.1])
+
+def member(x, k):
+    return np.sum(np.sin(x * (k + 1.0)) ** 2)
+
+def slope_of(x, k):
+    return ampi.value_and_grad(member)(x, k)
+
+def forward(x):
+    found = list(executor.map(slope_of, [ampi.value(x)] * 4, range(4)))
+    return sum(value for value, _ in found), sum(slope for _, slope in found)
+
+@ampi.custom_vjp
+def total(x):
+    return forward(x)[0]
+
+total.defvjp(forward, lambda slope, g: (g * slope,))
+
+if __name__ == "__main__":
+    serial = ampi.grad(lambda x: sum(member(x, k) for k in range(4)))(X)
+    with MPIPoolExecutor() as executor:
+        try:
+            ampi.grad(lambda x: sum(executor.map(member, [x] * 4, range(4))))(X)
+        except ampi.ActivityError as error:
+            print("refused:", error)
+        numpy.testing.assert_allclose(ampi.grad(lambda x: 1.0 * total(x))(X), serial, rtol=1e-13)
+    try:
+        ampi.grad(lambda x: (ampi.COMM_WORLD.Send(x, 1), np.sum(x))[1])(X)
+    except ampi.ActivityError as error:
+        print("refused:", error)
+    print("fine")
+"""
+
+
+def test_ranks_that_wait_for_tasks(mpiexec, tmp_path):
+    """Under ``python -m mpi4py.futures`` only one rank runs the program: importing ampi waits for no other one."""
+    (tmp_path / "program.py").write_text(ONE_WORLD)
+    result = mpiexec(3, "-m", "mpi4py.futures", tmp_path / "program.py")
+    assert result.returncode == 0 and "fine" in result.stdout, result.stdout + result.stderr
+    assert "its workers do not record" in result.stdout and "mpi4py's own communicator" in result.stdout
+
+
 # ------------------------------------------------------------------------------------------- unmodified programs
 
 HEAD = """

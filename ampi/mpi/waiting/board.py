@@ -241,6 +241,8 @@ def make() -> Board:
     """Make the board of this rank's node; collective over the world.  Without a common file it shows only this rank."""
     if _WORLD.Get_size() == 1:
         return alone()
+    if has_servers():
+        return alone(_WORLD.Get_rank())
     node = _WORLD.Split_type(mpi.COMM_TYPE_SHARED)
     ranks = node.allgather(_WORLD.Get_rank())
     memory = _mapped(node, 8 * len(ranks) * width(len(ranks)))
@@ -250,6 +252,13 @@ def make() -> Board:
     if memory is None or not usable:
         return alone(_WORLD.Get_rank())
     return Board(_WORLD.Get_rank(), {rank: place for place, rank in enumerate(ranks)}, memory, seen)
+
+
+def has_servers() -> bool:
+    """Return whether ``python -m mpi4py.futures`` runs the program: the other ranks wait for tasks, and import ampi at
+    other times or never."""
+    futures = sys.modules.get("mpi4py.futures._core")
+    return getattr(futures, "SharedPool", None) is not None
 
 
 def alone(rank: int = 0) -> Board:
