@@ -539,8 +539,9 @@ class Kernel:
 
         bound = self.bind(args, kwargs)
         argument_types = self.types_of(tuple(map(arguments.plain, bound)))
-        case = programs.whole_case(self, argument_types, None if active is None else frozenset(active))
+        self._parsed.clear()  # the table of passes begins with parsing
         with watched() as seen:
+            case = programs.whole_case(self, argument_types, None if active is None else frozenset(active))
             primal, derivative, split = programs.derive(self, case)
         wanted = [a.name for k, a in enumerate(primal.arguments) if k in case.active]
         text = explain(self, bound, primal, derivative, split, wanted)

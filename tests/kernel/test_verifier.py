@@ -14,6 +14,7 @@ from ampi.kernel.ir import ssa
 from ampi.kernel.ir.construct import construct
 from ampi.kernel.ir.ssa import every
 from ampi.kernel.ir.verifier import Malformed, verify
+from ampi.kernel.observations import watched
 from ampi.kernel.options import Options
 
 FLOAT, INT, ARRAY = types.float64, types.int64, types.Array(types.float64, 1, "C")
@@ -110,8 +111,9 @@ def test_readonly_arrays_are_not_written():
 def adjoint_of(name, **options):
     arguments = make_arguments(name)
     active = activity_patterns(CASES[name].function, arguments)[0]
-    way = pipeline.State(Options(**options), active=frozenset(active))
-    return pipeline._draft(kernel_ir(CASES[name].function, arguments), way)
+    state = pipeline.State(Options(**options), active=frozenset(active))
+    constructed = state.run("construct", kernel_ir(CASES[name].function, arguments))
+    return pipeline._draft(state.run("analyse", state.run("prepare", constructed)), state)
 
 
 def test_an_adjoint_that_reads_unsaved_values():
@@ -151,7 +153,7 @@ def test_a_pass_that_breaks_the_program_is_named(monkeypatch):
 def test_passes_can_be_printed_and_timed(monkeypatch, capsys):
     code = kernel_ir(CASES["axpy"].function, make_arguments("axpy"))
     monkeypatch.setenv("AMPI_PRINT_AFTER", "slice, sums")
-    with pipeline.watched() as seen:
+    with watched() as seen:
         pipeline.build_adjoint(code, ["x"])
     printed = capsys.readouterr().err
     assert "--- after slice (prune)\nfunction axpy_adjoint(" in printed and "--- after sums" in printed
