@@ -20,24 +20,23 @@ def use(kernels):
         module.kernels = kernels
 
 
-def compare(case):
-    """Compare the kernels of an element on the GPU."""
+def launches(case):
+    """The kernels of an element with their arguments, each after those before it have run."""
     grid = blast_kernels.blocks(case.elements), blast_kernels.THREADS
     mesh = case.corner, case.reference_volume, case.relative_volume
     state = case.pressure, case.viscosity, case.force_at_corner, case.new_volume.copy()
-    device.compare(blast_kernels.stress_of_element[grid], case.x, *mesh, *state)
+    yield blast_kernels.stress_of_element[grid], (case.x, *mesh, *state)
     shape = [numpy.zeros((*n, case.elements)) for n in ((3, 8), (3, 4), (2,))]
     given = case.x, *mesh, case.sound_speed, *shape
-    launch = blast_kernels.shape_of_element[grid]
-    launch(*given)
-    device.compare(launch, *given)
-    launch = blast_kernels.hourglass_of_element[(grid[0], 3), (grid[1], 1)]
-    device.compare(launch, case.v, case.corner, *shape, case.force_at_corner)
+    yield blast_kernels.shape_of_element[grid], given
+    blast_kernels.shape_of_element[grid](*given)
+    forces = case.v, case.corner, *shape, case.force_at_corner
+    yield blast_kernels.hourglass_of_element[(grid[0], 3), (grid[1], 1)], forces
     found = case.new_volume, case.volume_change, case.length
-    device.compare(blast_kernels.volumes_of_element[grid], case.x, *mesh, *found)
+    yield blast_kernels.volumes_of_element[grid], (case.x, *mesh, *found)
     given = case.x, case.v, case.dt, case.corner, case.reference_volume, case.new_volume
     rates = case.strain_rate, case.velocity_gradient, case.extent
-    device.compare(blast_kernels.kinematics_of_element[grid], *given, *rates)
+    yield blast_kernels.kinematics_of_element[grid], (*given, *rates)
 
 
 def main(arguments=None):
@@ -49,7 +48,8 @@ def main(arguments=None):
     if options.device == "cuda":
         case = lulesh.Domain(lulesh.COMM_SELF, 4)
         lulesh.run(case, 10)
-        compare(case)
+        for launch, given in launches(case):
+            device.compare(launch, *given)
 
 
 if __name__ == "__main__":

@@ -234,7 +234,7 @@ def cross_sections(lookups=20_000):
 
 
 @case
-def maxwell(cells=6, real=numpy.float32):
+def maxwell(cells=6):
     of = example("maxwell")
 
     @parallel
@@ -288,7 +288,7 @@ def maxwell(cells=6, real=numpy.float32):
                     rates[e, c, t] = (turn[c] + lifted[c]) / permittivity[e]
                     rates[e, c + 3, t] = turn[c + 3] + lifted[c + 3]
 
-    mesh = of.Mesh(cells, real)
+    mesh, real = of.Mesh(cells, numpy.float32), numpy.float32
     q, permittivity = of.wave(mesh, 0.1), numpy.ones(len(mesh.points), real)
     change, _ = of.KERNELS[mesh.real]
     given = q, permittivity, *mesh.matrices, mesh.neighbour, of.FACES, numpy.zeros_like(q)

@@ -4,33 +4,14 @@ import functools
 import importlib.util
 import json
 import pathlib
-import re
-import shutil
-import subprocess
 import sys
-import tempfile
-import warnings
+
+import numpy as np
+
+from ampi.kernel.cuda.assembly import missing, resources  # noqa: F401
 
 BUDGETS = pathlib.Path(__file__).with_name("ptx.json")
-ARCHITECTURES = ((8, 0), (9, 0))
 MODES = ("primal", "adjoint", "tangent")
-
-
-def ptxas():
-    """The path of ptxas: of the wheel of nvidia-cuda-nvcc, or of the system."""
-    for folder in sys.path:
-        for found in pathlib.Path(folder).glob("nvidia/*/bin/ptxas"):
-            return str(found)
-    return shutil.which("ptxas")
-
-
-def missing():
-    """The reason why nothing can be compiled; empty if it can."""
-    try:
-        import numba_cuda  # noqa: F401
-    except ImportError:
-        return "numba-cuda is not installed: pip install ampi[cuda]"
-    return "" if ptxas() else "ptxas is not installed: pip install nvidia-cuda-nvcc-cu12"
 
 
 @functools.cache
@@ -39,16 +20,18 @@ def example(name):
     path = BUDGETS.parent.parent.parent / "examples" / "gpu" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"gpu_{name}", path)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
     return module
 
 
-def corpus():
-    """Launches with their arguments, by name."""
-    import numpy as np
+def of_tests():
+    """Kernels of the tests."""
     import test_cuda
 
-    lbm, cross_sections, docking = map(example, ("lbm", "cross_sections", "docking"))
     skipped = {"largest"}  # atomic.max, which has no emitted adjoint
     found = {
         kernel.__name__: (kernel[launch], (np.ones(24), np.zeros(24)))
@@ -57,57 +40,106 @@ def corpus():
     }
     a, b, c = np.ones((7, 6)), np.ones((6, 8)), np.zeros((7, 8))
     found["product"] = test_cuda.product[(2, 2), (4, 4)], (a, b, c)
-    state, flags = lbm.at_rest((8, 8, 8)), lbm.flags_of((8, 8, 8))
-    found["lbm"] = lbm.step[(2, 2, 2), lbm.BLOCK], (state, state.copy(), flags, 1.95)
-    molecules = docking.made_up(20, 30, 5)
-    *given, protein_type, ligand_type = molecules
-    arguments = given[0], protein_type, given[1], ligand_type, *given[2:], np.zeros(20)
-    found["docking"] = docking.pose_energies[1, docking.THREADS], arguments
-    grid, tables, *rest = cross_sections.data(points=50)
-    energies, materials = cross_sections.events(100)
-    arguments = energies, materials, grid, tables, *rest, np.zeros(5), np.zeros(100, np.int64)
-    found["cross_sections"] = cross_sections.look_up[1, 128], arguments
     return found
 
 
+def of_lbm():
+    lbm = example("lbm")
+    state, flags = lbm.at_rest((8, 8, 8)), lbm.flags_of((8, 8, 8))
+    return {"lbm": (lbm.step[(2, 2, 2), lbm.BLOCK], (state, state.copy(), flags, 1.95))}
+
+
+def of_docking():
+    docking = example("docking")
+    *given, protein_type, ligand_type = docking.made_up(20, 30, 5)
+    arguments = given[0], protein_type, given[1], ligand_type, *given[2:], np.zeros(20)
+    return {"docking": (docking.pose_energies[1, docking.THREADS], arguments)}
+
+
+def of_cross_sections():
+    cross_sections = example("cross_sections")
+    grid, tables, *rest = cross_sections.data(points=50)
+    energies, materials = cross_sections.events(100)
+    arguments = energies, materials, grid, tables, *rest, np.zeros(5), np.zeros(100, np.int64)
+    return {"cross_sections": (cross_sections.look_up[1, 128], arguments)}
+
+
+def of_resonances():
+    resonances = example("resonances")
+    tables, others = resonances.data(20, 5)
+    launch, *given = resonances.launched(tables, others, *resonances.events(100))
+    return {"resonances": (launch, tuple(given))}
+
+
+def of_maxwell():
+    """Kernels of the discontinuous Galerkin method, in single precision."""
+    maxwell = example("maxwell")
+    mesh, one = maxwell.Mesh(1, np.float32), np.float32(1)
+    q = maxwell.wave(mesh, 0.0)
+    change, advance = maxwell.KERNELS[mesh.real]
+    launch, rates = (len(q), maxwell.THREADS), np.zeros_like(q)
+    given = q, np.ones(len(q), np.float32), *mesh.matrices, mesh.neighbour, maxwell.FACES, rates
+    return {"change": (change[launch], given), "advance": (advance[launch], (q, rates, rates, one, one, one))}
+
+
+def of_lulesh():
+    """Kernels of LULESH that compute elements and nodes."""
+    kernels = example("blast_kernels")
+    elements, nodes = 8, 27
+    e, shape = lambda: np.ones(elements), [np.ones((*n, elements)) for n in ((3, 8), (3, 4), (2,))]
+    x, v, corner = np.ones((3, nodes)), np.ones((3, nodes)), np.zeros((elements, 8), np.uint32)
+    corners, of_node, dt = np.ones((3, 8 * nodes)), np.zeros((nodes, 8), np.uint32), np.ones(1)
+    field, extent, neighbor = np.ones((3, 30)), np.ones((3, elements)), np.zeros((elements, 6), np.uint32)
+    own = np.ones((3, elements))
+    grid = kernels.blocks(elements), kernels.THREADS
+    wide = (grid[0], 3), (grid[1], 1)
+    return {
+        "stress": (kernels.stress_of_element[grid], (x, corner, e(), e(), e(), e(), corners, e())),
+        "shape": (kernels.shape_of_element[grid], (x, corner, e(), e(), e(), *shape)),
+        "hourglass": (kernels.hourglass_of_element[wide], (v, corner, *shape, corners)),
+        "corners": (kernels.corners_of_node[wide], (corners, of_node, x)),
+        "motion": (kernels.motion_of_node[wide], (x, x, dt, x, v)),
+        "volumes": (kernels.volumes_of_element[grid], (x, corner, e(), e(), e(), e(), e())),
+        "kinematics": (kernels.kinematics_of_element[grid], (x, v, dt, corner, e(), e(), e(), own, extent)),
+        "viscosity": (kernels.viscosity_of_element[grid], (field, own, extent, neighbor, e(), e(), e(), e(), e())),
+        "state": (kernels.state_of_element[grid], (*(e() for _ in range(6)), dt, *(e() for _ in range(7)))),
+    }
+
+
+LULESH = "stress shape hourglass corners motion volumes kinematics viscosity state"
+GROUPS = {
+    of_lbm: ["lbm"],
+    of_docking: ["docking"],
+    of_cross_sections: ["cross_sections"],
+    of_resonances: ["resonances"],
+    of_maxwell: ["change", "advance"],
+    of_lulesh: LULESH.split(),
+}
+"""Kernels of the examples: what makes their launches, which takes time, and their names."""
+
+
 def names():
-    return list(corpus())
+    return [*of_tests(), *(name for group in GROUPS.values() for name in group)]
+
+
+@functools.cache
+def launched(name):
+    """A launch and its arguments."""
+    group = next((g for g, members in GROUPS.items() if name in members), of_tests)
+    return group()[name]
 
 
 def measured(name):
     """``{"name adjoint": {"sm_80": [registers, bytes spilled]}}`` of the programs of a launch."""
-    from numba import cuda
-
     from ampi.kernel.cuda import emission
 
-    launch, given = corpus()[name]
+    launch, given = launched(name)
     found = {}
     for mode in MODES:
-        made = emission.emitted(launch, given, mode)
-        space = {"__name__": "emitted"}
-        exec(compile(made.text.replace("@cuda.jit\n", ""), f"<{name} {mode}>", "exec"), space)
-        for kernel, signature in made.kernels.items():
+        for kernel, numbers in resources(emission.emitted(launch, given, mode)).items():
             number = kernel.rpartition("_")[2]
-            label = f"{name} {mode}" + (f" {number}" if number.isdigit() else "")
-            for cc in ARCHITECTURES:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    ptx, _ = cuda.compile_ptx(space[kernel], signature, device=False, cc=cc)
-                found.setdefault(label, {})[f"sm_{cc[0]}{cc[1]}"] = assembled(ptx, cc)
+            found[f"{name} {mode}" + (f" {number}" if number.isdigit() else "")] = numbers
     return found
-
-
-def assembled(ptx, cc):
-    """Registers, and bytes of spills, of a kernel."""
-    with tempfile.TemporaryDirectory() as folder:
-        source = pathlib.Path(folder) / "kernel.ptx"
-        source.write_text(ptx)
-        command = [ptxas(), "-v", f"-arch=sm_{cc[0]}{cc[1]}", str(source), "-o", str(source.with_suffix(".cubin"))]
-        run = subprocess.run(command, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    registers = max(map(int, re.findall(r"Used (\d+) registers", run.stderr)))
-    spilled = max(map(int, re.findall(r"(\d+) bytes spill stores", run.stderr)), default=0)
-    return [registers, spilled]
 
 
 def stored():

@@ -4,6 +4,7 @@ compiled to PTX where numba-cuda is installed."""
 import math
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -180,7 +181,8 @@ def test_text():
     text = shared_number.adjoint_source(shared_number[3, 8], *given, target="cuda")
     assert "shared_number_adjoint(griddim, a, b, scale, power, a_bar, b_bar)" in text
     explained = shared_number.explain(shared_number[3, 8], *given, target="cuda")
-    assert explained in text and "bytes of shared memory" in explained
+    resources = r"(\d+ registers, \d+ bytes spilled \(sm_80\)|registers not known \(.* is not installed: pip .*\)), "
+    assert re.search(resources, explained) and re.sub(resources, "", explained) in text
     assert "a_bar: atomic additions (line" in text and "b_bar: plain stores (line" in text
     assert "x_of_threads = " in text, "a register that lives across a barrier is no array"
     assert text.count("cuda.shared.array(8, np.float64)") == 2
@@ -263,6 +265,7 @@ def test_elements_that_all_threads_read():
     a, b = RANDOM.normal(size=5), RANDOM.normal(size=SIZE)
     emitted_cuda.compare(of_all_threads[3, 8], (a, b))
     text = of_all_threads.adjoint_source(of_all_threads[3, 8], a, b, target="cuda")
+    assert "a_bar: sums over all threads, added after the launch" in text
     assert text.count("added(a_bar, ") == 3 and "atomic.add(a_bar" not in text
 
 

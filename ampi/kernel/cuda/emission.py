@@ -7,6 +7,7 @@ kernel needs (buffers, copies of arrays, sums), launches it, and returns the adj
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -283,7 +284,7 @@ def source_of(launch: Any, args: tuple[Any, ...], mode: str, active: frozenset[s
     return "\n".join(line.rstrip() for line in lines)
 
 
-def report(made: Emitted) -> list[str]:
+def report(made: Emitted, registers: dict[str, str] | None = None) -> list[str]:
     """Return a report, in lines, of how a program's kernels store into arguments and of the resources that they use."""
     lines: list[str] = []
     for name, facts in zip(made.kernels, made.facts):
@@ -297,7 +298,10 @@ def report(made: Emitted) -> list[str]:
                 at = ", ".join(map(str, sorted(plain)))
                 lines.append(f"{array}: plain stores (line {at}): no two threads use one element")
         sizes = f"{facts.shared_bytes} bytes of shared memory, {facts.barriers} barriers"
+        sizes = f"{registers[name]}, {sizes}" if registers else sizes
         lines.append(f"{name}: {sizes}" + "".join(f", buffer {b} of {shape}" for b, shape, _ in facts.buffers))
+    for array in dict.fromkeys(re.findall(r"^ +added\((\w+),", made.text, re.MULTILINE)):
+        lines.append(f"{array}: sums over all threads, added after the launch: all threads use one element")
     return lines
 
 

@@ -160,12 +160,15 @@ class CudaKernel:
         """Call `Kernel.explain` for the lowered kernel: ``kernel.explain(kernel[grid, block], *arguments)``.
 
         With ``target="cuda"``, report on the adjoint's source for a GPU: which stores into adjoints of arguments are
-        plain and which atomic, and why, and which shared memory, barriers and buffers its kernels use.
+        plain and which atomic, and why, and which registers, shared memory, barriers and buffers its kernels use;
+        registers and spills are known where numba-cuda and ptxas are installed.
         """
         if self.is_for_gpu(target):
+            from ampi.kernel.cuda.assembly import shown
             from ampi.kernel.cuda.emission import emitted, report
 
-            return "\n".join(report(emitted(launch, self.bind(args, {}), "adjoint")))
+            made = emitted(launch, self.bind(args, {}), "adjoint")
+            return "\n".join(report(made, shown(made)))
         kernel, given = launch.prepared(args)
         return kernel.explain(*given, **kwargs)
 
