@@ -40,7 +40,7 @@ def is_object(x: Any) -> bool:
     if issubclass(kind, (np.generic, int, float, complex)):
         _NUMBERS.add(kind)
         return False
-    return np.asarray(x).dtype.kind == "O"
+    return hasattr(kind, "__cuda_array_interface__") or np.asarray(x).dtype.kind == "O"
 
 
 def compute(ufunc: np.ufunc, method: str, inputs: tuple) -> Any:
@@ -61,6 +61,13 @@ def compute(ufunc: np.ufunc, method: str, inputs: tuple) -> Any:
                 if found is not NotImplemented:
                     return found
     shown = next(x for x in inputs if is_object(x))
+    if hasattr(type(shown), "__cuda_array_interface__"):
+        package = type(shown).__module__.partition(".")[0]
+        raise ActivityError(
+            f"{where_called()}: numpy.{ufunc.__name__} of an active array and an array of {package} on a device; ampi "
+            "computes on a device in CUDA kernels only: write one, with ampi.cuda.as_cuda_array(x), or copy the array "
+            "to the host"
+        )
     what = "an array of objects" if isinstance(shown, np.ndarray) else f"an object of class {type(shown).__name__}"
     raise ActivityError(
         f"{where_called()}: numpy.{ufunc.__name__} of an active array and {what} computes with Python's own numbers, "

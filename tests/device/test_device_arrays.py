@@ -168,6 +168,26 @@ def test_of_another_package():
         ampi.grad(lost)(x)
 
 
+class LikeCuPys(Foreign):
+    """An array that NumPy may not convert."""
+
+    shape, dtype = (4,), np.dtype(float)
+    __cuda_array_interface__ = property(
+        lambda self: self.interface, lambda self, value: setattr(self, "interface", value)
+    )
+
+    def __array__(self, dtype=None, copy=None):
+        raise TypeError("Implicit conversion to a NumPy array is not allowed.")
+
+
+@in_python
+@pytest.mark.parametrize("operation", [lambda x, y: x + y, lambda x, y: np.maximum(y, x), lambda x, y: anp.hypot(x, y)])
+def test_numpy_of_another_package(operation):
+    theirs = LikeCuPys(backends.device(), np.arange(4.0))
+    with pytest.raises(ActivityError, match=r"an array of test_device_arrays on a device.*as_cuda_array"):
+        ampi.grad(lambda x: anp.sum(operation(x, theirs)))(np.ones(4))
+
+
 @in_python
 def test_dlpack():
     x = np.arange(4.0)
