@@ -337,7 +337,9 @@ def test_ranks_that_disagree(swept, reduced):
     if swept:
         tape.gradient(total, x, seeds=np.ones((2, N)))
     k = 2 + (comm.rank % 2 == 0 and comm.rank < comm.size - 1)  # each rank has a partner that has another one
-    with pytest.raises(ampi.CommunicationError, match="directions: the leading axis of seeds= must be as long"):
+    with pytest.raises(
+        ampi.CommunicationError, match="directions: the leading axis of seeds= must have the same length"
+    ):
         tape.gradient(total, x, seeds=np.ones((k, N)))
 
 
@@ -363,7 +365,7 @@ def test_tangents_of_ranks_that_disagree():
         return total
 
     k = 2 + (comm.rank == 0)
-    with pytest.raises(ampi.CommunicationError, match=f"in {k} directions here, and on the ranks of .* in 2 to 3"):
+    with pytest.raises(ampi.CommunicationError, match=f"has {k} directions here, but 2 to 3 on the ranks"):
         ampi.jvp(program, start(), np.ones((k, N)), vectorised=True)
 
 
