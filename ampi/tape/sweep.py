@@ -18,6 +18,7 @@ from ..memory.storages import Region, Storage, address_of, carries_derivatives, 
 from .recording import actively, is_around, passively, sweeping_for
 from .records import Watch
 from .undo import Undo, needs_lock
+from .unwatched import number_to_skip
 
 if TYPE_CHECKING:
     from .tape import Tape
@@ -485,6 +486,8 @@ class Sweep:
             tape.begin_reading()
             for callback in tape.sweep_starts.values():
                 callback(self)
+            if not tape.sweep_starts and self.around is None:
+                self.first = number_to_skip(tape)
             if tape.tasks is None or self.lanes is not None:
                 self.walk(tape.records, len(tape.records), self.first)
             else:

@@ -15,15 +15,12 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI as mpi
 
 from ...tape import Tape
-from ...tape.records import Watch
+from ...tape.unwatched import is_local, number_before_independents
 from .messages import Collective, Completion, LoggedMessage, Received, Sent
 from .reverse import Reverse
 
 if TYPE_CHECKING:
     from .log import Log
-
-_LOCAL = ("ampi.arrays.", "ampi.rules.", "ampi.kernel.", "ampi.tape.")
-"""Rooms whose adjoints compute on this rank alone, and call no function of the program."""
 
 
 class Early:
@@ -54,12 +51,10 @@ class Early:
         self._dead: list[LoggedMessage] = []
         self._quiet: list[Collective] = []
         records: Any = tape.records
-        if not (tape.closed and tape.watches) or tape.tasks is not None or tape.observer is not None:
+        self.first = number_before_independents(tape)
+        if not self.first:
             return
-        if not records or isinstance(next(iter(records)).adjoint, Watch):  # a report counts what a sweep reads by index
-            return
-        self.first = next((k for k, record in enumerate(records) if isinstance(record.adjoint, Watch)), 0)
-        self.some = self.first > 0
+        self.some = True
         self.holds = not is_incomplete and "windows" not in tape.sweep_starts and all(map(_is_among_all, logs))
         for record in records[: self.first]:
             self._enter(record.adjoint)
@@ -78,9 +73,7 @@ class Early:
         elif isinstance(logged, Collective):
             self._early.add(id(logged))
         elif adjoint is not None and not isinstance(adjoint, Completion):
-            made_by = getattr(adjoint, "function", adjoint)
-            module = getattr(made_by, "__module__", None) or type(made_by).__module__
-            self.holds = self.holds and adjoint.is_local and module.startswith(_LOCAL)
+            self.holds = self.holds and is_local(adjoint)
 
     def is_early(self, sent: Sent) -> bool:
         """Return whether a message was sent before the first independent."""
