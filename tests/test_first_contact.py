@@ -77,3 +77,16 @@ def test_gradient_by_hand_is_that_of_differences():
                 values.append(sum((x[r] ** 3).sum() + x[r - 1][-1] * x[r][0] for r in range(3)))
             found.append((values[0] - values[1]) / (2 * h))
         assert first.gradient(rank, 3) == pytest.approx(found, rel=1e-7)
+
+
+@pytest.mark.slow
+def test_a_rank_that_imports_alone_says_what_it_waits_for(mpiexec, tmp_path):
+    """The other rank imports much later; the note comes once, and the program goes on."""
+    program = tmp_path / "late.py"
+    program.write_text(
+        "import time\nfrom mpi4py import MPI\ntime.sleep(23 * MPI.COMM_WORLD.rank)\nimport ampi\nprint('imported')\n"
+    )
+    done = mpiexec(2, program)
+    assert done.returncode == 0
+    assert done.stdout.count("imported") == 2
+    assert done.stderr.count("ampi: rank 0 has waited 20 s in `import ampi` for the other ranks") == 1

@@ -12,6 +12,7 @@ import os
 import resource
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -28,6 +29,9 @@ RUNS, WAITS, ENDED, DIED, MEETS = range(5)
 """States of a rank: it does something other than waiting in a sweep; it waits there; its program has ended; its process
 has disappeared; or it is in a collective operation of all ranks of the world, outside of any sweep, which this rank has
 not reached."""
+
+IMPORT_PATIENCE = 20
+"""Seconds after which a rank that waits in ``import ampi`` says so."""
 
 ELSEWHERE = "elsewhere"
 """State of a rank of which nothing is known."""
@@ -243,6 +247,7 @@ def make() -> Board:
         return alone()
     if has_servers():
         return alone(_WORLD.Get_rank())
+    _await_import()
     node = _WORLD.Split_type(mpi.COMM_TYPE_SHARED)
     ranks = node.allgather(_WORLD.Get_rank())
     memory = _mapped(node, 8 * len(ranks) * width(len(ranks)))
@@ -252,6 +257,23 @@ def make() -> Board:
     if memory is None or not usable:
         return alone(_WORLD.Get_rank())
     return Board(_WORLD.Get_rank(), {rank: place for place, rank in enumerate(ranks)}, memory, seen)
+
+
+def _await_import() -> None:
+    """Wait until all ranks import ampi, and say what this rank waits for if that takes long."""
+    request = _WORLD.Ibarrier()
+    begin, pause, silent = time.monotonic(), 1e-5, True
+    while not request.Test():
+        time.sleep(pause)
+        pause = min(2 * pause, 1e-2)
+        if silent and time.monotonic() - begin > IMPORT_PATIENCE:
+            silent = False
+            print(
+                f"ampi: rank {_WORLD.Get_rank()} has waited {IMPORT_PATIENCE} s in `import ampi` for the other ranks. "
+                "Import ampi on all ranks of MPI.COMM_WORLD, before they communicate otherwise.",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def has_servers() -> bool:
