@@ -247,7 +247,6 @@ def make() -> Board:
         return alone()
     if has_servers():
         return alone(_WORLD.Get_rank())
-    _await_import()
     node = _WORLD.Split_type(mpi.COMM_TYPE_SHARED)
     ranks = node.allgather(_WORLD.Get_rank())
     memory = _mapped(node, 8 * len(ranks) * width(len(ranks)))
@@ -314,7 +313,15 @@ def _mapped(node: mpi.Intracomm, nbytes: int) -> mmap.mmap | None:
     return memory
 
 
-board = make() if mpi.Is_initialized() and not mpi.Is_finalized() else alone()
+def _made_at_import() -> Board:
+    if not mpi.Is_initialized() or mpi.Is_finalized():
+        return alone()
+    if _WORLD.Get_size() > 1 and not has_servers():
+        _await_import()
+    return make()
+
+
+board = _made_at_import()
 """The board of this rank, made when ampi is imported."""
 
 if len(board.places) > 1:
