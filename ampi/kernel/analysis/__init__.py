@@ -1,1 +1,1 @@
-"""Analyses of kernels, from the IR to facts about it; they change no program, but mark loops as independent."""
+"""Analyses of kernels, from the IR to facts about it; some also mark independent loops or name outcomes."""

@@ -1,7 +1,7 @@
 """Saved outcomes: one byte for the outcome of a comparison, instead of the numbers that were compared.
 
-``x[i] = min(x[i], y)`` overwrites a number that its adjoint needs to know which of the two was taken.  Where nothing
-else needs the numbers, the outcome is saved in one byte, and the adjoint does not recompute ``y``.
+After ``x[i] = min(x[i], y)`` the adjoint has to know which of the two numbers was taken, but one is overwritten.
+Where nothing else needs the numbers, the outcome is saved in one byte, and the adjoint does not recompute ``y``.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Signs:
     def __init__(self, body: tuple[Stmt, ...], visit: Callable[[ir.Assign, Callable[[Expr], Facts]], None]) -> None:
         self.known: dict[str, Facts] = {}
         self.conditions: dict[str, Op] = {}
-        self.here: list[dict[str, Facts]] = []  # by the conditions around the present statement
+        self.here: list[dict[str, Facts]] = []  # from the conditions around the current statement
         self.visit: Callable | None = None
         self.changed = True
         while self.changed:

@@ -3,7 +3,7 @@
 Leaving single assignment form takes copies: before a loop, at the end of its body, and at the end of each side of a
 branch.  The two names of a copy become one variable if they never hold different values that are both still to be read.
 Live ranges are found in one backward walk (single assignment needs no iteration), and two names interfere if one is
-set while the other is live (Chaitin).  All names of a variable are compared with all of another one before the two are
+set while the other is live (Chaitin).  All names of a variable are compared with all of another before the two are
 merged, since names that do not interfere pairwise may do so through a third one (the "lost copy" and "swap" problems).
 
 ::

@@ -1,10 +1,10 @@
 """Vector mode of derivative programs: derivatives become vectors over the directions, everything else is computed once.
 
 Scalars and arrays that depend on a shadow or a seed get the type `Lanes`: such scalars are vectors, and such arrays
-have one more axis, the last, for the directions.  Statements and their order do not change, so the results of each
-direction are bitwise those of a run for that direction alone, if the programs are interpreted.  (Compiled programs for
-one direction are cut into strips, which add up sums in another order, and with ``fastmath`` a compiler may fuse a
-product and a sum.)
+have one more axis, the last, for the directions.  Statements and their order do not change, so each direction's
+results are bitwise identical to those of a run for that direction alone, if the programs are interpreted.  (Compiled
+programs for one direction are cut into strips, which add up sums in another order, and with ``fastmath`` a compiler may
+fuse a product and a sum.)
 
 Programs that run on threads, have complex derivatives, call functions on whole arrays of derivatives, or store
 derivatives in growing arrays are not transformed; they run once for each direction.
@@ -284,8 +284,8 @@ class _Writer:
                 return rebuild(s, self.common, self.variable, self.block)
 
     def branch(self, s: Branch) -> Branch:
-        """A branch whose condition is that derivatives are not zero: taken if they are nonzero in any direction,
-        without effect on the others."""
+        """A branch; one whose condition depends on derivatives is taken if it holds in any direction, without effect on
+        the others."""
         condition = self.operand(s.condition)
         apart = self.is_lanes(condition)
         if apart and s.orelse:

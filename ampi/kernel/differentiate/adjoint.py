@@ -42,9 +42,9 @@ def build(facts: Facts, in_place: bool, raising: bool, threads: bool, after: boo
     facts : Facts
         The kernel and the facts about it.
     in_place : bool
-        The forward statements replace the run of the kernel: they change its arguments.
+        Whether the forward statements replace the run of the kernel, and change its arguments.
     raising : bool
-        These statements may raise (see `Builder`).
+        Whether these statements may raise (see `Builder`).
     threads : bool
         Whether the program is to run on several threads.
     after : bool

@@ -15,7 +15,7 @@ from ampi.kernel.ir.ssa import Branch, Loop, blocks, definitions, every, written
 
 
 def loads_before_branches(function: ir.Function) -> ir.Function:
-    """Move loads that both branches make before the branch, in single assignment form."""
+    """Hoist loads that are made on both sides of a branch, or after it anyway, in single assignment form."""
     return replace(function, body=_block(function.body))
 
 

@@ -28,7 +28,7 @@ QUANTILES = {
 
 
 def counting(primal: ir.Function) -> ir.Function:
-    """A kernel that stores the numbers that it draws, as far as there is room, and returns how many it has drawn."""
+    """A kernel that stores the numbers that it draws, as far as there is room, and returns their counts."""
     drawn = random_draws.arguments_of(primal)
     names = {a.name for a in drawn}
     places = tuple(ir.Var(a.role[1], INT) for a in drawn if a.role is not None)
@@ -51,7 +51,7 @@ def counting(primal: ir.Function) -> ir.Function:
 
 
 def with_copies(function: ir.Function) -> ir.Function:
-    """A program (in single assignment form) that works on copies of all arguments but the arrays of random numbers."""
+    """A program (in single assignment form) that changes copies of arguments, except the arrays of random numbers."""
     taken = {a.name for a in function.arguments} | {v.name for s in every(function.body) for v in definitions(s)}
     fresh = Names(taken)
     changed = {array.name for s in every(function.body) if (array := written(s)) is not None}

@@ -1,7 +1,7 @@
 """Saved values: those that iterations cannot recompute are saved while the outer scope runs forward.
 
-Three kinds of values are saved, each in an array with a place for every iteration of the enclosing loops: loaded
-elements that are overwritten later, snapshots of arrays for several loads, and carried scalars.
+Each is saved in an array with a place for every iteration of the enclosing loops: loaded elements that are overwritten
+later, snapshots of arrays for several loads, outcomes of comparisons, and carried scalars.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Saving:
         return self.to.value(Op("max", (trips, ZERO), INT), "trips")
 
     def prepare_saved_loads(self, s: Loop, scope: Scope) -> None:
-        """Make room for the values that must be saved of those that a loop (directly in the scope) loads."""
+        """Make room for the loads and outcomes to save in a loop (directly in the scope)."""
         for name, ty, loops in self.loads_to_save(s, scope):
             if (loops[-1].name, loops[0].name) in self.facts.before:
                 extents = (START,)

@@ -191,7 +191,7 @@ class Builder:
         self.block.stored.add(array)
 
     def over(self, array: Var, body: Callable[[tuple[Expr, ...]], None], overwritten: set[str]) -> None:
-        """Loops over all elements of an array."""
+        """Write loops over all elements of an array; ``body`` writes their body for an index."""
 
         def level(index: tuple[Expr, ...]) -> None:
             if len(index) == array.type.ndim:

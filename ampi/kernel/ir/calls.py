@@ -25,7 +25,7 @@ from ampi.kernel.runtime.cache import fingerprint
 
 
 class Derivatives(Protocol):
-    """What derives separate functions: the pipeline."""
+    """What differentiates separate functions: the pipeline."""
 
     def prepared(self, function: ir.Function) -> ir.Function | None:
         """A parsed function in the form that is differentiated; None if it has to be inlined."""
@@ -42,7 +42,7 @@ class Derivatives(Protocol):
 
 @dataclass(frozen=True)
 class Separate:
-    """A function that is compiled separately, and what derives it."""
+    """A function that is compiled separately, and what differentiates it."""
 
     function: ir.Function
     derivatives: Derivatives
@@ -99,7 +99,7 @@ def called(function: ir.Function) -> Iterator[str]:
 
 
 def needed(functions: Iterable[ir.Function]) -> list[ir.Function]:
-    """The separate functions that functions call, directly or not, in their final form: each before its callers."""
+    """The separate functions that functions call, directly or not, in their final form, each before its callers."""
     found: dict[str, ir.Function] = {}
 
     def add(name: str) -> None:

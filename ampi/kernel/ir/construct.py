@@ -1,6 +1,6 @@
 """Construction of single assignment form from the parsed form, in one walk through the program.
 
-``current`` has the present value of each variable.  Where control flow joins, live variables that differ are joined;
+``current`` has the current value of each variable.  Where control flow joins, live variables that differ are joined;
 loops carry the variables that their body assigns.
 """
 

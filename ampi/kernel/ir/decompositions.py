@@ -18,9 +18,9 @@ pinv             ``-C dA C + C C^H dA^H (I - A C)``         ``A_bar += -C^H C_ba
                  ``+ (I - C A) dA^H C^H C``                 ``+ C^H C C_bar^H (I - C A)``
 ===============  =========================================  ==========================================================
 
-Eigenvectors and singular vectors are differentiated for real matrices alone, so that a small change keeps their signs.
-Those of equal eigenvalues or singular values have no derivative: it is infinite, unless it is not used.  A
-pseudoinverse has one where the rank is constant.
+Eigenvectors and singular vectors are differentiated only for real matrices, where a small change keeps their signs.
+Those of equal eigenvalues or singular values have no derivative; the result is infinite unless they are unused.  A
+pseudoinverse has a derivative where the rank is constant.
 (M. Giles, An extended collection of matrix derivative results, 2008; G. Golub, V. Pereyra, The differentiation of
 pseudo-inverses, 1973.)
 """

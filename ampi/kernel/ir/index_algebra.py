@@ -1,4 +1,4 @@
-"""Affine algebra of sizes and indices: proofs that two are equal or one is not negative, and a simple normal form."""
+"""Affine algebra of sizes and indices: a normal form, and proofs that two are equal or that one is not negative."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def context() -> Any:
 
 @contextlib.contextmanager
 def typed() -> Iterator[None]:
-    """Let Numba type the functions that it has written in Python (max, int, ...) with NUMBA_DISABLE_JIT, too."""
+    """Let Numba type its functions written in Python (max, int, ...) even if NUMBA_DISABLE_JIT is set."""
     disabled, config.DISABLE_JIT = config.DISABLE_JIT, 0
     try:
         yield
@@ -47,7 +47,7 @@ def result_type(function: Any, arguments: tuple[types.Type, ...]) -> types.Type 
 
 @cache
 def unify(first: types.Type, second: types.Type) -> types.Type | None:
-    """The type of a variable that holds both, or None."""
+    """The type of a variable that can hold values of both types, or None."""
     if first == second:
         return first
     return context().unify_types(first, second)

@@ -5,7 +5,7 @@ derivative: for each argument the partial derivative, an expression of `ampi.par
 table.  From this one statement follow
 
 * the tangent: the sum over the arguments of the partial derivative times the argument's tangent;
-* the adjoint: the partial derivative times the result's adjoint (for complex types: its conjugate, conjugated again,
+* the adjoint: the partial derivative times the result's adjoint (``conj(partial * conj(adjoint))`` for complex types,
   since the pairing is the real inner product);
 * the values that the derivative needs: those named in the expression.
 

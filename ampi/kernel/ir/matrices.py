@@ -19,7 +19,7 @@ cholesky    ``C P(C^-1 dA C^-H)``                     ``S = C^-H P(C^H C_bar) C^
 ==========  ========================================  ==========================================================
 
 ``P`` takes the lower triangle with half of the diagonal.  ``cholesky`` reads only the lower triangle of ``A``, so only
-that has an adjoint.  ``logdet`` takes real matrices alone.  The other operations return integers, are in
+that has an adjoint.  ``logdet`` takes only real matrices.  The other operations return integers, are in
 ``decompositions``, or are calls of functions (see ``calls``).  (M. Giles, An extended collection of matrix derivative
 results, 2008; I. Murray, Differentiation of the Cholesky decomposition, 2016.)
 """
@@ -178,7 +178,7 @@ class Writer:
         return self.fill(target, "dot_with_turned", a, c)
 
     def flat(self, a: Var, first: Expr, index: tuple[Expr, ...]) -> Expr:
-        """The place of an element of ``a`` in a vector in which the array begins at ``first``."""
+        """The index of an element of ``a`` in a vector in which the elements of ``a`` begin at ``first``."""
         place: Expr = ZERO
         for axis, i in enumerate(index):
             place = arithmetic("add", arithmetic("mul", place, Size(a, axis, INT)), i) if axis else i

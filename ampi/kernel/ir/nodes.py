@@ -1,7 +1,8 @@
 """The intermediate representation of a kernel: small, structured, typed, immutable.
 
-A kernel's Python source is parsed into this form, every pass maps this form to itself, and ``emit`` writes it as Python
-source in Numba's subset.  Nodes are frozen dataclasses; a pass builds new nodes with ``dataclasses.replace``.
+A kernel's Python source is parsed into this form, passes map it to itself or to and from the form of ``ssa``, and
+``emit`` writes it as Python source in Numba's subset.  Nodes are frozen dataclasses; a pass builds new nodes with
+``dataclasses.replace``.
 
 Conventions that hold after parsing
 
@@ -11,8 +12,8 @@ Conventions that hold after parsing
 * An array is always named by a ``Var``; ``Load`` and ``Store`` touch a single element.  Array arguments keep the same
   memory for the whole call; a local array gets its memory from ``Alloc``; ``Alias`` names a part of another array.
 * ``Accumulate`` is ``a[i] += v`` or ``a[i] -= v`` as one statement, so that analyses see a linear increment.
-* An argument is never assigned, and a name of an array stands for one array: it has one ``Alloc`` or ``Alias`` (or, in
-  a loop, one per iteration).  A ``For``'s variable is assigned by the loop alone and not read after it.
+* An argument is never assigned.  After ``array_phi``, a name of an array stands for one array: it has one ``Alloc`` or
+  ``Alias`` (or, in a loop, one per iteration).  Only the loop assigns a ``For``'s variable, which is not read after it.
 * A scalar's ``Assign`` converts with an explicit ``cast``; ``Store`` and ``Accumulate`` convert to the array's type as
   Numba does.  A ``Const`` whose type is not that of its Python literal (``float32``) is written with its constructor.
 * ``and``, ``or`` and ``select`` evaluate only what they need.
@@ -117,7 +118,7 @@ class Assign(Stmt):
 @dataclass(frozen=True)
 class Store(Stmt):
     """``array[index] = value`` for one element.  ``atomic``: ``value`` is computed from that element, and no other
-    thread may change it in between (in the threads' form of a CUDA kernel alone)."""
+    thread may change it in between (only in the threads' form of a CUDA kernel)."""
 
     array: Var
     index: tuple[Expr, ...]
@@ -142,7 +143,7 @@ class Alloc(Stmt):
     """``target = np.empty/zeros/ones/full(shape, dtype)``; ``fill`` is None (empty), a scalar expression, or an array
     of the same shape (a ``Var``) whose elements are copied.  ``scratch``: a buffer of a loop, made by passes only:
     small, of one dimension and constant size, filled with zeros, and not returned.
-    ``shared``: one array for all threads of a block (in the threads' form of a CUDA kernel alone)."""
+    ``shared``: one array for all threads of a block (only in the threads' form of a CUDA kernel)."""
 
     target: Var
     shape: tuple[Expr, ...]
@@ -231,10 +232,9 @@ class Agree(Stmt):
 class For(Stmt):
     """``for var in range(start, stop, step)``; ``parallel`` means ``prange``: the iterations are independent, except
     for the scalars in ``reductions`` (``name -> 'add' | 'mul' | 'min' | 'max'``), and whole arrays if it
-    ``reduces_arrays``.  ``whole``: it is an operation on whole arrays.  ``axis``: what of a CUDA launch it goes through
-    (``"threadIdx.x"``, ``"blockIdx.y"``, ``"grid.z"``: threads of the grid, ``"stride.x"``: what threads of the grid
-    share); it stays a loop, and in a program that was in single assignment form the scalars that it carries are
-    ``"carried"`` in ``reductions``."""
+    ``reduces_arrays``.  ``whole``: it is an operation on whole arrays.  ``axis``: the CUDA index that it runs over:
+    ``"threadIdx.x"``, ``"blockIdx.y"``, ``"grid.z"`` (threads of the grid), ``"stride.x"`` (a grid-stride loop).  It
+    stays a loop; after single assignment form, the scalars that it carries are ``"carried"`` in ``reductions``."""
 
     var: Var
     start: Expr
@@ -282,7 +282,7 @@ class Custom(Stmt):
 class Barrier(Stmt):
     """Threads of a CUDA kernel wait for one another: all of a block (``sync``), or those of a warp (``warp``).
 
-    In the threads' form of a CUDA kernel alone (see ``ampi.kernel.cuda``).  With a ``target``, that becomes the number
+    Only in the threads' form of a CUDA kernel (see ``ampi.kernel.cuda``).  With a ``target``, that becomes the number
     of threads whose ``value`` is true (``count``), or True if it is for all of them (``and``) or for one (``or``).
     """
 
@@ -313,8 +313,8 @@ class Raise(Stmt):
     """``raise E("...")`` or a failed ``assert``, as source text with constants only.
 
     Derivative programs omit it, since the kernel itself has run without it, unless the exception is ``own``: raised by
-    derivative programs only.  Unless ``exact``, the kernel raises another class or has other arguments, and is run in
-    addition to a tangent program.
+    derivative programs only.  Unless ``exact``, the kernel's own exception has another class or other arguments, and
+    the kernel is run in addition to a tangent program.
     """
 
     text: str
@@ -357,7 +357,7 @@ class Reach:
 @dataclass(frozen=True)
 class Launch(Stmt):
     """Cut ``range(start, stop)`` into parts and call ``part(begin, end, *arguments)`` for each, on several threads
-    where that is faster.  Only the pass ``parallel`` makes these; it documents the forms.
+    where that is faster.  Only the pass ``parallel`` makes these; see there for the forms.
 
     ``reduced`` are the scalars that the parts compute together, in the order in which a part returns them.  Several
     parts may touch elements of the arrays ``shared``, which excludes threads (unless ``added``: they only add to them),

@@ -1,4 +1,4 @@
-"""Random numbers in programs: arrays of the numbers that a call has drawn, and programs that read them again.
+"""Random numbers in kernels: a call stores the numbers that it draws in arrays, and derivative programs read them.
 
 A kernel that draws random numbers has further arguments: for each type of number an array of them, in the order in
 which they are drawn, then the random generators among its arguments.  The kernel itself (left) stores the numbers, and

@@ -54,7 +54,7 @@ def rebuild(s: Stmt, expression: Any, variable: Any, block: Any) -> Stmt:
 
 
 def map_expression(e: Expr, change: Any) -> Expr:
-    """An expression with ``change`` applied to its variables, also to arrays; itself if nothing changes."""
+    """An expression with ``change`` applied to its variables, arrays included; the same object if nothing changes."""
     match e:
         case Var():
             return change(e)
@@ -104,7 +104,7 @@ def new_names(body: tuple[Stmt, ...], names: Names) -> dict[str, Expr]:
 
 
 def instance(function: ir.Function, arguments: dict[str, Expr], names: Names) -> tuple[tuple[Stmt, ...], list[Expr]]:
-    """The statements of a function in this form, with atoms and arrays as arguments, and the values that it returns."""
+    """The statements of a function in single assignment form for given arguments, and the values that it returns."""
     *body, last = function.body
     assert isinstance(last, ir.Return)
     new = {**new_names(tuple(body), names), **arguments}

@@ -38,7 +38,7 @@ class Remark:
 
     @classmethod
     def of(cls, kind: Kind, line: int | None = None, **data: Any) -> Remark:
-        """A remark with data under the names that its kind lists; names of values as the user wrote them."""
+        """A remark with data under the names that its kind lists; variables have the user's names."""
         return cls(kind, line, tuple((name, _shown(value)) for name, value in data.items()))
 
     @property

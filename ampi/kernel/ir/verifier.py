@@ -411,7 +411,7 @@ class _Verifier:
 
 
 def _is_same(first: Any, second: Any) -> bool:
-    """Return whether types are equal, apart from layouts of arrays, write access and kinds of integers."""
+    """Return whether types are equal, apart from layouts of arrays and write access."""
     if isinstance(first, types.Array) and isinstance(second, types.Array):
         return bool(first.dtype == second.dtype and first.ndim == second.ndim)
     return bool(first == second)

@@ -1,10 +1,10 @@
 """Array phi resolution: names that stand for one of several arrays (``u, v = v, u``, ``z = x if flag else y``).
 
 The analyses need one array per name.  At each place such a name has a few possible arrays (two for buffers that are
-swapped in a loop).  A scalar holds the present case at run time, and each part of the program in which no name changes
+swapped in a loop).  A scalar holds the current case at run time, and each part of the program in which no name changes
 its array is written once for every case, under that condition.
 
-If a returned array is one of several, a copy is returned, which makes no difference to derivatives.
+If a returned array is one of several, a copy is returned; derivatives are the same.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class _Resolve:
         return [ir.Assign(self.which, value, line=line)], _unique(new)
 
     def holds(self, states: list[State]) -> ir.Expr:
-        """The condition that one of some states holds."""
+        """The condition that one of these states holds."""
         condition: ir.Expr | None = None
         for state in states:
             this = ir.Op("eq", (self.which, self.number(state)), types.boolean)
@@ -239,7 +239,7 @@ class _Resolve:
         return [*before, *result, *after]
 
     def meanings(self, states: list[State], names: set[str]) -> list[tuple[State, list[State]]]:
-        """The possible meanings of some names, with the states in which they hold."""
+        """The possible meanings of these names, with the states in which they hold."""
         meanings: dict[State, list[State]] = {}
         for state in states:
             meaning = self.known(state, names)

@@ -342,7 +342,7 @@ class _Keep(_Pass):
         return (derived & self.live_after(n, loop.body, around)) - around - {n.target.name}
 
     def live_after(self, n: ir.Stmt, body: Block, live: set[str]) -> set[str]:
-        """The names that are live after a statement inside of a block."""
+        """The names that are live after a statement inside a block."""
         for s, after in with_live(body, live):
             if s is n:
                 return after
@@ -351,7 +351,7 @@ class _Keep(_Pass):
                     return self.live_after(n, block, around)
         raise AssertionError(n)
 
-    # copies that must not be distinguished from the array
+    # copies that must be indistinguishable from the array
 
     def require_no_other_name(self) -> None:
         """Raise an error if an array is changed under one name while another name of it is in use, and the two names

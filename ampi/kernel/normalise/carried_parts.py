@@ -326,7 +326,7 @@ class _Rewrite:
     # uses
 
     def taken(self, value: Any, line: int) -> Iterator[ir.Stmt]:
-        """Take the parts that a value uses, at the present values of their numbers."""
+        """Take the parts that a value uses, at the current values of their numbers."""
         for name in [n for n in self.group.parts if n in used(value) and n not in self.now]:
             numbers = self.numbers[name]
             known: dict[str, ir.Expr] = {}

@@ -172,7 +172,7 @@ class _Expansion:
 
     @staticmethod
     def end(begin: ir.Expr, size: ir.Expr) -> ir.Expr:
-        """The end of a range of a size; a range may end before its beginning."""
+        """The end of a range of this size; it may be before the beginning if the size is negative."""
         if isinstance(size, ir.Op) and size.name == "max" and size.args[1] == ZERO:
             size = size.args[0]
         return index_algebra.add(begin, size)

@@ -39,7 +39,7 @@ class _Lowering:
         self.bounded = bounded
         self.fresh = Names.of(function).fresh
         self.results: tuple[ir.Var, ...] | None = None
-        self.returned: ir.Var | None = None  # set inside of a loop that a return leaves
+        self.returned: ir.Var | None = None  # set inside a loop that a return leaves
 
     def flag(self, base: str) -> ir.Var:
         return ir.Var(self.fresh(base), types.boolean)

@@ -68,8 +68,8 @@ class _Scalarise:
                     self.views[s.target.name] = name, leading + index
 
     def shared(self) -> set[str]:
-        """Arrays that the iterations of a parallel loop, or the threads of a block, share: as scalars they would be
-        carried between them."""
+        """Arrays that the iterations of a parallel loop, or the threads of a block, share.  As scalars they would be
+        carried from one to another."""
         shared: set[str] = set()
         for loop in ir.walk(self.function.body):
             if isinstance(loop, ir.For) and (loop.parallel or loop.axis):
@@ -79,7 +79,7 @@ class _Scalarise:
         return shared
 
     def escapes(self, name: str) -> bool:
-        """Return whether a name is used in any other way than element by element, at constant indices inside."""
+        """Return whether a name is used in any other way than element by element, at constant indices within bounds."""
         uses = sum(isinstance(n, ir.Var) and n.name == name for n in ir.walk(self.function.body))
         return uses != sum(self.element_uses(n, name) for n in ir.walk(self.function.body))
 
@@ -101,7 +101,7 @@ class _Scalarise:
         return 0
 
     def element(self, name: str, index: tuple[ir.Expr, ...]) -> Place | None:
-        """The element of an array that ``name[index]`` is, if the index is constant and inside."""
+        """The array and place of ``name[index]``; None unless the index is constant and within bounds."""
         constants = _constants(index)
         if constants is None:
             return None

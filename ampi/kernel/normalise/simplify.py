@@ -131,7 +131,7 @@ class _Simplify:
 
 
 def _place(index: tuple[ir.Expr, ...], array: np.ndarray) -> tuple[int, ...] | None:
-    """A constant index inside of an array, or None."""
+    """A constant index within the bounds of an array, as integers, or None."""
     if not all(isinstance(i, ir.Const) and 0 <= i.value < n for i, n in zip(index, array.shape)):
         return None
     return tuple(i.value for i in index)

@@ -189,7 +189,7 @@ class _Gather(Builder):
     def beside(self, nest: Nest, targets: list[Target], gathered: set[int]) -> list[ir.Accumulate]:
         """The other increments, if each has a separate array and targets the element of the iteration itself.
 
-        Their elements must be adjacent, and none may call a function: the loop could not be vectorised.
+        Their elements must be adjacent, and none may call a function, so that the loop can be vectorised.
         """
         others = [t for t in nest.body if isinstance(t, ir.Accumulate) and id(t) not in gathered]
         reaches = [reach(targets, k) for k in range(len(nest.loops))]

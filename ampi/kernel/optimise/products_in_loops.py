@@ -93,7 +93,7 @@ class _Products:
         return tuple(kept)
 
     def with_product(self, s: Any, read: Stmt, update: Update) -> Any:
-        """A statement in which a product takes the place of the element that ``read`` loads."""
+        """A statement in which a product replaces the element that ``read`` loads."""
         blocks = {}
         for f in ("body", "then", "orelse"):
             block = getattr(s, f, None)
@@ -135,7 +135,7 @@ class _Products:
         return list(out.values())
 
     def joined(self, first: Any, second: Any) -> Stmt | None:
-        """Two nests that add to the same elements as one."""
+        """One nest for two that add to the same elements; None if the elements differ."""
         within, inner = first.body[-1], second.body[-1]
         names: dict[str, Expr] = {first.var.name: second.var, within.var.name: inner.var}
         added, adds = within.body[-1], inner.body[-1]
@@ -293,7 +293,7 @@ def _is_cheap(s: Stmt) -> bool:
 
 
 def _direct_names(s: Stmt) -> set[str]:
-    """The names in a statement itself, without those in the blocks inside of it."""
+    """The names in a statement itself, without those in the blocks inside it."""
     blocks = {f: () for f in ("body", "then", "orelse") if isinstance(getattr(s, f, None), tuple)}
     return _arrays_of(replace(s, **blocks)) if blocks else _arrays_of(s)  # type: ignore[type-var]
 

@@ -30,7 +30,7 @@ def with_short_chains(function: ir.Function, names: Names, shadows: set[str]) ->
 
 @dataclass(frozen=True)
 class _Linear:
-    """``c * factor + term``, and its number of operations on ``c``; a ``factor`` of None is one, a ``term`` zero."""
+    """``c * factor + term``, and its number of operations on ``c``; None stands for a factor of one, or a zero term."""
 
     factor: Expr | None = None
     term: Expr | None = None
@@ -67,7 +67,7 @@ class _Chains:
         return replace(changed, body=tuple(kept))
 
     def linear(self, e: Expr, c: Var, defined: dict[str, ir.Assign], dependent: set[str]) -> _Linear | None:
-        """A value as a linear function of a carried scalar, with at most one factor; None if it is none."""
+        """A value as a linear function of a carried scalar, with at most one factor; None if it is not one."""
         if e == c:
             return _Linear()
         assign = defined.get(e.name) if isinstance(e, Var) else None

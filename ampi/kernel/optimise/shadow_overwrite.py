@@ -24,7 +24,7 @@ Shapes = tuple[tuple[Expr, ...], ...]
 def with_new_shadows(
     function: ir.Function, names: Names, shadows: dict[str, Var]
 ) -> tuple[ir.Function, tuple[str, ...]]:
-    """Add arguments that are True for new shadows, which are then assigned, to a function in single assignment form.
+    """Add arguments that are True if a shadow is new, and assign new shadows, in a function in single assignment form.
 
     ``shadows`` has the shadows of the function's arguments by the names of the arguments.  The second result has the
     arrays whose shadows have such an argument.

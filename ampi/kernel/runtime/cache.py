@@ -112,9 +112,9 @@ def fingerprint(*parts: Any) -> str:
 def identity(function: Any, options: Any = None, placed: bool | None = None) -> Any:
     """The part of the cache key for a function: its code, the constants and kernels it names, and their code.
 
-    With ``placed`` it includes files and lines, by default (None) if the code can raise exceptions, which name them.
-    Other compiled code does not depend on its place: it also serves copies of a script, cells of a notebook, which have
-    a new file in each session, and code that was moved to other lines.
+    With ``placed`` it includes files and lines; by default (None) if the code can raise exceptions, which name them.
+    Other compiled code does not depend on its place: it also serves copies of a script, cells of a notebook (which have
+    a new file in each session), and code that was moved to other lines.
     """
     parts = _Identity(bool(placed))
     found = parts.of_function(function, options)

@@ -1,7 +1,7 @@
 """Compile ``min`` and ``max`` so that loops that search for an extreme are vectorised.
 
 With ``fastmath`` LLVM vectorises such a loop only if the selection itself, and not just the comparison, may ignore
-nan and the sign of zero.  Numba marks comparisons alone.
+nan and the sign of zero.  Numba marks only comparisons.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def vectorised_extremes() -> Iterator[None]:
 
     Enter it only while holding Numba's compiler lock.
     """
-    # Numba compiles `min` as a function of its own, so that an option of the caller's would not reach it.
+    # Numba compiles `min` as a separate function, which an option of the caller would not reach.
     rewrite_module = fastmathpass.rewrite_module
 
     def rewrite(module: Any, options: Any) -> None:

@@ -1,7 +1,7 @@
 """Checksummed, atomic files in a folder that only one user can change, and locks among processes.
 
 The folder is ``$AMPI_CACHE_DIR``, else ``$XDG_CACHE_HOME/ampi``, else ``~/.cache/ampi``; if that cannot be written, one
-in the folder for temporary files.  Code is loaded from it, so it and its files belong to the user alone (mode 0700),
+in the folder for temporary files.  Code is loaded from it, so it and its files belong only to the user (mode 0700),
 and no other user can change a folder above it.
 
 A file ends in a checksum.  It is written under another name, flushed to disk and renamed, so that another process sees

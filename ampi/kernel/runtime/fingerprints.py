@@ -1,8 +1,8 @@
-"""Checksums of blocks of memory, computed at the speed of memory.
+"""Checksums of blocks of memory, computed as fast as memory is read.
 
-A block is read as vectors of eight words.  Their sum, and the sum of its partial sums, change with a word, and if words
-change places; each word is first mixed with its upper half, so that signs do not cancel.  Both sums are multiplied by
-odd weights and added.  (Fletcher, "An arithmetic checksum for serial transmissions", 1982, in eight lanes.)
+A block is read as vectors of eight words.  Their sum changes if a word changes, and the sum of the partial sums also if
+words are swapped; each word is first mixed with its upper half, so that signs do not cancel.  Both sums are multiplied
+by odd weights and added.  (Fletcher, "An arithmetic checksum for serial transmissions", 1982, in eight lanes.)
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _copies: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDiction
 
 
 def frozen(function: Any) -> Any:
-    """A copy of a function with its present globals; the function itself if none of them can change."""
+    """A copy of a function with its current globals; the function itself if none of them can change."""
     return _Freezing().function(function)
 
 

@@ -1,4 +1,4 @@
-"""Vectors of derivatives in several directions: a type for Numba, for derivative programs in vector modes.
+"""Vectors of derivatives in several directions: a type for Numba, for derivative programs in vector mode.
 
 A value of the type `Lanes` is one vector of the processor (or a few), with an element for each direction.  Derivatives
 are linear: they are added and subtracted, multiplied and divided by numbers that all directions share, and selected by
@@ -121,7 +121,7 @@ def _filled(builder: Any, lanes: Lanes, number: Any) -> Any:
 
 @intrinsic(prefer_literal=True)
 def spread(typing_context: Any, number: Any, count: Any) -> Any:
-    """A vector with ``count`` times the same number."""
+    """A vector of ``count`` equal numbers."""
     lanes = Lanes(types.unliteral(number), count.literal_value)
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -147,31 +147,31 @@ def _conditions(lanes: Lanes) -> Lanes:
 
 @intrinsic
 def unequal(typing_context: Any, a: Any, b: Any) -> Any:
-    """Conditions that numbers differ."""
+    """For each direction, whether two numbers differ."""
     return _conditions(a)(a, b), lambda context, builder, sig, args: builder.fcmp_unordered("!=", *args)
 
 
 @intrinsic
 def equal(typing_context: Any, a: Any, b: Any) -> Any:
-    """Conditions that numbers are equal."""
+    """For each direction, whether two numbers are equal."""
     return _conditions(a)(a, b), lambda context, builder, sig, args: builder.fcmp_ordered("==", *args)
 
 
 @intrinsic
 def both(typing_context: Any, a: Any, b: Any) -> Any:
-    """Conditions that both conditions hold."""
+    """For each direction, whether both conditions hold."""
     return a(a, b), lambda context, builder, sig, args: builder.and_(*args)
 
 
 @intrinsic
 def one_of(typing_context: Any, a: Any, b: Any) -> Any:
-    """Conditions that at least one of two conditions holds."""
+    """For each direction, whether at least one of two conditions holds."""
     return a(a, b), lambda context, builder, sig, args: builder.or_(*args)
 
 
 @intrinsic
 def inverse(typing_context: Any, a: Any) -> Any:
-    """Conditions that a condition does not hold."""
+    """For each direction, whether a condition does not hold."""
     return a(a), lambda context, builder, sig, args: builder.not_(args[0])
 
 

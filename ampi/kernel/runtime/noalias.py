@@ -1,12 +1,12 @@
-"""Compilers of derivative programs: without overflow by reassociation, and for arrays that do not overlap in memory.
+"""Numba compilers for derivative programs: no overflow by reassociation, and arrays that do not overlap in memory.
 
 With ``fastmath`` compilers turn ``(d / y) * (x / y)`` into ``d * x / (y * y)``, whose square may overflow although
 quotients and derivative do not.  Derivatives are full of such products: in their programs products and quotients keep
 the order in which they are written, and infinities and nan are respected.  Sums may be added in any order, so that they
 can be vectorised.
 
-Numba tells LLVM nothing about aliases of array arguments.  If these are known to be separate, telling so allows it to
-vectorise loops over several of them.
+Numba tells LLVM nothing about aliases of array arguments.  Where they are known to be separate, telling LLVM so
+lets it vectorise loops over several of them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class InRange(Compiler):
 def keep_in_range(state: Any) -> None:
     """Let a compilation set only the flags of ``fastmath`` that cannot cause overflow in derivatives."""
     if state.flags.fastmath:
-        context = state.targetctx  # of this compilation alone
+        context = state.targetctx  # of this compilation only
         allowed = frozenset(state.flags.fastmath.flags)
         context.post_lowering = functools.partial(_post_lowering, type(context).post_lowering, context, allowed)
 

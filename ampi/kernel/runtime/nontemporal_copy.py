@@ -21,9 +21,9 @@ from ampi.kernel.runtime.threads import ONLY_PRANGE, started_threads
 from ampi.memory import storages as memory
 
 LARGE = 1 << 19
-"""Bytes from which on a copy would leave the caches anyway, and starting threads pays off."""
+"""Size in bytes from which a copy exceeds the caches anyway, and starting threads pays off."""
 FRESH = 1 << 25
-"""Bytes from which on the C library allocates memory directly from the system, which is zero."""
+"""Size in bytes from which the C library gets memory directly from the system, already zeroed."""
 LINE = 64  # bytes; a line of the cache, to which stores are aligned
 PAGE = 4096  # bytes; the part of each thread begins at a multiple
 

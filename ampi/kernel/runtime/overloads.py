@@ -22,7 +22,7 @@ def is_plain(function: Any) -> bool:
 
 
 def declared_overloads(function: Any) -> Iterator[Callable[..., Any]]:
-    """The functions of types that extensions have declared for a function."""
+    """The functions that extensions have declared for a function with ``overload``; they take types."""
     context = cpu_target.typing_context
     context.refresh()
     known = context._lookup_global(function)

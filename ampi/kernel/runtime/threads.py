@@ -39,7 +39,7 @@ ONLY_PRANGE: Any = {
 }
 """Numba's option ``parallel`` for ``prange`` only: other transformations take seconds to compile, and slow down work on
 short arrays."""
-LONG = 1 << 17  # elements of an array of indices from which on several threads read it
+LONG = 1 << 17  # elements; several threads read longer arrays of indices
 SAMPLE = 100  # iterations of each block that are checked first
 NAMES = ("operation", "launch", "own element", "atomic addition")  # of the costs, in nanoseconds
 
@@ -66,7 +66,7 @@ def use_threads() -> None:
 
 
 def started_threads() -> int:
-    """The number of threads for other work on large arrays than that of kernels."""
+    """The number of threads for work on large arrays outside kernels: one until a kernel has run on threads."""
     return thread_count() if _started else 1
 
 
@@ -221,7 +221,7 @@ def largest_of_parts(value, parts):
 def place_of_smallest(value, parts, places, last):
     """The place of the smallest of a value and the values of all parts: the first such place (``last``: the last).
 
-    It is minus one if the smallest is the value itself; parts whose place is minus one do not count.
+    It is minus one if the value itself is the smallest; parts whose place is minus one do not count.
     """
     found = -1
     for k in range(parts.shape[0]):
