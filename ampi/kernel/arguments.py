@@ -41,7 +41,7 @@ def has_list(value: Any) -> bool:
 
 
 def any_list(args: tuple[Any, ...]) -> bool:
-    """Return whether one of the arguments of a call has a list; fast, since every call asks it."""
+    """Return whether one of the arguments of a call is or contains a list; fast, since every call needs it."""
     for value in args:
         kind = type(value)
         if kind not in _WITHOUT_LISTS:
@@ -52,7 +52,7 @@ def any_list(args: tuple[Any, ...]) -> bool:
     return False
 
 
-_WITHOUT_LISTS: set[type] = set()  # classes of arguments that are no lists and contain none
+_WITHOUT_LISTS: set[type] = set()  # classes of arguments that are not lists and contain none
 
 
 def leaves_of(bound: tuple[Any, ...]) -> Sequence[Any]:
@@ -176,7 +176,7 @@ def is_large(number: int) -> bool:
 
 
 def _code_key(value: Any) -> Any:
-    """A key for an argument that is no array or tuple: its type, or its value if compiled code depends on that."""
+    """A key for an argument that is not an array or tuple: its type, or its value if compiled code depends on that."""
     return value if value is None or isinstance(value, str) or callable(value) else type(value)
 
 

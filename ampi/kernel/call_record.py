@@ -82,7 +82,7 @@ def _with_seeds(
 
 
 class WithoutAxes(memory.Region):
-    """The region of a result that is a 0-d array rather than a number; so is its seed."""
+    """The region of a result that is a 0-d array rather than a number; its seed is a 0-d array, too."""
 
     __slots__ = ()
 
@@ -237,7 +237,7 @@ class CallRecord(tape.AdjointRecord):
         return s.make() if isinstance(s, StandIn) else seed(sweep, s)
 
     def last_seed_in(self, sweep: tape.Sweep, s: Any) -> Any:
-        """`seed_in` for reading only: an array that the call created needs its shadow no more."""
+        """`seed_in` for reading only: an array that the call created no longer needs its shadow."""
         found = sweep.last(s, self.created) if isinstance(s, memory.Region) and s.shape else None
         return self.seed_in(sweep, s) if found is None else found
 

@@ -181,7 +181,7 @@ def load(
     Parameters
     ----------
     kind : str
-        Which derivative: ``"adjoint"`` or ``"tangent"``.
+        Which program, in the file's name: ``"adjoint"``, ``"tangent"``, ``"second"``, ``"drawing"``, ...
     choices : tuple
         The further choices on which this kind of derivative depends.
     """

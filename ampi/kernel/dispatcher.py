@@ -168,7 +168,7 @@ def counter() -> Callable[[], int]:
 
 
 def analyses() -> tuple[str, ...]:
-    """`ampi.kernel.ANALYSES`."""
+    """`ampi.kernel.ANALYSES`, imported on first use."""
     from ampi.kernel.pipeline import ANALYSES
 
     return ANALYSES

@@ -1,4 +1,4 @@
-"""Kernels in vector mode: the adjoint program of a call for several directions at once, where possible."""
+"""Kernels in vector mode: adjoint and tangent programs for several directions at once, where possible."""
 
 from __future__ import annotations
 

@@ -159,9 +159,9 @@ class State:
     names : Names
         A generator of new names for derivative programs.
     shadows : dict
-        The shadows of the arguments, by the names of these.
+        The shadows of the arguments, by the arguments' names.
     shadow_names : set of str
-        The names of all shadows, also of local arrays.
+        The names of all shadows, including those of local arrays.
     writable : set of str or None
         The arguments that the program may write; None: those whose types allow it.
     given : set of str

@@ -156,7 +156,7 @@ def no_tape_needs(args: tuple[Any, ...]) -> bool:
 
 
 def knows_active(recording: tape.Tape, storage: memory.Storage) -> bool:
-    """Return whether an active storage became so before this operation, and not in a task beside it."""
+    """Return whether a storage was activated before this operation, and not in a concurrent task."""
     return recording.accesses is None or recording.accesses.knows_active(storage)
 
 
@@ -290,7 +290,7 @@ class PreparedCall:
         return True
 
     def _fits_beside(self, reference: Any, accesses: Any) -> bool:
-        """Do as `fits` for storages that are passive; tasks beside this one may have activated other parts of them."""
+        """`fits` for passive storages, other parts of which concurrent tasks may have activated."""
         for storage in self.off:
             if storage.volatile or storage.guard:
                 return False

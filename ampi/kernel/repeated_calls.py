@@ -1,4 +1,4 @@
-"""Calls that were seen before with the same arrays: what was found out about them is not looked up again."""
+"""Fast paths for calls that were seen before with the same arrays."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class RepeatedCall:
 
 
 REGION = itertools.repeat("_region")
-"""For ``map(getattr, args, REGION, map(type, args))``: the region of each argument that has one, and else its class."""
+"""For ``map(getattr, args, REGION, map(type, args))``: the region of each argument that has one, or else its class."""
 
 
 def is_identified(value: Any) -> bool:
@@ -74,8 +74,8 @@ def is_identified(value: Any) -> bool:
 class RecordedAgain:
     """A recorded call that was seen before: all its arrays have the same addresses, and its numbers the same classes.
 
-    It does what `recording.record` does, in the same order, without asking again what cannot differ. It keeps no array
-    alive.
+    It does what `recording.record` does, in the same order, without tests whose outcome cannot differ.  It keeps no
+    array alive.
 
     Attributes
     ----------
@@ -209,7 +209,7 @@ class _Seen:
     def is_same(self, array: np.ndarray) -> bool:
         """Return whether a plain array is at the same place, and unknown to tapes.
 
-        Memory that an array owns is no other array's, wherever it is.
+        An array that owns its memory shares it with no other one, so its address does not matter.
         """
         if (
             array is self._array()

@@ -25,7 +25,7 @@ def primal(
     single: frozenset[tuple[int, int]],
     without: frozenset[str],
 ) -> ir.Function:
-    """A kernel ready to be differentiated (see `pipeline.primal`), which calls its large functions if that is right."""
+    """A kernel ready to be differentiated (see `pipeline.primal`); large functions stay calls where that is correct."""
     argument_types = tuple(argument_types)
     if not same and not single and "calls" not in without:
         state = pipeline.State(Options(without=without), argument_types, derivatives=_DERIVATIVES)
@@ -36,7 +36,7 @@ def primal(
 
 
 def _is_steady(function: ir.Function) -> bool:
-    """Return whether the arguments of calls are arrays that do not change, or a few elements, and all is serial."""
+    """Return whether no loop is parallel, and all calls take arrays that do not change, or have constant sizes."""
     if any(isinstance(n, ir.For) and n.parallel for n in ir.walk(function.body)):
         return False
     changed = {n.array.name for n in ir.walk(function.body) if isinstance(n, (ir.Store, ir.Accumulate))}

@@ -28,11 +28,11 @@ from numba.np import numpy_support
 
 from ampi.kernel import ir
 from ampi.kernel.frontend.arrays import (
-    creation,  # noqa: F401 (enters its rules)
-    decompositions,  # noqa: F401 (enters its rules)
-    elementwise,  # noqa: F401 (enters its rules)
-    orders,  # noqa: F401 (enters its rules)
-    places,  # noqa: F401 (enters its rules)
+    creation,  # noqa: F401 (registers its rules)
+    decompositions,  # noqa: F401 (registers its rules)
+    elementwise,  # noqa: F401 (registers its rules)
+    orders,  # noqa: F401 (registers its rules)
+    places,  # noqa: F401 (registers its rules)
     structured_arrays,
 )
 from ampi.kernel.frontend.arrays import values as array_values
@@ -57,17 +57,17 @@ from ampi.kernel.frontend.base.values import (
     negation,
     structure_of,
 )
-from ampi.kernel.frontend.cuda import language as cuda_language  # noqa: F401 (enters its calls)
+from ampi.kernel.frontend.cuda import language as cuda_language  # noqa: F401 (registers its calls)
 from ampi.kernel.frontend.language import (
-    custom_calls,  # noqa: F401 (enters its rules)
+    custom_calls,  # noqa: F401 (registers its rules)
     expressions,
     invocations,
     list_nodes,
     optional_names,
     statements,
-    stencils,  # noqa: F401 (enters its calls)
+    stencils,  # noqa: F401 (registers its calls)
     subscripts,
-    ufuncs,  # noqa: F401 (enters its calls)
+    ufuncs,  # noqa: F401 (registers its calls)
 )
 from ampi.kernel.frontend.language.desugar import bound_names, spell_out
 from ampi.kernel.frontend.language.optional_names import spell_optional_names
@@ -75,16 +75,16 @@ from ampi.kernel.frontend.language.parameters import declare, given_values, stat
 from ampi.kernel.frontend.language.reductions import find_reductions
 from ampi.kernel.frontend.language.webs import Webs, split_webs
 from ampi.kernel.frontend.random import (
-    generators,  # noqa: F401 (enters its rules)
-    numbers,  # noqa: F401 (enters its rules)
+    generators,  # noqa: F401 (registers its rules)
+    numbers,  # noqa: F401 (registers its rules)
 )
 from ampi.kernel.frontend.recursion import nodes as recursion_nodes
 from ampi.kernel.frontend.recursion.mutual_recursion import inline_partners
 from ampi.kernel.frontend.recursion.reflections import unfold_reflection
 from ampi.kernel.frontend.recursion.stack import is_call_of, remove_recursion
-from ampi.kernel.frontend.written import arrays as written_arrays  # noqa: F401 (enters its rules)
-from ampi.kernel.frontend.written import functions as written_functions  # noqa: F401 (enters its rules)
-from ampi.kernel.frontend.written import grids  # noqa: F401 (enters its rules)
+from ampi.kernel.frontend.written import arrays as written_arrays  # noqa: F401 (registers its rules)
+from ampi.kernel.frontend.written import functions as written_functions  # noqa: F401 (registers its rules)
+from ampi.kernel.frontend.written import grids  # noqa: F401 (registers its rules)
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.intrinsics import into_array
 from ampi.kernel.ir.names import Names
@@ -227,7 +227,7 @@ class _Builder:
         self.extents: dict[str, tuple[ir.Expr, ...]] = {}  # of local arrays and parts of arrays
         self.owned: set[str] = set()  # local arrays
         self.parts: set[str] = set()  # parts of local arrays
-        self.narrow: set[ir.Expr] = set()  # sizes of slices of one element, which may be empty
+        self.narrow: set[ir.Expr] = set()  # sizes of one-element slices, which may be empty
         self.single: set[tuple[str, int]] = set()  # axes of arguments, and of callees' arrays, that have size one
         self.bounds: dict[str, int | None] = {}  # lower bounds of integer variables
         self.lists: set[str] = set()  # arrays that represent the program's lists
@@ -535,7 +535,7 @@ class _Builder:
         return self.callees[key]
 
     def recursion(self, function: Any) -> tuple[str, str]:
-        """The error message for functions that call each other in a circle."""
+        """The error message for functions that call one another recursively."""
         if self.is_itself(function) or function.__code__ is self.function.__code__:
             return f"'{function.__name__}' calls itself by another name", f"call it as {function.__name__}(...)"
         problem = f"'{function.__name__}' and '{self.source.name}' call one another"

@@ -19,7 +19,7 @@ from ampi.kernel.ir.index_algebra import INT, ONE, ZERO
 
 
 def matrix(builder: Any, node: ast.Call, function: Any, a: Any, vectors: bool = True) -> ir.Var:
-    """The argument of a decomposition: a matrix of floats, real if it has ``vectors`` among its results."""
+    """The argument of a decomposition: a matrix of floats, real if the results include ``vectors``."""
     system(builder, node, function, a)
     if vectors and isinstance(a.type.dtype, types.Complex):
         name = ast.unparse(node.func)

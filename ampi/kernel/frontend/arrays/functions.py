@@ -1,6 +1,6 @@
 """Rules of NumPy's functions and methods of arrays that Numba supports: sums, extremes, products, new arrays.
 
-A rule builds the IR of a call from loops, views and element-by-element expressions (see ``array_values``), so that
+A rule builds the IR of a call from loops, views and element-by-element expressions (see ``arrays.values``), so that
 derivatives follow.  Its first two arguments are the parser and the call; the values of the call's arguments come next,
 under NumPy's names for them.
 """

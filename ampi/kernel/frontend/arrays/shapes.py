@@ -174,7 +174,7 @@ def concatenate(builder: Any, node: ast.Call, arrays: Any, axis: Any = ZERO) -> 
 
 
 def joined(builder: Any, node: ast.Call, arrays: Any, axis: int, longer: Any = None) -> ir.Var:
-    """Concatenate the arrays of a tuple, to each of which ``longer`` may add an axis before."""
+    """Concatenate the arrays of a tuple, after ``longer`` has added an axis to those that need one."""
     parts = getattr(arrays, "items", ())
     if not parts or not all(map(is_array, parts)):
         builder.fail(node, f"{ast.unparse(node.func)} takes a tuple of arrays")

@@ -147,10 +147,10 @@ def agree(builder: Any, node: ast.AST, first: ir.Expr, second: ir.Expr, into: bo
 
 
 def stretched(builder: Any, node: ast.AST, operands: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The operands of an operation, with axes of size one for slices of one element that are broadcast.
+    """The operands of an operation; slices of one element that are broadcast get axes of size one.
 
-    An axis such as that of ``x[:, 0:1]`` is broadcast if it meets one of another size; emits ``ir.Agree`` since the
-    slice must not be empty then.
+    An axis such as that of ``x[:, 0:1]`` is broadcast against one of another size; ``ir.Agree`` then checks that the
+    slice is not empty.
     """
     arrays = [v for v in operands if is_array(v)]
     if not builder.narrow or len(arrays) < 2 or "prange" in builder.loops:  # threads raise no errors
@@ -447,7 +447,7 @@ def _is_of_one(item: Range) -> bool:
 
 
 def _ends(builder: Any, item: Range, size: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
-    """Start and stop of a slice whose step is known."""
+    """Start and stop of a slice with a constant step."""
     lower = None if item.lower is None else steady(builder, item.lower)
     upper = None if item.upper is None else steady(builder, item.upper)
     if item.step is None or item.step.value > 0:
@@ -484,7 +484,7 @@ def _range_of_any_step(builder: Any, item: Range, size: ir.Expr) -> tuple[ir.Var
 
 
 def _from_end(builder: Any, bound: ir.Expr, size: ir.Expr) -> ir.Expr:
-    """A bound of a slice, counted from the start; negative only if it was before the start."""
+    """A bound of a slice, counted from the start; negative only if it lies before the start."""
     below = index_algebra.lowest(bound, builder.lowest)
     if below is not None and below >= 0:
         return bound
@@ -547,8 +547,8 @@ def update(builder: Any, node: ast.AST, op: ast.operator, place: Place, value: A
     """``array[index] += value`` and the like for a part of an array.
 
     For slices Numba works in place, one element after the other, even if the value is a part of the same array.  With
-    an array of integers in the index it computes all new values first: of an element that is selected several times,
-    the last one remains.
+    an array of integers in the index it computes all new values first: an element that is selected several times keeps
+    the last one.
     """
     result = result_type(builder, node, INPLACE.get(type(op)), _Typed(place.type), value)
     builder.require_store(node, place.array, result.dtype)

@@ -1,4 +1,4 @@
-"""Functions of numbers composed of the intrinsics, whose derivatives therefore follow.
+"""Functions of numbers composed of intrinsics, so that their derivatives follow.
 
 Each entry takes the parser, the call, and the values of its arguments.
 """

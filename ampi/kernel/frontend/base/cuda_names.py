@@ -1,4 +1,4 @@
-"""Stand-ins for the names of ``numba.cuda`` in CUDA kernels, which need no CUDA: the parser recognises them."""
+"""Stand-ins for the names of ``numba.cuda``, which the parser recognises in CUDA kernels; they need no CUDA."""
 
 from __future__ import annotations
 

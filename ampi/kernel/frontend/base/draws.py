@@ -24,7 +24,7 @@ from ampi.kernel.frontend.base.values import Static, Value
 from ampi.kernel.ir.index_algebra import INT, ONE
 
 METHODS: dict[str, Callable[..., Any]] = {}
-"""The rules of methods of random generators, entered by ``random.generators``."""
+"""The rules of methods of random generators, registered by ``random.generators``."""
 ON_THREADS = "draw them before the loop, in an array: np.random.random(n)"
 
 

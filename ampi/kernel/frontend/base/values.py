@@ -40,7 +40,7 @@ Slice = namedtuple("Slice", "start stop step")  # the class of a ``Group`` for a
 
 
 Maybe = namedtuple("Maybe", "there number")
-"""The class of a ``Group`` for a result that is a number or None: whether there is a number, and the number."""
+"""The class of a ``Group`` for a result that is a number or None: a flag, true if there is a number, and the number."""
 
 
 def is_maybe(value: Any) -> bool:
@@ -124,7 +124,7 @@ class Leaf:
     name: str
 
 
-Value = Any  # ir.Expr | Group | Static
+Value = Any  # ir.Expr | Lazy | Group | Static
 Single = frozenset[tuple[int, int]]  # axes of size one: the position of the argument leaf, and the axis
 
 
@@ -169,7 +169,7 @@ def merge_kinds(first: Any, second: Any) -> Any:
 
 
 def number_or_none(first: Any, second: Any) -> Any:
-    """The structure of a result that is a number on one path and None on another; None if it is neither."""
+    """The structure of a result that is a number on one path and None on another; otherwise None."""
     kinds = [k.items[1] if is_maybe(k) else k for k in (first, second) if k != Static(None)]
     if len(kinds) == 2 and not (is_maybe(first) or is_maybe(second)):
         return None
@@ -191,7 +191,7 @@ def structure_of(kind: Any) -> Any:
 def forms_in(structure: Any) -> Any:
     """The parts of ``ir.Function.result`` that have another form while a call is recorded (see `Contract.forms`).
 
-    A list is given by its width, a number or None by -1, a structured array by -2; None if there are none of these.
+    A list is given by its width, an optional number by -1, a structured array by -2; None if there are none of these.
     """
     if not isinstance(structure, tuple):
         return None

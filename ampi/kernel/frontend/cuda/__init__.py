@@ -1,1 +1,1 @@
-"""The language of CUDA kernels: names of ``numba.cuda``, and what they mean inside of a kernel."""
+"""The language of CUDA kernels: calls of the functions of ``numba.cuda``."""

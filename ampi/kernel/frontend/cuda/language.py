@@ -43,7 +43,7 @@ def call(builder: Any, function: Intrinsic, node: ast.Call, hint: str | None) ->
 
 
 def positional(builder: Any, node: ast.Call, names: str) -> list[Any]:
-    """The values of a call's arguments in the order of these names; None for what is left out (``name=``)."""
+    """The values of a call's arguments in the order of these names; None for an optional one (``name=``) left out."""
     values, keywords = call_values(builder, node)
     wanted = names.split()
     needed = sum(not n.endswith("=") for n in wanted)
@@ -123,7 +123,7 @@ def barrier(kind: str) -> Callable[..., Value]:
 
 
 def voting(kind: str, scope: str = "block") -> Callable[..., Value]:
-    """A barrier at which threads count for how many of them something is true."""
+    """A barrier that combines a predicate over the threads of a block (``kind``: count, and, or)."""
 
     def emit(builder: Any, node: ast.Call, name: str, hint: str | None) -> Value:
         (predicate,) = positional(builder, node, "predicate")
@@ -256,7 +256,7 @@ def sent(builder: Any, value: ir.Expr) -> ir.Var:
 
 
 def received(builder: Any, value: ir.Expr) -> ir.Var:
-    """The value that a thread has computed from it before others send something else."""
+    """A value computed from what other threads have sent, before they send something else."""
     result = builder.temporary("received", value)
     builder.emit(ir.Barrier("warp"))
     return result

@@ -1,10 +1,10 @@
-"""Python's short forms, spelled out in the syntax tree before anything is typed.
+"""Syntactic sugar of Python, rewritten in the syntax tree before type inference.
 
 * ``x += y`` on a name becomes ``x = x + y``: every ``Name`` is then a use or an assignment, never both (see
   ``Augmented``);
 * ``else`` after a loop becomes a condition on a flag that every ``break`` clears;
-* nested functions and lambdas become separate functions, which get the variables of the enclosing function that they
-  use as further arguments (lambda lifting).
+* nested functions and lambdas become separate functions, which get as further arguments the variables of the
+  enclosing function that they use (lambda lifting).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class _Lifting:
                 )
 
     def free_variables(self, variables: set[str]) -> dict[str, list[str]]:
-        """For each nested function the variables around it that it, or a function it calls, uses."""
+        """For each nested function, the variables of the enclosing function that it, or a function it calls, uses."""
         free: dict[str, set[str]] = {}
         calls: dict[str, set[str]] = {}
         for name, function in self.inside.items():
@@ -117,7 +117,7 @@ class _Lifting:
         return {name: sorted(variables, key=self.place.__getitem__) for name, variables in free.items()}
 
     def pass_on(self, function: ast.FunctionDef, given: list[str]) -> None:
-        """Pass the variables that nested functions use to them, wherever they are called."""
+        """Pass to nested functions, wherever they are called, the variables that they use."""
         called = set()
         for node in ast.walk(function):
             if isinstance(node, ast.Call):  # a function that uses no variables may be an argument

@@ -65,9 +65,9 @@ OF_A_NUMBER = (
 )  # the number, or its truth
 ALLOCATIONS = (np.empty, np.zeros, np.ones, np.full, np.empty_like, np.zeros_like, np.ones_like, np.full_like)
 AUTHORED: dict[type, Callable[..., Any]] = {}
-"""Parsers of calls by the types of the functions: those with custom derivatives, stencils and Numba's ufuncs.
+"""Parsers of calls, by the type of the function called: custom derivatives, stencils and Numba's ufuncs.
 
-Other modules enter them.  A parser returns None if the call is to be parsed as one of the plain function.
+Other modules register them.  A parser returns None if the call is to be parsed as one of the plain function.
 """
 _PARAMETER = inspect.Parameter
 _SIGNATURES = {

@@ -1,14 +1,14 @@
 """Calls of large functions, which are compiled and differentiated separately (see ``ampi.kernel.ir.calls``).
 
-Inlining pays for small functions.  A large one that is called in several places would be derived and compiled for each
-of them, again and again inside of its callers.  So a call becomes an operation on whole arrays if the function
+Inlining pays for small functions.  A large one that is called in several places would be differentiated and compiled
+for each of them, within every caller.  So a call becomes an operation on whole arrays if the function
 
 * takes numbers and arrays, and returns numbers, or arrays that it was given;
 * writes only to arrays whose elements it takes by constant indices (a few, which are copied there and back);
-* draws no random numbers, raises no exceptions of its own, and has no loops on threads.
+* draws no random numbers, raises no exceptions itself, and has no parallel loops.
 
-Whether its other arrays stay unchanged until their derivatives are computed turns out later; otherwise the kernel is
-parsed again, and all calls are inlined.
+A later step finds out whether its other arrays stay unchanged until their derivatives are computed.  If not, the kernel
+is parsed again, and all calls are inlined.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from ampi.kernel.ir.intrinsics import cast
 from ampi.kernel.ir.rewrite import substitute
 
 LARGE = 300
-"""The number of operations from which a function is large: the call itself costs a fraction of a microsecond."""
+"""The number of operations from which a function counts as large: the call itself costs a fraction of a microsecond."""
 PLACES = 2
-"""The number of places of one function from which a large one that is called there is compiled separately."""
+"""The number of calls in one function from which a large callee is compiled separately."""
 ELEMENTS = 64
-"""The largest number of elements that are copied there and back."""
+"""The largest number of elements that are copied to a call and back."""
 
 Index = tuple[ir.Expr, ...]
 
@@ -73,7 +73,7 @@ def _prepared(callee: ir.Function, derivatives: Any) -> ir.Function | None:
     if callee.drawn or callee.generators or not _is_plain(callee.result):
         return None
     known = callee.__dict__
-    if "_prepared" not in known:  # nodes do not change
+    if "_prepared" not in known:  # nodes are immutable
         known["_prepared"] = derivatives.prepared(callee)
     found: ir.Function | None = known["_prepared"]
     return found
@@ -139,7 +139,7 @@ def _is_plain(structure: Any) -> bool:
 
 
 def _is_packed(type_: types.Type) -> bool:
-    """Return whether a number of a type is exact as one or two of type float64."""
+    """Return whether one or two float64 numbers hold every number of this type exactly."""
     plain = inference.plain(type_)
     signed = isinstance(plain, types.Integer) and plain != types.uint64
     return plain == types.float64 or isinstance(plain, types.Boolean) or signed
@@ -157,7 +157,7 @@ def _written(callee: ir.Function, arrays: dict[str, ir.Argument]) -> set[str]:
 
 
 def _block(callee: ir.Function, array: ir.Argument) -> tuple[int, ...] | None:
-    """The sizes of the part of an array that a function touches by constant indices alone; None if others occur."""
+    """The sizes of the part of an array that a function touches, if all indices are constant; otherwise None."""
     indices: list[Index] = []
     mentioned = touched = 0
     for n in ir.walk(callee.body):
@@ -196,7 +196,7 @@ def _largest(loop: ir.For) -> int | None:
 
 
 def _limit(stop: ir.Expr) -> ir.Const | None:
-    """The constant in ``min(constant, array.shape[axis])``, which is the bound where a call copies elements."""
+    """The constant in ``min(constant, array.shape[axis])``, the bound of a loop that copies the elements of a call."""
     if isinstance(stop, ir.Op) and stop.name == "min" and isinstance(stop.args[1], ir.Size):
         return stop.args[0] if isinstance(stop.args[0], ir.Const) else None
     return None
@@ -269,7 +269,7 @@ class _Call:
         self.each(array, sizes, statement)
 
     def each(self, array: ir.Var, sizes: tuple[int, ...], make: Any) -> None:
-        """Emit a statement for each element of the first ones of an array, as far as there are any."""
+        """Emit a statement for each of the first elements of an array, at most ``sizes`` of them along each axis."""
         builder = self.builder
         shape = array_values.shape_of(builder, array)
         stops = [minimum(_integer(n), size) for n, size in zip(sizes, shape, strict=True)]

@@ -36,7 +36,7 @@ def length(builder: Any, node: Length) -> ir.Expr:
 
 
 def filled(builder: Any, node: Filled) -> Value:
-    """The items that a list has by now: the first elements of its array, which has room for more."""
+    """The items that a list has so far: the first elements of its array, which has room for more."""
     count = array_values.steady(builder, cast(builder.scalar(node.count), types.intp))
     value = builder.any_value(node.list)
 

@@ -80,7 +80,7 @@ def emit_nest(
     bounds: list[tuple[ir.Expr, ir.Expr]],
     body: Callable[[], None],
 ) -> None:
-    """Loops around what ``body`` emits, the last one innermost."""
+    """Emit loops around the statements of ``body``, the last axis innermost."""
     builder.loops += ["for"] * len(axes)
     statements, _ = builder.sub_block(body)
     del builder.loops[len(builder.loops) - len(axes) :]
@@ -261,7 +261,7 @@ def range_bounds(builder: Any, call: ast.Call, parallel: bool = False) -> tuple[
 
 
 def as_index(bound: ir.Expr) -> ir.Expr:
-    """An end of a range as an integer, truncated if it is none."""
+    """A bound of a range as an integer; other numbers are truncated."""
     if isinstance(bound.type, types.Integer):
         return bound
     if isinstance(bound, ir.Const) and np.isfinite(bound.value):

@@ -54,8 +54,8 @@ def spell_optional_names(
 ) -> bool:
     """Rewrite ``definition``, whose variables are webs, in place; return whether it changed.
 
-    ``given`` has the types or values of the arguments, ``known`` the names around the function; those of them for which
-    ``is_kernel`` is true take None as an argument.
+    ``given`` has the types or values of the arguments, ``known`` the values of the names around the function; those for
+    which ``is_kernel`` is true take None as an argument.
     """
     _without_choices_of_none(definition)
     names = _optional(definition, given)
@@ -255,7 +255,7 @@ class _Writer:
         return self.expression(node, facts), facts, facts
 
     def expression(self, node: Any, facts: frozenset[str], computes: bool = False) -> Any:
-        """An expression; ``computes`` tells whether Python raises a TypeError where it is None."""
+        """An expression with flags; ``computes`` is true where Python raises a TypeError for None."""
         match node:
             case ast.Name(id=name, ctx=ast.Load()) if self.is_open(name, facts):
                 if not computes:

@@ -12,7 +12,7 @@ OPERATIONS = {"add": "add", "sub": "add", "mul": "mul", "min": "min", "max": "ma
 
 
 def find_reductions(function: ir.Function, fail: Any) -> ir.Function:
-    """Set ``For.reductions`` of the parallel loops; ``fail(line, problem, advice)`` for variables carried otherwise."""
+    """Set ``For.reductions`` of parallel loops; call ``fail(line, problem, advice)`` for other carried variables."""
     everywhere = names_in(function.body)
     return replace(function, body=_block(function.body, everywhere, fail))
 
@@ -65,7 +65,7 @@ def _reduces_arrays(loop: ir.For) -> bool:
 
 
 def _operation(statement: ir.Assign) -> str | None:
-    """``add`` for ``s = s + x`` and so on; None where the statement is no reduction."""
+    """``add`` for ``s = s + x`` and so on; None if the statement is not a reduction."""
     value, name = statement.value, statement.target.name
     if not isinstance(value, ir.Op) or value.name not in OPERATIONS:
         return None

@@ -63,7 +63,7 @@ def expression_statement(builder: Any, node: ast.Expr) -> None:
 
 
 def is_print(builder: Any, call: ast.Call) -> bool:
-    """Return whether a call prints; only the primal does."""
+    """Return whether a call prints; derivative programs do not."""
     name = call.func
     is_global = isinstance(name, ast.Name) and name.id not in builder.webs.definitions
     return is_global and builder.value(name) == Static(print)

@@ -1,4 +1,4 @@
-"""Calls of ``@numba.vectorize`` and ``@numba.guvectorize`` functions in kernels: loops around the function inlined."""
+"""Calls of ``@numba.vectorize`` and ``@numba.guvectorize`` functions in kernels: loops around the inlined function."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def call_arguments(builder: Any, node: ast.Call, name: str) -> list[Value]:
 
 
 def vectorized(builder: Any, function: DUFunc, node: ast.Call, hint: str | None) -> Value:
-    """The function of numbers or, element by element, of arrays; an additional last argument takes the result."""
+    """A call with numbers or, element by element, with arrays; an additional last argument takes the result."""
     values, name = call_arguments(builder, node, function.__name__), function.__name__
     inputs, target = values[: function.nin], values[function.nin :]
     if len(inputs) != function.nin or len(target) > 1:
@@ -135,7 +135,7 @@ def generalized(builder: Any, function: GUFunc, node: ast.Call, hint: str | None
         call_function(builder, node, made.py_func, [part(k) for k in range(len(arrays))], {})
 
     loops.emit_nest(builder, node, axes, [(ZERO, size) for size in shape], body)
-    return Static(None)  # as Numba has it; NumPy gives the results
+    return Static(None)  # as in Numba; in NumPy the call returns the results
 
 
 def signature_of(made: Any, values: list[Value], cores: list[Any]) -> list[types.Type]:

@@ -125,7 +125,7 @@ class _Flow:
         return self.written(node, self.read(node, env))
 
     def read(self, node: ast.AST, env: Environment) -> Environment:
-        """Record the definitions that reach an expression or simple statement; return those after it, with ``:=``."""
+        """Record the definitions that reach an expression or simple statement; return those after it."""
         if not any(isinstance(n, ast.NamedExpr) for n in ast.walk(node)):
             for name in ast.walk(node):
                 if isinstance(name, ast.Name):

@@ -1,1 +1,1 @@
-"""Lists and sets in kernels, rewritten as arrays before anything is typed."""
+"""Lists and sets in kernels, rewritten as arrays before type inference."""

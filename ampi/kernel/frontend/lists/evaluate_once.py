@@ -61,7 +61,7 @@ def _function_draws(value: Any, seen: list[Any]) -> bool:
 
 
 def once(items: ast.expr, known: dict[str, Any], fresh: Callable[[str], str]) -> tuple[list[ast.stmt], ast.expr]:
-    """Statements that evaluate the parts of an expression that draw, and the expression with names instead of them."""
+    """Statements that evaluate the parts of an expression that draw, and the expression with names for these parts."""
     if not draws(items, known):
         return [], items
     is_through = isinstance(items, ast.Call) and isinstance(items.func, ast.Name) and not items.keywords
@@ -76,7 +76,7 @@ def once(items: ast.expr, known: dict[str, Any], fresh: Callable[[str], str]) ->
 
 
 class EvaluateOnce(ast.NodeTransformer):
-    """Assigns names to expressions that draw where statements let a list grow by a drawn number of items."""
+    """Assigns names to expressions that draw the number of items by which a statement lengthens a list."""
 
     def __init__(self, known: dict[str, Any], fresh: Callable[[str], str]) -> None:
         self.known, self.fresh = known, fresh

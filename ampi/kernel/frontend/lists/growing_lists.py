@@ -124,7 +124,7 @@ class Growing:
         self.add(self.first, assign(self.name, whole))
         return [*self.before, *self.result, *self.after]
 
-    # a list in an array: statements in segments for which the room is known before
+    # a list in an array: statements in segments for which the room is known beforehand
 
     def segment(self, inside: list[ast.stmt], item_names: list[str] | None) -> None:
         first = inside[0]
@@ -158,7 +158,7 @@ class Growing:
         del inside[:number]
 
     def together(self, inside: list[ast.stmt]) -> tuple[int, ast.expr]:
-        """The number of next statements whose room is known before the first of them, and that room."""
+        """The number of statements from here on whose room is known before the first of them runs, and that room."""
         total: ast.expr = ast.Constant(0)
         written: set[str] = set()
         for number, statement in enumerate(inside):
@@ -219,7 +219,7 @@ class _Changing(ast.NodeTransformer):
         return [*before, s]
 
     def heads(self, s: ast.stmt) -> list[ast.stmt]:
-        """Replace the list in a statement's own expressions; return statements that pop what these pop."""
+        """Replace the list in a statement's own expressions; return the statements for the pops in these."""
         fields = [f for f, v in ast.iter_fields(s) if f not in ("body", "orelse")]
         parts = [getattr(s, f) for f in fields]
         given = [p for p in parts if isinstance(p, ast.expr)]
@@ -237,7 +237,7 @@ class _Changing(ast.NodeTransformer):
         return before
 
     def popped(self, s: ast.stmt, expressions: list[ast.expr]) -> tuple[list[ast.stmt], list[ast.expr]]:
-        """Statements that pop what expressions pop, and the expressions with names for the popped items."""
+        """Statements for the pops in expressions, and the expressions with names for the popped items."""
         calls = [n for e in expressions for n in ast.walk(e) if change(n, self.name) == "pop"]
         if not calls:
             return [], expressions
@@ -262,7 +262,7 @@ class _Changing(ast.NodeTransformer):
         return before, [replace.visit(e) for e in expressions]
 
     def guard(self) -> list[ast.stmt]:
-        """The statements before an item is added, which lengthen the array, or check room that was counted beforehand.
+        """The statements before an item is added: they lengthen the array, or check room that was counted beforehand.
 
         The counting loop may have been compiled differently, so its count may be wrong.
         """

@@ -38,7 +38,7 @@ def started(statement: ast.AST) -> str | None:
 
 
 def _all_started(node: ast.AST) -> set[str | None]:
-    """The names of the lists that a statement creates, also of several: ``l, m = [], []``."""
+    """The names of all lists that a statement creates: ``l, m = [], []``."""
     match node:
         case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
             return {started(ast.Assign([t], v)) for t, v in zip(targets, values)}
@@ -72,7 +72,7 @@ def mentions(statement: ast.AST, name: str) -> bool:
 
 
 def stored(*statements: ast.AST) -> set[str]:
-    """The names that statements assign, and those of arrays of which they assign elements."""
+    """The names that statements assign, and those of arrays whose elements they assign."""
     found = set()
     for n in (n for s in statements for n in ast.walk(s)):
         if isinstance(n, (ast.Name, ast.Subscript, ast.Attribute)) and isinstance(n.ctx, ast.Store):
@@ -96,7 +96,7 @@ class Room:
         self.name = name
 
     def of(self, body: list[ast.stmt], assigned: set[str]) -> ast.expr | None:
-        """The bound for statements in loops that assign these names; None if there is none."""
+        """The bound for statements in loops that assign the names ``assigned``; None if it is unknown."""
         total: ast.expr | None = ast.Constant(0)
         for s in body:
             more: ast.expr | None = ast.Constant(0)
@@ -132,7 +132,7 @@ class Room:
         return effect is not None and effect[0] <= 0
 
     def length(self, items: ast.expr, assigned: set[str]) -> ast.expr | None:
-        """The number of iterations of a loop, unless it depends on these names or on the list."""
+        """The number of iterations of a loop; None if it depends on the names ``assigned`` or on the list."""
         if is_display(items):
             return ast.Constant(len(items.elts))
         if isinstance(items, ast.ListComp) and len(items.generators) == 1:
@@ -143,7 +143,7 @@ class Room:
 
 
 def _effect(body: list[ast.stmt], name: str) -> tuple[int, int] | None:
-    """Bounds of a list's growth by statements: at their end, and at any time; None if there are none."""
+    """Bounds of a list's growth by statements: at their end, and at any time; None if they are unknown."""
     net = peak = 0
     for s in body:
         if isinstance(s, (ast.Break, ast.Continue, ast.While, ast.For)) and (mentions(s, name) or not _is_loop(s)):

@@ -1,12 +1,12 @@
 """Sets of numbers, rewritten as tuples, arrays and lists, before type inference.
 
 * the set of ``x in {1, 2}``, or a name for such a set, becomes a tuple;
-* ``s = set(a)`` becomes the array of the different numbers in ``a``;
+* ``s = set(a)`` becomes the array of the distinct numbers in ``a``;
 * ``s = set()`` to which numbers are added becomes a list: ``s.add(x)`` is ``if x not in s: s.append(x)``;
 * ``a & b``, ``a - b`` and ``a.intersection(b)`` become the array of the numbers in ``a`` that are (not) in ``b``, and
   ``a | b`` the array of the numbers in both.
 
-Numba iterates over sets in the order of hashes, which these do not reproduce: loops over sets raise an error, as does
+Numba iterates over sets in the order of hashes, which arrays do not reproduce: loops over sets raise an error, as does
 everything that is not listed here.
 """
 
@@ -54,7 +54,7 @@ def spell_sets(
 
 
 def _name_apart(definition: ast.FunctionDef, makes: Callable[[ast.AST], bool], fresh: Callable[[str], str]) -> None:
-    """Give sets that reuse a name a new one, from there on: ``x = set(x)``, ``s = s | t``."""
+    """Give a set that reuses a name a new one from there on: ``x = set(x)``, ``s = s | t``."""
     body = definition.body
     for k, s in enumerate(body):
         if not (_binds(s) and makes(s.value)):  # type: ignore[attr-defined]
@@ -185,7 +185,7 @@ class _Spelling(ast.NodeTransformer):
         return placed(ast.UnaryOp(ast.Not(), among) if isinstance(node.ops[0], ast.NotIn) else among, node)
 
     def among(self, value: ast.expr, made: Any) -> ast.expr:
-        """The test whether a number is in a set; sets that are combined are tested one by one."""
+        """The test whether a number is in a set; operands of set operations are tested one by one."""
         parts = _combined(made)
         if parts is None:
             items = made if isinstance(made, ast.Name) else self.items(made, [])
@@ -240,7 +240,7 @@ class _Spelling(ast.NodeTransformer):
         return ast.Call(Known(np.array), [ast.ListComp(named(value), [generator])], [])
 
     def array(self, items: ast.expr) -> ast.expr:
-        """The array of the different items."""
+        """The array of the distinct items."""
         if isinstance(items, ast.Tuple):
             whole: ast.expr = ast.Call(Known(np.array), [ast.List(items.elts, ast.Load())], [])
         else:

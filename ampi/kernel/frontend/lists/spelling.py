@@ -1,13 +1,13 @@
 """Lists of numbers, rewritten as arrays that are filled, before type inference.
 
 * ``list()``, and ``List()`` and ``List.empty_list(int64)`` of ``numba.typed``, become ``[]``; ``list(x)`` becomes
-  ``[v for v in x]`` if x is a range, or if the list grows;
+  ``[v for v in x]`` if x is a generator, ``range``, ``enumerate`` or ``zip``, or if the list grows or shrinks;
 * ``[f(x) for x in a if x > 0]`` becomes an array with enough room, and a loop that puts the values into it;
 * ``l = [x0]`` and statements that add or remove items become an array with enough room, and a count of its items (see
   `growing_lists`);
 * ``l = [x, y]`` whose elements are assigned becomes an array.
 
-Operations that have another meaning for arrays, such as ``l + m``, raise an error when they are parsed (see `is_list`).
+Operations that have another meaning for arrays, such as ``2 * l``, raise an error when they are parsed (see `is_list`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from ampi.kernel.ir.names import Names
 
 
 def spell_lists(source: Source, taken: list[str], known: dict[str, Any]) -> None:
-    """Rewrite ``source.definition`` in place; ``known`` are the names around it."""
+    """Rewrite ``source.definition`` in place; ``known`` has the values of the names around it."""
     spelling = _Spelling(source, Names(taken), known)
     definition = source.definition
     spell_sets(definition, known, spelling.fresh, source.fail)
@@ -141,7 +141,7 @@ class _Spelling:
         return placed(named(name), node)
 
     def rename_bound(self, node: ast.ListComp) -> None:
-        """Give the variables of a comprehension new names, since it has a scope of its own."""
+        """Give the variables of a comprehension new names, since it has a separate scope."""
         targets = [g.target for g in node.generators]
         names = {n.id: self.fresh(n.id) for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
         later = [g.iter for g in node.generators[1:]]
@@ -197,7 +197,7 @@ def _one_by_one(statement: ast.stmt) -> list[ast.stmt]:
 def _spell_calls(definition: ast.AST, known: dict[str, Any]) -> None:
     """Replace ``list()``, and ``List()`` and ``List.empty_list(float64)`` of ``numba.typed``, by ``[]``.
 
-    Items that are added to a list of a given type are converted to that.
+    Items added to a list of a given type are converted to that type.
     """
     given: dict[str, set[Any]] = {}
     for node in ast.walk(definition):
@@ -225,7 +225,7 @@ def _spell_calls(definition: ast.AST, known: dict[str, Any]) -> None:
 
 
 def _spell_copies(definition: ast.FunctionDef, known: dict[str, Any]) -> None:
-    """Replace ``list(x)`` by a comprehension if x is a range or generator, or if the list grows or shrinks."""
+    """Replace ``list(x)`` by a comprehension if x is a generator, range, enumerate or zip, or if the list changes."""
 
     def is_copy(node: ast.AST) -> bool:
         is_call = isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords

@@ -1,1 +1,1 @@
-"""Recursive functions in kernels, rewritten as loops before anything is typed."""
+"""Recursive functions in kernels, rewritten as loops before type inference."""

@@ -1,6 +1,6 @@
 """Mutual recursion: functions that call one another are inlined in the one that is called first, before type inference.
 
-The result is a function that calls itself, see `recursion`::
+The result is a function that calls itself (see `recursion.stack`)::
 
     def even(x, n):                               def even(x, n):
         if n == 0:                                    if n == 0:
@@ -35,7 +35,7 @@ FunctionOf = Callable[[Any], Any]
 
 
 def inline_partners(function: Any, source: Source, known: dict[str, Any], function_of: FunctionOf) -> None:
-    """Rewrite ``source.definition`` in place, and add the globals of the inlined functions to ``known``, those of it.
+    """Rewrite ``source.definition`` in place, and add the globals of the inlined functions to its globals, ``known``.
 
     ``function_of`` is the Python function of a kernel, and None for anything else.
     """

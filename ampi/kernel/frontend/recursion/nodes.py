@@ -1,4 +1,4 @@
-"""Syntax tree nodes for recursive functions, and their IR: see `recursion`."""
+"""Syntax tree nodes for recursive functions, and their IR (see `recursion.stack`)."""
 
 from __future__ import annotations
 

@@ -9,9 +9,9 @@ Special functions use symmetries in this way::
                                                return formula(x)
                                            return 1 - reflected(-x)
 
-The call takes the other branch of the condition, which has no call.  A loop with a stack (see `recursion`) would be
-correct as well, but takes ten times as long to compile.  For nan Python's recursion does not end; here the result is
-that of the formula.
+The call takes the other branch of the condition, which has no call.  A loop with a stack (see `recursion.stack`)
+would be correct as well, but takes ten times as long to compile.  For NaN Python's recursion does not end; here the
+result is that of the formula.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Calls of the function itself as separate statements (A-normal form, of these calls only): see `recursion`.
+"""Calls of the function itself as separate statements (A-normal form of these calls only; see `recursion.stack`).
 
 ::
 

@@ -1,7 +1,7 @@
 """Recursion removal: a function that calls itself becomes a loop with a stack of frames, before type inference.
 
-The function is cut into blocks where it calls itself, and each iteration of the loop runs one of them; the values that
-a call needs after another one has returned are in its frame::
+The function is cut into blocks where it calls itself, and each iteration of the loop runs one of them.  The frame of a
+call holds the values that it needs after a nested call has returned::
 
     def f(n, x):                              depth = block = 0
         if n == 0:                            blocks[0], ns[0], xs[0] = -1, n, x
@@ -63,7 +63,7 @@ _VALUE = "a value"  # no variable has this name
 
 
 def is_call_of(definition: ast.FunctionDef, is_it: Callable[[Any], bool], known: dict[str, Any]) -> Callable[..., bool]:
-    """A predicate: whether a node is a call of a function for which ``is_it`` is true."""
+    """A predicate that is true for nodes that call a function for which ``is_it`` is true."""
     local = bound_names(definition)
 
     def is_call(node: Any) -> bool:

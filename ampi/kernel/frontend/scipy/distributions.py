@@ -1,4 +1,4 @@
-"""Distribution functions of ``scipy.special`` that follow from others, such as incomplete gamma functions."""
+"""Distribution functions of ``scipy.special``, in terms of others such as incomplete gamma functions."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """SciPy's special functions in kernels, replaced by functions that have derivatives.
 
-Numba compiles them where numba-scipy is installed, or by their addresses in ``scipy.special.cython_special``.  Those in
-`_STAND_INS` are differentiated as Python source; the others are SciPy's, with the derivatives of
-`ampi.partials.special`.
+Numba compiles calls of them where numba-scipy is installed, or with their addresses in
+``scipy.special.cython_special``.  Those in `_STAND_INS` are differentiated as Python source; the others are SciPy's,
+with the derivatives of `ampi.partials.special`.
 """
 
 from __future__ import annotations

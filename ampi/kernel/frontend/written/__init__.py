@@ -1,1 +1,1 @@
-"""Functions of NumPy that are written as kernels, calls of which are inlined."""
+"""Functions of NumPy that are written as kernels; calls of them are inlined."""

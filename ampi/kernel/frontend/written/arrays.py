@@ -212,7 +212,7 @@ def vander(x, N=None, increasing=False):
         count = len(x)
     else:
         count = N
-    wide = x * 1.0  # single precision becomes double, as NumPy has it
+    wide = x * 1.0  # single precision becomes double, as in NumPy
     result = np.ones((len(x), count), wide.dtype)
     for i in range(len(x)):
         for k in range(1, count):
@@ -259,7 +259,7 @@ def sinc_of_one(x):
 
 @Written
 def sincs(x):
-    result = np.sin(x)  # of this dtype
+    result = np.sin(x)  # an array of the right dtype
     for index in np.ndindex(x.shape):
         result[index] = sinc_of_one(x[index])
     return result

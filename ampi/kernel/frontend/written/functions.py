@@ -241,7 +241,7 @@ def median(a):
 
 @Written
 def percentiles(a, q, largest, factor, skip):
-    """Percentiles of an array, or of the numbers in it (``skip``), for a vector of ``q`` up to ``largest``."""
+    """Percentiles of an array for a vector of ``q`` up to ``largest``; with ``skip`` NaN is left out."""
     flat = a.flatten().astype(np.float64)
     there = flat[~np.isnan(flat)]
     result = np.full(len(q), np.nan)
@@ -273,7 +273,7 @@ def percentile_of(ordered, q):
 
 @Written
 def smallest(ordered):
-    """The smallest number, or none among infinite ones, as Numba decides it."""
+    """The smallest number, or NaN for those combinations of infinities for which Numba returns NaN."""
     below, above = 0, 0
     for v in ordered:
         if v == -np.inf:
@@ -390,7 +390,7 @@ def average(a, axis=None, weights=None):
 
 @Written
 def covariance(x, free):
-    """The covariances of rows of a matrix, by the number of degrees of freedom."""
+    """The covariances of the rows of a matrix; ``free`` is NumPy's ``ddof``."""
     rows, count = x.shape
     centred = np.empty_like(x)
     for i in range(rows):
