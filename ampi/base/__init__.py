@@ -1,1 +1,1 @@
-"""Used by all packages: checks, versions, arguments of commands, files, structures of values."""
+"""Utilities for all packages: checks, versions, command lines, files, nested structures."""

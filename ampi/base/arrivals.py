@@ -30,7 +30,7 @@ def around_imports(package: str, context: Callable[[], AbstractContextManager]) 
 
 
 def settle(*names: str) -> None:
-    """Call the functions of modules that have been imported without our finder."""
+    """Call the functions that wait for modules which were imported without `_Finder`."""
     if not names and _waiting.keys().isdisjoint(sys.modules.keys()):
         return  # the usual case when a tape is opened
     for name in names or tuple(_waiting):
@@ -74,7 +74,7 @@ class _Finder:
 
 
 class _Asking(threading.local):
-    """The modules that a thread is asking other finders for: some finders ask all others themselves."""
+    """The modules that a thread is looking up: some finders call all others, which would recurse."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()

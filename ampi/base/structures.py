@@ -36,7 +36,7 @@ def mapped(function: Callable, x: Any) -> Any:
 
 
 def bound(names: str, arguments: tuple, keywords: dict) -> dict[str, Any]:
-    """Return arguments by name, for a function with the parameters ``names`` (separated by blanks)."""
+    """Return arguments by name, for a function with the parameters ``names`` (separated by spaces)."""
     parameters = names.split()
     if len(arguments) > len(parameters):
         raise TypeError(f"takes {len(parameters)} arguments ({names}) but {len(arguments)} were given")

@@ -95,8 +95,8 @@ def with_tangents(
 ) -> Any:
     """Return an argument with copies, on the tape, of the leaves that have tangents; other leaves are unmodified.
 
-    ``start(x, x_dot)`` makes the copies of others than `jvp`, also of leaves of which the tangent is None; tangents
-    have the leading axes ``lead``.
+    Callers other than `jvp` pass ``start(x, x_dot)``, which makes the copies, also of leaves whose tangent is None.
+    Tangents have the leading axes ``lead``.
     """
     if _is_list_of_numbers(x):
         x = np.array(x)

@@ -52,8 +52,8 @@ class custom_vjp:
     are those of the real inner product Re⟨x̄, ẋ⟩.
 
     `f` may be a kernel (``@ampi.custom_vjp`` above ``@ampi.kernel``).  Other kernels can then call it if `forward` and
-    `backward` are kernels too; a call of `f` inside of these two is the plain function.  There, arrays of the caller
-    that `forward` overwrites must be part of its result.
+    `backward` are kernels too; a call of `f` inside of these two is the plain function.  If kernels call `f`, arrays of
+    the caller that `forward` overwrites must be part of its result.
 
     The operations of `forward` are not recorded.  It may overwrite its arguments: an argument that is overwritten and
     returned is a result; one that is only overwritten becomes constant.  Residuals keep the values that they have when

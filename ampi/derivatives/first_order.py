@@ -275,10 +275,9 @@ def value_and_grad(
     argnums : int or tuple of int
         Positions of the arguments that the gradient is with respect to.
     objective : {"sum", "replicated", "root"}
-        What is differentiated.  ``"sum"``: the sum of what the ranks return (None on a rank without a part, if there
-        are several).
-        ``"replicated"``: all ranks return the same value, which is checked; it counts once.  ``"root"``: what rank 0
-        returns; the others' values are ignored.
+        What is differentiated.  ``"sum"``: the sum of what the ranks return (on several ranks, None on those without a
+        part).  ``"replicated"``: all ranks return the same value, which is checked; it counts once.  ``"root"``: what
+        rank 0 returns; the others' values are ignored.
     comm : mpi4py.MPI.Comm, optional
         The ranks that call together, for ``"replicated"`` and ``"root"``; by default `ampi.COMM_WORLD`.
 

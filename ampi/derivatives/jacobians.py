@@ -211,7 +211,7 @@ def hessian(
     memory: int | str | None = None,
     pattern: Any = None,
 ) -> Any:
-    """The Hessian of a function, with the rows of its own parameters on each rank; for few parameters, or sparse.
+    """The Hessian of a function, with this rank's rows on each rank; for few parameters, or with a sparsity pattern.
 
     Collective over ``comm``: all ranks call it with their own parameters, which may be none (an array of size zero).
     `hvp` of the function runs once for each ``chunk`` parameters of all ranks; with a pattern, for each ``chunk``

@@ -33,7 +33,7 @@ class Products:
     gradient, product : tuple
         The gradient and H v, in the structure of the arguments; None for what cannot be differentiated.
     nbytes : int
-        The largest memory of tangents, if there are several directions.
+        The most bytes that tangents took, if there are several directions.
     """
 
     def __init__(self, value: Any, value_dot: Any, gradient: tuple, product: tuple, nbytes: int) -> None:

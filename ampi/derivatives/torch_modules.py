@@ -22,8 +22,7 @@ def from_torch(module: Callable) -> Network:
     """Make a PyTorch module a function of `ampi.numpy`'s arrays, with PyTorch's derivatives.
 
     Reverse mode, forward mode, second order and vector modes go through it.  It is recorded as one operation, whatever
-    it computes inside, and computed once more for its adjoint.  It runs on one rank: messages between
-    ranks stay outside it.
+    it computes inside, and computed once more for its adjoint.  It runs on one rank: messages stay outside it.
 
     Parameters
     ----------
@@ -194,7 +193,7 @@ class _Call:
         return self._listed(found)
 
     def again(self, xs: Sequence[Any]) -> list[Any]:
-        """Call the module once more with the state of the first call; the present state stays as it is."""
+        """Call the module once more with the state of the first call; its present state is unchanged."""
         network, torch = self.network, self.network._torch
         arguments, keywords, given = self._filled(xs)
         tensors = {**{name: x.clone() for name, x in self._kept.items()}, **given}
@@ -369,7 +368,7 @@ def _pushed_by_reverse(
 
 
 def _require_transposed(torch: Any, adjoint: Sequence[tuple], tangent: Sequence[tuple]) -> None:
-    """Raise if they disagree: PyTorch drops what comes from an adjoint that it cannot differentiate."""
+    """Raise if adjoint and tangent disagree: PyTorch drops contributions of adjoints that it cannot differentiate."""
     with torch.no_grad():
         sums = [sum(complex((a.conj() * b).sum()).real for a, b in pairs) for pairs in (adjoint, tangent)]
         size = sum(float((a.abs() * b.abs()).sum()) for a, b in (*adjoint, *tangent))
@@ -413,7 +412,7 @@ def _tensor(torch: Any, name: str, x: Any) -> Any:
 
 
 def _given(torch: Any, name: str, y: Any, shared: Sequence[Any] | None) -> Any:
-    """A tensor as an array of its memory, or of a copy, if that may be the memory of another one (None: always)."""
+    """A tensor as an array that shares its memory; a copy if ``shared`` tensors may share it, too (None: always)."""
     y = y.detach().resolve_conj().resolve_neg()
     try:
         array = y.numpy()

@@ -1,6 +1,6 @@
 """Differentiated tasks in other threads and on other ranks: the names of `concurrent.futures` and `mpi4py.futures`.
 
-Programs may as well import them there.  A task records its computations wherever it runs; the reverse sweep runs the
+Programs may also import them from there.  A task records its computations wherever it runs; the reverse sweep runs the
 graph of the tasks backwards, on the same executor.
 """
 

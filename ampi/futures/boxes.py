@@ -1,4 +1,4 @@
-"""Regions as boxes of elements: whether one contains another, and what is left of one without the other."""
+"""Regions as boxes of elements: whether one contains another, and their set difference."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ..memory.storages import Region
 
 
 def is_part(region: Region) -> bool:
-    """Return whether a region is of ordinary memory, with numbers each of which it has once, at positive strides."""
+    """Return whether a region is a box: numbers in ordinary memory, each once, at positive strides."""
     storage = region.storage
     if storage.packed or storage.volatile or storage.elsewhere or region.dtype.kind not in "fc" or 0 in region.shape:
         return False

@@ -47,10 +47,11 @@ class Episode:
     begin, end : int
         The range of its records on the tape, once it has ended.
     places : list of tuple of int
-        Of these, those of the segments of the tape's own thread: first and last (exclusive).
-    passes, links : list of tuple
-        What the latest sweep did for tasks: path, thread, begin and end in nanoseconds; and where it handed the
-        adjoints of a task on (True) or got those that were left: path, thread, time.
+        The parts of this range with the segments of the tape's own thread: first and last (exclusive).
+    passes : list of tuple
+        Work of the latest sweep on tasks: path, thread, begin and end in nanoseconds.
+    links : list of tuple
+        Adjoints that the latest sweep passed to a task (True) or added from it (False); path, thread, time.
     workers : int
         The largest number of threads that ran its tasks.
     pool : weakref.ref or None
@@ -205,7 +206,7 @@ class Episodes:
             raise error
 
     def settle(self, tape: Tape) -> None:
-        """Wait for the callbacks of tasks that have ended: nothing else tells the program that they have."""
+        """Wait for callbacks of tasks that have ended: the program learns of their end in no other way."""
         episode = self.present
         for task in [] if episode is None else list(episode.unfinished.values()):
             if task.calls_back is None or not task.calls_back.strand.ended or episode.own.knows(task.strand):

@@ -98,7 +98,7 @@ class _Items:
         self.done: Signals = {}
 
     def put(self, item: Any, room: int) -> None:
-        """Note that an item is about to be put into a queue with room for so many (0: no bound)."""
+        """Note that an item is about to be put into a queue with ``room`` free places (0: unbounded)."""
         if room:  # the place that it takes was free before, so others' places do not count
             while len(self.free) >= room:
                 self.older.update(self.free.popleft())

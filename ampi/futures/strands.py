@@ -112,7 +112,7 @@ class Strand:
     records : list
     segments : list of Segment
     events : list of Forked, Joined or Released
-        One between each two segments.
+        One between each segment and the next.
     clock : dict
         The clock of the next segment.
     ended : bool
@@ -121,9 +121,9 @@ class Strand:
     worker : tuple
         Identifier and name of the thread that ran it.
     begun, over : int
-        When, in nanoseconds (0: it has not run).
+        The times of its beginning and end, in nanoseconds (0: it has not run).
     threads : int or None
-        On how many threads its kernels ran.
+        The number of threads that its kernels used.
     activated : dict
         For storages that became active while tasks ran: the strands that made them so, and the first segments that
         did.  All strands share it.
@@ -175,7 +175,7 @@ class Strand:
             self.activated.setdefault(storage, {}).setdefault(self.path, len(self.segments) - 1)
 
     def knows_active(self, storage: Storage) -> bool:
-        """Return whether what made an active storage so happened before the next operation of this strand.
+        """Return whether an active storage became active before the next operation of this strand.
 
         Another strand may have activated another part of it at any time: what this one does must not depend on it.
         """

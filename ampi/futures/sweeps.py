@@ -63,7 +63,7 @@ class StrandSweep(Sweep):
         self.parts: dict[Storage, Region] = {}
 
     def _use(self, region: Region) -> None:
-        """Initialise the shadow where a region is that is to be used."""
+        """Initialise the shadow of a region that is about to be used."""
         storage = region.storage
         part = self.parts.get(storage)
         if part is None:
@@ -309,7 +309,7 @@ class Reversal:
         self._submit: Any = None
 
     def run(self) -> None:
-        """Walk back over all strands, over that of the tape in this thread."""
+        """Walk back over all strands; this thread walks over the tape's own."""
         with self.episode.lend_threads() as self._submit:
             try:
                 for place in self.walk_back(self.root, self.episode.own):

@@ -25,7 +25,7 @@ from .strands import Strand
 
 
 class OfTask(Tape):
-    """What the tapes of tasks have in common.
+    """Base class of the tapes of tasks.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Tasks: calls that another thread makes, on strands of their own, and the joins when they have ended."""
+"""Tasks: calls in other threads, each with its own strand, and the joins when they have ended."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _recorded(tape: Any, function: Callable, *arguments: Any, **keywords: Any) -
 
 
 def name_of(function: Callable) -> str:
-    """The name of what a task calls."""
+    """Return the name of the thread or function that a task runs."""
     of = getattr(function, "__self__", None)
     if isinstance(of, threading.Thread):
         return of.name

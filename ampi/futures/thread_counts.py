@@ -1,4 +1,4 @@
-"""The number of threads that kernels use in a task: Numba keeps one for each thread, and the adjoints use the same."""
+"""The number of threads that kernels use in a task: Numba has a setting per thread, which adjoints use as well."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def thread_count() -> int | None:
-    """On how many threads kernels run that this thread calls; None as long as Numba has started none."""
+    """Return the number of threads used by kernels that this thread calls; None until Numba has started threads."""
     pool: Any = sys.modules.get("numba.np.ufunc.parallel")
     if not getattr(pool, "_is_initialized", False) or not hasattr(pool, "_get_num_threads"):
         return None
@@ -18,7 +18,7 @@ def thread_count() -> int | None:
 
 @contextlib.contextmanager
 def on_threads(count: int | None) -> Iterator[None]:
-    """Run kernels that this thread calls on so many threads inside this block."""
+    """Inside this block, run kernels that this thread calls on this many threads."""
     before = thread_count()
     if count is None or before is None or count == before:
         yield

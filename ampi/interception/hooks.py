@@ -1,6 +1,6 @@
 """Hooks on functions of other packages: ampi handles their calls while a tape records.
 
-The ``__code__`` of a Python function is exchanged, so that names that the program imported earlier are hooked as well.
+The ``__code__`` of a Python function is replaced, so that names that the program imported earlier are hooked as well.
 A built-in function is replaced in all modules that have it.  No package is imported here: a module is changed once the
 program has imported it and a tape records.
 """
@@ -104,7 +104,7 @@ class Hook:
 
 
 def _documented(function: Any) -> inspect.Signature:
-    """Parameters of a compiled function by the first line of its docstring (f2py: ``y = square(x,[n])``)."""
+    """Parse a compiled function's parameters from its docstring's first line (f2py: ``y = square(x,[n])``)."""
     found = re.match(r"[^(\n]*\(([^)\n]*)\)", function.__doc__ or "")
     if found is None:
         raise TypeError(f"{function.__name__} has no signature in its docstring")
@@ -237,7 +237,7 @@ def _calling_code(cells: int, generates: bool) -> types.CodeType:
 
 
 def hook_public(functions: dict[str, Any], handle: Callable) -> None:
-    """Hook built-in functions, given by their public names, in all modules of other packages that have them."""
+    """Hook built-in functions, given by their public names, in their public modules and all modules outside SciPy."""
     stand_ins = {}
     for name, function in functions.items():
         with _lock:

@@ -1,7 +1,7 @@
 """Layers around methods of classes: wrappers that can be added and removed in any order.
 
-A method has one layer for each of its users, always in the order of `ORDER`, however often others have come and gone.
-Where a layer is removed, the method becomes that of the layers that remain, or what it was at first.
+The layers of a method are always in the order of `ORDER`, whenever they are added.  Once the last one is removed, the
+class has its original method again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..base.locks import RLock
 
 REPORT, OUTCOMES, DEVICE = "report", "outcomes", "device"
 ORDER = REPORT, OUTCOMES, DEVICE
-"""The users of layers, from the innermost to the outermost: inside of that for devices all arrays are on the host."""
+"""The users of layers, from the innermost to the outermost: inside the layer for devices all arrays are on the host."""
 
 Make = Callable[[Callable[..., Any]], Callable[..., Any]]
 _MISSING = object()
@@ -44,7 +44,7 @@ class _Stack:
         setattr(self.owner, self.name, staticmethod(method) if self.is_static else method)
 
     def build(self) -> None:
-        """Put all layers around the method anew."""
+        """Put all layers around the original method again."""
         if self.before is not _MISSING:
             setattr(self.owner, self.name, self.before)
         elif self.name in vars(self.owner):

@@ -1,4 +1,4 @@
-"""Redirection of C functions that the class of an array cannot override by any protocol of Python.
+"""Redirection of C functions that the class of an array cannot override through any Python protocol.
 
 ``plain[...] = active`` and ``numpy.asarray(active)`` run in C, which reads our arrays as if they were plain.  While a
 tape records, the entry points of this code (slots of types, tables of methods) point to a few machine instructions.  If
@@ -65,7 +65,7 @@ class Interception:
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
-        """Keep the redirection between tapes that open and close one after the other, and search for no new places."""
+        """Inside the block, keep the redirection when tapes close, and search for no new places."""
         outer, self.is_held = self.is_held, True
         self._count(users=1)
         try:

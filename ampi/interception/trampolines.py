@@ -270,7 +270,7 @@ _OF_SOME = (
 
 
 def _held(items: str, count: str, names: str, label: str = "look") -> str:
-    """The same for the fast convention: the arguments, the number of positional ones, and the names of the others."""
+    """The same for the fast convention, from the arguments, the number of positional ones, and the others' names."""
     return (
         f"%plain = and i64 {count}, {sys.maxsize}\n  %unnamed = icmp eq ptr {names}, null\n"
         "  br i1 %unnamed, label %positional, label %named\n"

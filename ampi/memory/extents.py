@@ -133,7 +133,7 @@ class _Interface:
 
 
 def may_repeat(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
-    """Return whether strided elements may overlap; True whenever they do."""
+    """Return whether strided elements may overlap; False only if they certainly do not."""
     reach = itemsize
     for stride, n in sorted((abs(stride), n) for stride, n in zip(strides, shape) if n > 1):
         if stride < reach:
@@ -164,7 +164,7 @@ def _bytes_type(nbytes: int) -> Any:
 
 
 def is_power_of_two(n: int) -> bool:
-    """Return whether ``n`` is a power of two: growing collections are searched for dead entries at these sizes."""
+    """Return whether ``n`` is zero or a power of two: at these sizes, growing collections drop dead entries."""
     return n & (n - 1) == 0
 
 

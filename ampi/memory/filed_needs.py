@@ -1,7 +1,7 @@
 """An index of the needs of one storage, for storages with many of them.
 
-Contiguous needs become disjoint ranges of bytes.  Those with gaps are filed by their pitch, by their offset within it,
-and by address: each column of an array begins at another offset within a row.
+Contiguous needs become disjoint ranges of bytes.  Those with gaps are indexed by their pitch (the stride over a gap),
+by their offset within it, and by address: each column of an array begins at another offset within a row.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Teeth:
         self.width = min(width, pitch)
 
     def may_touch(self, low: int, high: int) -> bool:
-        """Return whether a range of addresses meets a tooth of the infinitely continued comb."""
+        """Return whether a range of addresses overlaps a tooth of the comb, continued in both directions."""
         after = (low - self.phase) % self.pitch
         return after < self.width or after + high - low > self.pitch
 
@@ -208,7 +208,7 @@ class Spread(SortedDict):
     """Values of ranges, sorted by where the ranges begin."""
 
     def at(self, low: int, length: int, make: Any) -> Any:
-        """Return the value of the ranges that begin at ``low``, made if there is none; one of them has this length."""
+        """Return the value of ranges that begin at ``low``, one of which has this length; make it if there is none."""
         self.longest = max(getattr(self, "longest", 0), length)
         found = self.get(low)
         if found is None:

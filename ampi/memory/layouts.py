@@ -44,7 +44,7 @@ def require_plain_class(cls: type) -> None:
 
 
 def memory_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:
-    """Return the axes from the slowest to the fastest, as NumPy's iterator sorts them; strides of zero do not count."""
+    """Return the axes from the slowest-varying to the fastest, as `numpy.nditer` sorts them, ignoring zero strides."""
     lengths = [0 if n == 1 else abs(stride) for n, stride in zip(shape, strides)]
     quickest_first: list[int] = []
     for axis in reversed(range(len(lengths))):

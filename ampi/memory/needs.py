@@ -18,7 +18,7 @@ FEW = 16
 
 
 class Needs(dict[tuple, Extent]):
-    """The needs of a tape for a storage: extents by pattern, as long as all of each is needed.
+    """The needs of a tape for a storage: extents of which all bytes are still needed, by pattern.
 
     `meets` and `drop` move the extents entered since their last call to the index, if there is one.
     """

@@ -21,8 +21,8 @@ SLOT = 8
 class Region:
     """The place of an array in its storage: offset, shape, strides and dtype.
 
-    `tape.elements` caches here what it needs to find elements (``steps``, ``offsets``, ``numbers``), and the regions of
-    the rows in ``rows`` (None if these are elements).  `futures.races` caches the bytes in ``extent``.
+    `tape.element_places` caches here what it needs to find elements (``asked``, ``steps``, ``offsets``, ``numbers``),
+    and the regions of the rows in ``rows`` (None if these are elements).  `futures.races` caches the ``extent``.
     """
 
     __slots__ = (

@@ -246,7 +246,7 @@ def _find(array: np.ndarray, create: bool) -> Storage | None:
 
 
 def behind(base: Any) -> Any:
-    """The array behind a base: NumPy may put a memoryview, or the dummy of `as_strided`, between it and a view."""
+    """Return the array behind a base: NumPy may put a memoryview, or the dummy of `as_strided`, in between."""
     if isinstance(base, memoryview):
         return base.obj
     if type(base) is _STRIDED:
@@ -465,7 +465,7 @@ class Fresh(TrackedArray):
 
 
 class Pool(Fresh):
-    """Memory for the numbers of scalars.  (A class of its own, since views must not take it for a tracked array.)"""
+    """Memory for the numbers of scalars.  (A separate class: views must not mistake it for a tracked array.)"""
 
     __slots__ = ()
 

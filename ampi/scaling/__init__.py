@@ -1,7 +1,7 @@
 """Scaling studies: ``python -m ampi.scaling study.toml`` measures a program and its gradient on ranks and threads.
 
-``study`` reads the study file, ``runner`` measures missing cases in random order, ``results`` stores them in files to
-which lines are only appended, ``machine`` describes the machine. ``python -m ampi.scaling --help`` lists the commands.
+``study`` reads the study file, ``runner`` measures missing cases in random order, ``results`` stores them in
+append-only files, ``machine`` describes the machine. ``python -m ampi.scaling --help`` lists the commands.
 """
 
 from ampi.scaling.results import Results

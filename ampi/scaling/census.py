@@ -3,7 +3,7 @@
 ``mpiexec -n 8 python -m ampi.scaling.census FOLDER program.py ARGUMENTS...`` runs a program as Python does (or as
 ``-m ampi.run`` does, if that is given) and writes ``rank-0.json`` and so on to the folder, without any communication.
 
-Rows of a sweep name the adjoint of an operation in the table of MPI operations, if the ranks have agreed on one.  Calls
+Rows of a sweep have the operation's adjoint from the table of MPI operations, if the ranks agreed to apply it.  Calls
 that are not in the logs of tapes are counted when they are made, or listed as left out (`unlogged`).
 """
 
@@ -129,7 +129,7 @@ def counted(tape: Tape, phase: str) -> Counts:
 
 
 def left_out(tape: Tape) -> set[tuple[str, str]]:
-    """The communication of a tape that is not counted, with source lines."""
+    """The communication in a tape's sweep that is not counted, with source lines."""
     communication = tape.sweep_starts.get("communication")
     found = shadows_of(tape)
     if isinstance(communication, Communication):

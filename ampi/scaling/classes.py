@@ -2,7 +2,7 @@
 
 Ranks of a class have equal numbers of partners and messages, and the same role in collectives with a root.  The number
 of ranks in each, and the communication of one of them at each line, are exact functions (`forms`) that agree with all
-measured numbers of ranks; together the classes are all ranks.
+measured numbers of ranks; together the classes contain all ranks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Rank:
-    """A class of ranks: their number, partners of each, and a row for each place."""
+    """A class of ranks: their number, the number of partners of each, and a row for each place."""
 
     population: int
     partners: Fraction
@@ -180,7 +180,7 @@ def _by_messages(measured: Mapping[int, Classes]) -> dict[int, Classes] | None:
 
 
 def _by_order(measured: Mapping[int, Classes]) -> dict[int, Classes] | None:
-    """Classes by order, if the number of partners or messages grows with that of ranks."""
+    """Classes labelled by their sorted order: numbers of partners and messages may grow with that of ranks."""
     if len({len(classes) for classes in measured.values()}) > 1:
         return None
     return {ranks: dict(enumerate(classes[label] for label in sorted(classes))) for ranks, classes in measured.items()}

@@ -2,7 +2,7 @@
 
 The model is LogP (Culler et al., PPoPP 1993) with a gap for each byte (Alexandrov et al., SPAA 1995).  Costs of
 collectives are those of the algorithms of Thakur, Rabenseifner and Gropp (*Optimization of collective communication
-operations in MPICH*, 2005), and Bruck's (1997) for short Alltoalls: for each call, of the fastest.
+operations in MPICH*, 2005), and of Bruck (1997) for short Alltoalls; each call uses the fastest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WORDS = {"L": "latency", "o": "overhead of messages", "g": "gap between messages
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """The multiples of the network's parameters in a cost."""
+    """A cost, as multiples of the network's parameters."""
 
     L: float = 0.0
     o: float = 0.0
@@ -183,7 +183,7 @@ def collective(operation: str, ranks: int, nbytes: float, network: Network) -> C
 
 @dataclasses.dataclass(frozen=True)
 class Sides:
-    """An operation between a rank and its partners, for each of them: messages out and in, and latencies."""
+    """An operation between a rank and its partners: for each partner, messages out and in, and latencies."""
 
     out: int = 0
     into: int = 0
@@ -198,7 +198,7 @@ PAIRWISE: dict[str, Sides] = {
     **{f"Win.{name}": _THERE_AND_BACK for name in ("Get", "Get_accumulate", "Fetch_and_op", "Compare_and_swap")},
     **{f"Win.{name}": _THERE_AND_BACK for name in ("Lock", "Unlock", "Flush")},
 }
-"""Operations with one partner in each call: it waits for all of its partners together."""
+"""Operations with one partner in each call: a rank waits for all of its partners together."""
 AMONG_PARTNERS: dict[str, Sides] = {
     **{f"Win.{name}": Sides(out=1) for name in ("Post", "Complete")},
     **{f"Win.{name}": Sides(into=1, waits=1) for name in ("Start", "Wait")},

@@ -1,8 +1,8 @@
-"""Predictions beyond the machine: communication of a program and its gradient on many ranks, and its time.
+"""Predictions beyond the machine: communication and time of a program and its gradient on many ranks.
 
 ``python -m ampi.scaling model study.toml --network network.toml`` runs the study's gradient on the study's numbers of
-ranks (possibly many more than cores: only the time on the fewest counts), takes a census of communication on each rank,
-finds exact functions for it (`classes`), and computes their cost on a network (`loggp`).
+ranks (there may be far more ranks than cores: only the time on the fewest ranks is used), takes a census of
+communication on each rank, finds exact functions for it (`classes`), and computes their cost on a network (`loggp`).
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Model:
     tapes : int
         The largest number of tapes of a rank, on the fewest ranks.
     left_out : list of str
-        Communication that is in no count, or in no time.
+        Communication that is not counted, or has no cost in the model.
     """
 
     def __init__(self, recorded: Mapping[int, list[dict[str, Any]]], network: Network, scaling: str) -> None:
@@ -174,7 +174,7 @@ class Model:
         return costs, sum(map(self.network.seconds, costs.values()))
 
     def __call__(self, ranks: int) -> Prediction:
-        """The prediction for a number of ranks, which the decomposition must have."""
+        """The prediction for a number of ranks, which must fit the decomposition."""
         classes = self.extrapolation(ranks)
         seconds, shares, parameters = {}, {}, {}
         for phase in (PRIMAL, SWEEP):

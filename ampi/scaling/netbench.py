@@ -1,7 +1,7 @@
 """Measurement of LogGP parameters between two ranks: ``mpiexec -n 2 python -m ampi.scaling.netbench > network.toml``.
 
 Half a round trip of n bytes is L + 2 o + (n - 1) G (a ping-pong); o is the time until a send returns; g is the time per
-message in a long row of them (saturation).  Medians over rounds; G is the slope of the Theil-Sen line through the
+message in a long sequence (saturation).  Medians over rounds; G is the slope of the Theil-Sen line through the
 larger sizes.  Cf. Culler et al., *Assessing fast network interfaces* (1996), and Hoefler et al., *Netgauge* (2007).
 """
 

@@ -1,4 +1,4 @@
-"""Jobs of a study that wait or run, from a list of submitted jobs and queries to the batch system.
+"""Waiting and running jobs of a study, from a list of submitted jobs and queries to the batch system.
 
 Without it, a study that is submitted twice would measure everything twice, since results of queued jobs are missing.
 """
@@ -20,9 +20,9 @@ class Query:
     Attributes
     ----------
     identity : str
-        A regular expression with one group that finds the job's identity in the message at its submission.
+        A regular expression with one group that finds the job's ID in the message printed at submission.
     command : tuple of str
-        The command that prints the job's state; the identity is appended.
+        The command that prints the job's state; the ID is appended.
     ended : str
         States of jobs that have ended.
     gone : str

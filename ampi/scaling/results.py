@@ -1,4 +1,4 @@
-"""Results of a study, as JSON Lines to which lines are only appended.
+"""Results of a study: append-only files of JSON Lines.
 
 A line is an object with a ``kind``: ``"session"`` has the machine, versions and settings of the following measurements;
 ``"run"`` is a measurement, ``"warmup"`` a run that does not count. A session that was killed may leave an incomplete

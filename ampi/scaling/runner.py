@@ -1,7 +1,7 @@
 """The runner: measures the missing cases of a study in random order.
 
 Repetitions are blocks: each runs all configurations, in a new order, so that drifts of the machine affect all of them
-equally (randomised complete blocks), and an interrupted study has measured all about equally often.
+equally (randomised complete blocks), and an interrupted study has measured each about equally often.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ def measure(
     ranks : int, optional
         Only on this number of ranks, with results in the file for it (``study-results-8.jsonl``), as jobs do.
     retry : bool
-        Whether to repeat runs that failed before.
+        Repeat runs that failed before.
     say : callable
         Called with a line for each run.
 

@@ -178,7 +178,7 @@ class Study:
         Raises
         ------
         ScalingError
-            In strong scaling, the size per rank is not a whole number.
+            In strong scaling, the size per rank is not an integer.
         """
         if self.sizes:
             return self.sizes[ranks]
@@ -202,7 +202,7 @@ class Study:
         ]
 
     def identity(self) -> dict[str, Any]:
-        """The settings that must be equal in all results of a study: all except repetitions and numbers of ranks."""
+        """The settings that must be equal in all results of a study: all except those in `_MAY_CHANGE`."""
         study = {key: value for key, value in self.contents["study"].items() if key not in _MAY_CHANGE}
         return {"study": study, "runs": self.contents["runs"], "environment": self.contents.get("environment", {})}
 
@@ -293,7 +293,7 @@ class Problems:
                 self.add(f"{where} {name}".strip(), f"there is no such {kind}{meant} ({', '.join(sorted(known))})")
 
     def table(self, name: str, table: Any, keys: Mapping[str, "Key"] | None, needed: Sequence[str] = ()) -> Any:
-        """The values of a table with its defaults; None if some are wrong. Without `keys`: texts under any names."""
+        """The values of a table with its defaults; None if some are wrong. Without `keys`: strings under any names."""
         where = f"[{name}]"
         if not isinstance(table, Mapping):
             self.add(where, "is missing" if table is None else f"must be a table, and not {table!r}")
@@ -380,14 +380,14 @@ def _figure(where: str, values: dict[str, Any], problems: Problems) -> Figure:
 
 
 def text(value: Any) -> str:
-    """A text that is not empty."""
+    """A nonempty string."""
     if not isinstance(value, str) or not value:
         raise ValueError("a text")
     return value
 
 
 def template(value: Any) -> str:
-    """A text with placeholders."""
+    """A string with placeholders."""
     value = str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
     if not isinstance(value, str):
         raise ValueError("a text or a number")
@@ -404,7 +404,7 @@ def template(value: Any) -> str:
 
 
 def words(value: Any) -> tuple[str, ...]:
-    """A command line: a text, or a list of words."""
+    """A command line: a string, or a list of words."""
     if isinstance(value, str):
         try:
             value = shlex.split(value)
@@ -416,14 +416,14 @@ def words(value: Any) -> tuple[str, ...]:
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """A list of texts."""
+    """A list of strings of one line each."""
     if not isinstance(value, list) or not all(isinstance(item, str) and "\n" not in item for item in value):
         raise ValueError("a list of texts of one line each")
     return tuple(value)
 
 
 def one_of(*allowed: str) -> Callable[[Any], str]:
-    """One of these texts."""
+    """One of these strings."""
 
     def parse(value: Any) -> str:
         if value not in allowed:
@@ -434,7 +434,7 @@ def one_of(*allowed: str) -> Callable[[Any], str]:
 
 
 def whole(least: int) -> Callable[[Any], int]:
-    """A whole number with a lower bound."""
+    """An integer with a lower bound."""
 
     def parse(value: Any) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -445,7 +445,7 @@ def whole(least: int) -> Callable[[Any], int]:
 
 
 def counts(value: Any) -> tuple[int, ...]:
-    """Different whole numbers, from 1 on."""
+    """Distinct positive integers."""
     one = whole(1)
     try:
         found = [one(item) for item in value] if isinstance(value, list) else []

@@ -211,7 +211,7 @@ def _of_access(access: Access, in_lock_epoch: bool) -> list[tuple[str, int, int]
 
 
 def shadows_of(tape: Tape) -> set[tuple[str, str]]:
-    """Descriptions of a sweep's further work for windows, and the lines where the windows were first used."""
+    """Descriptions of a sweep's other communication for windows, with the lines where the windows were first used."""
     found = set()
     for _, trace in _happening(tape):
         what = "the set-up of a window by a sweep"

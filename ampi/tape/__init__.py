@@ -1,6 +1,6 @@
 """The tape: a log of operations, an undo log of overwritten memory, and the sweeps over both.
 
-How floor 1 records an operation (a NumPy call, a kernel, an MPI operation)::
+How to record an operation (a NumPy call, a kernel, an MPI operation)::
 
     tape = current()                      # None: nothing records, just do it (but see `overwrite`)
     x = tape.need(x)                      # the adjoint wants the value x has now

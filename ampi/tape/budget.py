@@ -1,4 +1,4 @@
-"""Memory budgets of tapes: beyond one, the oldest values go to a file, or an error names the lines that keep most."""
+"""Memory budgets of tapes: if exceeded, old values go to a file, or an error names the lines that keep the most."""
 
 from __future__ import annotations
 

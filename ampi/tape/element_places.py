@@ -16,7 +16,7 @@ SINGLE = 8
 """Added to the codes of memory of single precision."""
 
 BITS: dict[Any, int] = {np.float64: 0, np.float32: SINGLE}
-"""What is added to the codes of numbers, by type; other types cannot be variables."""
+"""Added to the codes of memory, by the type of its numbers; other types cannot be variables."""
 
 FEWEST, LARGEST = 16, 1 << 20
 """Elements looked up before a table of offsets is made, and elements of the largest such table."""

@@ -3,22 +3,23 @@
 A loop that reads, computes and writes one element at a time would otherwise have one record, an object on the tape, for
 each of these statements.  Here each adds a few numbers to a list: the scalars are *variables*, numbered in the order in
 which they are created, and a statement holds its operands and the partial derivatives with respect to them (which are
-known when it runs, so that no value has to be kept for the sweep).  The tape of such statements
-is that of Hogan, "Fast reverse-mode automatic differentiation using expression templates in C++" (Adept, 2014), and of
-Sagebaum, Albring and Gauger, "High-performance derivative computations using CoDiPack" (2019): a Jacobian tape.
+known when it runs, so no value has to be kept for the sweep).  This is a Jacobian tape, as in Hogan, "Fast reverse-mode
+automatic differentiation using expression templates in C++" (Adept, 2014), and Sagebaum, Albring and Gauger,
+"High-performance derivative computations using CoDiPack" (2019).
 
-The numbers of each statement, the last one first, as a sweep reads them::
+Each statement appends these numbers to the lists of its record, which a sweep reads from the end::
 
-    variable                      code                                         reals
-    READ      new                 offset, place and READ                       variable = memory
-    STORE     a                   offset, place and STORE                      memory = a
-    CLEAR                         offset, place and CLEAR                      memory = a constant
-    SCALE     new                 a, SCALE                             p       variable = a p
-    SUM       new                 a, b, SUM                            p, q    variable = a p + b q
-    ADD, SUBTRACT  new            a, b, ADD                                    variable = a ± b
+    statement       integers                    reals
+    READ            offset, place + READ                variable = memory
+    STORE           a, offset, place + STORE            memory = a
+    CLEAR           offset, place + CLEAR               memory = a constant
+    SCALE           a, SCALE                    p       variable = a p
+    SUM             a, b, SUM                   p, q    variable = a p + b q
+    ADD, SUBTRACT   a, b, ADD or SUBTRACT               variable = a ± b
 
-Memory is named by a storage's place in a list, and an offset, so that views and overwriting need no further care.
-Statements are in one record as long as no other record is appended to the tape.
+The new variable is not stored: it has the next number.  Memory is given by the index of its storage in a list (its
+place) and an offset, so views and overwriting need no further care.  Statements share a record until another record is
+appended to the tape.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ SAMPLE = 4096  # variables after which the line that makes them is looked up
 FEW, MANY = 500_000, 3_000_000
 """Numbers that Python itself sweeps before compiled code does: where Numba has been imported, and where it has not."""
 SHORT = 24
-"""Numbers in a record that Python sweeps sooner than it has called compiled code."""
+"""Records with fewer numbers are swept by Python, which takes less time than a call of compiled code."""
 SAVED = 512
 """Bytes around an element that are saved at once, if an earlier record needs them."""
 
@@ -87,8 +88,8 @@ class Statements(AdjointRecord):
         The memory of scalars that code other than such a statement has seen.
     read : set of Storage
         Those among them that statements read.
-    late : list of tuple
-        What has been stored into such memory since the record was completed: variable, place and code.
+    late : list of int
+        Statements that store into such memory, added since the record was completed.
     """
 
     __slots__ = ("_recorder", "created", "first", "integers", "last", "late", "read", "reals", "storages", "undo")
@@ -260,8 +261,8 @@ def _elements_of(code: int, storages: list[Storage], blocks: list) -> tuple[Any,
 def walk_in_python(
     integers: Any, reals: Any, storages: list[Storage], push: Push, tangents: np.ndarray, variable: int
 ) -> None:
-    """Push tangents through statements. They can be told apart only from the last to the first, so that a pass
-    backwards finds where each begins."""
+    """Push tangents through statements, after a backward pass that finds where each begins: only from the end can they
+    be told apart."""
     found: list[tuple[int, int, int]] = []  # where each begins, and where its reals do
     k, r = len(integers), len(reals)
     while k:
@@ -327,7 +328,7 @@ class Elements:
     current : Statements or None
         The latest record; statements can be added while it is the last one on the tape.
     integers, reals, places
-        Of this record; places: the codes of storages.
+        The statements of this record, and the codes of its storages.
     ring : list of scalar
         Scalars for future numbers.  Most numbers of a program are short-lived, and their objects are reused: those to
         which only this list refers (see `UNUSED`), and whose memory no other code has seen.

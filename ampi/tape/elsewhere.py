@@ -1,4 +1,4 @@
-"""The error for arrays that carry derivatives on a tape that does not record here: an outer one, or of a thread."""
+"""The error for arrays with derivatives on a tape that does not record here: an outer one, or another thread's."""
 
 from __future__ import annotations
 

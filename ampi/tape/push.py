@@ -53,13 +53,13 @@ class Push:
     ----------
     tape : Tape
     state : dict
-        Data of other rooms.
+        Data of other packages.
     after : list of numpy.ndarray
         The values of the present record's ``arrays_after``, as they were after its operation.
     at_last : list of callable
         In a walk: called when all records have been passed.
     ahead, then : dict of list of callable
-        In a walk: called before and after a record, by its place on the tape.
+        In a walk: called before and after a record, by its index on the tape.
     ends : list of callable
         Called at the very end, the last one first, with the error that was raised or None.
     """

@@ -1,4 +1,4 @@
-"""Which tape records in this thread: a context variable, which each thread and each asyncio task has for itself.
+"""The tape that records in this thread: a context variable, separate for each thread and each asyncio task.
 
 A tape records what the thread that opened it does.  It does not record in another thread, even one that runs in a copy
 of the context; there `current` returns a `Bystander` as long as any tape is open, so that using an array that carries
@@ -49,9 +49,9 @@ open_tapes: list[Any] = []
 had_tasks = [False]
 """``[True]`` if a program has submitted tasks that record, in this process."""
 at_first_task: list[Callable[[], None]] = []
-"""Functions of upper rooms that are called when a program first submits such a task."""
+"""Functions of other packages that are called when a program first submits such a task."""
 tasks: list[Any] = []
-"""The tapes of which tasks run now in other threads: writes are noted even where no record needs the old values."""
+"""The episodes whose tasks are running in other threads: writes are noted even if no record needs the old values."""
 
 _nowhere = Scope(None, None, None, None)
 _scope: ContextVar[Scope] = ContextVar("ampi_recording", default=_nowhere)
@@ -152,7 +152,7 @@ def is_around(tape: Any) -> bool:
 def would_lose(tape: Any) -> bool:
     """Return whether arrays that carry derivatives on an open tape, which does not record here, would lose them here.
 
-    It is taken as constant inside of a block of `ampi.passive` that is not itself around the tape.
+    They are constants inside a block of `ampi.passive`, unless the tape was opened inside that block.
     """
     scope: Scope | None = scope_now()
     while scope is not None:

@@ -1,10 +1,10 @@
 """Second order, forward over reverse: a tape that carries tangents along, and the sweep that does so as well.
 
 While the program runs, a `SecondTape` records as any tape does and pushes tangents through each operation, as forward
-mode does; its undo log saves overwritten values with their tangents.  `PairSweep` is the sweep over it:
-every adjoint has a value and tangents in one direction or several, and the tape, which only pushes tangents by then,
-differentiates what the adjoints of the operations compute.  `records.Adjoint.second_order` tells the three kinds
-of adjoints apart; any other is refused when its operation is recorded.
+mode does; its undo log saves overwritten values with their tangents.  `PairSweep` is the sweep over it: every adjoint
+has a value and tangents in one direction or several, and the tape, which now only pushes tangents, differentiates what
+the adjoints of the operations compute.  `records.Adjoint.second_order` distinguishes three kinds of adjoints; recording
+an operation with any other raises an error.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ class PairLane(Lane):
         self.held = self.most = 0
 
     def new_block(self, storage: Storage) -> np.ndarray:
-        """Zeros that own their memory, as a storage has to."""
+        """Return zeros that own their memory, as the array of a storage must."""
         block = np.zeros(size_of_block(storage), np.uint8)
         self.held += block.nbytes
         self.most = max(self.most, self.held)

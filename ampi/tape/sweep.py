@@ -87,8 +87,8 @@ class Sweep:
         self._kept: set[Storage] = set()
         self._pending: dict[Storage, list[Undo]] = {}  # of visited records, latest first: memory is still as after them
         self._swapped: list[Undo] = []
-        self._patterns: dict[Storage, set[Any]] = {}  # put back from a file, since another undo of the storage was
-        self._claimed: list[Storage] = []  # of the undos that are swapped
+        self._patterns: dict[Storage, set[Any]] = {}  # of undos put back from a file, since the last other undo
+        self._claimed: list[Storage] = []  # those of the swapped undos
         self._given_away: set[Storage] = set()
         self._ends: list[Callable[[BaseException | None], None]] = []
         self.first = 0

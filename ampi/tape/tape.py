@@ -41,7 +41,7 @@ from .vector import VectorSweep, count_of, set_lane_seeds
 from .walks import walk_for
 
 living: set[weakref.ref[Tape]] = set()  # all tapes that exist; while it is empty no overwritten value is needed
-# Other rooms register functions here, which are called before a tape begins to record (until they remove themselves),
+# Other packages register functions here, to be called before a tape begins to record (until they remove themselves),
 # when it begins, and when it ends recording.
 at_first_opening: list[Callable[[], None]] = []
 at_opening: list[Callable[[Tape], None]] = []
@@ -99,7 +99,7 @@ class Tape(metaclass=PublicHelp):
     # at_refusal : callable or None
     #     Called with the error that keeps a sweep from beginning on this rank.
     # at_message : callable or None
-    #     In forward mode: called before a collective (it raises in tasks).
+    #     In forward mode: called before a collective (in tasks it raises an error).
     # before_append : callable or None
     #     Called before the record of any operation is appended (communication that has completed unnoticed must have
     #     its record before those of operations that use the received values).
@@ -322,7 +322,7 @@ class Tape(metaclass=PublicHelp):
         -------
         numpy.ndarray, or the structure of ``x``
             For each ``x``: Σ over ranks ⟨seed, ∂y/∂x⟩, of x's shape and dtype; for complex data in the real inner
-            product Re⟨x̄, ẋ⟩.  With ``seeds`` of shape ``(k, *x.shape)``: what k sweeps give, one after the other.
+            product Re⟨x̄, ẋ⟩.  With ``seeds``, of shape ``(k, *x.shape)``: the results of k sweeps, stacked.
 
         Raises
         ------

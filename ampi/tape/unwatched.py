@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .tape import Tape
 
 _LOCAL = ("ampi.arrays.", "ampi.rules.", "ampi.kernel.", "ampi.tape.")
-"""Rooms whose adjoints compute on this rank alone, and call no function of the program."""
+"""Packages whose adjoints compute on this rank alone, and call no function of the program."""
 
 
 def number_before_independents(tape: Tape) -> int:

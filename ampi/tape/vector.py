@@ -44,7 +44,7 @@ class VectorLane(Lane):
         raise TapeError("a sweep inside another one has all directions")
 
     def new_block(self, storage: Storage) -> np.ndarray:
-        """This direction's row of a new block."""
+        """Return this direction's row of a new block."""
         if storage.is_apart:
             self.whole.apart.add(storage)
             return storage.blank(size_of_block(storage))

@@ -124,7 +124,7 @@ def dot_test(
     step : float, optional
         Largest step of the differences, relative to the size of ``x``.
     comm : mpi4py.MPI.Comm, optional
-        The ranks that take part; by default all.  Of an intercommunicator both groups.
+        The ranks that take part; by default all.  For an intercommunicator, both groups.
     check : bool
         Raise AssertionError if the test does not pass.
     mode : {"reverse", "forward"}
@@ -217,7 +217,7 @@ def jvp_test(
     tolerance : float, optional
         Allowed relative difference; by default 1e-11 in double precision, 1e-3 in single.
     comm : mpi4py.MPI.Comm, optional
-        The ranks that take part; by default all.  Of an intercommunicator both groups.
+        The ranks that take part; by default all.  For an intercommunicator, both groups.
     check : bool
         Raise AssertionError if the test does not pass.
 

@@ -24,7 +24,7 @@ def checked(result: Any, check: bool) -> Any:
 
 @contextlib.contextmanager
 def ranks(comm: Any) -> Iterator[Any]:
-    """The communicator of the participating ranks; for an intercommunicator that of both groups."""
+    """The communicator of the participating ranks; for an intercommunicator, one of both groups."""
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD if comm is None else comm

@@ -37,10 +37,10 @@ class TaylorTest:
     steps : list of float
         h, each half of the one before.
     zeroth : list of float
-        ``|J(x + h v) − J(x)|``, which scales like h; with ``order=2`` ``|g(x + h v) − g(x)|``. Of all ranks together.
+        ``|J(x + h v) − J(x)|``, which scales like h; with ``order=2`` ``|g(x + h v) − g(x)|``. Over all ranks.
     first : list of float
         ``|J(x + h v) − J(x) − h ⟨g, v⟩|``, which must scale like h²; with ``order=2``
-        ``|g(x + h v) − g(x) − h H v|``. Of all ranks together.
+        ``|g(x + h v) − g(x) − h H v|``. Over all ranks.
     floor : float
         Remainders below this are rounding errors.
     order : {1, 2}
@@ -137,7 +137,7 @@ def taylor_test(
     steps : int
         Number of halvings of h.
     comm : mpi4py.MPI.Comm, optional
-        The ranks that take part; by default all.  Of an intercommunicator both groups.
+        The ranks that take part; by default all.  For an intercommunicator, both groups.
     check : bool
         Raise AssertionError if the test does not pass.
     verbose : bool
