@@ -32,7 +32,7 @@ def find_contract(
 ) -> Contract:
     """The contract of a call, made at the first call of its kind.
 
-    ``plain`` tells that all memory is ordinary: no other code writes it.
+    ``plain`` is true if all memory is ordinary: no other code writes it.
     """
     places, same, separate = find_aliases(leaves, plain and have_own_storages(leaves, storages))
     choices = active, same, separate, threaded, after

@@ -519,9 +519,9 @@ class Kernel:
     def explain(self, *args: Any, active: Any = None, passes: bool = False, **kwargs: Any) -> str:
         """Print and return a description of the adjoint for these arguments.
 
-        It says for each argument whether it is differentiated, and whether the adjoint needs its values; for each loop
-        whether it runs on threads and in which form (see `ampi.kernel.optimise.parallel`), with the cost estimates that
-        decide, and how it is vectorised; and which values are saved instead of recomputed.
+        It reports for each argument whether it is differentiated, and whether the adjoint needs its values; for each
+        loop whether it runs on threads and in which form (see `ampi.kernel.optimise.parallel`), with the cost estimates
+        that decide, and how it is vectorised; and which values are saved instead of recomputed.
 
         Parameters
         ----------

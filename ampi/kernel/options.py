@@ -11,7 +11,7 @@ from ampi.errors import KernelError
 def names_among(given: str | Iterable[str], known: Collection[str], where: str, kind: str) -> frozenset[str]:
     """The names in a list, or in a text separated by commas.
 
-    An unknown one raises a `KernelError`, which says ``where`` it was given and of what ``kind`` it should be.
+    An unknown one raises a `KernelError`, which reports ``where`` it was given and what ``kind`` of name it is.
     """
     names = frozenset(name.strip() for name in (given.split(",") if isinstance(given, str) else given) if name.strip())
     unknown = sorted(names - set(known))

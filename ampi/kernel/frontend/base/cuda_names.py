@@ -27,7 +27,7 @@ class Mark:
 
 
 class Place(Mark):
-    """An integer that tells a thread's position (``threadIdx.x``) or the size of the launch (``gridDim.x``)."""
+    """An integer: a thread's position (``threadIdx.x``) or the size of the launch (``gridDim.x``)."""
 
 
 class Axes(Mark):

@@ -56,7 +56,7 @@ class Declared:
         """The declared signature for arguments of these types; without declarations, these types and None.
 
         An optional argument has the type that it has in this call: None, or the declared one.  An argument that is a
-        function stays the one that is passed.
+        function is not converted.
 
         Raises
         ------

@@ -235,7 +235,7 @@ def compare_groups(builder: Any, node: ast.Compare, left: Group, right: Group) -
 
 
 def compare_in_order(builder: Any, node: ast.Compare, left: Group, right: Group) -> ir.Expr:
-    """``(a, b) < (c, d)``: the first items that differ decide, or else the lengths."""
+    """``(a, b) < (c, d)``: the first items that differ decide; if there are none, the lengths."""
     (op,) = node.ops
     if type(op) not in COMPARE:
         builder.fail(node, f"'{describe(op)}' of tuples is not supported in a kernel", "compare their items")

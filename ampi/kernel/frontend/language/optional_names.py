@@ -116,7 +116,7 @@ def _optional(definition: ast.FunctionDef, given: dict[str, Any]) -> set[str]:
 
 
 def _without_choices_of_none(definition: ast.FunctionDef) -> None:
-    """``x = a if test else None`` as two assignments, and ``x, y = None, None`` as well."""
+    """Rewrite ``x = a if test else None`` and ``x, y = None, None`` as two assignments each."""
 
     class Spell(ast.NodeTransformer):
         def visit_Assign(self, node: ast.Assign) -> Any:

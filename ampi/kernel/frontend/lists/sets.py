@@ -3,8 +3,8 @@
 * the set of ``x in {1, 2}``, or a name for such a set, becomes a tuple;
 * ``s = set(a)`` becomes the array of the distinct numbers in ``a``;
 * ``s = set()`` to which numbers are added becomes a list: ``s.add(x)`` is ``if x not in s: s.append(x)``;
-* ``a & b``, ``a - b`` and ``a.intersection(b)`` become the array of the numbers in ``a`` that are (not) in ``b``, and
-  ``a | b`` the array of the numbers in both.
+* ``a & b``, ``a - b`` and ``a.intersection(b)`` become the array of the numbers in ``a`` that are (not) in ``b``,
+  ``a | b`` the array of the numbers in either, and ``a ^ b`` of those in only one.
 
 Numba iterates over sets in the order of hashes, which arrays do not reproduce: loops over sets raise an error, as does
 everything that is not listed here.

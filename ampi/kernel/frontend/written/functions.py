@@ -313,7 +313,7 @@ quantiles(np.nanquantile, largest=1.0, factor=100.0, skip=True)
 
 
 def partition_vector(builder: Any, node: ast.Call, a: Any, kth: Any) -> Any:
-    """The elements in the order in which Numba leaves them."""
+    """The elements in the order in which Numba's partition leaves them."""
     order = argpartition_vector(builder, node, a, kth)
     axes = array_values.axes_for(builder, 1)
     value = array_values.element_at(a, (array_values.element_at(order, axes),))
