@@ -573,7 +573,7 @@ def test_refusals(function):
         (lambda a: elements[1, 8](np.array(["x"]), a), "'a' is an array of str32"),
         (lambda a: elements[2**31, 8], "a grid of 2147483648 x 1 x 1 blocks; CUDA allows 2147483647 x 65535 x 65535"),
         (lambda a: elements[(1, 70000), 8], "a grid of 1 x 70000 x 1 blocks"),
-        (lambda a: cuda.grid(1), "known inside of CUDA kernels only"),
+        (lambda a: cuda.grid(1), "cuda.grid can be used only in CUDA kernels: launch one"),
         (lambda a: cuda.pinned_array(a), "ampi.cuda has no 'pinned_array'"),
         (lambda a: ampi.kernel(target="tpu")(square.py_func), "target 'tpu'"),
     ],
