@@ -61,7 +61,7 @@ class OfTask(Tape):
         super().need_again(need)
 
     def is_active(self, array: Any) -> bool:
-        """Do as `Tape.is_active`, without what strands beside this one have activated."""
+        """Do as `Tape.is_active`, ignoring what concurrent strands have activated."""
         return super().is_active(array) and self.strand.knows_active(storage_of(array))  # type: ignore[arg-type]
 
     def activate(self, array: np.ndarray) -> None:

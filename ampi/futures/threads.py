@@ -17,7 +17,7 @@ _INSTALLED = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 
 
 def _is_installed(frame: Any) -> bool:
-    """Return whether a frame is of an installed package: its threads (a progress bar's monitor) are no tasks."""
+    """Return whether a frame is of an installed package: its threads (a progress bar's monitor) are not tasks."""
     file = frame.f_code.co_filename
     return is_of_a_library(frame) or any(folder in file for folder in _INSTALLED)
 

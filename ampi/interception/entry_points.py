@@ -208,7 +208,7 @@ def _text_at(address: int) -> bytes | None:
 
 
 def slots_with(cls: type, original: int, tables: bool = True) -> list[int]:
-    """Addresses of all slots of a type, and of its tables, that hold a function."""
+    """Addresses of all slots of a type, and of its tables, that hold `original`."""
     found = [id(cls) + k * WORD for k in _FUNCTIONS_OF_TYPE if word_at(id(cls) + k * WORD) == original]
     for word, length in ((_NUMBER, 36), (_SEQUENCE, 10), (_MAPPING, 3)) if tables else ():
         table = word_at(id(cls) + word * WORD)

@@ -85,7 +85,7 @@ class Statements(AdjointRecord):
     storages : list of Storage
         By their places.
     created : list of Storage
-        The memory of scalars that code other than such a statement has seen.
+        The memory of scalars that code other than these statements has seen.
     read : set of Storage
         Those among them that statements read.
     late : list of int

@@ -13,7 +13,7 @@ from ..memory.storages import Region, Storage, address_of
 WIDTH = 8
 """The number of directions that compiled code handles at once."""
 FEWEST = 4
-"""The smallest number of directions that pays: with fewer, more than half of each vector would be empty."""
+"""The smallest number of directions that pays off: with fewer, more than half of each vector would be empty."""
 LINE = 64  # bytes of a cache line, with which blocks are aligned
 _DTYPES = frozenset(map(np.dtype, ("f8", "f4")))
 

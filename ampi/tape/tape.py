@@ -71,8 +71,8 @@ class Tape(metaclass=PublicHelp):
         A folder on a disk of this node (True: ``$TMPDIR``), to which the oldest values go when the budget is exceeded.
         Sweeps read them ahead.  The file has no name and disappears with the tape, or the process.
     tangents : bool, optional
-        Also keep what `tangent` needs: for kernels that would keep values for the adjoint alone, and all steps of
-        `ampi.timeloop`.  Sweeps over such kernels run them forward once more.
+        Also keep what `tangent` needs: all steps of `ampi.timeloop`, and the values before the call of a kernel instead
+        of those that it would save for its adjoint alone (sweeps then run it forward once more).
 
     Attributes
     ----------
