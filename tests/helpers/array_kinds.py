@@ -1,4 +1,4 @@
-"""Helpers of several test files of arrays."""
+"""Helpers shared by the test files for arrays."""
 
 import numpy as np
 import pytest

@@ -6,8 +6,9 @@ import pytest
 
 
 def alternate(first, second):
-    """All pairs, of which every other one is slow, so that each value of both is in one that is not: as on a
-    chessboard. Programs that wait cost their time whatever the machine."""
+    """All pairs, every other one marked slow as on a chessboard: each value of both still occurs in a pair that is not.
+
+    For programs that wait: they take their time on any machine."""
     pairs = itertools.product(enumerate(first), enumerate(second))
     return [
         pytest.param(*(one if isinstance(one, tuple) else (one,)), other, marks=[pytest.mark.slow] * ((i + k) % 2))

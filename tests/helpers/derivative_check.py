@@ -7,7 +7,7 @@ from forward_check import check_seeds, is_drawn
 
 import ampi
 
-# Central difference of sixth order: its error at this step is far below what is asked of it.
+# Central difference of sixth order: its error at this step is far below the tolerances.
 _STEP = 2e-4
 _STENCIL = ((1, 45.0 / 60.0), (2, -9.0 / 60.0), (3, 1.0 / 60.0))
 
@@ -40,7 +40,7 @@ def pairing(a, b):
 
 
 def difference(f, h):
-    """The derivative at zero of a function of one number, by differences of fourth order."""
+    """The derivative at zero of a function of one number, by fourth-order differences."""
     return (8 * (f(h) - f(-h)) - (f(2 * h) - f(-2 * h))) / (12 * h)
 
 

@@ -1,4 +1,4 @@
-"""Random programs with arrays on a device, run on the device and on NumPy arrays, by the same lines."""
+"""Random programs with device arrays; the same lines also run on NumPy arrays."""
 
 import math
 
@@ -55,7 +55,7 @@ def fixed(v, n):
 
 
 class Device:
-    """The names of a program that uses the device."""
+    """The operations of a program, on the device."""
 
     to_device = staticmethod(cuda.to_device)
     new = staticmethod(cuda.device_array)
@@ -74,7 +74,7 @@ class Device:
 
 
 class Host:
-    """The same names for arrays of NumPy."""
+    """The same operations on NumPy arrays."""
 
     @staticmethod
     def to_device(x):
@@ -98,7 +98,7 @@ class Host:
 
 
 class Program:
-    """A random program: ``program(place)(x, s)`` is a number."""
+    """A random program: ``program(place)(x, s)`` is a number, where ``place`` is `Device` or `Host`."""
 
     def __init__(self, seed, kinds=None):
         self.seed = seed
@@ -136,7 +136,7 @@ class Program:
                 return d
 
             def other(d, pick=pick, draw=draw):
-                """An array of other memory than `d`."""
+                """An array that shares no memory with `d`."""
                 x = pick()
                 return place.to_device(place.to_host(x)) if np.may_share_memory(*map(sketch, (x, d))) else x
 

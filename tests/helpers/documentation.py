@@ -2,9 +2,9 @@
 
 * A Python block with a ``:caption:`` (in README, which other sites show, a ``:name:``) is a file of that name, for the
   commands in the console blocks of its page.
-* The other Python blocks of a page are one program, in their order, at the lines where they stand in the page. What a
-  comment ``.. in the tests`` holds is part of it: what a reader need not see.
-* A console block holds commands, behind ``$``, and what they print; ``...`` stands for anything.
+* The other Python blocks of a page form one program, in order, at their line numbers in the page. Code in a comment
+  ``.. in the tests`` is part of it, although readers do not see it.
+* A console block holds commands, after ``$``, and what they print; ``...`` stands for anything.
 """
 
 import dataclasses
@@ -84,12 +84,12 @@ def quoted(page, kind):
 
 
 def files(page):
-    """The programs of a page that have names, with their texts."""
+    """The named programs of a page: a dictionary from names to texts."""
     return {block.caption: block.text for block in blocks(page) if block.kind == "python" and block.caption}
 
 
 def program(page):
-    """The blocks of a page without a name, at their lines; empty if there are none."""
+    """The unnamed blocks of a page as one program, at their line numbers; empty if there are none."""
     lines = []
     for block in blocks(page):
         if block.kind != "console" and not block.caption:
@@ -103,7 +103,7 @@ def commands(page):
     Raises
     ------
     ValueError
-        A command is neither one of these nor among those that tests leave out.
+        A command neither starts Python nor is one that tests skip (`NOT_RUN`).
     """
     found = []
     for block in blocks(page):
@@ -133,9 +133,9 @@ def commands(page):
 
 
 def fits(printed, expected):
-    """Whether lines are the expected ones, in whatever order the ranks wrote them; ``...`` stands for anything.
+    """True if the printed lines are the expected ones, in any order (of ranks); ``...`` stands for anything.
 
-    No expected lines at all fit everything.
+    Without expected lines, anything fits.
     """
     expected = [line.rstrip() for line in expected if line.strip()]
     left = [line.rstrip() for line in printed if line.strip()]

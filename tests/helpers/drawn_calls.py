@@ -1,4 +1,4 @@
-"""Calls of functions with drawn arrays of all layouts and precisions, some of them active: what becomes of a call."""
+"""Random calls of functions, with arrays of all layouts and precisions, some of them active, and checks of them."""
 
 import warnings
 from typing import NamedTuple
@@ -16,7 +16,7 @@ OUT = "a fresh output"
 
 
 class Array(NamedTuple):
-    """An array of these numbers, which may be active, of any layout and precision."""
+    """A specification of an array, which may be active and have any layout and precision."""
 
     shape: tuple = (3, 4)
     kinds: str = "fc"
@@ -34,7 +34,7 @@ class Call(NamedTuple):
 
 
 def of(*arrays, **may):
-    """A call whose first parameters are these arrays, by their places."""
+    """A call whose first parameters are these arrays, passed by position."""
     return Call({}, may, arrays)
 
 
@@ -46,7 +46,7 @@ def given_by(call):
 
 
 def numbers(rng, spec, dtype):
-    """Values of an array, apart from kinks and ties."""
+    """Random values of an array, away from kinks and ties."""
     x = rng.uniform(spec.low, spec.high, spec.shape)
     if np.dtype(dtype).kind == "c":
         x = x + 1j * rng.uniform(0.2, 0.7, spec.shape)
@@ -61,7 +61,7 @@ def numbers(rng, spec, dtype):
             x = x @ np.conj(x.T) + np.diag(np.arange(1.0, x.shape[-1] + 1))
         case "triangular":
             x = np.tril(x) + 2.0 * np.eye(len(x))
-        case "steep":  # of full rank where it is taken as a matrix
+        case "steep":  # has full rank as a matrix
             flat = x.reshape(len(x), -1) if x.ndim < 3 or len(x) > 2 else x.reshape(-1, x.shape[-1])
             x = (flat + 3.0 * np.eye(*flat.shape)).reshape(x.shape)
         case "larger":
@@ -78,7 +78,7 @@ def numbers(rng, spec, dtype):
 
 
 def laid_out(x, way):
-    """The same values in memory of another layout."""
+    """The same values in another memory layout."""
     if not x.ndim:
         return x.copy()
     if way == 1:
@@ -96,7 +96,7 @@ def laid_out(x, way):
 
 
 def drawn(rng, x, precise, kinds=None):
-    """A value, with an array in the place of each `Array` in it."""
+    """A value in which each `Array` is replaced by a random array."""
     if isinstance(x, Array):
         kind = x.kinds[rng.integers(len(x.kinds)) if kinds is None else kinds]
         dtype = {"f": "fd", "c": "FD"}[kind][1 if precise else rng.integers(2)]
@@ -111,7 +111,7 @@ def one_of(rng, x):
 
 
 def replaced(x, function):
-    """A value with a function of each array of floating-point numbers in its place."""
+    """A value in which each floating-point array is replaced by a function of it."""
     if isinstance(x, np.ndarray) and x.dtype.kind in "fc":
         return function(x)
     if isinstance(x, (list, tuple)):
@@ -162,7 +162,7 @@ class Program:
         return self.function(*arguments, **keywords)
 
     def laid_out(self):
-        """The active arrays, in memory of their layouts."""
+        """The active arrays, each in its memory layout."""
         return tuple([laid_out(x, self.layouts[k]) for x, k in zip(self.values, self.active)])
 
 
@@ -171,7 +171,7 @@ def ampi_is_used(values):
 
 
 def verdict(program, forward=True):
-    """ "right", "refused", what is wrong, or None where NumPy's arrays do not suit the function."""
+    """ "right", "refused", a description of what is wrong, or None where the call fails with NumPy's arrays."""
     name = program.function.__name__
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -214,7 +214,7 @@ def verdict(program, forward=True):
 
 
 def move(rng, x):
-    """A direction in which zeros stay zeros, and almost real numbers almost real."""
+    """A random direction that keeps zeros zero and almost real numbers almost real."""
     found = rng.uniform(-1, 1, x.shape) * (x != 0)
     if x.dtype.kind != "c":
         return found
@@ -227,7 +227,7 @@ def derivatives_agree(program, gradient, expected, forward):
     program.in_double = True
     precise = [x.astype("D" if x.dtype.kind == "c" else "d") for x in program.values]
     single = any(x.dtype.char in "fF" for x in (*program.arrays, *expected))
-    rough = any(np.asarray(x).dtype.char in "fF" for x in flat(program(*precise)))  # whatever it is given
+    rough = any(np.asarray(x).dtype.char in "fF" for x in flat(program(*precise)))  # single precision for any input
     h = 2.0**-7 if rough else STEP
 
     def along(h):

@@ -1,8 +1,8 @@
 # ruff: noqa: E501 (a line for each kind of statement)
-"""Random programs whose loops compute with single elements: nested, with branches, aliases, numbers that live on, whole
-arrays in between, and messages of elements.
+"""Random programs whose loops compute with single elements: nested, with branches, aliases, numbers used after loops,
+whole arrays in between, and messages of elements.
 
-As in `numpy_programs`, of which these are: what NumPy runs is a program.  A line is a whole block here.
+As in `numpy_programs`, anything that NumPy runs is a program.  A line is a whole block here.
 """
 
 import contextlib
@@ -63,18 +63,18 @@ def helpers():
 
 
 class ElementProgram(Program):
-    """Draws a program; ``lines`` has its blocks.  With a communicator (of this rank alone) it communicates."""
+    """A random program, with its blocks in ``lines``.  With a communicator (of this rank alone) it communicates."""
 
     def __init__(self, seed, length=7, comm=None, passes=False):
         self.comm = comm
-        self.passes = passes  # whether some values are taken as constants, for which NumPy has no word
+        self.passes = passes  # whether some values are treated as constants, which NumPy cannot express
         self.scope = []  # the variables of loops around the statement
         self.numbers = []
         self.found = []
         super().__init__(seed, length)
 
     def executed(self, lines, dtypes):
-        """The names that NumPy gives, which runs the program in double precision as well."""
+        """The variables after NumPy has run the program, which must run in double precision as well."""
         more = {
             **helpers(),
             "comm": self.comm,
@@ -125,7 +125,7 @@ class ElementProgram(Program):
         return text + "".join(f"\n{n} = 0\ndel {n}" for n in bound)
 
     def place(self, n):
-        """An index of an axis of some length."""
+        """An index into an axis of length n."""
         fixed = str(self.int(-n, n - 1))
         if not self.scope or self.int(0, 4) == 0:
             return fixed
@@ -295,7 +295,7 @@ class ElementProgram(Program):
         )
 
     def holding(self):
-        """Numbers in objects, lists, dictionaries and arrays of one element; slices of few; rows side by side."""
+        """Numbers in objects, lists, dictionaries and one-element arrays; short slices; rows side by side."""
         s = self.pick(*self.numbers) if self.numbers else self.at()
         a, b, n = self.leaf(), self.value(1), self.pick("0", "-1")
         update = lambda: self.pick("+=", "-=", "*=", "+=")
@@ -318,7 +318,7 @@ class ElementProgram(Program):
         )  # fmt: skip
 
     def failing(self):
-        """What NumPy refuses, and nothing comes of."""
+        """An access that NumPy refuses and that has no effect."""
         n = self.pick(*self.found)
         shape = self.names[n].shape
         much = ", ".join([*("0" for _ in shape[1:]), "9"]) or "0"
@@ -351,7 +351,7 @@ class ElementProgram(Program):
         )  # fmt: skip
 
     def message(self):
-        """Of an element; the same on all ranks."""
+        """A message with an element; the same statement on all ranks."""
         s = self.pick(*self.numbers) if self.numbers else self.at()
         ring = "(comm.rank + 1) % comm.size", "(comm.rank - 1) % comm.size"
         new = "np.zeros(1)", "np.zeros(3)"

@@ -1,7 +1,7 @@
 """A catalogue of code outside ampi that reads and writes the memory of arrays, and random programs that use it.
 
-A writer is given an array and an index, and fills the array's memory with numbers that depend on the index alone.  A
-reader is given an array and gives a plain array that depends on its values.
+A writer takes an array and an index, and fills the array's memory with numbers that depend only on the index.  A reader
+takes an array and returns a plain array that depends on its values.
 """
 
 import ctypes
@@ -142,7 +142,7 @@ SEEN = {
     "sort of a view": _by_sort,
     "setitem": lambda u, k: numpy.ndarray.__setitem__(u, slice(None), numbers(k)),
 }
-"""Writers that are seen by what they ask for."""
+"""Writers that ampi notices because they ask an array for its memory."""
 
 
 def _by_blas(u, k):
@@ -154,7 +154,7 @@ UNSEEN = {
     "fill": lambda u, k: numpy.ndarray.fill(u, numbers(k)[0]),
     "put": lambda u, k: numpy.ndarray.put(u, range(N), numbers(k)),
 }
-"""Writers that look into arrays without asking for anything: only checksums tell of them."""
+"""Writers that reach into arrays without asking for anything: only checksums detect them."""
 
 
 def _into_plain(x):
@@ -252,7 +252,7 @@ class Program:
         return kind, str(a), str(b), str(c), str(name), int(rng.integers(1000))
 
     def __call__(self, np, x, writers, readers):
-        """The value, computed with the arrays that a namespace makes."""
+        """The value, computed with arrays of the namespace ``np``."""
         arrays = {"u": np.ones(N), "v": np.full(N, 0.5), "w": np.empty(N)}
         arrays["w"][...] = x
         for kind, a, b, c, name, k in self.steps:

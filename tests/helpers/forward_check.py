@@ -1,5 +1,5 @@
-"""Holds forward mode against reverse mode: ⟨Jv, w⟩ = ⟨v, Jᵀw⟩ to rounding; and vector modes against single ones: to
-the last bit, where nothing depends on who comes first."""
+"""Compares forward mode with reverse mode (⟨Jv, w⟩ = ⟨v, Jᵀw⟩ to rounding), and vector modes with single directions:
+bitwise identical unless results depend on the order of messages."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ from ampi.base.structures import leaves
 
 
 def is_drawn(which, of=3):
-    """Return whether this test includes an expensive part: one of three or more does; all do with ``--all-cases``."""
+    """Return whether this test includes an expensive part: one test in ``of`` does; all do with ``--all-cases``."""
     if {"--all-cases", "--slow"} & set(sys.argv):
         return True
     return zlib.crc32(os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0].encode()) % of == which
@@ -29,7 +29,7 @@ def draw(generator, x):
 
 
 def numbers(y):
-    """The arrays and numbers of a result that have derivatives."""
+    """The floating-point and complex arrays and numbers of a result."""
     return [leaf for leaf in leaves(y) if leaf is not None and np.asarray(ampi.value(leaf)).dtype.kind in "fc"]
 
 
@@ -44,10 +44,10 @@ def size(a):
 
 
 def check_forward(f, x, tolerance=1e-12, seed=0, add=lambda v: v, same_bits=True, walk=True):
-    """`ampi.jvp` and `Tape.tangent` against the reverse sweep, summed over ranks by ``add``.
+    """Check `ampi.jvp` and `Tape.tangent` against the reverse sweep, summed over ranks by ``add``.
 
-    Tangent programs of kernels are compiled on their own, and may round otherwise: ``same_bits`` is false.  Without
-    ``walk`` the tape is one for sweeps alone.
+    Pass ``same_bits=False`` for kernels: their tangent programs are compiled separately and may round differently.
+    Without ``walk``, the tape is recorded for reverse sweeps only.
     """
     generator = np.random.default_rng(seed)
     x_dot = [draw(generator, a) for a in x]
@@ -84,7 +84,7 @@ def check_forward(f, x, tolerance=1e-12, seed=0, add=lambda v: v, same_bits=True
 
 
 def compare(together, single, k, rounding=0.0):
-    """What a vector mode gives, with a leading axis of k, against what ``single(j)`` gives for each direction."""
+    """Compare results of a vector mode, whose leading axis has length k, with ``single(j)`` for each direction j."""
     for j in range(k):
         for all_of_them, one in zip(together, single(j), strict=True):
             assert np.shape(all_of_them) == (k, *np.shape(one))
@@ -97,7 +97,7 @@ def compare(together, single, k, rounding=0.0):
 
 
 def check_seeds(tape, y, x, k=3, seed=0, rounding=0.0):
-    """`Tape.gradient` with ``seeds=`` against sweeps one after the other; y and x are lists."""
+    """Compare `Tape.gradient` with ``seeds=`` with one sweep per seed; y and x are lists."""
     generator = np.random.default_rng(seed)
     given = [np.array([draw(generator, a) for _ in range(k)]) for a in y]
     with warnings.catch_warnings():
@@ -107,7 +107,7 @@ def check_seeds(tape, y, x, k=3, seed=0, rounding=0.0):
 
 
 def check_tangents(f, x, k=3, seed=0, rounding=0.0):
-    """`ampi.jvp` with ``vectorised=True`` against runs one after the other."""
+    """Compare `ampi.jvp` with ``vectorised=True`` with one run per direction."""
     generator = np.random.default_rng(seed)
     given = [np.array([draw(generator, a) for _ in range(k)]) for a in x]
     y, together = ampi.jvp(f, tuple(x), tuple(given), vectorised=True)

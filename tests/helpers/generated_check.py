@@ -1,9 +1,9 @@
 """Parts of generated programs other than MPI, and the check of their gradients; see generated_programs.py.
 
 A program is a function ``program(np, MPI, comm, x)`` of ampi.numpy or NumPy, of ampi's or mpi4py's namespace, of the
-world's communicator and of this rank's inputs.  It returns its outputs, what it wrote to files (outputs as well), and
+world communicator and of this rank's inputs.  It returns its outputs, what it wrote to files (outputs as well), and
 what is to be freed after the sweeps.
-This file stands alone: a script that `scripts/fuzz` writes begins with it.
+A script that `scripts/fuzz` writes begins with this file, and also needs `second_check`.
 """
 
 import contextlib
@@ -35,12 +35,12 @@ ROUNDING = {numpy.float64: 1e-12, numpy.float32: 1e-4}
 
 
 def smooth(u):
-    """Less than 1 in size, and differentiable everywhere, also as a function of a complex number's two parts."""
+    """A function below 1 in size, smooth everywhere, for complex numbers as a function of their two parts."""
     return u / numpy.sqrt(1.0 + (u * numpy.conj(u)).real)
 
 
 def fold(np, g):
-    """One row of a table of rows that came from everywhere; each counts differently."""
+    """A weighted sum of the rows of a table, one from each rank; the weights differ."""
     return np.sum(g / (1.0 + numpy.arange(len(g)))[:, None], axis=0)
 
 
@@ -58,13 +58,13 @@ def pairs_of(np, u, location):
 
 
 def scratch(comm, name):
-    """A file of a communicator's ranks."""
+    """The path of a file for a communicator's ranks."""
     (leader,) = comm.Get_group().Translate_ranks([0], WORLD.Get_group())
     return os.path.join(tempfile.gettempdir(), f"ampi-{os.getppid()}-{leader}-{name}")
 
 
 def turns(comm):
-    """The ranks, one after the other; all at once while a tape records, which orders them."""
+    """The ranks, one after another; all at once while a tape records, since it orders them."""
     return [None] if ampi.tape.current() else range(comm.size)
 
 
@@ -91,8 +91,8 @@ def compose(a, b):
 
 
 class Asking:
-    """Gradients that are asked for in the middle of a program, which then goes on: on inner tapes, whatever records
-    around them, and while it is on, on the program's own tape."""
+    """Gradients requested in the middle of a program: on inner tapes always, and on the program's own tape while
+    ``is_on``."""
 
     def __init__(self):
         self.is_on = False
@@ -105,7 +105,7 @@ class Asking:
         self.is_on = False
 
     def __call__(self, np, x, arrays):
-        """At the first of these calls, and at some of the later ones."""
+        """Request gradients at some of the calls, the first among them."""
         if self.calls is None or np is not ampi.numpy:
             return
         self.calls += 1
@@ -123,7 +123,7 @@ def call(np, kernel, *arrays):
 
 
 def reduction(np, kernel, commute):
-    """A reduction operation of ours, or the same of mpi4py's."""
+    """A reduction operation of ampi, or the same of mpi4py."""
 
     def combine(inbuf, inoutbuf, datatype):
         kernel.py_func(*(numpy.frombuffer(buffer, numpy.float64) for buffer in (inbuf, inoutbuf)))
@@ -140,7 +140,7 @@ def between(MPI, comm, low):
 
 
 def root_of(MPI, inter, first):
-    """The last rank of one group of an intercommunicator as the root, in the words of this rank."""
+    """The root argument that this rank passes if the last rank of one group of an intercommunicator is the root."""
     world = inter.Get_group().Translate_ranks([0], MPI.COMM_WORLD.Get_group())[0]
     other = inter.Get_remote_group().Translate_ranks([0], MPI.COMM_WORLD.Get_group())[0]
     if (world < other) != first:
@@ -181,11 +181,11 @@ def free(leftover):
 
 
 def check(program, narrow=False, kept=0, every_mode=True):
-    """Compare the sweep with differences, with a second sweep, and the values with those without a tape; then several
-    seeds at once and, in every mode, forward mode and second order.
+    """Compare the sweep with differences and with a second sweep, and values with those without a tape; then several
+    seeds at once and, with ``every_mode``, forward mode and second order.
 
-    Collective.  ``kept``: as a step of a time loop with so many checkpoints (0: not at all).  Returns the complaints of
-    all ranks, the same on every rank; none if all is well.
+    Collective.  ``kept``: run as a step of a time loop with that many checkpoints (0: no loop).  Returns the problems
+    found on all ranks, the same list on every rank; empty if there are none.
     """
     ask.calls = 0
     try:
@@ -234,8 +234,8 @@ def check_once(program, narrow, every_mode):
 
 
 def again_with_gradients_between(program, comm, x0, x_bar, seed, single):
-    """What is wrong with the gradients of two tapes that are swept after both have been recorded, the last one first;
-    while the first one recorded others were asked for."""
+    """Problems with the gradients of two tapes, both recorded before they are swept, the last one first; other
+    gradients are requested while the first one records."""
     tapes, leftover = [], []
     for asking in (ask, contextlib.nullcontext()):
         with ampi.Tape() as tape, asking:
@@ -253,7 +253,7 @@ def again_with_gradients_between(program, comm, x0, x_bar, seed, single):
 def check_as_steps(program, narrow, kept):
     """Compare the gradient of a time loop, whose steps are the program, with that of the same steps on one tape.
 
-    Collective.  ``kept`` is the number of checkpoints.  Complaints as of `check`.
+    Collective.  ``kept`` is the number of checkpoints.  Returns problems as `check` does.
     """
     single = numpy.float32 if narrow else numpy.float64
     ours = ampi.COMM_WORLD.Dup()
@@ -297,7 +297,7 @@ def check_as_steps(program, narrow, kept):
 
 
 def agreed(problems):
-    """The complaints of all ranks, without repetitions."""
+    """The problems of all ranks, without repetitions."""
     found = WORLD.allgather(problems)
     return list(dict.fromkeys(f"rank {rank}: {text}" for rank, texts in enumerate(found) for text in texts))
 
@@ -319,7 +319,7 @@ def against_differences(program, x0, x_bar, seed, expected, single):
     scale = max(scale, abs(fine), 1.0)
     tolerance = TOLERANCES[single]
     if not abs(coarse - fine) <= 0.3 * tolerance * scale:
-        return problems  # a kink, where MIN or MAX changes hands: nothing to compare with
+        return problems  # a kink, where MIN or MAX switches operands: nothing to compare with
     if not abs(found - fine) <= tolerance * scale:
         problems.append(
             f"the sweep gives {found:.12g} for the derivative in a direction, differences give {fine:.12g} "
@@ -329,12 +329,12 @@ def against_differences(program, x0, x_bar, seed, expected, single):
 
 
 def extrapolated(rough):
-    """Two differences of fourth order, from three of second order with a step half as long each."""
+    """Two fourth-order differences, from three second-order ones whose steps are halved each time."""
     return (4 * rough[1] - rough[0]) / 3, (4 * rough[2] - rough[1]) / 3
 
 
 def of_other_modes(program, comm, x0, x_bar, seed, single):
-    """What `ampi.jvp` and `ampi.hvp` give, against the sweep's x̄, symmetry, and differences of gradients."""
+    """Problems with `ampi.jvp` and `ampi.hvp`: against the sweep's x̄, symmetry, and differences of gradients."""
     leftover = []
 
     def f(*x):
@@ -389,13 +389,13 @@ def of_other_modes(program, comm, x0, x_bar, seed, single):
 
 
 def walked(f, x0, v):
-    """What a walk over a tape gives."""
+    """Tangents by a walk over a tape."""
     _, push = ampi.linearize(f, *x0)
     return [dot / 2 for dot in push(*(2 * d for d in v))]
 
 
 def same_sum(what, found, expected, tolerance):
-    """Two sums over all ranks of inner products that are to be the same."""
+    """Require that two sums of inner products, over all ranks, agree."""
     a, b = (total(sum(inner(*pair) for pair in pairs)) for pairs in (found, expected))
     scale = max(size_of_sum(found), size_of_sum(expected), 1.0)
     if abs(a - b) <= tolerance * scale:
@@ -404,7 +404,7 @@ def same_sum(what, found, expected, tolerance):
 
 
 def size_of_sum(pairs):
-    """Of the terms of such a sum."""
+    """The sum of the absolute terms of such a sum."""
     return total(sum(float(numpy.sum(abs(p) * abs(q))) for a, b in pairs for p, q in zip(a, b)))
 
 
@@ -421,5 +421,5 @@ def same_bits(a, b):
 
 
 def attach_buffer():
-    """For buffered sends."""
+    """Attach a buffer for buffered sends."""
     rebound.Attach_buffer(rebound.Alloc_mem(1 << 20))

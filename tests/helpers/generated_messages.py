@@ -5,7 +5,7 @@
 
 
 def ends(w, c):
-    """Destination and source: around a ring, or along a line with ends, or pairs."""
+    """Destination, source and whether some are PROC_NULL: around a ring, along a line with ends, or in pairs."""
     k = w.number(1, 3)
     form = w.pick(["ring", "line", "pairs"])
     if form == "ring":
@@ -17,7 +17,7 @@ def ends(w, c):
 
 
 def exchange(w):
-    """Everybody sends one message and receives one."""
+    """Each rank sends one message and receives one."""
     c = w.comm()
     f, g = w.two()
     n = w.number(1, 4)
@@ -93,7 +93,7 @@ def send_and_receive(w, c, message, received, who, coming, form):
 
 
 def cancelled(w):
-    """A receive that nobody sends to, cancelled; its buffer is as before."""
+    """A cancelled receive, to which no rank sends; its buffer is unchanged."""
     c = w.comm()
     g = w.writable()
     buffer, tag = w.buffer(g, w.number(1, 4)), w.tag()
@@ -110,7 +110,7 @@ def cancelled(w):
 
 
 def burst(w):
-    """Several messages of one tag on their way at once, waited for in any order."""
+    """Several messages with one tag in flight at once, waited for in any order."""
     c = w.comm()
     f, g = w.two()
     n = w.number(2, 4)
@@ -127,7 +127,7 @@ def burst(w):
 
 
 def from_everybody(w):
-    """Each rank sends to all; whoever's message comes first is taken first, and put where it belongs."""
+    """Each rank sends to all; messages are received in order of arrival and stored by source."""
     c = w.comm()
     f, g = w.two()
     n = w.number(1, 3)
@@ -159,7 +159,7 @@ def from_everybody(w):
 
 
 def one_message(w):
-    """One rank sends, one receives; the others have no part in it."""
+    """One rank sends, one receives; the others do nothing."""
     c = w.comm()
     f, g = w.two()
     n, k, tag = w.number(0, 5), w.number(0, 3), w.tag()
@@ -214,7 +214,7 @@ def partitioned(w):
 
 
 def packed(w):
-    """Two pieces packed into bytes behind a number, sent on, and unpacked in another order."""
+    """Two pieces packed into bytes after a number, sent, and unpacked in another order."""
     c = w.comm()
     f, g = w.two()
     n, m, k, tag = w.number(1, 3), w.number(1, 3), w.number(0, 3), w.tag()

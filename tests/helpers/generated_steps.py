@@ -1,4 +1,4 @@
-"""The kinds of steps of generated programs: functions of the writer that write some lines."""
+"""The kinds of steps of generated programs: functions that write some lines with a `Writer`."""
 
 from generated_collectives import between_groups, locations, move, neighbours, reduce
 from generated_messages import (
@@ -111,7 +111,7 @@ def objects(w):
 
 
 def objects_apart(w):
-    """Lowercase methods of pkl5, which sends big buffers apart."""
+    """Lowercase methods of pkl5, which sends large buffers separately."""
     c = w.new("p")
     w.write(f"{c} = pkl5.Intracomm({w.comm()})")
     pickled(w, c, [form for form in OBJECTS if "irecv" not in form and "ibsend" not in form])
@@ -192,7 +192,7 @@ WRITES = [
 
 
 def file_read(w):
-    """A file of numbers: what is read is a constant, what comes short leaves the rest."""
+    """A file of numbers: what is read is constant; a short read leaves the rest of the buffer unchanged."""
     c, file = w.comm("intra", "cart"), w.new("file")
     g = w.writable()
     n = w.number(1, 4)
@@ -204,7 +204,7 @@ def file_read(w):
     )
     form = w.pick(["{}.Iread_at{}", "{}.Iread_at_all{}", "Read_at", "Read_at_all", "Read", "Read_all_begin"])
     nonblocking = form.startswith("{")
-    # Nonblocking reads: MPICH crashes where the datatype is freed meanwhile, Open MPI never ends those that come short.
+    # Nonblocking reads: MPICH crashes if the datatype is freed meanwhile, short ones never end in Open MPI.
     more = 0 if nonblocking else w.pick([0, 0, 2])
     buffer = w.buffer(g, n + more, scattered=not more and not nonblocking)
     end = [f"{file}.Close()"]
@@ -222,7 +222,7 @@ def file_read(w):
 
 
 def communicator(w):
-    """Make one, or free one."""
+    """Make or free a communicator."""
     if len(w.comms) > 6 or (len(w.comms) > 1 and w.pick([False, False, True])):
         w.free(w.pick([c for c in w.comms if c != "comm"]))
     else:
@@ -230,7 +230,7 @@ def communicator(w):
 
 
 def completion(w):
-    """Complete some of what is pending."""
+    """Complete some of the pending requests."""
     n = w.number(1, max(1, len(w.pending)))
     chosen = w.pending[:n] if w.pick([True, False]) else w.pending[-n:]
     w.complete(list(chosen))

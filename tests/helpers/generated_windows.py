@@ -5,7 +5,7 @@
 
 
 def window(w):
-    """An epoch on a window: every rank accesses the next one's memory, or all that of one rank where that commutes."""
+    """An epoch on a window: every rank accesses the next one's memory, or all access one rank's where that commutes."""
     win = w.window()
     mem, c = win.memory, win.comm
     f, g = w.two("d")
@@ -58,7 +58,7 @@ def accesses(w, win, what, f, g, target, o, n, with_requests):
 
 
 def concurrent(w):
-    """All ranks update one rank's memory in one epoch; without a tape one after the other, as ampi does it with one."""
+    """All ranks update one rank's memory in one epoch; without a tape one after another, as ampi orders them on one."""
     win = w.window()
     mem, c = win.memory, win.comm
     f, g = w.two("d")

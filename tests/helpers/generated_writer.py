@@ -1,4 +1,4 @@
-"""The text of a generated program: its lines so far, and what is in use where the next step stands."""
+"""The text of a generated program: its lines so far, and what is in use at the next step."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ written, later = [], []"""
 
 @dataclasses.dataclass
 class Window:
-    """A window whose memory on each rank is an array of numbers: its names, and what kind it is."""
+    """A window whose memory on each rank is an array of numbers: its names and kind."""
 
     name: str
     memory: str
@@ -25,7 +25,7 @@ class Window:
     kind: str
 
     def at(self, target, place):
-        """The displacement of element number ``place`` in the target's memory."""
+        """The displacement of element ``place`` in the target's memory."""
         return f"{self.name}_at[{target}] + {8 * place}" if self.kind == "dynamic" else f"{place}"
 
 
@@ -43,7 +43,7 @@ class Pending:
 
 
 class Writer:
-    """Writes a program's lines, and knows what is in use where the next step stands."""
+    """Writes a program's lines, and tracks what is in use at the next step."""
 
     def __init__(self, ranks):
         self.ranks = ranks
@@ -171,14 +171,14 @@ class Writer:
         return name
 
     def leave(self, requests, comm, reads, writes, after=(), collective=False, persistent=False):
-        """Complete requests now, or leave that to a later step."""
+        """Complete requests now, or leave them to a later step."""
         self.tear_down()
         self.pending.append(Pending(requests, comm, reads, writes, list(after), collective, persistent))
         if self.pick([True, False]):
             self.complete([self.pending[-1]])
 
     def request(self, expressions, comm, reads, writes, after=(), collective=False, condition=None):
-        """Start something, and complete it now or later."""
+        """Start requests, and complete them now or later."""
         self.leave(self.requests(expressions, condition), comm, reads, writes, after, collective)
 
     def complete(self, chosen):
@@ -207,13 +207,13 @@ class Writer:
             self.write(*p.after)
 
     def settle(self, comm):
-        """Complete what is under way on a communicator."""
+        """Complete the pending requests on a communicator."""
         self.complete([p for p in self.pending if p.comm == comm])
 
     # ------------------------------------------------------------------------------------ communicators and windows
 
     def comm(self, *kinds):
-        """A communicator of one of the kinds; made if there is none."""
+        """A communicator of one of the kinds, created if there is none."""
         kinds = kinds or ("intra", "cart", "graph", "dist")
         names = [name for name, kind in self.comms.items() if kind in kinds]
         return self.pick(names) if names else self.make_comm(self.pick(kinds))
@@ -236,7 +236,7 @@ class Writer:
         self.write(f"{comm}.Free()" if self.pick([True, False]) else f"later.append({comm})")
 
     def window(self, *kinds):
-        """A window of one of the kinds; made if there is none, or few."""
+        """A window of one of the kinds, created if there are none or few."""
         kinds = kinds or ("created", "allocated", "dynamic", "shared")
         windows = [window for window in self.windows if window.kind in kinds]
         if windows and (len(self.windows) > 1 or self.pick([True, False])):

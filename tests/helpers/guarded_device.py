@@ -1,4 +1,4 @@
-"""A device in host memory that only the device can read and write: a mistake ends the process."""
+"""A device whose memory is host memory that only the device may access: any other access ends the process."""
 
 import contextlib
 import ctypes
@@ -11,7 +11,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Block:
-    """Pages that can be closed."""
+    """Memory pages whose access can be revoked."""
 
     def __init__(self, nbytes):
         self.size = -(-max(nbytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -23,7 +23,7 @@ class Block:
 
 
 class Guarded(Processor):
-    """The processor as a device, with memory that is open while the device is at work."""
+    """The processor as a device, with memory that is accessible only while the device is working."""
 
     def __init__(self):
         self.blocks = weakref.WeakSet()

@@ -1,8 +1,8 @@
-"""Random functions with loops, as `ampi.compiled_loops` may meet them, and their comparison with Python.
+"""Random functions with loops for `ampi.compiled_loops`, and their comparison with Python.
 
-A drawn function gets arrays (some of them views of one another), numbers of Python and NumPy, integers to index with,
-and an object with attributes, one of which is a property with a side effect.  It runs twice, with compiled loops and as
-written; results with their types, exceptions, the arrays, and the object have to be the same.
+A random function takes arrays (some of them views of one another), Python and NumPy numbers, integers used as indices,
+and an object with attributes, one of which is a property with a side effect.  It runs twice, with compiled loops and
+unmodified; results and their types, exceptions, the arrays, and the object must agree.
 """
 
 import contextlib
@@ -20,12 +20,12 @@ from ampi.programs.outlining import compiled_loops, running
 
 _count = iter(range(1 << 60))
 unchecked = []
-"""Indices out of bounds that kernels run by Python have not checked themselves."""
+"""Out-of-bounds accesses that kernels run by Python did not check themselves."""
 SIZE = 5
 
 
 class Thing:
-    """An object with plain attributes, and one that is not."""
+    """An object with plain attributes and a property."""
 
     scale = 0.75
 
@@ -61,12 +61,12 @@ def put(z, i, value):
 
 
 class Drawn:
-    """A drawn function.
+    """A random function.
 
     Attributes
     ----------
     text : str
-        Its source, without arguments: ``f(x, y, v, w, q, n, m, a, b, c, o)``.
+        Source of the helpers and of ``f(x, y, v, w, q, n, m, a, b, c, o)``.
     """
 
     def __init__(self, seed, smooth=False):
@@ -310,7 +310,7 @@ class Drawn:
     # ------------------------------------------------------------------------------------------------ arguments
 
     def arguments(self, array=np.array):
-        """New arguments, always the same ones: with arrays made by a function."""
+        """New arguments with the same values at each call; ``array`` makes the arrays."""
         r = random.Random(str(self.text))
         numbers = np.random.default_rng(r.randrange(1 << 30))
         draw = lambda *shape: (
@@ -340,7 +340,7 @@ class Drawn:
 
 
 def function_of(text, active=False):
-    """The function of a source, which tracebacks and `inspect` find; with NumPy and `math` for active numbers."""
+    """The function of a source that tracebacks and `inspect` find; ``active``: with ampi's NumPy and `math`."""
     filename = f"<loops {next(_count)}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
     space = {"np": ampi.numpy if active else np, "math": make_math() if active else math, "scale": 1.75}
@@ -350,7 +350,7 @@ def function_of(text, active=False):
 
 @contextlib.contextmanager
 def at_once(interpreted):
-    """Compile loops at their first entry; `interpreted`: their kernels run in Python."""
+    """Compile loops at their first entry; ``interpreted``: Python runs their kernels."""
     before = {
         name: getattr(running, name) for name in ("RECORDED", "UNRECORDED", "FEWEST", "made_kernel", "REMEMBERED")
     }
@@ -368,7 +368,7 @@ def at_once(interpreted):
 
 
 def in_python(loop, lowered):
-    """The kernel of a loop, which Python runs."""
+    """The kernel of a loop, run by Python."""
     names = ", ".join(name for _, name, _ in lowered.arguments)
     lines = [f"    {text}" for _, text in lowered.text] or ["    pass"]
     space = {"math": math}
@@ -378,7 +378,7 @@ def in_python(loop, lowered):
         try:
             return space["kernel"](*arguments)
         except IndexError as error:
-            if error.args:  # raised by NumPy: a compiled kernel would have read another place
+            if error.args:  # raised by NumPy: a compiled kernel would have read out of bounds
                 unchecked.append(f"line {lines[error.__traceback__.tb_next.tb_lineno - 2]}: {error}")
             raise
 
@@ -386,7 +386,7 @@ def in_python(loop, lowered):
 
 
 class Outcome:
-    """What a function did."""
+    """The effects of a call: result or error, the arrays, and the object."""
 
     def __init__(self, function, arguments):
         self.error = self.result = None
@@ -412,7 +412,7 @@ def _line_of(error, filename):
 
 
 def difference(one, other):
-    """In what two outcomes differ; empty if they do not."""
+    """How two outcomes differ; empty if they agree."""
     if type(one.error) is not type(other.error) or str(one.error) != str(other.error):
         return f"errors: {one.error!r}, {other.error!r}"
     if one.error is not None and one.line != other.line:
@@ -426,7 +426,7 @@ def difference(one, other):
 
 
 def alike(a, b):
-    """Equal values of equal types; floating-point numbers but for the last digits of functions."""
+    """Return whether values and types are equal, floating-point numbers up to rounding."""
     if isinstance(a, (tuple, list)):
         return type(a) is type(b) and len(a) == len(b) and all(map(alike, a, b))
     if type(a) is not type(b):
@@ -439,7 +439,9 @@ def alike(a, b):
 
 
 def compared(seed, interpreted=True):
-    """Run a drawn function in both ways: what differs, and how many of its loops were compiled and refused."""
+    """Run a random function both ways.
+
+    Returns what differs, the numbers of compiled forms and of loops, the function and the forms."""
     drawn = Drawn(seed)
     plain = Outcome(function_of(drawn.text), drawn.arguments())
     loops = []
@@ -453,7 +455,7 @@ def compared(seed, interpreted=True):
 
 
 def recorded(function, arguments):
-    """The value of a function of watched arrays, and its gradient with respect to these; or its error.
+    """The value and gradient of a function of watched arrays, or its error and None.
 
     The gradient is empty if a derivative was dropped with a warning (by ``float``, which compiled loops
     differentiate).
@@ -484,7 +486,7 @@ def recorded(function, arguments):
 
 
 def gradients_compared(seed):
-    """The gradients of a drawn function in both ways: what differs, and how many of its loops were compiled."""
+    """Differentiate a random function both ways; returns as `compared` does."""
     drawn = Drawn(seed, smooth=True)
     array = lambda a: ampi.numpy.array(a)
     wants = drawn.arguments(array), drawn.arguments(array)

@@ -1,4 +1,4 @@
-"""Calls of every function of NumPy that has a rule, with every parameter that it takes."""
+"""Calls of every NumPy function that has a derivative rule, with all its parameters."""
 
 import numpy as np
 from drawn_calls import OUT, Array, Call, of
@@ -243,7 +243,6 @@ CALLS = {
     "linalg.qr 2": of([Array((2, 3), special="steep"), Array((4, 3), special="steep")], mode=["reduced", "r"]),
     "linalg.tensorinv": Call({"ind": [1]}, {}, (Array((6, 3, 2), special="steep"),)),
     "linalg.tensorsolve": of(Array((2, 3, 6), special="steep"), Array((2, 3)), axes=[None]),
-    # Vectors of complex matrices have phases that LAPACK chooses.
     "cross": of(Array((4, 3)), Array((4, 3)), axis=[1]),
     "cross 2": Call({"axisa": [0], "axisb": [1]}, {"axisc": [0]}, (Array((3, 4)), Array((4, 3)))),
     "dot": of(M, Array((4, 2)), out=[OUT]),
@@ -255,6 +254,7 @@ CALLS = {
     "vdot": of(M, M),
     "linalg.cholesky": of(Array((3, 3), special="positive"), upper=[True]),
     "linalg.det": of(Array((3, 3), special="regular")),
+    # Real matrices only: vectors of complex ones have phases that LAPACK chooses.
     "linalg.eig": of(Array((3, 3), "f", special="regular")),
     "linalg.eigh": of(Array((3, 3), "f", special="positive"), UPLO=["U", "L"]),
     "linalg.eigvals": of(Array((3, 3), special="regular")),

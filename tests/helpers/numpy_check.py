@@ -1,5 +1,5 @@
-"""Holds a NumPy program against itself with ampi's arrays, idle and recording: values bit by bit, dtypes, shapes,
-strides, flags, who shares memory with whom, the gradient against differences, and the other modes against it."""
+"""Compares a NumPy program with the same program on ampi's arrays, idle and recording: bitwise values, dtypes, shapes,
+strides, flags, which arrays share memory; also the gradient with differences, and the other modes with the gradient."""
 
 import itertools
 import re
@@ -17,8 +17,8 @@ from ampi.memory.storages import is_record, is_scalar
 
 STEP = 2.0**-17
 SINGULAR = re.compile(r"cbrt|\*\*|power")
-"""Functions with an infinite derivative at zero: the cube root of x - x has one of either sign, and their sum is not a
-number; nor is the derivative of a power of a negative number with respect to its exponent."""
+"""Functions whose derivative may be nan: the cube root of x - x adds two infinite ones of opposite sign, and a power of
+a negative number has none with respect to its exponent."""
 
 
 class Refused(Exception):
@@ -26,10 +26,10 @@ class Refused(Exception):
 
 
 class Alone:
-    """Programs of one rank, and what they use beside NumPy."""
+    """Programs on one rank, and the names that they use besides NumPy."""
 
     alone = True
-    differs = True  # whether differences of NumPy's results are to be those of ampi's derivatives
+    differs = True  # whether to compare derivatives with differences of NumPy's results
 
     def __init__(self, names=None):
         self.plain = self.ours = names or {}
@@ -43,7 +43,7 @@ class Alone:
         return flag
 
     def sum(self, x):
-        """Over all ranks."""
+        """The sum over all ranks."""
         return x
 
 
@@ -56,7 +56,7 @@ def examine(lines, world=ALONE):
     Raises
     ------
     Refused
-        With the error: loudly refused is not wrong.
+        ampi raised an error instead of computing something wrong.
     """
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
@@ -85,7 +85,7 @@ def compared(expected, idle, recorded, errors):
 
 
 def record(lines, dtypes, world=ALONE, prepare=lambda tape: None, moved=0.0):
-    """The names at the end of a recorded program, and the gradient of a weighted sum of all that has derivatives."""
+    """The variables at the end of a recorded program, and the gradient of a weighted sum of the differentiable ones."""
     values = started(world, dtypes, moved)
     with ampi.Tape() as tape:
         prepare(tape)
@@ -140,12 +140,12 @@ def weights(names):
 
 
 def is_unsteady(lines, world):
-    """Whether a program computes with complex numbers, or powers of numbers.
+    """Return whether a program computes with complex numbers, or powers of scalars.
 
-    NumPy rounds the product of two complex numbers, their absolute values, and powers, in one way where it takes vector
-    instructions and in another one where it does not: for scalars, for operands side by side in memory.
+    NumPy rounds products and absolute values of complex numbers, and powers, differently with vector instructions than
+    without, which depends on whether operands are scalars and on where they are in memory.
     """
-    found = [re.search(r"\*\*|power", "\n".join(lines))]  # also of numbers, which are NumPy's own without a tape
+    found = [re.search(r"\*\*|power", "\n".join(lines))]  # scalars too, which are NumPy's own without a tape
 
     def note(frame, event, _):
         if event == "call" and frame.f_code in APPLYING:
@@ -155,7 +155,7 @@ def is_unsteady(lines, world):
                 any(x.dtype.kind == "c" for x in numbers) or (function in POWERS and not max(map(np.ndim, numbers)))
             )
 
-    sys.setprofile(note)  # a function around these would be seen: they look at who calls them
+    sys.setprofile(note)  # and no wrapper: these functions look at their callers
     try:
         names = run(lines, ampi.numpy, {**NARROW, **world.ours}, tracked(world))
     finally:
@@ -169,7 +169,7 @@ APPLYING = (ampi.arrays.ufuncs.apply.__code__, ampi.rules.functions.apply.__code
 
 
 def rounding_errors(lines, expected, world):
-    """By how much each number of NumPy's results may be off, judged by what roundings of the independents do to it."""
+    """Bounds on the rounding errors of NumPy's results, estimated from runs with perturbed independents."""
     errors = {}
     for name, value in expected.items():
         value = np.asarray(value)
@@ -193,7 +193,7 @@ def rounding_errors(lines, expected, world):
 
 
 def differences(expected, found, errors):
-    """How the values of a run differ from NumPy's, by more than given rounding errors."""
+    """How the values of a run differ from NumPy's by more than the given rounding errors."""
     problems = []
     for name, value in expected.items():
         problems += [f"{name}: {what}" for what in different(value, found[name], errors.get(name, 0.0))]
@@ -239,14 +239,13 @@ def same_numbers(a, b, error):
 
 
 def gradient_problems(lines, world):
-    """How the gradient differs from differences, where those agree among themselves (None if they do not); all in
-    double precision."""
+    """How the gradient differs from differences, in double precision; None if these do not agree among themselves."""
     try:
         values = [weighted_sum(lines, h, world) for h in (-2 * STEP, -STEP, 0.0, STEP, 2 * STEP)]
     except Exception:
         if not world.alone:
             raise
-        return None  # NumPy itself does not run it everywhere near by, or not in double precision
+        return None  # NumPy itself does not run it at all points nearby, or not in double precision
     if world.any(None in values):
         return None
     values = [world.sum(value) for value in values]
@@ -261,15 +260,15 @@ def gradient_problems(lines, world):
     if np.isnan(total) and any(map(SINGULAR.search, lines)):
         return None
     if not smooth(lines, world, values[2], near):
-        return None  # a kink, or rounding errors in the place of a number: the five values agree by chance
+        return None  # a kink, or only rounding errors: the five values agree by chance
     if slope(lines, world) == total and abs(slope(lines, world, 1e-12) - total) > 1e-3 * scale:
-        return None  # the derivative of rounding errors: it is the same each time, and another one very near by
+        return None  # the derivative of rounding errors: reproducible, but different very close by
     return [f"gradient: ampi gives {total}, differences {near} (and {far})"]
 
 
 def mode_problems(lines, world):
-    """How forward mode differs from the gradient, and H from its transpose and from differences of gradients; all in
-    double precision, of a program of one rank."""
+    """How forward mode differs from the gradient, and the Hessian from its transpose and from differences of gradients;
+    in double precision, on one rank."""
     started_from = started(world, WIDE)
     made = list(weights(run(lines, np, {**WIDE, **world.plain}, started(world, WIDE))))
     u, v = (dict(zip(started_from, moves(seed))) for seed in (7, 8))
@@ -305,7 +304,7 @@ def mode_problems(lines, world):
     expected, scale = inner(bars, v.values()), size(bars, v.values())
 
     def is_noise(difference, *computations):
-        """Whether what differs is what roundings do to the same: along multiples of a direction, of multiples."""
+        """Return whether a difference is rounding: scaled directions or functions change the results as much."""
         noise = 0.0
         for computed in computations:
             once, *others = (computed(factor) / factor for factor in (1.0, 3.0, 0.7, 1.1))
@@ -359,14 +358,14 @@ def size(a, b):
 
 
 def slope(lines, world, moved=0.0):
-    """What the gradient says of the direction in which `moves` go."""
+    """The directional derivative along `moves`, by the gradient."""
     _, gradient = record(lines, WIDE, world, moved=moved)
     directions = dict(zip(gradient, moves()))
     return world.sum(sum(np.vdot(gradient[n], directions[n]).real for n in gradient))
 
 
 def smooth(lines, world, value, rate):
-    """Whether the sum of the results goes along its tangent at further places near by."""
+    """Return whether the weighted sum follows its tangent at other points nearby."""
     for h in STEP * np.random.default_rng(11).uniform(-2, 2, 8):
         found = weighted_sum(lines, h, world)
         if world.any(found is None):
@@ -384,11 +383,11 @@ def moves(seed=7):
 
 
 def weighted_sum(lines, h, world):
-    """The weighted sum of NumPy's results, with the independents moved; None if it has numbers with fewer digits."""
+    """The weighted sum of NumPy's results, with the independents moved; None if some are of lower precision."""
     values = started(world, WIDE, h)
     names = run(lines, np, {**WIDE, **world.plain}, values)
     if any(np.asarray(value).dtype.char in "efF" for value in names.values()):
-        return None  # NumPy makes them of integers
+        return None  # NumPy computes them from small integers
     total = 0.0
     for value, weight in zip(names.values(), weights(names)):
         value = np.asarray(value)

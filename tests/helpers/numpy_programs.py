@@ -1,8 +1,8 @@
 # ruff: noqa: E501 (a line for each kind of statement)
 """Random NumPy programs: views of views, empty and 0-d parts, updates in place, all kinds of indices and dtypes.
 
-A program is a list of lines. Each is drawn as a guess, and kept if NumPy runs it and what it gives is finite and small;
-so a line may be anything.  Names: ``x`` (float64), ``z`` (complex128) and ``f`` (float32) are the independents.
+A program is a list of lines.  Each is a random guess, kept if NumPy runs it and its results are finite and small; so a
+line may be anything.  The independents are ``x`` (float64), ``z`` (complex128) and ``f`` (float32).
 """
 
 import random
@@ -23,7 +23,7 @@ DTYPES = ["np.float64", "F4", "F2", "np.complex128", "C8", "np.int64", "np.float
 
 
 def starts():
-    """The values of the independents, new ones at each call."""
+    """The values of the independents, in new arrays at each call."""
     rng = np.random.default_rng(3)
     z = rng.uniform(-1, 1, 6) + 1j * rng.uniform(-1, 1, 6)
     return {
@@ -34,7 +34,7 @@ def starts():
 
 
 class Program:
-    """Draws a program; ``lines`` has it."""
+    """A random program, in ``lines``."""
 
     def __init__(self, seed, length=14):
         self.random = random.Random(seed)
@@ -52,7 +52,7 @@ class Program:
         return run(lines, np, dtypes, starts())
 
     def try_line(self, line):
-        # What fails may have changed something: everything is run again.
+        # A failing line may have changed something: run everything again.
         try:
             names = self.executed([*self.lines, line], NARROW)
         except Exception:
@@ -78,7 +78,7 @@ class Program:
 
     def array(self, test=lambda a: True):
         found = self.arrays(lambda a: a.dtype.names is None and test(a))
-        # Late ones more often.
+        # Prefer recent ones.
         return found[max(self.int(0, len(found) - 1), self.int(0, len(found) - 1))] if found else "x"
 
     def any(self):
@@ -104,7 +104,7 @@ class Program:
         return f"{part()}:{part()}" + self.pick("", "", "", ":-1", ":2", ":-2")
 
     def index(self, shape, fancy=False):
-        """Whatever may stand between brackets."""
+        """Any index that may stand between brackets."""
         if fancy:
             kind = self.int(0, 4)
             n = shape[0] if shape else 1
@@ -130,7 +130,7 @@ class Program:
         return f"{name}[{self.index(self.names[name].shape)}]"
 
     def square(self):
-        # Of other shapes NumPy takes what lies behind them for their diagonals.
+        # For other shapes NumPy takes memory past the array for part of the diagonal.
         return f"{self.array(lambda a: a.ndim == 2 and min(a.shape) > 1)}[:2, :2]"
 
     def shape_for(self, size):
@@ -269,7 +269,7 @@ class Program:
         n = self.array()
         a = self.names[n]
         at, fancy = self.index(a.shape), self.index(a.shape, True)
-        writeable = self.array(is_writeable)  # NumPy's add.at writes into others as well
+        writeable = self.array(is_writeable)  # NumPy's add.at writes even into read-only ones
         b = self.operand()
         k = self.axis(a)
         return self.pick(
@@ -311,7 +311,7 @@ class Program:
         )  # fmt: skip
 
     def looping(self):
-        """A loop of Python over elements, with numbers that live from one iteration to the next."""
+        """A Python loop over elements, with numbers carried from one iteration to the next."""
         found = self.arrays(lambda a: a.ndim in (1, 2) and a.size and min(a.shape) > 1 and a.dtype.names is None)
         if not found:
             return self.making()
@@ -356,19 +356,19 @@ class Program:
 
 def is_writeable(value):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # NumPy says of what it has broadcast that it will not be some day
+        warnings.simplefilter("ignore")  # NumPy warns that broadcast arrays will not be writeable some day
         return value.flags.writeable
 
 
 def in_range(value):
-    """Whether all numbers are finite and of moderate size."""
+    """Return whether all numbers are finite and of moderate size."""
     if value.dtype.names is not None:
         return all(in_range(value[name]) for name in value.dtype.names)
     return value.dtype.kind in "biufc" and bool(np.all(np.abs(value.astype(complex)) < LARGEST))
 
 
 def run(lines, module, dtypes, values):
-    """The names that a program has at its end, in the order in which they were bound."""
+    """The variables at the end of a program, in the order in which they were bound."""
     names = {**dtypes, "np": module, **values}
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""Cases of NumPy's functions with a derivative rule, by name."""
+"""Test cases of NumPy's functions that have a derivative rule, by name."""
 
 import numpy as np
 import sample_cases
@@ -27,7 +27,7 @@ def case(f, *shapes, **options):
 
 
 V, M = (5,), (3, 4)
-CROSS_IN_THE_PLANE = np.lib.NumpyVersion(np.__version__) < "2.5.0"  # which took vectors of length 3 only
+CROSS_IN_THE_PLANE = np.lib.NumpyVersion(np.__version__) < "2.5.0"  # later versions take vectors of length 3 only
 MASK = np.array([True, False, True, True, False])
 GRID = np.arange(12.0).reshape(3, 4) % 5 > 1
 INDEX = np.array([[2, 0, 2], [1, 1, 0]])
@@ -52,7 +52,7 @@ def _binary(name, shift=0.0, **options):
 
 
 def _spd(x):
-    """A well-conditioned hermitian matrix made of any square one."""
+    """A well-conditioned Hermitian matrix made from a square one."""
     return x @ np.conj(np.swapaxes(x, -1, -2)) + np.diag(np.arange(1.0, x.shape[-1] + 1))
 
 
@@ -577,7 +577,7 @@ CASES = {
 for _name, _cases in sample_cases.cases_of(case).items():
     CASES[_name] = CASES.get(_name, []) + _cases
 
-# Functions that came with later versions of NumPy.
+# Functions that older versions of NumPy lack.
 for _name in ("cumulative_prod", "cumulative_sum", "matvec", "unstack", "vecmat"):
     if not hasattr(np, _name):
         del CASES[_name]

@@ -1,4 +1,4 @@
-"""Looks at a report's page in a headless browser."""
+"""Opens a report's page in a headless browser."""
 
 import json
 import os
@@ -13,7 +13,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def browser():
-    """The path of a browser; the test is skipped where there is none."""
+    """The path of a browser; skips the test if there is none."""
     found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if found is None:
         pytest.skip("no chromium")
@@ -21,7 +21,7 @@ def browser():
 
 
 def look(page, script, folder, screenshot=None):
-    """Open a page, and run JavaScript in it; return its result, and the messages on the console."""
+    """Open a page and run JavaScript in it; return its result (None with a screenshot) and the console's messages."""
     harness = (
         "<script>addEventListener('load', () => { let found; try { found = (() => {" + script + "})(); } catch (error) "
         "{ found = {error: String(error)}; } const out = document.createElement('pre'); out.id = 'outcome'; "

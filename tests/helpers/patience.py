@@ -1,6 +1,6 @@
-"""Time limits of tests for what should not take long: longer ones on slow or busy machines.
+"""Time limits after which tests count a program as hung; scaled for slow or busy machines.
 
-``AMPI_TEST_PATIENCE=4`` waits four times as long for everything before it counts as hung.
+``AMPI_TEST_PATIENCE=4`` makes all limits four times as long.
 """
 
 import os
@@ -9,5 +9,5 @@ FACTOR = float(os.environ.get("AMPI_TEST_PATIENCE", "1"))
 
 
 def patience(seconds):
-    """Seconds that a quiet machine would need at most, as many as it takes on this one."""
+    """A time limit for a quiet machine, scaled to this one."""
     return seconds * FACTOR

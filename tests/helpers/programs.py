@@ -1,4 +1,4 @@
-"""How a program's gradient is checked: in several random directions against the complex step.
+"""Checks of a program's gradient against the complex step, in several random directions.
 
 A program is a function of ``np`` (ampi.numpy or NumPy), a communicator, and this rank's array; it returns this rank's
 array, or None.  It must be analytic, so that the same program on plain mpi4py and complex arrays gives exact
@@ -21,7 +21,7 @@ TOLERANCES = {"float32": 1e-4, "float64": 1e-12, "complex64": 1e-4, "complex128"
 
 
 def broken_in(vendor, what, ranks=None):
-    """Mark a test that an error in an MPI implementation breaks, also with plain mpi4py (on this number of ranks)."""
+    """Mark a test that a bug of an MPI implementation breaks (on this number of ranks), with plain mpi4py as well."""
     broken = MPI.get_vendor()[0] == vendor and ranks in (None, WORLD.size)
     return pytest.mark.skipif(broken, reason=f"{vendor}, with plain mpi4py as well: {what}")
 
@@ -59,17 +59,17 @@ def check(program, comm, plain, n=3, dtype="float64", second=True):
     Parameters
     ----------
     comm, plain : Comm
-        The same ranks, ours and mpi4py's.
+        Communicators of the same ranks, ampi's and mpi4py's.
     n : int
         Size of each rank's array.
     second : bool
-        Whether second order does.
+        Also check second order.
     """
     x0 = random(n, dtype)
     tape, x, y = recorded(program, comm, x0)
     seed = None if y is None else random(y.shape, dtype, salt=1)
     value = None if y is None else ampi.value(y).copy()
-    races = "windows" in tape.sweep_starts  # what ranks add to one place is added up as it comes
+    races = "windows" in tape.sweep_starts  # ranks add to one element in any order
     x_bar = tape.gradient(y, x, seed=seed)
     again = tape.gradient(y, x, seed=seed)
 
@@ -117,8 +117,8 @@ def check_forward(program, comm, x0, x_dot, seed, x_bar, tape=None, second=True)
 
 
 def walked(tape, x, y, x_dot):
-    """By `tape.tangent`: pairs of a factor and ẏ; none where that is refused, on all ranks, because a tape that is made
-    for sweeps does not keep what it takes."""
+    """Pairs of a factor and ẏ from `tape.tangent`; none if all ranks refuse, since a tape made for sweeps does not keep
+    what a walk needs."""
     try:
         y_dot, refused = tape.tangent(y, x, 2 * x_dot), False
         several = numpy.stack([3 * x_dot, -x_dot])
@@ -134,7 +134,7 @@ def walked(tape, x, y, x_dot):
 
 
 def check_second_order(program, comm, x0):
-    """Symmetry of the Hessian, and in double precision differences of gradients."""
+    """Check the symmetry of the Hessian and, in double precision, compare it with differences of gradients."""
     double = x0.dtype.itemsize == (16 if x0.dtype.kind == "c" else 8)
     f = objective_of(lambda x: program(ampi.numpy, comm, x))
     options = {"rough": 1e-6} if double else {"rough": numpy.inf}

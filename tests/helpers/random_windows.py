@@ -1,11 +1,10 @@
-"""Random programs of one-sided accesses whose order follows from what ranks say to each other, and not from chance.
+"""Random programs of one-sided accesses whose order follows from communication between ranks, not from timing.
 
-A program is a sequence of events, of which each rank carries out its own part.  It is drawn with vector clocks: an
-access to an element comes only where every earlier one that it minds (unless both read, or both add) is known to be
-over to the rank that makes it, by messages and collectives that had to end before; a collective tells no more than MPI
-says that it does (a rank that has left a reduction knows nothing of the others).  So values do not depend on timing,
-and are those of the events one after the other; meanwhile ranks run ahead of others as chance has it, and wait at
-random.
+A program is a sequence of events, of which each rank executes its own part.  It is generated with vector clocks: a rank
+accesses an element only if it knows, from messages and collectives that must have ended before, that every earlier
+conflicting access (unless both read, or both add) is complete.  A collective synchronises no more than MPI guarantees
+(a rank that has left a reduction knows nothing of the others).  So values do not depend on timing, and are those of the
+events executed one after another; meanwhile ranks may run ahead of others, and pause at random.
 """
 
 import random
@@ -20,8 +19,8 @@ SIZE = 3  # elements of each rank's vector, and of its part of each window
 
 @dataclass
 class Event:
-    """Part of a program: ``rank`` does something to an element ``cell`` of rank ``other``'s part of a window, or says
-    something to it; for collectives they are root and communicator, 0: all ranks, 1: those of equal parity."""
+    """Part of a program: ``rank`` accesses element ``cell`` of rank ``other``'s part of a window, or sends to it; for
+    collectives these are the root and the communicator (0: all ranks, 1: those of equal parity)."""
 
     kind: str
     rank: int
@@ -39,9 +38,9 @@ READS, ADDS = ("get", "load"), ("accumulate",)
 
 
 def draw(seed: int, ranks: int, length: int, parts: bool = True) -> list[Event]:
-    """A program for so many ranks; ``parts``: with collectives of some of them."""
+    """A random program for ``ranks`` ranks; ``parts``: with collectives of some of them, too."""
     choose = random.Random(seed)
-    known = [[0] * ranks for _ in range(ranks)]  # of whose events each rank knows how many
+    known = [[0] * ranks for _ in range(ranks)]  # vector clocks: how many events of each rank a rank knows of
     made: dict[tuple[int, int, int], list[tuple[str, int, int]]] = {}
     events: list[Event] = []
     while len(events) < length:
@@ -78,14 +77,14 @@ def _pauses(choose: random.Random, ranks: int) -> tuple[float, ...]:
 
 
 def _tell(known: list[list[int]], whose: list[int], whom: list[int]) -> None:
-    """What some ranks know some others know from now on."""
+    """Merge the vector clocks of some ranks into those of others."""
     most = [max(known[r][k] for r in whose) for k in range(len(known))]
     for rank in whom:
         known[rank] = [max(pair) for pair in zip(known[rank], most)]
 
 
 def minds(kind: str, other: str) -> bool:
-    """Whether it matters which of two accesses to an element comes first."""
+    """Return whether two accesses to an element conflict: their order matters."""
     return not any({kind, other} <= set(alike) for alike in (READS, ADDS))
 
 
@@ -95,7 +94,7 @@ def members(which: int, rank: int, ranks: int) -> list[int]:
 
 
 def one_after_the_other(events: list[Event], x: numpy.ndarray) -> numpy.ndarray:
-    """What the program leaves, by NumPy: shape (ranks, 3, SIZE), vectors and the parts of both windows."""
+    """The program's results by NumPy: shape (ranks, 3, SIZE), vectors and the parts of both windows."""
     y = [row * 1.0 for row in x]
     memory = [[row * (k + 1.0) for row in x] for k in range(2)]
     for e in events:
@@ -121,7 +120,7 @@ def one_after_the_other(events: list[Event], x: numpy.ndarray) -> numpy.ndarray:
 
 
 def run(np, comm, win_type, events: list[Event], x):
-    """The same by this rank, with MPI; its vector and its parts of the windows."""
+    """Run this rank's part with MPI; returns its vector and its parts of both windows."""
     rank, ranks = comm.rank, comm.size
     y = x * 1.0
     memory = [np.array(x * (k + 1.0)) for k in range(2)]

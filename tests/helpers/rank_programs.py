@@ -1,4 +1,4 @@
-"""Drawn programs with tasks on other ranks: submits and results of an MPICommExecutor, against a serial run."""
+"""Random programs with tasks on other ranks, by an MPICommExecutor, compared with a serial run."""
 
 import random
 from concurrent.futures import CancelledError
@@ -20,7 +20,7 @@ def weigh(x, y, factor=1.0):
 
 
 def in_place(x, y):
-    """Of copies, as always on another rank."""
+    """Compute in place, on copies of the arguments, as tasks on other ranks do."""
     x = x * 1.0
     x[::2] *= y[::2]
     x[1] = np.sum(y)
@@ -50,7 +50,7 @@ def constant(n):
 
 
 def chosen(x):
-    """The gradient of something inside of a task."""
+    """Use a gradient inside a task."""
     return ampi.grad(lambda z: np.sum(z**3))(ampi.value(x)) * x
 
 
@@ -82,13 +82,13 @@ class Done:
 
 
 class Program:
-    """A drawn program: a function of the executor and an array, whose steps are drawn again in each run."""
+    """A random program: a function of the executor and an array, which draws the same steps in each run."""
 
     def __init__(self, seed):
         self.seed = seed
 
     def body(self, pool, x):
-        """On the root."""
+        """The program, run on the root."""
         draw = random.Random(self.seed)
         serial = isinstance(pool, Serial)
         values, futures = [x, x * 0.5 + 0.1, np.cos(x)], []
@@ -178,7 +178,7 @@ X0 = numpy.linspace(0.3, 1.2, 5)
 
 
 def check(seed, comm=ampi.COMM_WORLD):
-    """Raise unless a drawn program has the values and derivatives of its serial run; collective."""
+    """Raise unless a random program has the values and derivatives of its serial run; collective."""
     program = Program(seed)
     root = seed % comm.size
     f = program.on_ranks(comm, root)

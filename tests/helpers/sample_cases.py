@@ -1,4 +1,4 @@
-"""Cases of NumPy's functions of samples, polynomials and least squares for `numpy_rule_cases`."""
+"""Test cases of NumPy's functions for statistics, sets, polynomials and linear algebra, for `numpy_rule_cases`."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ GROWING = np.arange(1.0, 6.0)
 
 
 def cases_of(case):
-    """For each function's name its cases, made by `numpy_rule_cases.case`."""
+    """The cases of each function by name, made by `numpy_rule_cases.case`."""
     covariances = [
         case(np.cov, M),
         case(np.cov, V),
@@ -145,5 +145,5 @@ def cases_of(case):
 
 
 def _steep(x):
-    """A matrix of full rank, whose columns are far from each other."""
+    """A matrix of full rank with well-separated columns."""
     return x + 2.0 * np.eye(*x.shape[-2:])

@@ -1,4 +1,4 @@
-"""Calls of every function of SciPy that has a rule: of those that objects have, see the tests of their parts."""
+"""Calls of every SciPy function that has a derivative rule; methods of objects are tested elsewhere."""
 
 import numpy as np
 from drawn_calls import Array, Call, of
@@ -53,7 +53,7 @@ CALLS = {
     "linalg.solve_triangular": of(POS, RHS, trans=[0, 1, 2, "T"], lower=[True], unit_diagonal=[True]),
     "linalg.solveh_banded": of(Array((2, 3), "f", special="row 1"), RHS),
     "linalg.solveh_banded 2": Call({"lower": [True]}, {}, (Array((2, 3), "f", special="row 0"), RHS)),
-    # Vectors have signs and phases that LAPACK chooses.
+    # Eigenvalues only: vectors have signs and phases that LAPACK chooses.
     "linalg.eigh": Call({"eigvals_only": [True]}, {"lower": [True, False], "b": [POS], "driver": ["ev"]}, (POS,)),
     "linalg.eigvals": of(REAL_REG, b=[REAL_POS], homogeneous_eigvals=[True]),
     "linalg.eigvalsh": of(POS, lower=[True, False], subset_by_index=[[0, 1]], b=[POS], driver=["ev"]),

@@ -1,4 +1,4 @@
-"""Compares functions of ampi's arrays with the same of NumPy's: values, dtypes, and derivatives with differences."""
+"""Compares functions of ampi's arrays with those of NumPy's: values and dtypes; and derivatives with differences."""
 
 import numpy as np
 from second_check import products
@@ -30,8 +30,8 @@ def flat(x):
 
 
 def check(function, *arrays, rtol=1e-5, atol=1e-6, step=STEP, rounding=0.0):
-    """Values as without ampi, and the gradient with respect to all arrays (in double precision) as differences; in
-    forward mode the same derivative, to rounding."""
+    """Compare values with those without ampi, the gradient with respect to all arrays (in double precision) with
+    differences, and forward mode with the gradient, to rounding."""
     arrays = [np.asarray(a) for a in arrays]
     expected = list(flat(function(*arrays)))
     rng = np.random.default_rng(7)
@@ -68,7 +68,7 @@ def check(function, *arrays, rtol=1e-5, atol=1e-6, step=STEP, rounding=0.0):
 
 
 def check_twice(function, x, rtol=1e-4, atol=1e-5, step=1e-5):
-    """The Hessian of a weighted sum of all results, times a direction, as differences of gradients."""
+    """Compare a Hessian-vector product of a weighted sum of all results with differences of gradients."""
     f = lambda x: scalar_of(function(x))
     rng = np.random.default_rng(8)
     move = rng.uniform(-1, 1, x.shape) + (1j * rng.uniform(-1, 1, x.shape) if x.dtype.kind == "c" else 0)

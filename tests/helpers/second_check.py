@@ -7,13 +7,13 @@ import ampi
 
 
 def objective_of(f, seed=0):
-    """A real function that depends on all that ``f`` gives, and not linearly."""
+    """A real function that depends nonlinearly on all results of ``f``."""
 
     def scalar(*x):
         generator = np.random.default_rng(seed)
         total = 0.0
         found = f(*x)
-        if found is None:  # a rank without a part
+        if found is None:  # a rank without a result
             return None
         for y in numbers(found):
             weights = generator.uniform(0.5, 1.5, np.shape(y))
@@ -31,7 +31,7 @@ def moved(x, t, v):
 
 
 def products(f, x, u, v, rounding=1e-13, between=lambda: None, **options):
-    """H u by itself, and H v by a run in the directions v and u, which has to give the same H u."""
+    """H u from a single direction, and H v from a batched run along v and u, which must give the same H u."""
     hu = ampi.hvp(f, tuple(x), tuple(u), **options)
     between()
     both = ampi.hvp(f, tuple(x), tuple(np.stack(some) for some in zip(v, u)), vectorised=True, **options)
@@ -43,7 +43,7 @@ def products(f, x, u, v, rounding=1e-13, between=lambda: None, **options):
 
 
 def check_second(f, x, tolerance=1e-12, rough=2e-7, seed=0, add=lambda v: v, step=1e-4, **options):
-    """`ampi.hvp` of a real function ``f``; summed over ranks by ``add``."""
+    """Check `ampi.hvp` of a real function ``f``; ``add`` sums over ranks."""
     generator = np.random.default_rng(seed)
     u, v = ([draw(generator, a) for a in x] for _ in range(2))
     hu, hv = products(f, x, u, v, **options)
@@ -53,7 +53,7 @@ def check_second(f, x, tolerance=1e-12, rough=2e-7, seed=0, add=lambda v: v, ste
     scale = max(add(size(u) * size(hv)), add(size(hu) * size(v)), 1e-300)
     assert abs(there - back) <= tolerance * scale, (there, back, scale)
     gradient = ampi.grad(f, tuple(range(len(x))), **options)
-    # Differences of fourth order.
+    # Fourth-order differences.
     g = {k: gradient(*moved(x, k * step, v)) for k in (-2, -1, 1, 2)}
     differences = [(8 * (c - b) - (d - a)) / (12 * step) for a, b, c, d in zip(*(g[k] for k in (-2, -1, 1, 2)))]
     known = [np.where(np.isnan(a), 0, 1) for a in x]  # nothing is known by differences where x is nan
@@ -65,7 +65,7 @@ def check_second(f, x, tolerance=1e-12, rough=2e-7, seed=0, add=lambda v: v, ste
 
 
 def check_at_minimum(f, x, tolerance=1e-11, seed=0, add=lambda v: v):
-    """Where F = Σ w |f - f₀|² is zero, its Hessian is 2 Jᵀ W J: all adjoints are zero there, and have tangents."""
+    """Check that where F = Σ w |f - f₀|² is zero its Hessian is 2 Jᵀ W J: all adjoints vanish but have tangents."""
     generator = np.random.default_rng(seed)
     v = [draw(generator, a) for a in x]
     y, y_dot = ampi.jvp(f, tuple(x), tuple(v))

@@ -1,5 +1,5 @@
 # ruff: noqa: B007 (loops as their authors write them)
-"""Loop programs of simulations, numbers, sequences and images, in the style of `loops_of_others`."""
+"""Loop programs for simulations, numbers, sequences and images; see `loops_of_others`."""
 
 import math
 

@@ -1,8 +1,8 @@
-"""Draws programs that compute with sparse matrices of SciPy: how they are made, what is done to them, what comes out.
+"""Random programs that make sparse SciPy matrices, compute with them, and reduce them to results.
 
-A program is a function of one array, in which all choices are drawn anew from the same seed, so that it can run with
-ampi's arrays and with NumPy's.  Matrices have duplicates, empty rows, and entries that are zero and whose derivative is
-not; they are of all formats, real and complex, of both kinds of classes, and some of them are constant.
+A program is a function of one array that draws all choices from the same seed at each call, so that it can run on
+ampi's arrays and on NumPy's.  Matrices have duplicates, empty rows, and zero entries whose derivative is not zero; they
+have all formats, are real or complex, arrays or matrices in SciPy's sense, and some are constant.
 """
 
 import warnings
@@ -44,7 +44,7 @@ class Program:
                 a = self.step(a)
             found = self.end(a)
         found = found if isinstance(found, tuple) else (found,)
-        if self.complex:  # what SciPy computes of nothing is real
+        if self.complex:  # SciPy's results for empty matrices are real
             found = tuple([y * (1 + 0j) for y in found])
         return (*found, x * 1.0)
 
@@ -56,7 +56,7 @@ class Program:
     # -------------------------------------------------------------------------------------------------------- numbers
 
     def values(self, n):
-        """Active values, of which some are zero here, and change with x."""
+        """Active values, some of which are zero at this x but depend on it."""
         np = self.np
         picks = self.rng.integers(0, N, n)
         found = self.x[picks] * self.rng.uniform(0.5, 1.5, n)
@@ -193,7 +193,7 @@ class Program:
             found = ss.kron(self.leaf((2, 1)), a, format=str(rng.choice(["csr", "coo", "bsr"])))
             return (
                 found.astype(complex) if self.complex or a.dtype.kind == "c" else found
-            )  # of nothing, SciPy's is real
+            )  # SciPy's result for empty matrices is real
         if how == "structure":
             a = a.copy() if a.format in FORMATS else a.tocsr()
             for name in ("sum_duplicates", "sort_indices", "eliminate_zeros"):

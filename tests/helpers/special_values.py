@@ -1,8 +1,8 @@
-"""Special functions in mpmath: values and derivatives to many digits, and points where derivatives go wrong.
+"""Special functions in mpmath: values and derivatives to many digits, and points where derivatives are difficult.
 
-An entry of `FUNCTIONS` has the function in mpmath and, for each argument, where it is drawn from: a list of intervals
-(``(low, high)``, or ``("log", low, high)``, on a logarithmic scale, with both signs if ``low`` is negative) and of
-single points; `Whole` or `Fixed` numbers for an argument, such as an order, that no derivative is asked for.
+An entry of `FUNCTIONS` has the function in mpmath and the domain of each argument: a list of single points and of
+intervals (``(low, high)``, or ``("log", low, high)`` on a logarithmic scale: of both signs if only ``low`` is negative,
+negative if both are); `Whole` or `Fixed` numbers for an argument, such as an order, that is not differentiated.
 """
 
 import dataclasses
@@ -20,14 +20,14 @@ ANY, POSITIVE, INSIDE = (-5.0, 5.0), (0.05, 9.0), (0.01, 0.99)
 
 @dataclasses.dataclass
 class Whole:
-    """Whole numbers, an argument that is not differentiated."""
+    """Integer values of an argument that is not differentiated."""
 
     points: tuple
 
 
 @dataclasses.dataclass
 class Fixed:
-    """Numbers of an argument that is not differentiated."""
+    """Real values of an argument that is not differentiated."""
 
     points: tuple
 
@@ -245,7 +245,7 @@ FUNCTIONS: dict[str, tuple[Callable, tuple]] = {
     "chdtrc": (lambda v, x: _gammaincc(v / 2, x / 2), ([POSITIVE], [POSITIVE])),
     "stdtr": (_stdtr, ([POSITIVE, ("log", 1e1, 1e5)], [ANY])),
 }
-"""SciPy's functions by their names."""
+"""The functions by their names in SciPy."""
 
 COMPILED = {
     "gammainc": (0,),
@@ -257,7 +257,7 @@ COMPILED = {
     "stdtr": (0,),
     "elliprd": (0, 1, 2),
 }
-"""Arguments whose derivatives only kernels know: of arrays as well, but they have to be compiled."""
+"""Arguments whose derivatives are computed by kernels, for arrays as well, which have to be compiled for this."""
 
 
 def drawn(generator, places):
@@ -274,7 +274,7 @@ def drawn(generator, places):
 
 
 def point_of(name, generator):
-    """Arguments drawn for a function; whole numbers are integers."""
+    """Random arguments for a function; `Whole` numbers are integers."""
     point = []
     for places in FUNCTIONS[name][1]:
         if isinstance(places, (Whole, Fixed)):
@@ -285,12 +285,12 @@ def point_of(name, generator):
 
 
 def moving(name):
-    """The arguments that derivatives are asked for."""
+    """The indices of the arguments that are differentiated."""
     return [k for k, places in enumerate(FUNCTIONS[name][1]) if not isinstance(places, (Whole, Fixed))]
 
 
 def derivatives(function, point, k):
-    """Value, first, second and third derivative with respect to an argument, in mpmath's numbers."""
+    """Value, first, second and third derivative with respect to argument k, computed in mpmath's precision."""
     with mp.workdps(DIGITS):
         at = [mp.mpf(x) for x in point]
         scale = abs(at[k]) or mp.mpf(1)
@@ -309,7 +309,7 @@ def derivatives(function, point, k):
 
 
 def errors_of(found, wanted):
-    """How far a first and a second derivative are off: in proportion, beyond what rounding of the argument makes."""
+    """Relative errors of a first and a second derivative, beyond those that rounding the argument causes."""
     (first, second), (value, exact_first, exact_second, third, x) = found, wanted
     scale = abs(x) or 1.0
     off = []
@@ -325,7 +325,7 @@ def errors_of(found, wanted):
 
 
 def exact(name, point, k):
-    """Value, derivatives and argument for `errors_of`; None where they leave the range of numbers."""
+    """Value, derivatives and argument for `errors_of`; None where they overflow."""
     values = derivatives(FUNCTIONS[name][0], point, k)
     if not all(np.isfinite(values)) or max(map(abs, values[:3])) > 1e290:
         return None
@@ -333,7 +333,7 @@ def exact(name, point, k):
 
 
 def mixed(name, point, j, k):
-    """The second derivative with respect to two arguments, and the size of what rounding makes of it."""
+    """The mixed second derivative with respect to arguments j and k."""
     function = FUNCTIONS[name][0]
     with mp.workdps(DIGITS):
         at = [mp.mpf(x) for x in point]

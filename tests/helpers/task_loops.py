@@ -1,4 +1,4 @@
-"""Drawn programs with tasks and time loops: loops whose steps submit tasks, loops in tasks, and both."""
+"""Random programs with tasks and time loops: loops whose steps submit tasks, loops in tasks, and both."""
 
 import contextlib
 import itertools
@@ -21,14 +21,14 @@ def mix(u, v, out):
 
 
 class Now:
-    """An executor that runs each task at its submit."""
+    """An executor that runs each task when it is submitted."""
 
     def submit(self, function, *arguments):
         return Done(function(*arguments))
 
 
 class Done:
-    """The future that it returns."""
+    """The future that `Now` returns."""
 
     def __init__(self, found):
         self.found = found
@@ -38,7 +38,7 @@ class Done:
 
 
 class Loops:
-    """A drawn program; ``kinds`` says what is in it."""
+    """A random program; ``kinds`` describes it."""
 
     def __init__(self, seed):
         draw = self.draw = random.Random(seed)
@@ -125,7 +125,7 @@ class Loops:
 
 
 def check(seed):
-    """Raise unless a drawn program has the gradient of its serial run, or is refused as that is; return the refusal."""
+    """Raise unless a random program has the gradient of its serial run, or both are refused; return the refusal."""
     program = Loops(seed)
     x = numpy.linspace(0.3, 0.9, N)
     runs = [False, True, True]
@@ -136,7 +136,7 @@ def check(seed):
             try:
                 found.append(ampi.grad(lambda x: program.run(x, by_tasks))(x))  # noqa: B023
             except (ampi.ActivityError, ampi.TapeError) as error:
-                if not program.carried:  # what a step uses of an earlier one has to be in the state
+                if not program.carried:  # what steps pass on has to be in the state
                     raise
                 errors.append(str(error))
     if errors:

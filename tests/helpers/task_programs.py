@@ -1,9 +1,9 @@
-"""Drawn programs with tasks: graphs of submits and results, over views of a few arrays, with and without races.  In a
-third of them tasks are threads, which give each other signals.
+"""Random programs with tasks: graphs of submits and results over views of a few arrays, with and without races.  In a
+third of them tasks are threads, which signal each other.
 
-A program is drawn in the order in which it runs serially, each task at its submit.  What each strand of it has learned
-of others is known by then as a set of operations, so that an operation that shares memory with one it has not learned
-of is left out, or, in a program with a planted race, put in once.
+A program is generated in its serial order, each task where it is submitted.  For each strand the operations that are
+known to happen before are tracked as a set.  An operation that conflicts with an unordered one is left out, or, in a
+program with a planted race, inserted once.
 """
 
 import queue
@@ -18,9 +18,9 @@ import ampi
 
 SHAPES = {"a": (14,), "b": (4, 6), "c": (3, 8), "x": (12,)}
 MANY = 48
-"""Workers of programs whose tasks wait for tasks that they have submitted themselves."""
+"""Number of workers for programs whose tasks wait for tasks that they submitted themselves."""
 THREADS = "threads"
-"""Instead of a number of workers: each task is a thread of its own, and waits for signals of others."""
+"""Used instead of a number of workers: each task is a thread, which waits for signals of others."""
 
 
 @ampi.kernel
@@ -38,7 +38,7 @@ class Stop(Exception):
 
 
 def drawn_key(draw, name):
-    """A view of four elements."""
+    """A random index for a view of four elements."""
     shape = SHAPES[name]
     if len(shape) == 1:
         step = draw.choice((1, 1, 2, 3, -1))
@@ -53,13 +53,13 @@ def drawn_key(draw, name):
 
 SIGNALS = ("queue", "stack", "event", "semaphore", "all done")
 ONCE = ("queue", "stack", "semaphore")
-"""Of which only one strand can get a signal."""
+"""Kinds of signals that only one strand can receive."""
 
 NUMBERS = {name: numpy.arange(int(numpy.prod(shape))).reshape(shape) for name, shape in SHAPES.items()}
 
 
 class Program:
-    """A drawn program: ``body`` is a list of operations, ``workers`` the numbers of threads with which it may run."""
+    """A random program: ``body`` is a list of operations, ``workers`` are the numbers of threads that may run it."""
 
     def __init__(self, seed, planted=False):
         self.draw = random.Random(seed)
@@ -80,7 +80,7 @@ class Program:
         return self.count
 
     def conflicts(self, places, known):
-        """Operations that share an element with these accesses, one of them writing, and are not known."""
+        """Operations, not known to happen before, that conflict with these accesses."""
         return {
             other
             for place, writes in places.items()
@@ -89,7 +89,7 @@ class Program:
         }
 
     def enter(self, places, known):
-        """Whether an operation with these accesses is to be there."""
+        """Decide whether to insert an operation with these accesses, and register it if so."""
         found = self.conflicts(places, known)
         if found and (self.planted or not self.wanted):
             return False
@@ -153,7 +153,7 @@ class Program:
         return body
 
     def drawn_fan(self, known):
-        """Several tasks that use the value of another one: its adjoint is a sum over them."""
+        """Several tasks that use the value of another task: its adjoint is a sum over them."""
         draw, fan = self.draw, []
         usable = [t for t in self.tasks if t and t[2] in known and t[3]]
         if usable:
@@ -170,7 +170,7 @@ class Program:
         return fan
 
     def drawn_signal(self, known):
-        """Give a signal, or wait for one that has been given (in the serial order)."""
+        """Send a signal, or wait for one that was sent earlier in the serial order."""
         draw = self.draw
         if draw.random() < 0.5:
             kinds = (*SIGNALS, "condition") if not self.wanted else SIGNALS  # whose lock orders by chance, too
@@ -209,7 +209,7 @@ class Program:
 
 
 class Signal:
-    """A signal of each kind: to give, and to wait for."""
+    """A signal of a given kind: sent by ``give``, received by ``wait``."""
 
     def __init__(self, kind):
         self.kind, self.flag = kind, False
@@ -275,7 +275,7 @@ class Thread:
 
 
 class Run:
-    """One run of a program: ``workers`` threads, or None for all of it in this one, in the order of submission."""
+    """One run of a program on ``workers`` threads; with None serially in this thread, in order of submission."""
 
     def __init__(self, program, workers, kernel, zeros):
         self.program, self.workers, self.kernel, self.zeros = program, workers, kernel, zeros
@@ -304,7 +304,7 @@ class Run:
             with ThreadPoolExecutor(self.workers) as self.pool:
                 self.body(self.program.body)
                 while any(f._state in ("PENDING", "RUNNING") for f in list(self.futures.values())):
-                    time.sleep(1e-4)  # tasks may submit others, and nobody has asked for all of them
+                    time.sleep(1e-4)  # tasks may submit others, and not all of them have been waited for
             for future in self.futures.values():
                 if not future.cancelled() and not isinstance(future.exception(), (Stop, type(None))):
                     raise future.exception()
@@ -380,7 +380,7 @@ class Run:
                 future.add_done_callback(lambda future: future.exception() or future.result())
 
     def cancelled(self, body):
-        """The future of a task that is cancelled while another one has the only worker."""
+        """The future of a task that is cancelled while another one occupies the only worker."""
         gate = threading.Event()
         with ThreadPoolExecutor(1) as pool:
             pool.submit(gate.wait)
@@ -420,19 +420,19 @@ def differentiated(program, workers):
 
 
 def in_forward_modes(program, workers, direction):
-    """The tangent of the value, and that of the gradient."""
+    """The tangent of the value, and a Hessian-vector product."""
     run = lambda: Run(program, workers, blend, lambda shape: ampi.numpy.zeros(shape))
     return float(ampi.jvp(run(), (X0,), (direction,))[1]), ampi.hvp(run(), X0, direction)
 
 
 def slope(program, direction):
-    """The derivative in a direction by a complex step, without ampi."""
+    """The directional derivative by complex step, without ampi."""
     run = Run(program, None, blend_plain, lambda shape: numpy.zeros(shape, complex))
     return run(X0 + 1e-30j * direction).imag / 1e-30
 
 
 def check(seed):
-    """Raise unless a drawn program has its gradient, the same bits with any number of workers."""
+    """Raise unless a random program has the right gradient, bitwise identical with any number of workers."""
     program = Program(seed)
     value, gradient = differentiated(program, None)
     direction = numpy.random.default_rng(seed).uniform(-1.0, 1.0, 12)
@@ -447,7 +447,7 @@ def check(seed):
 
 
 def check_forward_modes(program, direction, expected):
-    """Raise unless forward mode and second order are right with tasks, too."""
+    """Raise unless forward mode and second order are also right with tasks."""
     _, product = in_forward_modes(program, None, direction)
     found = [in_forward_modes(program, workers, direction) for workers in program.workers[:2]]
     for dot, other in found:
@@ -465,11 +465,11 @@ RUNS = (
         Run(program, workers, blend, lambda shape: ampi.numpy.zeros(shape)), X0, direction
     ),
 )
-"""How a race has to be found."""
+"""The modes in which a race has to be found: gradient, forward mode, second order."""
 
 
 def check_race(seed):
-    """Raise unless the race that is planted in a drawn program is found; None if none was."""
+    """Raise unless the planted race of a random program is found; returns True, or None if none was planted."""
     program = Program(seed, planted=True)
     if not program.planted:
         return None

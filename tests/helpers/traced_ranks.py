@@ -1,10 +1,10 @@
-"""Made-up traces of ranks."""
+"""Synthetic traces of ranks, as reports read them."""
 
 from ampi.reports.events import COMMUNICATION, KERNEL, RECORDING, SWEEP, WAITING
 
 
 def many(ranks, events=40, messages=6):
-    """What so many ranks might have traced: each sends to its neighbours in a ring, and there is a sweep."""
+    """Traces of the given number of ranks: each sends to its neighbours in a ring, and there is a sweep."""
     sites = [("", "(elsewhere)", 0), ("/p/a.py:3", "Isend", COMMUNICATION), ("/p/a.py:9", "work " * 9, KERNEL)]
     found = []
     for rank in range(ranks):

@@ -1,4 +1,4 @@
-"""Kernels with assignments inside expressions, and named slices; of the cases in `language_cases`."""
+"""Kernels with assignments inside expressions, and named slices; part of `language_cases`."""
 
 import math
 

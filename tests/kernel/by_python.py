@@ -16,15 +16,15 @@ class recursive:
 
 
 def apart(value):
-    """A value that shares no memory with anything."""
+    """A copy of an array, any other value itself."""
     return value.copy() if isinstance(value, np.ndarray) else value
 
 
 class Apart(ast.NodeTransformer):
-    """Assigns to elements and parts of arrays what is `apart`.
+    """Makes assignments to elements and parts of arrays copy their values first (`apart`).
 
-    That is the meaning of such an assignment, to Numba as well; NumPy copies no values of one axis whose step is of the
-    same sign as the target's, and in ``x[::2] = x[:3]`` reads elements that it has just written.
+    Numba does so, too; NumPy does not if values along one axis have a step of the same sign as the target's: in
+    ``x[::2] = x[:3]`` it reads elements that it has just written.
     """
 
     def visit_Assign(self, node):
@@ -42,7 +42,7 @@ class Apart(ast.NodeTransformer):
         return [ast.fix_missing_locations(ast.copy_location(n, node)) for n in made]
 
     def named(self, target, places):
-        """A target with names in the place of all to which something is assigned."""
+        """A target in which every assigned place is replaced by a name."""
         if isinstance(target, ast.Tuple | ast.List):
             return ast.Tuple([self.named(t, places) for t in target.elts], ast.Store())
         if isinstance(target, ast.Starred):

@@ -1,4 +1,4 @@
-"""Kernels in which functions are passed on, stand where they are called, or decide by types; of `language_cases`."""
+"""Kernels that pass functions on, define them where they are called, or branch on types; part of `language_cases`."""
 
 import operator
 

@@ -1,4 +1,4 @@
-"""Kernels in which names stand for parts of arrays, in later iterations and after loops; of `language_cases`."""
+"""Kernels whose names refer to parts of arrays, in later iterations and after loops; part of `language_cases`."""
 
 import numpy as np
 from language_cases import case, x

@@ -1,4 +1,4 @@
-"""Kernels that combine constructs of the language: each of the contents below in each of the surroundings.
+"""Kernels that combine language constructs: each of the contents below in each of the surroundings.
 
 All have the signature ``kernel(u, v, m, index, c)`` and return a scalar; values stay near 1, and away from kinks.
 """
@@ -52,7 +52,7 @@ AROUND = {
     "prange": "for k in prange(m.shape[0] - 1):\n    row = m[k]\n    s = c * row[0]\n{}\n    m[k, 1] = s\ns = m[0, 1]",
 }
 
-# Several contents in one loop, one after the other.
+# Several contents in one loop, one after another.
 MIXTURES = [
     ("branch", "break", "call", "tuple", "slice"),
     ("local array", "index array", "conditional", "break", "call that writes"),
@@ -65,7 +65,7 @@ MIXTURES = [
     ("tuple", "index array", "slice", "while", "enumerate"),
 ]
 
-# In prange the contents work on arrays of the iteration; what hands over arrays, or leaves the loop, stays outside.
+# In prange, contents work on arrays of the iteration: those that pass arrays on, or leave the loop, are excluded.
 NOT_IN_PRANGE = {"swap", "buffer", "early return", "product", "row"}
 
 
@@ -100,7 +100,7 @@ def source(content, around):
 
 
 def compiled(text, name):
-    """The function with source that the parser finds."""
+    """The function of a text, with source that the parser finds."""
     return written(HEADER + text, name, **CALLED)["kernel"]
 
 
@@ -125,7 +125,7 @@ CASES |= {
 
 
 def pairs():
-    """Two contents one after the other in a time loop: names, and the kernel made when it is called."""
+    """Pairs of contents in a time loop: a name, and a function that makes the kernel."""
     for first, second in itertools.combinations(CONTENTS, 2):
         name = f"{first}, {second}"
         yield name, lambda a=first, b=second, n=name: compiled(source(f"{CONTENTS[a]}\n{CONTENTS[b]}", "time loop"), n)

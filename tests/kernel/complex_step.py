@@ -1,6 +1,6 @@
 """Derivatives of CUDA kernels by complex step: a launch is interpreted with numbers that have an imaginary part.
 
-Nothing of the differentiator takes part in it, and no difference is rounded away.
+This uses nothing of the differentiator and has no cancellation errors.
 """
 
 import cmath
@@ -15,10 +15,10 @@ STEP = 1e-30
 
 
 class Step:
-    """A real number with a derivative in the imaginary part; comparisons are those of real parts."""
+    """A real number whose imaginary part holds the derivative; comparisons use the real parts."""
 
     __slots__ = ("z",)
-    __array_ufunc__ = None  # numbers of NumPy leave arithmetic to this class
+    __array_ufunc__ = None  # NumPy's numbers leave arithmetic to this class
 
     def __init__(self, z):
         self.z = complex(z)
@@ -103,7 +103,7 @@ class Launch(interpreter._Launch):
 
 
 def slope(launch, given, active, directions, weights, order=None):
-    """The derivative of the weighted sum of arrays after a launch, in these directions of the active arguments."""
+    """The derivative of the weighted sum of arrays after a launch, along directions of the active arguments."""
     values = []
     for k, v in enumerate(given):
         if k in weights:

@@ -1,4 +1,4 @@
-"""Tests of kernels run on all threads, whatever the examples that other tests import have asked for."""
+"""Kernel tests run on all threads, whatever examples imported by other tests have set."""
 
 import numba
 import numbas
@@ -27,7 +27,7 @@ def cache_folder(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True, scope="session")
 def numbas_answers(request):
-    """What Numba makes of kernels is taken from a file, or written there."""
+    """Take Numba's results for kernels from a file, or write them to it with ``--regenerate``."""
     numbas.ANEW = request.config.getoption("--regenerate")
     yield
     if numbas.ANEW:

@@ -1,4 +1,4 @@
-"""Kernels with decompositions of matrices and searches; of `function_cases`."""
+"""Kernels with matrix decompositions and searches; part of `function_cases`."""
 
 import numpy as np
 from function_cases import case, vector

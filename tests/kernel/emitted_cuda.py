@@ -1,5 +1,5 @@
-"""CUDA sources that are written out, compared with the lowered form: interpreted, which finds races and divergent
-barriers in them, or run in Numba's simulator.
+"""Compares emitted CUDA sources with the lowered form: interpreted, which finds races and divergent barriers in them,
+or run in Numba's simulator.
 
 As a program it examines random kernels: ``emitted_cuda.py FIRST COUNT``, with ``NUMBA_ENABLE_CUDASIM=1`` in the
 simulator.
@@ -27,7 +27,7 @@ from ampi.kernel.gpu import added_on_host, blocks_of, parts_of
 
 
 def loaded(made, order=None):
-    """The function that launches an emitted program: in the simulator where that is on, else interpreted."""
+    """The function that launches an emitted program: in the simulator if that is on, else interpreted."""
     space = {"__name__": "emitted"}
     name = f"<emitted {next(NUMBERS)}>"
     linecache.cache[name] = (len(made.text), None, made.text.splitlines(True), name)
@@ -51,7 +51,7 @@ def loaded(made, order=None):
 
 
 class Interpreted:
-    """An emitted kernel that is run by the interpreter."""
+    """An emitted kernel run by the interpreter."""
 
     def __init__(self, function, order):
         self.function, self.order = function, order
@@ -121,7 +121,7 @@ def compare(launch, given, tolerance=1e-12, text="", order=None):
 
 
 def examine(seed):
-    """Compare a random kernel; the reason if it is refused."""
+    """Compare a random kernel; returns the reason if it is refused."""
     kernel = random_cuda.drawn(seed)
     run = kernel.load(f"<cuda kernel {seed}>")
     given = kernel.arguments()

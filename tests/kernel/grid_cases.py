@@ -1,4 +1,4 @@
-"""Kernels of NumPy's functions of places, parts and elements along an axis; of `function_cases`."""
+"""Kernels of NumPy's functions for indices, parts and elements along an axis; part of `function_cases`."""
 
 import math
 

@@ -1,7 +1,7 @@
-"""Every form of a parallel adjoint, many times on eight threads, against the serial program.
+"""Runs every form of a parallel adjoint many times on eight threads, and compares with the serial program.
 
-Started by ``test_parallel.py`` with ``NUMBA_NUM_THREADS=8``, how often each runs, and ``all`` for kernels that repeat a
-form as well; prints what differs and ends with status 1.
+``test_parallel.py`` starts it with ``NUMBA_NUM_THREADS=8``. Arguments: the number of runs, and ``all`` to include
+kernels that repeat a form. Prints what differs and exits with status 1.
 """
 
 import sys
@@ -17,7 +17,7 @@ import ampi
 SIZE = 3000
 REPEATS = int(sys.argv[1])
 ALL = "all" in sys.argv[2:]
-NEVER = 1e9  # costs, of an element or an atomic addition
+NEVER = 1e9  # cost of an element or of an atomic addition
 
 
 def apart(x, out, c):
@@ -76,10 +76,10 @@ def stencil_by_table(x, out, neighbor):
 
 
 def cases():
-    """Name, kernel, arguments, and the costs that make its loop take the form."""
+    """Form, kernel, arguments, and the costs that make its loop take this form."""
     rng = np.random.default_rng(2)
     x, y = rng.uniform(0.5, 1.5, (2, SIZE))
-    field = rng.uniform(0.5, 1.5, (2, 40))  # few elements: threads meet all the time
+    field = rng.uniform(0.5, 1.5, (2, 40))  # few elements: threads collide all the time
     corner = rng.integers(0, 40, (SIZE, 4))
     no_cost = (1.0, 0.0, NEVER, NEVER)
     yield "blocks", neighbours, [x, y], no_cost
@@ -87,7 +87,7 @@ def cases():
         yield "apart", apart, [x, y, 0.7], no_cost
         yield "apart", flat, [x, y, 5], no_cost
         yield "apart", whole, [x, y, x[::-1].copy()], no_cost
-    yield "apart", extremes, [rng.choice(x[:40], SIZE), y], no_cost  # each extreme is there many times
+    yield "apart", extremes, [rng.choice(x[:40], SIZE), y], no_cost  # each extreme occurs many times
     yield "distinct", looked_up, [x, y, rng.permutation(SIZE)], no_cost
     close = (np.arange(SIZE)[:, None] + rng.integers(0, 40, (SIZE, 4))).astype(np.uint32)
     if ALL:
@@ -130,7 +130,7 @@ def energy(x, index):
 
 
 def reproducible():
-    """A deterministic kernel gives the same bits on any number of threads."""
+    """Check that a deterministic kernel gives bitwise identical results on any number of threads."""
     rng = np.random.default_rng(3)
     x, index = rng.uniform(0.5, 1.5, 50), rng.integers(0, 50, 200_000)
     found = set()

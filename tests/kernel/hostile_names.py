@@ -1,7 +1,7 @@
-"""Kernels with other names: every variable, argument, function and global of a kernel is renamed.
+"""Kernels in which every variable, argument, function and global is renamed, which must change nothing.
 
-This must change nothing.  `renamed` makes the kernel, with the names most likely to collide (`unlucky`);
-`require_the_same` compares the generated programs, up to names.
+`renamed` makes the kernel, with the names most likely to collide (`unlucky`); `require_the_same` compares the generated
+programs, up to names.
 """
 
 import ast
@@ -31,7 +31,7 @@ PROGRAMS = "kernel_adjoint kernel_tangent kernel_forward kernel_reverse kernel_a
 
 @functools.cache
 def unlucky():
-    """Names that occur in generated programs, in their headers, in tables, among operations, and in Python."""
+    """Names that occur in generated programs, in their headers, in tables, as operations, and in Python."""
     words = {*keyword.softkwlist, *dir(builtins), *emit.reserved(), *TABLE, *matrices.SOURCES, *of_the_generator()}
     words |= {w for text in (FOREIGN, ALIKE, PYTHONS, PROGRAMS) for w in text.split()}
     legal = {w for w in words if w.isidentifier() and not keyword.iskeyword(w) and w != "__debug__"}
@@ -39,7 +39,7 @@ def unlucky():
 
 
 def of_the_generator():
-    """All words in the texts of which the generator makes names, and ``x`` with what it appends to names."""
+    """All words in short strings of the generator's code, and ``x`` with the suffixes that it appends to names."""
     for path in Path(pipeline.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
@@ -49,7 +49,7 @@ def of_the_generator():
 
 
 class Rename(ast.NodeTransformer):
-    """Puts other names in the place of all names, functions' and parameters' included."""
+    """Replaces all names, including those of functions and parameters."""
 
     def __init__(self, names, definition):
         self.names = names
@@ -73,7 +73,7 @@ class Rename(ast.NodeTransformer):
         return ast.Assert(self.visit(node.test), node.msg)
 
     def visit_Call(self, node):
-        """Keywords for functions that are defined inside are names as well."""
+        """Rename keywords of calls of nested functions, too."""
         inside = isinstance(node.func, ast.Name) and node.func.id in self.inside
         node = self.generic_visit(node)
         for k in node.keywords if inside else ():
@@ -94,13 +94,13 @@ def names_in(definition):
 
 
 def known_to(function):
-    """The values of names in a function that are not its own."""
+    """The values of a function's nonlocal names: builtins, globals and closure variables."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or ())
     return {**vars(builtins), **function.__globals__, **{name: cell.cell_contents for name, cell in cells}}
 
 
 def renamed(function, names, label="plain"):
-    """A kernel like ``function`` whose names are those in ``names``, by the old ones (others stay)."""
+    """A kernel like ``function`` with names replaced by ``names``, a mapping from old ones (others stay)."""
     definition = read_source(function).definition
     own = names_in(definition)
     every = {n: names.get(n, n) for n in own}
@@ -120,7 +120,7 @@ def renamed(function, names, label="plain"):
 
 
 def draw(function, seed):
-    """New names for all those of a function, by chance."""
+    """Random new names for all names of a function."""
     own = names_in(read_source(function).definition)
     words = [w for w in unlucky() if w not in own]
     random.Random(seed).shuffle(words)
@@ -128,7 +128,7 @@ def draw(function, seed):
 
 
 def programs(function, arguments):
-    """What is made of a kernel: its tangent, its adjoint, on threads and not, and the two parts of that."""
+    """The generated programs of a kernel: tangent, adjoint with and without threads, and the split adjoint's parts."""
     code = with_constants(kernel_ir(function, arguments))
     active = [a.name for a in code.arguments if is_differentiable(a.type) and a.role is None]
     made = [pipeline.build_tangent(code, active), pipeline.build_adjoint(code, active)]
@@ -153,12 +153,12 @@ class Different(AssertionError):
 
 
 def require_same(first, second):
-    """Two texts of programs are the same up to the names of functions, variables, arguments and constants."""
+    """Raise unless two programs are the same up to names of functions, variables, arguments and constants."""
     require(computing(first), computing(second), Names(emit.reserved() | set(dir(builtins))))
 
 
 def computing(text):
-    """What a generated text computes: its functions and constants, without what is said of them."""
+    """The functions and constants of a generated text, without docstrings and descriptions."""
     own = {"CONTRACT", "ADJOINT", "SOURCE", "PARTS", "PROGRAM", "SPLIT", "SPLIT_PROGRAM"}
     return [
         node
@@ -215,7 +215,7 @@ def require(a, b, names):
 
 
 def without_places(value):
-    """A literal; of a message what it says after the place and the name of the kernel, and not of which names."""
+    """A literal; of an error message, only the part after the kernel's name, with quoted names removed."""
     if not isinstance(value, str):
         return value
     said = value.partition(": in kernel '")[2].partition("'")[2]

@@ -10,7 +10,7 @@ import ampi
 
 Case = namedtuple("Case", "function arguments complex_too", defaults=(True,))
 CASES = {}
-COSTS = (1.0, 0.0, 0.1, 0.1)  # of `ampi.kernel.runtime.threads.choose`: threads pay for the shortest loop
+COSTS = (1.0, 0.0, 0.1, 0.1)  # for `ampi.kernel.runtime.threads.choose`: threads pay off for the shortest loop
 
 
 def case(*arguments, complex_too=True):
@@ -25,7 +25,7 @@ def case(*arguments, complex_too=True):
 
 @ampi.kernel
 def eliminate(a, x):
-    """The solution of ``a x = b``, where x holds b before; ``a`` is overwritten."""
+    """Solve ``a x = b``, where x holds b on entry; ``a`` is overwritten."""
     n = len(x)
     for k in range(n):
         for i in range(k + 1, n):
@@ -210,7 +210,7 @@ def nonlinear_stencil_in_time(u, new, w, steps):
             for j in range(1, new.shape[1] - 1):
                 new[i, j] = u[1, i, j] * (u[1, i - 1, j] + u[1, i + 1, j]) + u[1, i, j + 1] * w[j] * 0.1
         for j in range(1, w.shape[0] - 1):
-            w[j] = w[j - 1] * w[j + 1] + 0.1 * w[j]  # has changed when it is read: no snapshot
+            w[j] = w[j - 1] * w[j + 1] + 0.1 * w[j]  # already changed when it is read: no snapshot
         for i in range(1, new.shape[0] - 1):
             for j in range(1, new.shape[1] - 1):
                 u[1, i, j] = new[i, j] * new[i, j]
@@ -568,7 +568,7 @@ def last_value_before_an_exit(x, y, which, n):
 
 @case(scalar(), vector(6), complex_too=False)
 def value_of_an_arm_before_a_loop(v, x):
-    """The loop carries on with what the arm computes, whose derivative takes its value once more."""
+    """The loop continues with the value of a branch, which the derivative of that branch needs again."""
     s = x[0] if x[0] > 2.0 else math.tanh(v * v)
     for i in range(x.shape[0]):
         s = s * math.sin(x[i])

@@ -1,6 +1,6 @@
 """Checks of derivatives of kernels: adjoint, tangent and differences, compiled or as plain Python.
 
-The checked function maps all floating arguments to all floating arrays after the call and all floating results.
+The checked function maps the floating-point arguments to the floating-point arrays after the call and such results.
 """
 
 import copy
@@ -73,7 +73,7 @@ def float_arguments(function, arguments):
 
 
 def activity_patterns(function, arguments):
-    """All arguments active, and each one alone."""
+    """Activity patterns: all arguments, each one alone, and pairs if there are three."""
     names = float_arguments(function, arguments)
     patterns = [tuple(names)] + [(n,) for n in names if len(names) > 1]
     return patterns + [tuple(c) for c in itertools.combinations(names, 2)] if len(names) == 3 else patterns
@@ -84,7 +84,7 @@ def copies(arguments):
 
 
 def run(function, arguments):
-    """The arguments after a call and the results, as one list each."""
+    """The arguments after a call, and the results, as two lists."""
     arguments = copies(arguments)
     result = function(*arguments)
     results = [] if result is None else list(result) if isinstance(result, tuple) else [result]
@@ -92,7 +92,7 @@ def run(function, arguments):
 
 
 def unknown(value):
-    """A substitute for an array whose values are not to be used."""
+    """An array of nan in place of one whose values must not be used."""
     return np.full_like(value, np.nan) if isinstance(value, np.ndarray) and is_float(value) else value
 
 
@@ -102,13 +102,13 @@ def pairing(a, b):
 
 
 def derivative(build, code, active, options):
-    """A derivative of a kernel whose constant arrays are globals again."""
+    """A derivative of a kernel, with its constant arrays turned back into globals."""
     built = build(programs.with_constants(code), active, options)
     return replace(built, function=programs.without_constants(built.function, code))
 
 
 def split(code, active, options):
-    """The adjoint in two parts, or None."""
+    """The split adjoint, or None."""
     built = pipeline.build_split(programs.with_constants(code), active, replace(options, after=True))
     if built is None:
         return None
@@ -143,7 +143,7 @@ class Check:
         self.value = dict(zip(self.names, arguments))
 
     def at(self, arguments):
-        """The same programs at other arguments of the same types."""
+        """The same check at other arguments of the same types."""
         assert list(map(numba.typeof, arguments)) == list(map(numba.typeof, self.arguments))
         other = copy.copy(self)
         other.arguments, other.value = arguments, dict(zip(self.names, arguments))
@@ -158,7 +158,7 @@ class Check:
         return {n: self.like(self.value[n]) for n in self.active}
 
     def tangents(self, direction):
-        """Tangents of the shadowed arrays after the call and of the active results, by the generated tangent."""
+        """Tangents of the shadowed arrays after the call and of the active results, by the generated program."""
         arrays = {n: np.array(direction.get(n, np.zeros_like(self.value[n]))) for n in self.tangent.shadows}
         scalars = [direction[n] for n in self.tangent.scalars]
         out = self.run_tangent(*copies(self.arguments), *arrays.values(), *scalars)
@@ -166,7 +166,7 @@ class Check:
         return [*arrays.values(), *(out[len(out) - n :] if n else ())]
 
     def differences(self, direction, h=1e-3):
-        """The same by differences of fourth order."""
+        """The same tangents by fourth-order differences."""
 
         def moved(t):
             point = [a + t * direction[n] if n in direction else a for n, a in zip(self.names, self.arguments)]
@@ -181,7 +181,7 @@ class Check:
         return [(8 * (c - b) - (d - a)) / (12 * h) for a, b, c, d in zip(*(values[k] for k in (-2, -1, 1, 2)))]
 
     def compare_with_complex_step(self):
-        """Tangents of the arrays after the call and of the results, all active, with those of the kernel in Python."""
+        """Compare tangents of all arrays after the call and of all results with complex steps of the Python kernel."""
         direction = self.direction()
         moved = [v + 1e-30j * direction[n] if n in direction else v for n, v in self.value.items()]
         results = self.function(*moved)
@@ -212,8 +212,8 @@ class Check:
         return {**shadows, **dict(zip(self.adjoint.scalars, out))}
 
     def adjoints_of_parts(self, array_seeds, result_seeds, tolerance=None):
-        """The same by the adjoint in two parts, the first of which runs in the kernel's place: values are compared too,
-        if a tolerance is given."""
+        """The same adjoints by the split adjoint, whose first part runs instead of the kernel; its values are compared,
+        too, if a tolerance is given."""
         derivative = self.split.derivative
         after = copies(self.arguments)
         found = self.run_forward(*after)
@@ -232,8 +232,8 @@ class Check:
         return {**shadows, **dict(zip(derivative.scalars, out))}
 
     def compare(self, tolerance, against_differences=True, values=None):
-        """``values``: whether the values of the first of two parts are those of the kernel; by default where tangents
-        are compared with its differences."""
+        """Compare adjoints with tangents, and these with differences; ``values``: also compare the values of a split
+        adjoint's first part with the kernel's (by default if tangents are compared with differences)."""
         values = against_differences if values is None else values
         direction = self.direction()
         array_seeds, result_seeds = self.seeds()

@@ -1,4 +1,4 @@
-"""Kernels in Python's many forms, with example arguments."""
+"""Kernels that use the many forms of Python, with example arguments."""
 
 import cmath
 import math
@@ -83,7 +83,7 @@ def truth_of_one_element(a, b):
 
 @case(x, np.array([0.3, 1.2, 0.8]), 0.0)
 def sizes_that_agree_where_it_is_run(a, b, limit):
-    """Parts of which the sizes differ are in branches that are not taken, or behind a way out."""
+    """Parts whose sizes differ are in branches that are not taken, or after an exit."""
     s = a[0] * b[0]
     if limit > 0.5:
         s += (a * b).sum()

@@ -1,4 +1,4 @@
-"""Kernels with lists that grow and shrink, of the cases in `language_cases`."""
+"""Kernels with lists that grow and shrink; part of `language_cases`."""
 
 import numba
 import numpy as np

@@ -1,4 +1,4 @@
-"""Functions in LLVM's language, as packages have them."""
+"""Numba intrinsics written in LLVM IR, as packages have them."""
 
 from llvmlite import ir
 from numba import types
@@ -8,7 +8,7 @@ from numba.extending import intrinsic
 
 @intrinsic
 def ones_in(typing_context, x):
-    """How many bits are set."""
+    """The number of bits that are set."""
     if not isinstance(x, types.Integer):
         return None
 

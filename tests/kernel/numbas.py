@@ -1,6 +1,6 @@
-"""What Numba makes of kernels, stored in ``tests/data/numba_answers.json``: compiling them takes minutes.
+"""Numba's results for kernels, stored in ``tests/data/numba_answers.json`` because compiling them takes minutes.
 
-``scripts/test -n 1 --regenerate tests/kernel/test_functions.py tests/kernel/test_arrays.py`` writes the file anew.
+``scripts/test -n 1 --regenerate tests/kernel/test_functions.py tests/kernel/test_arrays.py`` rewrites the file.
 """
 
 import ast
@@ -16,8 +16,8 @@ import numba
 import numpy as np
 
 FILE = pathlib.Path(__file__).parents[1] / "data" / "numba_answers.json"
-ASKED = {}  # what Numba was asked for in this run, in the form of the file
-ANEW = False  # whether the file is to be written: nothing is read from it then
+ASKED = {}  # Numba's results in this run, in the form of the file
+ANEW = False  # whether to rewrite the file, without reading results from it
 
 
 class Unknown(Exception):
@@ -25,8 +25,8 @@ class Unknown(Exception):
 
 
 def agree(check):
-    """Run ``check(numbas)``, where ``numbas(function)`` does what Numba makes of a function: what is stored, and
-    where that call is not there, or the check fails, what Numba compiles now. An old file costs time, and no more."""
+    """Run ``check(numbas)``, where ``numbas(function)`` gives Numba's results: first the stored ones; if they are
+    missing or the check fails, those of a function compiled now. An old file only costs time."""
     if not ANEW:
         try:
             return check(stored)
@@ -36,7 +36,7 @@ def agree(check):
 
 
 def flat(values):
-    """The results of a call, with those in tuples as results of their own."""
+    """The results of a call, with tuples and lists flattened."""
     for v in values if isinstance(values, (tuple, list)) else (values,):
         yield from flat(v) if isinstance(v, (tuple, list)) else (v,)
 
@@ -51,7 +51,7 @@ def compiled(function):
 
 
 def anew(function):
-    """The function as Numba compiles it, with flat results; what it says is kept for the file."""
+    """The function as Numba compiles it now, with flat results, which are kept for the file."""
 
     def call(*arguments):
         key, before = key_of(arguments), [np.array(a) for a in arrays_of(arguments)]
@@ -67,7 +67,7 @@ def anew(function):
 
 
 def stored(function):
-    """The same from the file."""
+    """The same with results from the file."""
 
     def call(*arguments):
         entry = contents()["kernels"].get(name_of(function), {})
@@ -83,7 +83,7 @@ def stored(function):
 
 
 def is_old(function):
-    """Whether the file has answers of the function, and of another text. What it has not at all is compiled."""
+    """Return whether the file has results of an older text of the function (functions not in it are compiled)."""
     entry = (ASKED if ANEW else contents()["kernels"]).get(name_of(function))
     return entry is not None and entry["source"] != source(function)
 
@@ -94,7 +94,7 @@ def contents():
 
 
 def write():
-    """Replace the answers for these kernels in the file."""
+    """Replace the results of this run's kernels in the file."""
     versions = {"numba": numba.__version__, "numpy": np.__version__}
     lines = []
     for name, entry in sorted({**contents()["kernels"], **ASKED}.items()):
@@ -115,7 +115,7 @@ def arrays_of(arguments):
 
 
 def key_of(arguments):
-    """Of a call's arguments: their types and all bits."""
+    """A digest of a call's arguments: their types and all their bits."""
     digest = hashlib.sha256()
     for a in flat(tuple(arguments)):
         told = (a.dtype.str, a.shape, a.strides, a.tobytes()) if isinstance(a, np.ndarray) else (type(a).__name__, a)
@@ -125,7 +125,7 @@ def key_of(arguments):
 
 @functools.cache
 def source(function):
-    """A digest of the text of a function and of what it uses of its module."""
+    """A digest of the text of a function and of everything in its module that it uses."""
     defined = definitions(function.__module__)
     names, text = [function.__name__], []
     for name in names:  # grows

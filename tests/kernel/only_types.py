@@ -1,7 +1,7 @@
-"""Numba's type inference without its code generation, for tests that run programs of ours as plain Python.
+"""Numba's type inference without code generation, for tests that run ampi's programs as plain Python.
 
-The frontend asks Numba what type ``np.where(c, x, y)`` has. Numba compiles its own implementation to tell, which takes
-most of the time of such a test, and the code is never run.
+The frontend asks Numba for the type of, say, ``np.where(c, x, y)``. To answer, Numba compiles its implementation, which
+takes most of the time of such a test, although the code never runs.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ def _types_of(dispatcher, arguments):
 
 
 def _call_template(self, args, kws):
-    """`Dispatcher.get_call_template`, which compiles."""
+    """Replacement of `Dispatcher.get_call_template`, which compiles."""
     python_signature, folded = self._compiler.fold_argument_types(args, kws)
     folded = tuple(folded)
     if not _inside or not self._can_compile or folded in self.overloads:
@@ -66,14 +66,14 @@ def _call_template(self, args, kws):
 
 
 def _get_overload(self, signature):
-    """What would be called by compiled code, of which there is none."""
+    """Replacement of `Dispatcher.get_overload`: nothing was compiled, so that there is none."""
     if not _inside or sigutils.normalize_signature(signature)[0] in self.overloads:
         return _overload(self, signature)
     return None
 
 
 def _compile_core(self):
-    """What is compiled in earnest inside, is compiled as a whole."""
+    """Compile fully whatever is really compiled inside `only_types`."""
     with _switched(_inside and isinstance(self, _Types)):
         return _compile(self)
 
@@ -90,7 +90,7 @@ def _switched(value):
 
 @contextlib.contextmanager
 def only_types():
-    """Inside, what Numba is asked for the type of is not compiled."""
+    """A context in which Numba infers types without compiling what it is asked about."""
     with (
         mock.patch.object(compiler.CompilerBase, "_compile_core", _compile_core),
         mock.patch.object(Dispatcher, "get_call_template", _call_template),

@@ -1,4 +1,4 @@
-"""Parsed kernels written out again, for the tests of the parser."""
+"""Parsed kernels written out as Python again, for the tests of the parser."""
 
 import numba
 import numpy as np
@@ -20,7 +20,7 @@ def flat(values):
 
 
 def compile_ir(function):
-    """The IR as a Python function again."""
+    """The IR as a function compiled by Numba."""
     (function,) = emit.spelled(function)
     namespace = dict(function.constants)
     exec(emit.HEADER + emit.source(function), namespace)
@@ -36,7 +36,7 @@ def copies(arguments):
 
 
 def check(function, *arguments):
-    """Parse, lower, write out and run; compare results and all arrays with the function itself."""
+    """Parse, lower, write out and run a function; compare results and all arrays with the function itself."""
     lowered = resolve(lower(parse(function, tuple(map(typeof, arguments)))))
     for node in ir.walk(lowered.body[:-1]):
         assert not isinstance(node, (ir.Break, ir.Continue, ir.Return))

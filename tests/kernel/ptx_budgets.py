@@ -1,4 +1,4 @@
-"""Registers and spills of emitted CUDA kernels, for which no GPU is needed: numba-cuda writes PTX, ptxas reads it."""
+"""Registers and spills of emitted CUDA kernels, measured without a GPU: numba-cuda writes PTX, ptxas compiles it."""
 
 import functools
 import importlib.util
@@ -16,7 +16,7 @@ MODES = ("primal", "adjoint", "tangent")
 
 @functools.cache
 def example(name):
-    """A module of ``examples/gpu``; other examples have modules of the same names."""
+    """A module of ``examples/gpu``, imported by path, as other examples have modules of the same names."""
     path = BUDGETS.parent.parent.parent / "examples" / "gpu" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"gpu_{name}", path)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
@@ -83,7 +83,7 @@ def of_maxwell():
 
 
 def of_lulesh():
-    """Kernels of LULESH that compute elements and nodes."""
+    """Kernels of LULESH for elements and nodes."""
     kernels = example("blast_kernels")
     elements, nodes = 8, 27
     e, shape = lambda: np.ones(elements), [np.ones((*n, elements)) for n in ((3, 8), (3, 4), (2,))]
@@ -130,7 +130,7 @@ def launched(name):
 
 
 def measured(name):
-    """``{"name adjoint": {"sm_80": [registers, bytes spilled]}}`` of the programs of a launch."""
+    """``{"name adjoint": {"sm_80": [registers, bytes spilled]}, …}`` for the programs of a launch."""
     from ampi.kernel.cuda import emission
 
     launch, given = launched(name)
@@ -151,5 +151,5 @@ def store(found):
 
 
 def is_over(numbers, budget):
-    """Whether registers or spills are a tenth above the budget."""
+    """Return whether registers or spills exceed the budget by more than a tenth (plus two)."""
     return any(n > 1.1 * b + 2 for arch in budget for n, b in zip(numbers[arch], budget[arch]))

@@ -1,4 +1,4 @@
-"""Random programs that call functions, with numbers, arrays, small arrays that these change, and several results."""
+"""Random programs that call functions, with numbers, arrays, small arrays that they change, and several results."""
 
 import random
 
@@ -33,7 +33,7 @@ def expression(rng, names, depth=2):
 
 
 def function(rng, number, known):
-    """A function as text, with its parameters and the kinds of its results."""
+    """A random function: its text, parameters and kinds of results."""
     numbers = ["p", "q"][: rng.randint(1, 2)]
     vectors = rng.sample(["u", "v"], rng.randint(0, 2))
     block, matrix, count, flag = (rng.random() < p for p in (0.5, 0.3, 0.5, 0.3))
@@ -94,7 +94,7 @@ def function(rng, number, known):
 
 
 def call(rng, callee, given, total, tag):
-    """The lines of a call that uses its results; None if the caller has no fitting arguments."""
+    """Lines that call a function and use its results; None if the caller has no suitable arguments."""
     arguments = []
     for parameter in callee["parameters"]:
         choices = {
@@ -147,7 +147,7 @@ def program(seed):
 
 
 def examine(seed):
-    """Raise what is wrong with the derivatives of a program; return the number of functions compiled separately."""
+    """Raise if derivatives of a program are wrong; return the number of functions compiled separately."""
     text = program(seed)
     kernel = written(text, f"random calls {seed}", recursive=recursive, TABLE=TABLE)["kernel"]
     rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""Random kernels in which names stand for parts of arrays, from one iteration to the next and after loops."""
+"""Random kernels whose names refer to parts of arrays, from one iteration to the next and after loops."""
 
 from random_kernels import Program
 
@@ -6,7 +6,7 @@ ALONG = (
     ("{m}[{i}]", "{m}[{i}]", "{m}[{i}, 1:]", "{m}[{i}][::-1]", "{m}[{i}, :3]", "{m}[{i}, ::2][::-1]"),
     ("{m}[:, {i}]", "{m}[:, {i}]", "{m}[1:, {i}]", "{m}[::2, {i}]", "{m}[::-1, {i}]", "{m}[1:][:, {i}]"),
 )
-ELEMENTS = ("0", "1", "2", "-1", "-3")  # of all parts: they have three at least
+ELEMENTS = ("0", "1", "2", "-1", "-3")  # indices into parts, which have at least three elements
 
 
 class Carried(Program):
@@ -16,7 +16,7 @@ class Carried(Program):
         super().__init__(seed)
         self.parts, self.matrices = [], []
         self.budget = self.random.randint(6, 14)
-        self.several = self.random.random() < 0.15  # one name may stand for parts of several arrays
+        self.several = self.random.random() < 0.15  # one name may refer to parts of several arrays
         self.both = self.random.random() < 0.15  # and for rows and columns
         self.homes, self.ways = {}, {}
 
@@ -58,7 +58,7 @@ class Carried(Program):
         return self.random.choice(rows)
 
     def another(self, p):
-        """A part for a name: of its own array most of the time, or of what a name stands for."""
+        """A part for a name: usually of its own array, otherwise of what another name refers to."""
         homes = [h for h in (*self.matrices, "a") if self.several or h == self.homes[p]]
         names = [q for q in self.parts if self.are_alike(p, q)]
         kind = self.random.random()
@@ -75,7 +75,7 @@ class Carried(Program):
         self.line(f"{p} = {self.another(p)}")
 
     def handed_on(self):
-        """Names change places, or the one before becomes another."""
+        """Two names are swapped, or one takes over the value of the other."""
         p, q = self.random.choice(self.parts), self.random.choice(self.parts)
         if p == q or not self.are_alike(p, q):
             return self.rebind()

@@ -1,4 +1,4 @@
-"""How random kernels are checked: adjoint against tangent, tangent against differences, with analyses switched off."""
+"""Checks of random kernels: adjoint against tangent, tangent against differences, with analyses switched off."""
 
 import ast
 import os
@@ -142,7 +142,7 @@ IN_PYTHON = {"smoothed": numba.njit(lambda x: smoothed(x)), "upwind": numba.njit
 
 
 def in_python(text, seed):
-    """The kernel of a program's text as it is run by Python, often."""
+    """The kernel of a program's text, run by Python; it may be called often."""
     tree = Apart().visit(ast.parse(HEADER + text))
     namespace = names() | IN_PYTHON | {"apart": apart}
     exec(compile(tree, f"<random kernel {seed} in Python>", "exec"), namespace)
@@ -163,7 +163,7 @@ def kernel_of(text, seed):
 
 
 def examine(text, seed):
-    """Raise what is wrong with the derivatives of a program."""
+    """Raise if derivatives of a program are wrong."""
     kernel, arguments = kernel_of(text, seed)
     code = kernel_ir(kernel, arguments)
     kernel = in_python(text, seed)
@@ -173,7 +173,7 @@ def examine(text, seed):
         with np.errstate(over="raise"):
             tangents = check.tangents(direction)
     except FloatingPointError:
-        return  # what is infinite may go again without having been used, and its adjoint is not a number
+        return  # an infinite value may be overwritten without being used, and its adjoint is nan
     if not all(np.all(np.isfinite(tangent)) for tangent in tangents):
         return
     tolerance = max(1e-10, 100 * rounding(kernel, arguments, code, direction, tangents))
@@ -186,7 +186,7 @@ def examine(text, seed):
 
 
 def require_slopes(check, direction, tangents):
-    """Raise unless tangents are what differences say, where these agree among themselves: there is no kink nearby."""
+    """Raise unless tangents equal differences wherever these agree among themselves, so that no kink is nearby."""
     near, far = check.differences(direction, 1e-4), check.differences(direction, 2e-4)
     for computed, a, b in zip(tangents, near, far):
         if np.allclose(a, b, rtol=1e-5, atol=1e-6):
@@ -194,7 +194,7 @@ def require_slopes(check, direction, tangents):
 
 
 def examine_lists(text, seed):
-    """The same of a program with lists among its arguments."""
+    """`examine` for a program with lists among its arguments."""
     kernel, _ = kernel_of(text, seed)
     code, arguments = ir_for(kernel, random_lists.TYPES), random_lists.arguments_of(seed)
     everything = ("first", "second", "numbers", "a", "u")
@@ -210,9 +210,9 @@ def examine_lists(text, seed):
 
 
 def examine_second(check, tolerance):
-    """Raise unless ⟨u, H v⟩ = ⟨H u, v⟩ and H v is what differences of adjoints are, where these agree among themselves.
+    """Raise unless ⟨u, H v⟩ = ⟨H u, v⟩, and H v equals differences of adjoints where these agree among themselves.
 
-    H is that of all that the kernel leaves, with a random weight for each number.
+    H is the Hessian of a randomly weighted sum of all arrays after the call and all results.
     """
     seeds = check.seeds()
     u, v = check.direction(), check.direction()
@@ -263,7 +263,7 @@ def second_products(check, array_seeds, result_seeds, direction):
 
 
 def run_by_python(text, seed):
-    """What a program leaves of its arguments, and its results."""
+    """A program's arguments after the call, and its results."""
     _, arguments = kernel_of(text, seed)
     kernel = in_python(text, seed)
     if has_lists(text):
@@ -273,24 +273,24 @@ def run_by_python(text, seed):
 
 
 def has_lists(text):
-    """Whether a program has lists among its arguments."""
+    """Return whether a program has lists among its arguments."""
     return "def kernel(l, m, s," in text
 
 
 def draws(text):
-    """Whether a program draws random numbers, itself or by what it calls."""
+    """Return whether a program draws random numbers, itself or in functions it calls."""
     return "np.random." in text or "noisy(" in text
 
 
 def is_refusal(error):
-    """Whether a kernel is refused with what to write instead, be it when it runs: nothing wrong is computed."""
+    """Return whether an error refuses a kernel, at compile time or at run time, rather than show a bug."""
     return isinstance(error, ampi.KernelError) or (
         isinstance(error, ValueError) and "changes its size in a loop" in str(error)
     )
 
 
 def examine_all(text, seed):
-    """The same, and that the programs do not depend on what things are called."""
+    """Examine a program of any kind, and check that generated programs do not depend on its names."""
     if draws(text):
         return examine_drawn(text, seed)
     if has_lists(text):
@@ -304,8 +304,8 @@ BY_TAPES = "split,ends,new,chains"
 
 
 def examine_recorded(text, seed):
-    """Raise unless calls recorded with and without what only tapes do have the same values and gradients; returns
-    whether the kernel's own run saved something."""
+    """Raise unless recorded calls have the same values and gradients with and without analyses that only tapes use;
+    return whether the kernel's own run saved something."""
     function, arguments = kernel_of(text, seed)
     found = [recorded(ampi.kernel(function, without=without), arguments, seed) for without in ("", BY_TAPES)]
     (values, gradients, kept), (expected_values, expected_gradients, _) = found
@@ -319,7 +319,7 @@ def examine_recorded(text, seed):
 
 
 def recorded(kernel, arguments, seed):
-    """What two calls leave, the gradients of what the second one leaves, and the bytes that the tape kept of them."""
+    """Values after two calls, gradients of those after the second one, and the number of bytes that the tape kept."""
     *vectors, index, u, v, n = arguments
     rng = np.random.default_rng(seed)
     with ampi.Tape() as tape:
@@ -340,14 +340,14 @@ def recorded(kernel, arguments, seed):
     gradients = tape.gradient(tuple(outputs), watched, seed=tuple(seeds))
     searching = "PYTEST_CURRENT_TEST" not in os.environ
     if searching or is_drawn(1):
-        vectors = searching or is_drawn(1, 9)  # in the place of one direction after the other
+        vectors = searching or is_drawn(1, 9)  # instead of one direction after another
         check_seeds(tape, outputs, watched, 5 if vectors else 2, rounding=1e-9 if vectors else 0.0)
     return values, gradients, tape.kept_bytes
 
 
 def examine_drawn(text, seed):
-    """Raise unless a kernel that draws random numbers draws what Numba draws from the same seed, once, with a tape and
-    without; and its derivatives, for these numbers, are what differences say."""
+    """Raise unless a kernel draws the same random numbers as Numba from the same seed, once, with a tape and without,
+    and its derivatives for these numbers agree with differences."""
     function, arguments = kernel_of(text, seed)
     plain, kernel = numba.njit(function, error_model="numpy"), ampi.kernel(function)
     *vectors, index, u, v, n = arguments
@@ -409,8 +409,8 @@ def examine_drawn(text, seed):
 
 
 def rounding(kernel, arguments, code, direction, tangents):
-    """What a change of the arguments in their last digits makes of the tangents, relative to the largest: programs may
-    let numbers grow and take their sines."""
+    """The relative change of the tangents if arguments change in their last digits: programs may be ill-conditioned,
+    such as sines of large numbers."""
     moved = [x * (1 + 1e-15) if np.asarray(x).dtype.kind == "f" else x for x in arguments]
     others = Check(kernel, moved, PATTERNS[0], code=code).tangents(direction)
     sizes = [np.max(np.abs(a)) for a in tangents]

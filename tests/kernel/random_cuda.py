@@ -1,5 +1,5 @@
-"""Random CUDA kernels: shared memory, barriers in loops and branches on which threads agree, registers and local arrays
-that live across them, atomics, warp operations, in-place updates, early returns; and how they are checked.
+"""Random CUDA kernels: shared memory, barriers in loops and uniform branches, registers and local arrays that live
+across them, atomics, warp operations, in-place updates, early returns; and checks of them.
 
 They have no races by construction: between two barriers a shared array is either read anywhere, or each thread reads
 and writes its own element.
@@ -55,7 +55,7 @@ class Kernel:
         self.shared = {}  # name -> "own" or "read"
         self.dynamic = 0
         self.local = False
-        self.alone = True  # whether all threads of the block are there
+        self.alone = True  # whether all threads of the block are still running
         self.source = self.write()
 
     # ------------------------------------------------------------------------------------------- text
@@ -144,7 +144,7 @@ class Kernel:
                             f"math.exp(-0.1 * ({x}) ** 2)"])  # fmt: skip
 
     def other(self):
-        """The element of another thread."""
+        """The index of another thread's element."""
         size = self.threads
         return self.draw.choice([f"{size} - 1 - t", f"(t + 1) % {size}", f"(t * 3 + k) % {size}", "0", "t // 2"])
 
@@ -270,7 +270,7 @@ class Kernel:
                 self.line("        d //= 2")
 
     def inside(self, depth, jumps=False):
-        """The body of a loop or branch on which threads agree: it begins and ends with elements of their own."""
+        """The body of a loop or branch on which threads agree: each thread owns its elements at its start and end."""
         self.depth += 1
         if jumps and self.draw.random() < 0.3:
             self.line("if m == 2:")
@@ -305,14 +305,14 @@ def examine(seed):
 
 
 def drawn(seed):
-    """A kernel with barriers, or in every third case one without (`random_grids`)."""
+    """A random kernel, with barriers unless the seed is a multiple of three (`random_grids`)."""
     from random_grids import GridKernel
 
     return GridKernel(seed) if seed % 3 == 0 else Kernel(seed)
 
 
 def compare(launch, given, active, tolerance=1e-9, text="", order=None, by_step=False):
-    """The same for a launch with these arguments, of which some are active; ``by_step`` against complex step."""
+    """Check a launch as `examine` does, for given active arguments; ``by_step``: also against complex steps."""
     expected = [copied(v) for v in given]
     interpret(launch.kernel.py_func, launch.grid, launch.block, launch.shared, tuple(expected), order)
     lowered = [copied(v) for v in given]

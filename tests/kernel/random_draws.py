@@ -1,4 +1,4 @@
-"""Random kernels that draw random numbers: in conditions, loops, calls, lists and arrays, mixed with all the rest."""
+"""Random kernels that draw random numbers: in conditions, loops, calls, lists and arrays, among other statements."""
 
 from random_flow import Flow
 from random_language import Language
@@ -41,7 +41,7 @@ ARRAYS = (
 
 
 class Draws:
-    """What both kinds of kernels draw."""
+    """Draws of random numbers, for both kinds of kernels below."""
 
     def atom(self):
         if self.random.random() < 0.2:

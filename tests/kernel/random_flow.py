@@ -1,4 +1,4 @@
-"""Random kernels of control flow: nested loops that are left on several ways, and what they carry changing places."""
+"""Random kernels with control flow: nested loops with several exits, and carried values that are permuted."""
 
 from random_kernels import Program
 
@@ -6,7 +6,7 @@ CARRIED = ("p", "q", "r", "s")
 
 
 class Flow(Program):
-    """The source of one random kernel ``kernel(a, b, c, index, u, v, n)``, behind those of the functions it calls."""
+    """The source of a random kernel ``kernel(a, b, c, index, u, v, n)``, after those of the functions it calls."""
 
     def __init__(self, seed):
         super().__init__(seed)
@@ -22,7 +22,7 @@ class Flow(Program):
         return "".join(self.texts) + self.definition("kernel", "a, b, c, index, u, v, n", self.random.randint(1, 2))
 
     def function(self):
-        """A function with returns of its own, which later ones may call."""
+        """A function with its own returns, which later functions may call."""
         budget, self.budget = self.budget, self.random.randint(2, 4)
         arrays, self.arrays = self.arrays, ["a"]
         name = f"part{len(self.texts)}"
@@ -97,7 +97,7 @@ class Flow(Program):
         self.depth -= 1
 
     def exit(self):
-        """A condition on which a loop, an iteration or the function ends; perhaps after something more."""
+        """A condition that ends a loop, an iteration or the function, perhaps after more statements."""
         self.line(f"if {self.condition()}:")
         self.depth += 1
         for _ in range(self.random.choice([0, 0, 1, 2])):

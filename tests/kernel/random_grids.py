@@ -1,7 +1,7 @@
-"""Random CUDA kernels without barriers, whose threads do not look at their block: one thread for a point of a grid.
+"""Random CUDA kernels without barriers that treat each thread as a point of a grid, independent of its block.
 
 Stencils with borders in many notations, early returns, loops over the grid, atomic additions to one element or several,
-local arrays; grids that are larger or smaller than the arrays, and arrays of one point or none.
+local arrays; grids larger or smaller than the arrays, and arrays of one point or none.
 """
 
 import numpy as np
@@ -65,9 +65,9 @@ class GridKernel(Kernel):
                             f"(({x}) if {self.condition()} else ({y}))"])  # fmt: skip
 
     def neighbour(self):
-        """An element near the point: where a border might be, around it."""
+        """An element near the point; indices may wrap around where no distance from borders is known."""
         draw, items = self.draw, []
-        if draw.random() < 0.15:  # of all threads
+        if draw.random() < 0.15:  # the same for all threads
             return f"a[{', '.join(draw.choice(['0', '-1']) for _ in self.names)}]"
         for k, i in enumerate(self.names):
             low, high = self.around.get(i, (0, 0))
@@ -87,7 +87,7 @@ class GridKernel(Kernel):
         raise NotImplementedError
 
     def inner(self):
-        """A condition on the distance from borders, and what is known where it is true."""
+        """A condition on the distance from borders, and the distances that it guarantees."""
         draw, terms, known = self.draw, [], {}
         for k, i in enumerate(self.names):
             low, high = draw.choice([0, 1, 1, 2]), draw.choice([0, 1, 1, 2])

@@ -1,4 +1,4 @@
-"""Random kernels: programs made of the statements that the differentiator knows, nested and mixed at random."""
+"""Random kernels: statements that the differentiator supports, nested and mixed at random."""
 
 import random
 
@@ -111,7 +111,7 @@ class Program:
         self.counters.pop()
 
     def parallel(self):
-        """Iterations that write one array at their own place, and otherwise only what they make."""
+        """A parallel loop whose iterations write one array at their own index, and otherwise only new arrays."""
         if self.independent is not None or len(self.arrays) < 2:
             return self.assign()
         i = self.fresh("i")
@@ -192,7 +192,7 @@ class Program:
         self.random.shuffle(bounds)
         op = self.random.choice(["=", "=", "+=", "-="])
         before = self.arrays
-        if op != "=":  # of an array onto itself Numba adds one element after the other, NumPy all at once
+        if op != "=":  # adding an array to itself, Numba goes element by element, NumPy computes all sums first
             self.arrays = [x for x in before if x != array]
         if self.arrays:
             self.line(f"{array}[{bounds[0]}] {op} {self.array_expression(bounds)}")
@@ -257,7 +257,7 @@ class Program:
         self.line(f"spread({self.random.choice(others)}, {array}, {self.atom()})")
 
     def swap(self):
-        """Two arrays change places, in a loop over time that writes one of them."""
+        """Two arrays swapped in a time loop that writes one of them."""
         if self.independent is not None or len(self.changeable()) < 2:
             return self.assign()
         t = self.fresh("i")
@@ -275,7 +275,7 @@ class Program:
         self.depth -= 1
 
     def renewed(self):
-        """A new array in the place of the one before, in each iteration; now and then with the one before kept."""
+        """A name rebound to a new array in each iteration; sometimes the previous array is kept, too."""
         if self.independent is not None:
             return self.named_array()
         name, old = self.fresh("t"), self.fresh("t")
@@ -345,7 +345,7 @@ class Program:
         self.line(f"{array}[::{step}] *= np.tanh({self.atom()})")
 
     def either_array(self):
-        """One array or another, as a whole or a part of it, by a condition."""
+        """One array or another, depending on a condition, used as a whole or in part."""
         a, b = self.random.choice(self.arrays), self.random.choice(self.arrays)
         value = f"({a} if {self.condition()} else {b} * {self.atom()})"
         self.line(f"{self.random.choice(self.scalars)} = np.tanh(np.sum({value} * {self.random.choice(self.arrays)}))")
@@ -373,7 +373,7 @@ class Program:
         self.line(f"{self.random.choice(self.scalars)} = np.tanh({value})")
 
     def list(self):
-        """A list, or an array unpacked, and what is made of it."""
+        """A list or an unpacked array, and a use of it."""
         name, k, a = self.fresh("l"), self.fresh("k"), self.random.choice(self.arrays)
         form = self.random.randrange(4)
         if form == 0:
@@ -400,7 +400,7 @@ class Program:
         self.counters.pop()
 
     def exit(self):
-        """A loop that is left, or whose iterations end, on a condition."""
+        """A loop with a conditional break or continue."""
         i = self.fresh("i")
         self.line(f"for {i} in range(n):")
         self.depth += 1

@@ -1,17 +1,17 @@
-"""Random kernels of Python's and NumPy's many forms: loops over several things, lists, comprehensions, assignments
-inside of expressions, functions inside, matrices and their decompositions, orders; nested and mixed with the rest."""
+"""Random kernels in the many forms of Python and NumPy: loops over several iterables, lists, comprehensions, assignment
+expressions, nested functions, matrices and their decompositions, sorting; nested and mixed with other statements."""
 
 from random_kernels import Program
 from random_pieces import BINS, MATRICES, OF_MATRICES, ORDERS, WHOLE
 
 
 class Language(Program):
-    """The source of one random kernel ``kernel(a, b, c, index, u, v, n)``; it may call functions of `random_check`."""
+    """The source of a random kernel ``kernel(a, b, c, index, u, v, n)``; it may call functions of `random_check`."""
 
     def __init__(self, seed):
         super().__init__(seed, wide=True, functions=True)
-        self.inside = []  # functions inside, of two numbers
-        self.closed = []  # those of them that use nothing of what is around them
+        self.inside = []  # nested functions of two numbers
+        self.closed = []  # those of them without closure variables
 
     def source(self):
         self.line("assert a.shape == b.shape")
@@ -20,7 +20,7 @@ class Language(Program):
         return super().source()
 
     def results(self):
-        """Numbers, some of them as arrays without axes."""
+        """Numbers, some of them as 0-d arrays."""
         return [f"np.asarray({x} * 1.0)" if self.random.random() < 0.3 else x for x in super().results()]
 
     def statement(self):
@@ -59,7 +59,7 @@ class Language(Program):
         return self.random.choice(self.arrays)
 
     def bind(self, value):
-        """A new scalar, or one that is there already."""
+        """Assign to a new scalar or an existing one."""
         if self.random.random() < 0.5:
             return self.line(f"{self.random.choice(self.scalars)} = {value}")
         name = self.fresh("s")
@@ -67,7 +67,7 @@ class Language(Program):
         self.scalars.append(name)
 
     def around(self, head, scalars=(), counters=()):
-        """A nest whose head binds numbers and counters."""
+        """A nested block whose head binds numbers and counters."""
         before = list(self.scalars)
         self.scalars += scalars
         self.counters += counters
@@ -253,7 +253,7 @@ class Language(Program):
         self.scalars.append(x)
 
     def list_of_a_type(self):
-        """One of Numba's own, which is told what it holds."""
+        """A typed list of Numba with a declared element type."""
         name, x, i = self.fresh("l"), self.fresh("s"), self.fresh("i")
         self.line(f"{name} = List.empty_list(numba.float64)")
         self.line(f"{name}.append({self.random.choice(['2', self.atom(), self.expression()])})")
@@ -270,7 +270,7 @@ class Language(Program):
         self.scalars.append(x)
 
     def change(self, name):
-        """A statement that changes a list of one number at least, and leaves one."""
+        """A statement that changes a list of at least one number, and leaves at least one."""
         value = self.expression()
         form = self.random.randrange(8)
         if form == 0:
@@ -293,7 +293,7 @@ class Language(Program):
             self.line(f"{name}.append(np.tanh({name}[{self.random.choice(['0', '-1'])}] * {value}))")
 
     def list_of_tuples(self):
-        """A list of tuples that grows and shrinks, and what is read of it."""
+        """A list of tuples that grows and shrinks, and a read of it."""
         name, i, k, v, x = (self.fresh(letter) for letter in "likss")
         self.line(
             f"{name} = {self.random.choice(['[(1, {0} * 1.0)]', '[(0, 0.5), (2, {0} * 1.0)]']).format(self.atom())}"
@@ -328,7 +328,7 @@ class Language(Program):
         self.scalars.append(x)
 
     def merged_lists(self):
-        """Two lists of one loop, which goes through two arrays as it finds them; added up, and copied."""
+        """Two lists filled by a loop that merges two arrays; concatenated and copied."""
         one, two, both, i, j, x = (self.fresh(letter) for letter in "lllkks")
         a, b, value = self.array(), self.array(), self.atom()
         self.line(f"{one} = {self.random.choice(['[]', 'List.empty_list(numba.float64)', '[0.5]'])}")
@@ -358,8 +358,8 @@ class Language(Program):
         self.scalars.append(x)
 
     def other_sizes(self):
-        """Arrays of different sizes in one operation that is not run; before parallel loops sizes are compared whether
-        or not it is."""
+        """Arrays of different sizes in an operation that does not run; not in parallel loops, before which sizes are
+        always compared."""
         if self.independent is not None:
             return self.assign()
         a, b, x = self.array(), self.array(), self.fresh("s")
@@ -498,14 +498,14 @@ class Language(Program):
             self.closed.append(name)
 
     def declared_function(self):
-        """A call of what extensions declare for Numba, or of a lambda."""
+        """A call of a function that extensions declare for Numba, or of a lambda."""
         x, y = self.atom(), self.expression()
         forms = ["registered({a} * 1.0, {x} * 1.0)", "declared({x} * 1.0, {y} * 1.0)", "shifted({x} * 1.0)",
                  "shifted({y} * 1.0, {x} * 1.0)", "declared({a} * 1.0, {x})[1]"]  # fmt: skip
         self.bind(self.random.choice(forms).format(a=self.array(), x=x, y=y))
 
     def without_axes(self):
-        """An array without axes, and what is read of it."""
+        """A 0-d array, and a read of it."""
         name = self.fresh("z")
         self.line(f"{name} = {self.random.choice(['np.asarray', 'np.array'])}({self.expression()} * 1.0)")
         if self.random.random() < 0.4:

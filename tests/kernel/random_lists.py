@@ -1,4 +1,4 @@
-"""Random kernels of lists among their arguments: two of vectors of different lengths, and one of numbers."""
+"""Random kernels with lists among their arguments: two of vectors of different lengths, and one of numbers."""
 
 import itertools
 
@@ -53,7 +53,7 @@ class OfLists(Program):
         return self.random.choice([self.assign, self.store, self.augment, self.function])()
 
     def over_lists(self):
-        """A loop over lists, now and then left before its end."""
+        """A loop over lists, sometimes left early."""
         k, x, y = self.fresh("i"), self.fresh("r"), self.fresh("r")
         head, arrays, numbers, counters = self.random.choice(
             [
@@ -93,7 +93,7 @@ class OfLists(Program):
 
 
 def arguments_of(seed):
-    """What lists become (see `ampi.kernel.list_arguments`), and the other arguments."""
+    """Arrays to which lists are converted (see `ampi.kernel.list_arguments`), and the other arguments."""
     rng = np.random.default_rng(seed)
     starts = np.cumsum([0, *LENGTHS])
     vectors = [rng.uniform(-1, 1, starts[-1]) for _ in range(2)]

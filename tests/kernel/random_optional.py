@@ -1,4 +1,4 @@
-"""Random kernels in which names are None on some ways and numbers or arrays on others."""
+"""Random kernels in which names are None on some paths and numbers or arrays on others."""
 
 import random
 
@@ -6,7 +6,7 @@ import random
 class Optional:
     """The source of a random kernel ``kernel(a, b, c, index, u, v, n)``.
 
-    What may be None is looked at before it is used, in all ways that programs do it.
+    Names that may be None are tested before they are used, in all ways in which programs do so.
     """
 
     def __init__(self, seed):

@@ -1,4 +1,4 @@
-"""Statements on matrices, orders and whole arrays, of which `random_language` makes kernels."""
+"""Statements on matrices, sorting and whole arrays, from which `random_language` makes kernels."""
 
 BINS = "np.array([-0.6, 0.1, 0.5])"
 MATRICES = (

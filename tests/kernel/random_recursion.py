@@ -1,4 +1,4 @@
-"""Random kernels with a function that calls itself, in all places where a call can stand."""
+"""Random kernels with a function that calls itself, wherever a call can stand."""
 
 from random_kernels import Program
 
@@ -90,7 +90,7 @@ class Recursion(Program):
         self.counters.pop()
 
     def over_items(self):
-        """A loop over the items of an array, left before its end."""
+        """A loop over the items of an array with a conditional break or continue."""
         k, x = self.fresh("k"), self.fresh("s")
         self.line(f"for {k}, {x} in enumerate({self.random.choice(['a', 'b', 'c'])}):")
         self.scalars.append(x)
@@ -109,7 +109,7 @@ class Recursion(Program):
         self.leave(f"if {self.condition()}:")
 
     def again(self):
-        """A call of itself."""
+        """A recursive call."""
         self.calls -= 1
         u, v = f"math.sin({self.expression(1)})", self.random.choice(["v", "u", "0.7", f"math.tanh({self.atom()})"])
         n, level = self.random.choice(["n", "n", "max(n - 1, 3)"]), "level - 1"
@@ -149,7 +149,7 @@ class Recursion(Program):
 
 
 class MutualRecursion(Recursion):
-    """The same with a second function, which ``down`` calls as well as itself, and which calls ``down``."""
+    """The same with a second function: ``down`` calls it as well as itself, and it calls ``down``."""
 
     def definitions(self):
         self.inside, calls = "down", self.calls

@@ -1,4 +1,4 @@
-"""Random kernels with functions that call themselves for an argument on the other side of a point, and others that look
+"""Random kernels with functions that call themselves for an argument reflected at a point, and functions that only look
 like it."""
 
 import random
@@ -26,18 +26,18 @@ FORMS = (
     "return {around} if {here} else {formula}",
     "s = {formula}\nif y > 0.1:\n    s += {formula} if {there} else {around}\nreturn s",
     "if y > 5.0:\n    return {x}\nelif {here}:\n    {work}return {around}\nelse:\n    s = {formula}\n    return s * y",
-    "s = 0.0\nfor i in range(2):\n    s += 0.5 * ({around} if {here} else {formula})\nreturn s",  # a stack of frames
+    "s = 0.0\nfor i in range(2):\n    s += 0.5 * ({around} if {here} else {formula})\nreturn s",  # needs a stack
 )
 
 
 class Reflection:
-    """The source of a function ``mirrored`` and of a kernel that calls it. ``unfolded``: whether there is no stack."""
+    """The source of a function ``mirrored`` and of a kernel that calls it. ``unfolded``: whether it needs no stack."""
 
     def __init__(self, seed):
         self.random = random.Random(seed)
         limit = self.random.choice([0, 0.0, 0.5, -0.25, 1])
         below = self.random.random() < 0.5
-        shifted = self.random.random() < 0.15  # x + 1 comes to the other side in several steps
+        shifted = self.random.random() < 0.15  # x + 1 reaches the other side only after several steps
         total = 2 * limit + (0.75 if below else -0.75) * self.random.choice([0, 0, 1])
         signs = ("<", ">=") if below else (">", "<=")
         argument = "-x" if limit == 0 and self.random.random() < 0.7 else f"{total} - x"

@@ -1,4 +1,4 @@
-"""Kernels with functions that call themselves, of the cases in `language_cases`."""
+"""Kernels with recursive functions; part of `language_cases`."""
 
 import math
 
@@ -61,7 +61,7 @@ def sorted_by_parts(a, b):
 
 @recursive
 def below(node, first, following, values, weight):
-    """A number and how many nodes there are, of the part of a tree below a node."""
+    """A weighted number and the number of nodes, for the subtree of a node."""
     total, count = values[node] * weight, 1
     child = first[node]
     while child >= 0:
@@ -96,7 +96,7 @@ def deeper_than_the_first_stack(a, u):
 
 @recursive
 def climb(n, a, u):
-    """Calls in loops that are left, in conditions and of what they change themselves."""
+    """Calls in loops that are left early, in conditions, and on arrays that they change themselves."""
     for k, t in enumerate(a):
         if k == n or k > 2:
             break
@@ -170,7 +170,7 @@ def even_and_odd(a, u):
 
 @recursive
 def weighed(node, first, following, values, weight):
-    """A node of a tree: its number and those below it, and how many they are."""
+    """A weighted number and the number of nodes, for a node of a tree and those below it."""
     total, count = values[node] * weight, 1
     if first[node] >= 0:
         below_it = siblings(first[node], first, following, values, weight * 0.7)

@@ -1,4 +1,4 @@
-"""Kernels in which names stand for one array or another, and for those of earlier iterations; of `language_cases`."""
+"""Kernels whose names refer to one array or another, and to those of earlier iterations; part of `language_cases`."""
 
 import numba
 import numpy as np
@@ -237,7 +237,7 @@ def array_of_the_iteration_before(a, b, n):
     s = 0.0
     for k in range(n):
         if k > 0:
-            s += (w * b).sum()  # noqa: F821 (it is the one before)
+            s += (w * b).sum()  # noqa: F821 (the array of the previous iteration)
         w = a * (b + s)
         a[0] += w[1]
     return s

@@ -1,7 +1,7 @@
-"""Which switches of the differentiator change the programs of which kernels.
+"""A table of kernels for each switch of the differentiator: those whose programs the switch changes.
 
-A kernel stands in the table if its programs differ without the analysis, which tests hold: a test that compares a
-program with itself is none.  ``python tests/kernel/switch_cases.py`` prints the table as it is now.
+Tests check that these programs do differ without the analysis: comparing a program with itself would test nothing.
+``python tests/kernel/switch_cases.py`` prints the current table.
 """
 
 import numba
@@ -111,7 +111,7 @@ def kernel_and_arguments(name):
 
 
 def check_without(name, switch):
-    """A check of a kernel whose programs are made for calls on a tape, without an analysis."""
+    """A check of a kernel's programs for calls on a tape, with an analysis switched off."""
     function, arguments = kernel_and_arguments(name)
     switched_off = frozenset({switch} - {""})
     code = primal(function, tuple(map(numba.typeof, arguments)), (), frozenset(), switched_off)
@@ -123,7 +123,7 @@ def check_without(name, switch):
 
 
 def programs(check):
-    """The texts of what is made of a kernel."""
+    """The texts of a kernel's generated programs."""
     made = [check.adjoint.function, check.tangent.function]
     if check.split is not None:
         made += [check.split.forward, check.split.derivative.function]
@@ -131,7 +131,7 @@ def programs(check):
 
 
 def table(names):
-    """For each analysis, those of the kernels that it changes."""
+    """For each analysis, the kernels whose programs it changes."""
     found = {switch: [] for switch in ANALYSES}
     for name in names:
         everything = programs(check_without(name, ""))

@@ -31,7 +31,7 @@ def test_complex(name):
     "name", [pytest.param(name, marks=[pytest.mark.slow] if k % 3 else []) for k, name in enumerate(CASES)]
 )
 def test_compiled(name):
-    """Every second one; those between are marked slow. As plain Python all of them run."""
+    """For every second kernel, the others being marked slow. As plain Python all of them run."""
     arguments = make_arguments(name)
     active = activity_patterns(CASES[name].function, arguments)[0]
     Check(CASES[name].function, arguments, active, jit=True).compare(1e-12)

@@ -47,7 +47,7 @@ KERNELS = {
 
 
 def gradient(function, arguments, without):
-    """Values after the call, and adjoints of all floating arguments."""
+    """Values after the call, and adjoints of all floating-point arguments."""
     kernel = ampi.kernel(function, without=without)
     is_float = [np.asarray(a).dtype.kind == "f" for a in arguments]
     with ampi.Tape() as tape:
@@ -73,7 +73,7 @@ def test_results_are_the_same_without_any(name, expected):
 
 @pytest.mark.parametrize("analysis", CHANGED)
 def test_results_are_the_same_without(analysis):
-    """Compiled, on a tape, for a kernel that the analysis changes; ``test_switches`` has more, as plain Python."""
+    """Compiled, on a tape, for a kernel that the analysis changes; ``test_switches`` tests more, as plain Python."""
     given = kernel_and_arguments(CHANGED[analysis].split()[0])
     for found, wanted in zip(gradient(*given, analysis), gradient(*given, ()), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-13)

@@ -1,8 +1,8 @@
-"""Names of whole arrays: drawn programs in which names are bound to new arrays, to each other's and to arguments, and
-arrays are changed in place, in loops, branches and called functions; against the complex step in the same programs in
+"""Names of whole arrays: random programs that bind names to new arrays, to arrays of other names and to arguments, and
+change arrays in place, in loops, branches and called functions; compared with complex steps of the same programs in
 Python.
 
-An array that is changed under one name while another one stands for it may be refused, and must not be wrong.
+Changing an array that has another name as well may be refused, but must not give wrong results.
 """
 
 import random
@@ -138,7 +138,7 @@ class Writer:
 
 
 def refused(seed):
-    """Whether a program is refused; an error where its derivatives are wrong."""
+    """Return whether a program is refused; raise if its derivatives are wrong."""
     text, generator = Writer(seed).program(), np.random.default_rng(seed)
     point = [generator.uniform(0.1, 0.5, 4), generator.uniform(0.1, 0.5, 4), generator.uniform(0.1, 0.4, (4, 4)), 3]
     kernel = written(text, f"array names {seed}", np=np, **FUNCTIONS)["kernel"]

@@ -1,7 +1,7 @@
 """Parts of arrays, whole-array expressions and NumPy's functions of arrays inside kernels.
 
-Each kernel is held against Numba (what the loops compute is what the kernel computes) and its derivatives against
-differences and each other.
+Each kernel's generated loops are compared with Numba's results for the kernel; derivatives with differences and each
+other.
 """
 
 from collections import namedtuple
@@ -462,7 +462,7 @@ def test_the_loops_compute_what_the_kernel_computes(name):
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (k > 0)) for k, n in enumerate(CASES)])
 def test_the_loops_compute_what_numba_computes_today(name):
-    """The first case, the others are marked slow."""
+    """For the first case; the others are marked slow."""
     require_values(anew, name)
 
 
@@ -482,7 +482,7 @@ def require_values(numbas, name):
 
 
 def half_slow(names, odd):
-    """Every second of these cases, the others being marked slow."""
+    """All of these cases, every second one marked slow."""
     return [pytest.param(n, marks=[pytest.mark.slow] * (k % 2 == odd)) for k, n in enumerate(names)]
 
 
@@ -504,7 +504,7 @@ def test_derivatives_of_complex_numbers(name):
 
 @pytest.mark.parametrize("name", ["heat", "broadcasting", "sums", "fancy_indices", "products", "linear_systems"])
 def test_single_precision(name):
-    """Tangent against adjoint in the arithmetic of the arguments."""
+    """Compare tangent and adjoint in the arguments' precision."""
     function, _, _ = CASES[name]
     arguments = arguments_of(name, np.float32)
     active = tuple(float_arguments(function, arguments))
@@ -541,7 +541,7 @@ def test_second_derivatives(name, kind):
 @pytest.mark.parametrize("size", [0, 1, 2, 3])
 @pytest.mark.parametrize("name", ["heat", "heat_in_two_dimensions", "upwind", "onto_itself"])
 def test_small_arrays(name, size):
-    """Slices are cut where the array ends."""
+    """Slices are cut off at the end of the array."""
     function, _, _ = CASES[name]
     if name in ("heat", "upwind") and size == 0:
         pytest.skip("its first element is used")

@@ -1,4 +1,4 @@
-"""Kernels of arrays on tapes: structured arrays, layouts, one array for two arguments, returned parts."""
+"""Array kernels on tapes: structured arrays, layouts, one array passed twice, returned parts of arguments."""
 
 import numpy as np
 import pytest
@@ -74,7 +74,7 @@ def test_structured_arrays():
 
 
 def gradient(kernel, *arguments):
-    """The adjoints of all arguments for the sum of the last one's squares after the call."""
+    """The gradient, with respect to all arguments, of the sum of the last one's squares after the call."""
     with ampi.Tape() as tape:
         watched = [tape.watch(a) for a in arguments]
         kernel(*watched)
@@ -99,7 +99,7 @@ def test_layouts(name, layout):
 
 
 def test_one_array_for_two_arguments():
-    """Values are computed before they are stored, also where the source does not show that the arrays are one."""
+    """Values are computed before they are stored, even if the source does not show that two arguments are one array."""
     rng = np.random.default_rng(0)
     u, a, d = (rng.uniform(0.5, 1.5, 9) for _ in range(3))
 
@@ -126,7 +126,7 @@ def scaled_parts(x, c):
 
 
 def test_a_part_that_is_returned_is_part_of_the_argument():
-    """With and without a tape, NumPy's meaning: writing into it changes the argument, and derivatives follow."""
+    """As in NumPy, with and without a tape: writing into it changes the argument, and derivatives follow."""
     values, weights = np.linspace(0.5, 1.5, 6), np.linspace(1.0, 2.0, 4)
 
     def program(x, c, np):
@@ -174,7 +174,7 @@ def stretched(x, y, out):
     ],
 )
 def test_axes_of_size_one_of_arguments_stretch(shapes, dtype):
-    """As in NumPy, in kernels that are called as well; one kernel takes shapes that stretch and shapes that do not."""
+    """As in NumPy, also in called kernels; one kernel takes shapes that are broadcast and shapes that are not."""
     rng = np.random.default_rng(5)
     x, y = (rng.uniform(0.5, 1.5, shape) for shape in shapes)
     bars = gradient(stretched, *(a.astype(dtype) for a in (x, y, np.zeros((3, 4)))))

@@ -1,4 +1,4 @@
-"""Indices that are out of bounds, where they are to be checked: array, axis, index and line in kernel and adjoint."""
+"""Bounds checks: errors of kernel and adjoint name array, axis, index and line."""
 
 from collections import namedtuple
 
@@ -51,7 +51,7 @@ CASES = {
 
 
 def asked_for(how, monkeypatch):
-    """The options of a kernel, where checks are asked for in one of three ways."""
+    """Request checks in one of three ways; returns options for the kernel."""
     if how == "NUMBA_BOUNDSCHECK":
         monkeypatch.setattr(config, "BOUNDSCHECK", 1)
     elif how == "AMPI_CHECK":

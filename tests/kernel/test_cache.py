@@ -1,4 +1,4 @@
-"""Files of compiled kernels: old ones are removed, the others stay."""
+"""Files of compiled kernels: old ones are removed, others are kept."""
 
 import errno
 import os
@@ -99,7 +99,7 @@ def doubled(x, y):
 def test_what_differs_in_activity_only_is_compiled_once(cache_folder):
     with ampi.Tape() as tape:
         x, y = tape.watch(np.ones(3)), ampi.numpy.zeros(3)
-        doubled(x, y)  # y is passive before, and now active
+        doubled(x, y)  # y was passive, and is active now
         doubled(x, y)
     np.testing.assert_array_equal(tape.gradient(y, x, seed=np.ones(3)), [4.0, 4.0, 4.0])
     assert len(list(cache_folder.glob("doubled_adjoint_*.py"))) == 2
@@ -117,7 +117,7 @@ def test_a_kernel_that_cannot_be_pickled_is_compiled_by_each_process(monkeypatch
 
 
 def test_numba_may_go_through_many_blocks(monkeypatch, cache_folder):
-    """Where Python's own limit of calls inside of calls is too small for Numba, kernels compile all the same."""
+    """Kernels compile even if Python's recursion limit is too small for Numba."""
 
     def branches(x):
         s = 0.0

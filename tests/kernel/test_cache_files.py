@@ -1,4 +1,4 @@
-"""Files of the cache: whole or not there, of this user alone, and nothing is lost where they cannot be written."""
+"""Files of the cache: complete or ignored, private to this user, and not needed where they cannot be written."""
 
 import contextlib
 import errno
@@ -31,7 +31,7 @@ def flip(path, rng):
 
 
 def zero_the_end(path, rng):
-    """What some file systems leave when the machine goes down."""
+    """Zero the end of a file, as some file systems do in a crash."""
     content = path.read_bytes()
     kept = int(rng.integers(len(content)))
     path.write_bytes(content[:kept] + bytes(len(content) - kept))
@@ -119,12 +119,12 @@ def kept(folder):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_damaged_cache_is_mended(cache_folder, seed):
-    """All of its files at once, each in some way; then one of them at a time."""
+    """All of its files at once, each in a random way; then a single one."""
     rng = np.random.default_rng(seed)
     assert gradient() == EXPECTED
     names = kept(cache_folder)
     assert {p.suffix for p in names} == {".py", ".code", ".nbc"}
-    read = [p for p in names if not p.name.startswith("inner")]  # the code of the other one is part of its caller's
+    read = [p for p in names if not p.name.startswith("inner")]  # the caller's code includes that of inner
     for chosen in (names, [read[rng.integers(len(read))]]):
         for path in chosen:
             DAMAGES[rng.integers(len(DAMAGES))](path, rng)
@@ -171,7 +171,7 @@ def test_a_folder_under_one_that_others_may_write_is_refused(tmp_path, monkeypat
     with looking(monkeypatch, AMPI_CACHE_DIR=above / "between"):
         with pytest.raises(ampi.KernelError, match=r"AMPI_CACHE_DIR.*above on the way to it can be changed by other"):
             files.folder()
-    above.chmod(mode | stat.S_ISVTX)  # as /tmp is: nobody else can rename what is in there
+    above.chmod(mode | stat.S_ISVTX)  # like /tmp: other users cannot rename what is in there
     with looking(monkeypatch, AMPI_CACHE_DIR=above / "between"):
         assert files.folder() == above / "between" / "kernels"
 
@@ -216,7 +216,7 @@ PLACES = {
 
 
 def failing(monkeypatch, place, number):
-    """Let a function of the system fail as it does on a full disk, in a folder that cannot be written, …"""
+    """Make a system call fail as on a full disk, in a read-only folder, …"""
     module, name = PLACES[place]
     real = getattr(getattr(files, module), name)
 

@@ -29,7 +29,7 @@ def test_every_setting_of_numba_is_in_the_key_unless_it_changes_no_code(name, mo
 
 
 def test_settings_that_change_no_code_are_numbas():
-    """And those that are known to change it are not among them."""
+    """Those known to change code are not among them."""
     known = "BOUNDSCHECK OPT CPU_NAME CPU_FEATURES ENABLE_AVX DISABLE_INTEL_SVML LOOP_VECTORIZE SLP_VECTORIZE"
     assert set(known.split()) <= set(SETTINGS) - cache.WITHOUT_EFFECT
     assert cache.WITHOUT_EFFECT <= set(SETTINGS)

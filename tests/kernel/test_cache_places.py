@@ -1,4 +1,4 @@
-"""Copies of a script share compiled code, and each names its own file and lines in errors, texts and warnings."""
+"""Copies of a script share compiled code; errors, texts and warnings of each name its own file and lines."""
 
 import importlib.util
 import traceback
@@ -66,7 +66,7 @@ KERNELS = ("raising", "asserting", "raising_callee", "beyond")
 
 
 def copies(tmp_path, number=3):
-    """The script as a module, from files in several folders and with more and more lines above what is in it."""
+    """The script as modules from files in several folders, each with more lines before its contents."""
     rng = np.random.default_rng(11)
     lines = 0
     for k in range(number):

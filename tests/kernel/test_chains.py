@@ -1,4 +1,4 @@
-"""Adjoints of recurrences in which an iteration waits for one operation of the one before."""
+"""Adjoints of recurrences whose iterations wait for only one operation of the previous one."""
 
 import numba
 import numpy
@@ -36,7 +36,7 @@ def several_terms(x, y):
 
 
 def quotients(x, y):
-    """Where the divisor may be zero, an adjoint of zero is to stay zero: a condition, and not a product alone."""
+    """If a divisor may be zero, an adjoint of zero must stay zero, which needs a condition besides the product."""
     s = x[0]
     for i in range(1, x.shape[0] - 1):
         s = (s - x[i]) / x[i + 1] + x[i - 1]
@@ -52,7 +52,7 @@ def two_at_once(x, y):
 
 
 def rounded(x, y):
-    """What is computed of the kernel again has to be what it was, bit by bit, where a condition depends on it."""
+    """Recomputed values of the kernel must be bitwise identical if a condition depends on them."""
     for k in range(1, x.shape[0]):
         s = 0.0
         for i in range(k):
@@ -128,7 +128,7 @@ def test_in_single_precision(name):
 
 @pytest.mark.parametrize("ty", [numpy.float32, numpy.float64, numpy.complex128])
 def test_fused(ty):
-    """Rounded once or twice, the result is right to a unit in the last place of the largest of sum and product."""
+    """Rounded once or twice, the result is accurate to a few units in the last place of its terms."""
     rng = numpy.random.default_rng(11)
     compiled = numba.njit(lambda x, y, z: fused(x, y, z))
     for x, y, z in rng.uniform(-2, 2, (50, 3)).astype(ty):
@@ -145,7 +145,7 @@ def using_it(x, y):
 
 
 def test_derivatives_of_derivatives():
-    """Generated code stays in the subset."""
+    """Generated code stays in the language of kernels."""
     rng = numpy.random.default_rng(11)
     seed = rng.standard_normal(X.shape)
     numpy.testing.assert_allclose(gradient(ampi.kernel(using_it), X, seed), seed * (2.0 * X + 0.5), rtol=1e-14)

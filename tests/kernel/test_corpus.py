@@ -1,7 +1,7 @@
-"""All named kernels together: what they cover, and each crossed with types, activity and threads.
+"""All named kernels: what they cover, and each crossed with types, activity and threads.
 
-Every kernel is held against finite differences and its adjoint against its tangent, by `kernel_checks.Check`.  What is
-crossed with everything is marked slow; the other tests take one path through the crossing for each kernel.
+`kernel_checks.Check` compares every tangent with finite differences and every adjoint with its tangent.  The full
+cross product is marked slow; the other tests take one combination for each kernel.
 """
 
 import ast
@@ -83,7 +83,7 @@ def points():
 
 
 def of_fields(function):
-    """The kernel as a function of plain arrays, one for each field, with its program and arguments."""
+    """The kernel as a function of plain arrays, one for each field; with its IR and arguments."""
     atoms = points()
     code = kernel_checks.kernel_ir(function, (atoms, 0.7))
     names = ["_".join(map(str, a.path)) for a in code.arguments]
@@ -114,7 +114,7 @@ def corpus():
         dtypes = REAL if "real" in options else COMPLEX if "complex_only" in options else ALL
         yield f"arrays: {name}", Entry(function, shapes, dtypes, "numpy_differs" not in options)
     for name, found in function_cases.CASES.items():
-        # values, types and differences are those of Numba in test_functions.py
+        # test_functions.py compares values, types and differences with Numba's
         yield f"functions: {name}", Entry(found.function, found.arguments, (np.float64,), False)
     for name, function in combined_cases.CASES.items():
         yield f"combined: {name}", Entry(function, None, ALL)
@@ -126,7 +126,7 @@ CORPUS = dict(corpus())
 
 
 def make_check(name, dtype, pattern=0, **how):
-    """A check of one kernel for one type, with the activity pattern of this number (modulo their count)."""
+    """A check of one kernel for one type, with the activity pattern of this index (modulo their number)."""
     entry = CORPUS[name]
     kind, _, key = name.partition(": ")
     function, code = entry.function, None
@@ -151,7 +151,7 @@ def make_check(name, dtype, pattern=0, **how):
 
 
 def flattened(function, values):
-    """The function with all that is in tuples of its result as results of their own."""
+    """The function with nested tuples of its result flattened."""
     names = function.__code__.co_varnames[: len(values)]
     namespace = {"call": lambda *a: tuple(flat(function(*a)))}
     exec(f"def plain({', '.join(names)}): return call({', '.join(names)})", namespace)
@@ -164,7 +164,7 @@ def flat(value):
 
 
 def compare(name, dtype, check):
-    """Adjoint against tangent; tangent against differences, in single precision against those of double precision."""
+    """Compare adjoint and tangent, and the tangent with differences (always of the kernel in double precision)."""
     is_double = np.finfo(dtype).bits == 64
     check.compare(1e-11 if is_double else 2e-4, against_differences=is_double and CORPUS[name].differences)
     if not is_double and CORPUS[name].differences:
@@ -172,9 +172,9 @@ def compare(name, dtype, check):
 
 
 def compare_with_double(check):
-    """The tangent in single precision against differences of the same kernel, given the same numbers in double.
+    """Compare the tangent in single precision with differences of the same kernel, given the same numbers in double.
 
-    Both lose digits: the tangent by rounding in every operation, against the size of what it adds up.
+    Both lose digits: the tangent by rounding in every operation, relative to the size of its terms.
     """
     direction = check.direction()
     found = check.tangents(direction)
@@ -192,7 +192,7 @@ def wider(value):
 
 
 class Widened:
-    """The differences of a check, of its kernel in double precision."""
+    """The differences of a check, with its kernel in double precision."""
 
     def __init__(self, check):
         self.function, self.names, self.adjoint = check.function, check.names, check.adjoint
@@ -255,7 +255,7 @@ def constructs(function):
 
 
 def test_the_corpus_is_large_enough():
-    """At least 150 kernels; every construct in several, and every two of the usual ones in one kernel."""
+    """At least 200 kernels; every construct in several, and every pair of the usual ones in one kernel."""
     assert len(CORPUS) >= 200
     found = [constructs(entry.function) for entry in CORPUS.values()]
     count = Counter(c for each in found for c in each)
@@ -266,10 +266,10 @@ def test_the_corpus_is_large_enough():
 
 # ------------------------------------------------------------------------------------------- checks
 
-# The tests in the files of the other kernels hold those against differences.
+# The other kernels are compared with differences by the tests in their own files.
 HERE = [n for n in CORPUS if n.startswith(("combined", "structured"))]
 SINGLE = [n for n in CORPUS if np.float32 in CORPUS[n].dtypes]
-LONG = {"arrays: other_products"}  # to differentiate: ten seconds
+LONG = {"arrays: other_products"}  # takes ten seconds to differentiate
 
 
 def crossing():
@@ -296,7 +296,7 @@ def test_single_precision(name):
 
 
 def on_threads(name, dtype, pattern=0):
-    """The compiled adjoint on threads against the serial one that is plain Python."""
+    """Compare the compiled adjoint on threads with the serial one in plain Python."""
     serial = make_check(name, dtype, pattern)
     check = make_check(name, dtype, pattern, options=Options(threads=True))
     array_seeds, result_seeds = serial.seeds()

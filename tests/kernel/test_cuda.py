@@ -1,4 +1,4 @@
-"""CUDA kernels on the processor: lowered kernels against the interpreter, gradients, races, and what is refused."""
+"""CUDA kernels on the CPU: lowered kernels compared with the interpreter, gradients, races, and refusals."""
 
 import math
 import os
@@ -28,7 +28,7 @@ compiled = pytest.mark.skipif(config.DISABLE_JIT, reason="Numba compiles nothing
 
 @compiled
 def test_in_python(request):
-    """Most tests here are run in a process of their own in which nothing is compiled, which would take far longer."""
+    """Run most of these tests in a separate process without compilation, which would take far longer."""
     slow = ["--slow"] if request.config.getoption("--slow") else []
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, *slow]
     run = subprocess.run(command, env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True)
@@ -312,7 +312,7 @@ def test_loops_over_the_grid_stop_where_a_condition_does():
 
 @compiled
 def test_elements_that_a_thread_stores_are_its_own_in_the_adjoint(capsys):
-    """Also where they are stored under a condition: the blocks of the adjoint run on threads."""
+    """Even if stored under a condition: the blocks of the adjoint run on threads."""
     text = updated.explain(updated[64, 8], np.ones(512), np.ones(512))
     assert "on threads: no two iterations touch an element that is written" in text
 
@@ -353,7 +353,7 @@ def sums(a, total):
 
 @in_python
 def test_sums_in_registers():
-    """A row of threads adds to an element once, and not at all where no thread does: the element need not exist."""
+    """A row of threads adds to an element once, and not at all if no thread does: then the element need not exist."""
     a = RANDOM.random((9, 7))
     launch = sums[(3, 2), (4, 4)]
     text = sums.source(launch, a, np.zeros(2))

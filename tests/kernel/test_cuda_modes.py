@@ -1,5 +1,5 @@
-"""CUDA kernels on the processor: derivatives in several directions at once, custom rules of device functions, complex
-and structured arrays, and arrays on a device."""
+"""CUDA kernels on the CPU: derivatives in several directions at once, custom rules of device functions, complex and
+structured arrays, and device arrays."""
 
 import math
 import os
@@ -23,14 +23,14 @@ RANDOM = np.random.default_rng(11)
 
 @compiled
 def test_in_python():
-    """Most tests here are run in a process of their own in which nothing is compiled, which would take far longer."""
+    """Run most of these tests in a separate process without compilation, which would take far longer."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
     run = subprocess.run(command, env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout
 
 
 def result(kernel, a, *more):
-    """What a kernel computes in blocks of four threads."""
+    """The result of a kernel run in blocks of four threads."""
     b = ampi.numpy.zeros(SIZE, complex if a.dtype.kind == "c" else float)
     kernel[SIZE // 4, 4](a, b, *more)
     return b
@@ -58,7 +58,7 @@ def by_numpy(a):
     "form", [pytest.param("python", marks=in_python), pytest.param("compiled", marks=[compiled, pytest.mark.slow])]
 )
 def test_jacobians(jacobian, form):
-    """Compiled, the directions are vectors."""
+    """Compiled kernels treat the directions as vectors."""
     a = RANDOM.normal(size=SIZE)
     expected = [by_numpy(a + 1e-30j * e).imag / 1e-30 for e in np.eye(SIZE)]
     found = jacobian(lambda x: result(mixed, x), a)
@@ -116,7 +116,7 @@ def with_rules(a, b):
 
 @in_python
 def test_custom_rules():
-    """The rules differ from the derivatives, to show that they are used; in the source for a GPU as well."""
+    """The rules differ from the true derivatives, to show that they are used; in GPU source as well."""
     a = RANDOM.normal(size=SIZE)
     gradient = ampi.grad(lambda x: ampi.numpy.sum(result(with_rules, x)))(a)
     np.testing.assert_allclose(gradient, 200 + 10 * a, rtol=1e-13)
@@ -237,7 +237,7 @@ def test_random_numbers_are_refused():
 
 
 class OnDevice:
-    """An array on a device that does not exist: nothing but an address that no one may use."""
+    """An array on a device that does not exist: it has only an address, which must not be used."""
 
     shape, dtype, size = (SIZE,), np.dtype(float), SIZE
     __cuda_array_interface__ = {"shape": shape, "typestr": "<f8", "data": (4096, False), "version": 3}

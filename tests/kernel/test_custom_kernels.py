@@ -15,7 +15,7 @@ from ampi.kernel import prange
 @ampi.custom_vjp
 @ampi.kernel
 def cosine_point(a, start):
-    """The x with x = a cos(x), by iteration."""
+    """Solve x = a cos(x) by iteration."""
     x = start
     for _ in range(200):
         x = a * math.cos(x)
@@ -39,7 +39,7 @@ cosine_point.defvjp(forward_kernel, ampi.kernel(cosine_point_backward))
 @ampi.custom_vjp
 @ampi.kernel
 def solve(m, b, x):
-    """The solution of m x = b, into x, by Gauss' elimination."""
+    """Solve m x = b into x by Gaussian elimination."""
     n = len(b)
     a = np.empty_like(m)
     for i in range(n):
@@ -94,7 +94,7 @@ def doubled_forward(v):
 def tripled_backwards(residuals, w_bar):
     v_bar = np.empty_like(w_bar)
     for i in range(len(w_bar)):
-        v_bar[i] = 3.0 * w_bar[i]  # not the derivative: what a test can see
+        v_bar[i] = 3.0 * w_bar[i]  # not the derivative, so that tests notice its use
     return (v_bar,)
 
 
@@ -131,7 +131,7 @@ def point_if(a, out):
 
 @ampi.kernel
 def relaxed(m, b, n):
-    """A nonlinear system by repeated solves, whose matrix is overwritten between them."""
+    """Solve a nonlinear system by repeated linear solves, whose matrix is overwritten in between."""
     x = np.zeros_like(b)
     for k in range(n):
         for i in range(len(b)):
@@ -145,7 +145,7 @@ def relaxed(m, b, n):
 
 @ampi.kernel
 def rows_solved(m, b):
-    """Parts of arrays as arguments."""
+    """Pass parts of arrays as arguments."""
     x = np.zeros_like(b)
     for k in range(b.shape[0]):
         solve(m[k], b[k], x[k])
@@ -166,7 +166,7 @@ def squares_of_doubled(v):
 
 
 def directional(function, arguments, directions, h=1e-4):
-    """The derivative of a real-valued function by differences of fourth order."""
+    """The directional derivative of a real-valued function by fourth-order differences."""
     moved = lambda t: function(*(a.copy() + t * d for a, d in zip(arguments, directions)))
     return (8 * (moved(h) - moved(-h)) - (moved(2 * h) - moved(-2 * h))) / (12 * h)
 
@@ -177,7 +177,7 @@ def random(rng, dtype, *shape):
 
 
 def compare(call, arguments, rtol=1e-9):
-    """``call`` returns a real scalar; its gradient against differences."""
+    """Compare the gradient of ``call``, which returns a real scalar, with differences."""
     rng = np.random.default_rng(3)
     directions = [random(rng, a.dtype, *a.shape) for a in arguments]
     with ampi.Tape() as tape:
@@ -249,7 +249,7 @@ def test_the_rule_is_used():
 
 
 def test_the_cache_depends_on_the_rule():
-    """Another backward function is another adjoint."""
+    """Another backward function means another adjoint."""
 
     def make(factor):
         rule = ampi.custom_vjp(ampi.kernel(lambda_free))

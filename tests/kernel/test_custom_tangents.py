@@ -18,7 +18,7 @@ Pair = namedtuple("Pair", "left right")
 @ampi.custom_jvp
 @ampi.kernel
 def cosine_point(a, start):
-    """The x with x = a cos(x), by iteration."""
+    """Solve x = a cos(x) by iteration."""
     x = start
     for _ in range(200):
         x = a * math.cos(x)
@@ -51,7 +51,7 @@ def solve_jvp(primals, tangents):
 @ampi.custom_jvp
 @ampi.kernel
 def gauss(m, b, x):
-    """The solution of m x = b, into x, by elimination."""
+    """Solve m x = b into x by elimination."""
     x[:] = b
     eliminate(m.copy(), x)
     return x
@@ -69,7 +69,7 @@ def gauss_jvp(primals, tangents):
 @ampi.custom_jvp
 @ampi.kernel
 def weighted(pair, index, n, scale=2.0):
-    """Of tuples, arrays of integers and numbers: everything that may be a leaf of an argument or a result."""
+    """A function of tuples, integer arrays and numbers: all possible leaves of arguments and results."""
     total, out = 0.0 * pair.left[0], np.zeros_like(pair.right)
     for i in range(n):
         out[i] = scale * pair.left[index[i]] * pair.right[i]
@@ -117,7 +117,7 @@ def points_in_parallel(a, out):
 
 
 def solved_again_and_again(m, b):
-    """A nonlinear system, whose matrix is overwritten between the solves."""
+    """Solve a nonlinear system whose matrix is overwritten between the linear solves."""
     s = 0.0 * b[0]
     for k in range(3):
         x = solve(m, b * b)
@@ -128,7 +128,7 @@ def solved_again_and_again(m, b):
 
 
 def rows_solved(m, b, x):
-    """Parts of arrays as arguments that are overwritten."""
+    """Pass parts of arrays as arguments that are overwritten."""
     for k in range(b.shape[0]):
         gauss(m[k], b[k], x[k])
     s = b[0, 0] * 0
@@ -139,7 +139,7 @@ def rows_solved(m, b, x):
 
 
 def slices_solved(m, b):
-    """Slices as arguments that are read."""
+    """Pass slices as arguments that are read."""
     x = np.zeros_like(b[:2])
     y = gauss(m[1:, 1:], b[::2], x)
     return y * y, x
@@ -181,7 +181,7 @@ CASES = [pytest.param(f, a, id=f"{f.__name__}-{a[0].dtype}") for f, a in cases()
 
 @pytest.mark.parametrize("function, arguments", CASES)
 def test_derivatives(function, arguments):
-    """The author's tangent against differences, its transpose against it."""
+    """Compare the custom tangent with differences, and its transpose with the tangent."""
     names = float_arguments(function, arguments)
     for active in (names, *([n] for n in names)):
         Check(function, copies(arguments), tuple(active)).compare(1e-11)
@@ -204,7 +204,7 @@ def test_single_precision():
 
 
 def test_the_result_is_computed_once():
-    """Neither the iteration nor its values appear in the adjoint but for the result itself."""
+    """The adjoint runs the iteration once, for the result, and saves none of its values."""
     text = ampi.kernel(points_in_a_loop).adjoint_source(numbers, numbers)
     assert text.count("range(200)") == 1 and "_saved" not in text
     assert ampi.kernel(points_in_a_loop).tangent_source(numbers, numbers).count("range(200)") == 1
@@ -296,7 +296,7 @@ cubed.defvjp(cubed_forward, cubed_backward)
 @cubed.defjvp
 def cubed_tangent(primals, tangents):
     (v,), (v_dot,) = primals, tangents
-    step = abs(v_dot) if v_dot != 0.0 else 1.0  # not linear as it is written
+    step = abs(v_dot) if v_dot != 0.0 else 1.0  # not linear as written
     return cubed(v), 3.0 * v * v * (v_dot / step) * step
 
 

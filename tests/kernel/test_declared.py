@@ -1,4 +1,4 @@
-"""Signatures and ``locals=`` of kernels do what they do to Numba's functions, and derivatives heed them."""
+"""Signatures and ``locals=`` of kernels work as for Numba's functions, and derivatives respect them."""
 
 import itertools
 
@@ -74,7 +74,7 @@ def test_values_are_numbas(case):
 
 @pytest.mark.parametrize("signature", [s for s in SIGNATURES[::2] if "complex" not in str(s)], ids=str)
 def test_callers_convert(signature):
-    """In kernels that call it, and in functions that Numba compiles."""
+    """Both kernels and functions compiled by Numba convert arguments of the kernel they call."""
     kernel = ampi.kernel(signature)(mixed)
     numbas = numba.njit(signature, error_model="numpy")(mixed)
 
@@ -149,7 +149,7 @@ def scaled_or_not(x, scale, power):
 
 
 def test_arguments_that_may_be_none():
-    """They are None or numbers, from call to call; as a kernel and in one."""
+    """They are None in some calls and numbers in others, in a kernel and in a function that a kernel calls."""
     array, number, whole = types.float64[::1], types.optional(types.float64), types.optional(types.int64)
     signature = array(array, number, whole)
     kernel, plain = ampi.kernel(signature)(scaled_or_not), numba.njit(signature)(scaled_or_not)
@@ -184,7 +184,7 @@ def of_pairs(x, y, of_two):
 
 
 def test_functions_of_a_type():
-    """Any function of the type is taken, and the one that is given is differentiated."""
+    """Any function of the type is accepted, and the one that is passed is differentiated."""
     of_two = types.FunctionType(types.float64(types.float64, types.float64))
     kernel = ampi.kernel(types.float64[:, ::1](types.float64[::1], types.float64[::1], of_two))(of_pairs)
     x, y = np.array([1.0, 2.0, 3.0]), np.array([4.0, 0.5])
@@ -223,7 +223,7 @@ WRAPPED = [
 @pytest.mark.parametrize("declared", [None, {"t": types.int32}, {"t": f4, "s": f8}], ids=str)
 @pytest.mark.filterwarnings("ignore::numba.NumbaPerformanceWarning")  # a loop that is not parallel
 def test_what_numba_compiles_stays_what_it_is(declared, options):
-    """A kernel of a function of Numba's has its options and its types of variables."""
+    """A kernel made from a Numba function keeps its options and its variable types."""
 
     def quotients(a, b):
         s = 0.0

@@ -1,5 +1,5 @@
-"""Products and solutions of matrices that are written where they are wanted: drawn programs of square matrices, which
-may be one and the same, in all layouts, against the complex step, and in second order and in several directions."""
+"""Matrix products and solutions written directly to their destination: random programs of square matrices, which may be
+the same one, in all layouts; compared with complex steps, also in second order and in several directions."""
 
 import random
 
@@ -41,7 +41,7 @@ def program(seed):
 
 
 def laid_out(a, layout, np):
-    """A new array of the same numbers, in Fortran's order or in every second element of another one."""
+    """A new array of the same numbers: in Fortran order, in C order, or as every second element of a larger one."""
     if layout == "F":
         return (a.T * 1.0).T
     if layout == "C":

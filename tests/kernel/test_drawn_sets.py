@@ -1,5 +1,5 @@
-"""Sets in kernels: drawn programs that make, combine, fill and count sets and look for numbers in them, against the
-same programs in Python; gradients against the complex step."""
+"""Sets in kernels: random programs that make, combine, fill, count and search sets, compared with the same programs in
+Python; gradients with complex steps."""
 
 import random
 
@@ -16,7 +16,7 @@ OPERATORS = {"&": "intersection", "|": "union", "-": "difference", "^": "symmetr
 
 
 class Writer:
-    """``kernel(x, i, j, k, e)``, whose sets are of integers or of numbers of one dtype: so does Numba take them."""
+    """Writes ``kernel(x, i, j, k, e)``, whose sets have elements of a single dtype, as Numba requires."""
 
     def __init__(self, seed):
         self.random = random.Random(seed)
@@ -37,7 +37,7 @@ class Writer:
         return self.random.choice([*literals, *names]) if self.random.random() < 0.5 else self.number(*names)
 
     def made(self, *names, nested=False):
-        """A new set: of an array, of numbers, of two others."""
+        """A new set: from an array, from numbers, or from two other sets."""
         kind = self.random.choice(["array", "array", "numbers"] if nested else ["array", "numbers", "two", "method"])
         if kind == "array":
             return f"set({self.random.choice(list(NAMES))})"

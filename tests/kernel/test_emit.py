@@ -1,4 +1,4 @@
-"""Generated source: it reads like Python, says where it comes from, and keeps types."""
+"""Generated source: it reads like Python, names its origin, and keeps types."""
 
 import inspect
 import math

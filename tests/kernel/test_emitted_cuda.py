@@ -1,5 +1,5 @@
-"""CUDA kernels in source for a GPU: against the lowered form, interpreted and in Numba's simulator, and
-compiled to PTX where numba-cuda is installed."""
+"""Emitted CUDA source: compared with the lowered form, interpreted and in Numba's simulator, and compiled to PTX if
+numba-cuda is installed."""
 
 import math
 import os
@@ -36,14 +36,14 @@ def in_a_process(*command, **environment):
 
 @compiled
 def test_in_python(request):
-    """Most tests here are run in a process of their own in which nothing is compiled, which would take far longer."""
+    """Run most of these tests in a separate process without compilation, which would take far longer."""
     slow = ["--slow"] if request.config.getoption("--slow") else []
     in_a_process("-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, *slow, NUMBA_DISABLE_JIT="1")
 
 
 @cuda.jit
 def shared_number(a, b, scale, power):
-    """Numbers whose adjoints all threads add up, and a register that lives across a barrier."""
+    """Scalars whose adjoints are sums over all threads, and a register that lives across a barrier."""
     shared = cuda.shared.array(8, float64)
     t, i = cuda.threadIdx.x, cuda.grid(1)
     x = a[i % a.size] * scale
@@ -55,7 +55,7 @@ def shared_number(a, b, scale, power):
 
 @cuda.jit
 def saved(a, b, n):
-    """The values that the adjoint of a loop needs are in a buffer of the device."""
+    """The values that the adjoint of a loop needs are in a device buffer."""
     i = cuda.grid(1)
     if i < a.size:
         x = a[i]
@@ -66,7 +66,7 @@ def saved(a, b, n):
 
 @cuda.jit
 def rounds(a, b, n):
-    """Phases in a loop of any length: values of all threads are saved."""
+    """Barriers in a loop of any length: values of all threads are saved."""
     shared = cuda.shared.array(8, float64)
     t, i = cuda.threadIdx.x, cuda.grid(1)
     shared[t] = a[i % a.size]
@@ -93,7 +93,7 @@ def left_early(a, b):
 
 @cuda.jit
 def searched(a, b):
-    """A search by halves saves nothing: its numbers have no derivatives."""
+    """A bisection saves nothing: its numbers have no derivatives."""
     i = cuda.grid(1)
     if i >= b.size:
         return
@@ -132,7 +132,7 @@ TOLERANCES = {test_cuda.tile: 1e-5}  # float32 in shared memory
     [pytest.param(k, marks=pytest.mark.slow if k is test_cuda.product else [], id=k.__name__) for k in CASES],
 )
 def test_emitted(kernel):
-    """The interpreter finds races in what is written out as well."""
+    """The interpreter also finds races in emitted source."""
     launch, given = CASES[kernel]
     emitted_cuda.compare(kernel[launch], given(), TOLERANCES.get(kernel, 1e-12), order=5)
 
@@ -146,7 +146,7 @@ def test_random(seed):
 @compiled
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_simulator():
-    """Numba's simulator runs what is written out: no names are used that only ampi knows."""
+    """Numba's simulator runs emitted source: it uses no names that only ampi knows."""
     pytest.importorskip("numba.cuda")
     text = in_a_process(HERE / "emitted_cuda.py", 6, 2, NUMBA_ENABLE_CUDASIM="1", NUMBA_DISABLE_JIT="1")
     assert text.startswith("2 compared")
@@ -168,7 +168,7 @@ BREAK = {
 @pytest.mark.slow
 @pytest.mark.parametrize("what", BREAK)
 def test_what_is_broken_is_noticed(what, monkeypatch):
-    """Random kernels would find mistakes in what decides on barriers, atomic additions and places of arrays."""
+    """Random kernels find mistakes in decisions on barriers, atomic additions and memory of arrays."""
     monkeypatch.setattr(*BREAK[what])
     with pytest.raises((AssertionError, KernelError)):
         for seed in range(10):
@@ -176,7 +176,7 @@ def test_what_is_broken_is_noticed(what, monkeypatch):
 
 
 def test_text():
-    """What a reader of the source, and of its explanation, is told."""
+    """The source and ``explain`` describe arguments and resources."""
     given = np.ones(SIZE), np.zeros(SIZE), 0.5, 2.0
     text = shared_number.adjoint_source(shared_number[3, 8], *given, target="cuda")
     assert "shared_number_adjoint(griddim, a, b, scale, power, a_bar, b_bar)" in text
@@ -244,7 +244,7 @@ def test_refusals(function):
     with pytest.raises(KernelError, match=REFUSED[function]) as caught:
         kernel.adjoint_source(kernel[1, 8], np.ones(8), np.ones(8), target="cuda")
     assert f"in kernel '{function.__name__}'" in str(caught.value)
-    kernel.adjoint_source(kernel[1, 8], np.ones(8), np.ones(8))  # on the processor it has one
+    kernel.adjoint_source(kernel[1, 8], np.ones(8), np.ones(8))  # it has one on the CPU
 
 
 def test_other_targets():
@@ -261,7 +261,7 @@ def of_all_threads(a, b):
 
 @in_python
 def test_elements_that_all_threads_read():
-    """Their adjoints are sums over all threads, which are added to the elements after the launch."""
+    """Their adjoints are sums over all threads, added to the elements after the launch."""
     a, b = RANDOM.normal(size=5), RANDOM.normal(size=SIZE)
     emitted_cuda.compare(of_all_threads[3, 8], (a, b))
     text = of_all_threads.adjoint_source(of_all_threads[3, 8], a, b, target="cuda")
@@ -273,7 +273,7 @@ def test_elements_that_all_threads_read():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ptx_budgets.names())
 def test_registers(name):
-    """No kernel, adjoint or tangent needs more registers, or spills more, than it did."""
+    """No kernel, adjoint or tangent needs more registers, or spills more, than its budget."""
     reason = ptx_budgets.missing()
     if reason:
         pytest.skip(reason)

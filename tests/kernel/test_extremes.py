@@ -1,7 +1,7 @@
 """Derivatives of every function at extreme arguments: zeros, subnormal, smallest, tiny, huge and infinite numbers.
 
-Where the value and the derivative are in the range of numbers the result must be the derivative, which is computed here
-in extended precision, whose exponents have room for squares.  Where a seed is zero the result must be zero.
+If the value and the derivative are representable, the result must equal the derivative, computed here in extended
+precision, in which squares do not overflow.  If a seed is zero, the result must be zero.
 """
 
 import importlib.util
@@ -29,7 +29,7 @@ pytestmark = [
 
 
 def larger(x, y):
-    """1.0 where x is the larger one; no number at a tie, where kernels and arrays share in ways of their own."""
+    """1.0 where x is larger; nan at ties, where kernels and arrays split derivatives differently."""
     return numpy.where((x == y) | numpy.isnan(x + y), numpy.nan, x > y)
 
 
@@ -112,7 +112,7 @@ IN_KERNELS = {
     "lgamma": (lambda x: numpy.where(x > 0, special.digamma(x.astype(float)), numpy.nan),),
 }
 WITHOUT_CASE = {
-    "trigamma",  # derivatives of scipy.special's, tested there
+    "trigamma",  # derivatives of scipy.special functions, tested with them
     "tetragamma",
     "select",
     "cast",
@@ -132,7 +132,7 @@ DTYPES = ["f4", "f8"]
 
 
 def points(dtype, beyond=False):
-    """Pairs of numbers of all magnitudes, with infinities and what is no number ``beyond`` them."""
+    """Pairs of numbers of all magnitudes; ``beyond``: with infinities and nan."""
     info = numpy.finfo(dtype)
     sizes = [
         0,
@@ -155,7 +155,7 @@ def points(dtype, beyond=False):
 
 
 def excused(name, x, y, dtype):
-    """Where rounding (of the argument or of a quotient) or a reciprocal says more than the formula."""
+    """Mask of points at which rounding (of the argument or a quotient) or a reciprocal outweighs the formula."""
     info = numpy.finfo(dtype)
     small = lambda a: (a != 0) & (abs(a) < info.tiny)
     if name in ("sin", "cos", "tan"):
@@ -174,7 +174,7 @@ def excused(name, x, y, dtype):
 
 
 def check(name, k, found, derivative, value, x, y, dtype):
-    """Compare with the derivative wherever it can be compared."""
+    """Compare with the derivative wherever a comparison makes sense."""
     info = numpy.finfo(dtype)
     arguments = (x.astype(L), y.astype(L))[: derivative.__code__.co_argcount]
     expected = derivative(*arguments).astype(L)
@@ -184,7 +184,7 @@ def check(name, k, found, derivative, value, x, y, dtype):
     outside = compared & (abs(expected) > info.max)
     assert (abs(found[outside]) >= info.max * 0.99).all(), (name, k, "beyond the range")
     inside = compared & ~outside
-    scale = 1.0 if name in ("tanh", "logaddexp", "logaddexp2") else 0.0  # rounding of a number near one
+    scale = 1.0 if name in ("tanh", "logaddexp", "logaddexp2") else 0.0  # a number near one is rounded
     base = numpy.clip(numpy.nan_to_num(abs(x), nan=1.0), info.smallest_subnormal, info.max)
     with_rounded_exponent = 1 + abs(numpy.log(base)) if name == "power" else 1
     bound = 64 * info.eps * (abs(expected) + scale) * with_rounded_exponent + 4 * info.tiny
@@ -233,7 +233,7 @@ def columns():
 
 
 def kernel_of_all(folder, **options):
-    """One kernel that computes all functions, so that those with zero seeds stand beside the one that has another."""
+    """One kernel that computes all functions, so that functions with zero seeds accompany the one with another seed."""
     calls = [f"{f}({', '.join(('x[i]', 'y[i]')[: len(d)])})" for f, (_, d) in columns().items()]
     lines = ["import math", "import numpy as np", "def every_function(x, y, out):", "    for i in range(len(x)):"]
     lines += [f"        out[{k}, i] = {call}" for k, call in enumerate(calls)]

@@ -1,5 +1,5 @@
-"""Intrinsics of other packages in kernels, called with integers: what kernels do is what Numba does, and gradients are
-those of the same programs in plain Python."""
+"""Intrinsics of other packages in kernels, called with integers: values are Numba's, and gradients those of the same
+programs in plain Python."""
 
 import importlib
 import os
@@ -94,7 +94,8 @@ DTYPES = [np.int8, np.uint8, np.int16, np.uint32, np.int64, np.bool_]
 
 
 class Writer:
-    """``kernel(a, index)``: integers of intrinsics as weights, indices, bounds, conditions and arguments of others."""
+    """Writes ``kernel(a, index)``, with integers from intrinsics as weights, indices, bounds, conditions and
+    arguments."""
 
     def __init__(self, seed):
         self.random = random.Random(seed)
@@ -166,7 +167,7 @@ def kernel_with(factor):
 
 @ampi.kernel
 def compensated(a, b):
-    """Twice the rounding errors of products: exact, and without a derivative where products are rounded."""
+    """A compensated dot product, and the sum of its rounding errors, whose derivative is zero."""
     s = e = 0.0
     for i in range(len(a)):
         p = a[i] * b[i]

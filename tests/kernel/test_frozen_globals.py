@@ -1,6 +1,6 @@
-"""Globals, closure variables, attributes of modules and elements of global arrays that change after a kernel's first
-call: value and derivatives stay those of one program, as with Numba, in all modes and with other types, and in another
-process that begins with other values."""
+"""Globals, closure variables, module attributes and elements of global arrays that change after a kernel's first call:
+values and derivatives stay consistent, as with Numba, in all modes, with other types, and in another process that
+starts with other values."""
 
 import subprocess
 import sys
@@ -109,7 +109,7 @@ NAMES = [line[4:].split("(")[0] for line in SOURCE.splitlines() if line.startswi
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
-    """Makes a new module of the program."""
+    """A function that creates a new module of the program."""
     (tmp_path / "program_with_globals.py").write_text(SOURCE)
     monkeypatch.setattr(sys, "argv", ["program"])
 
@@ -124,7 +124,7 @@ def program(tmp_path, monkeypatch):
 
 
 def agree(kernel, x, expected):
-    """That values and derivatives are of ``expected``, bilinear in x."""
+    """Check that value and derivatives agree with ``expected``, for a kernel that is bilinear in x."""
     dx, one = np.array([0.3, -0.7]), expected - (kernel(np.zeros(2)) if kernel.__name__ == "of_array" else 0.0)
     assert kernel(x) == pytest.approx(expected)
     value, gradient = ampi.value_and_grad(lambda x: kernel(x))(x)
@@ -153,18 +153,18 @@ def test_what_changes_after_the_first_call(program, name):
 
 @pytest.mark.parametrize("name", [n if n == "of_callee" else pytest.param(n, marks=pytest.mark.slow) for n in NAMES])
 def test_what_changes_before_the_first_call(program, name):
-    """Also where Numba has compiled what is called, for itself or for another kernel, before."""
+    """Even if Numba compiled the called functions before, for itself or for another kernel."""
     space = program()
     other = numba.njit(space.KERNELS[name].py_func)
     other(X), space.scaled(1.0), space.deeper(1.0), space.recursive(1.0, 1)
     space.changed(), space.change_closure()
     kernel = space.KERNELS[name]
     agree(kernel, X, kernel(X))
-    assert kernel(X) != other(X) or name == "of_kernel"  # a kernel goes on with what it was called with
+    assert kernel(X) != other(X) or name == "of_kernel"  # a called kernel keeps its first values
 
 
 def test_another_process_with_another_value(program, tmp_path):
-    """Code that is kept on disk belongs to the values that it was compiled with."""
+    """Code on disk belongs to the values that it was compiled with."""
     program()
     text = (
         "import sys; sys.path.insert(0, sys.argv[2])\n"

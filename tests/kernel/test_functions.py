@@ -1,6 +1,6 @@
-"""NumPy's and Python's functions in kernels: values as Numba's, derivatives against differences of these.
+"""NumPy's and Python's functions in kernels: values equal Numba's, derivatives are compared with differences of these.
 
-What Numba computes is stored (see ``numbas``); a sample of the values is compared with what it compiles now.
+Numba's results are stored (see ``numbas``); a sample is compared with functions compiled now.
 """
 
 import inspect
@@ -21,7 +21,7 @@ from ampi.kernel.frontend.arrays.functions import FUNCTIONS
 from ampi.kernel.frontend.parse import parse
 
 CASES = function_cases.CASES
-NUMBAS_OWN = ("partitions", "rows_in_parts")  # whose values depend on how Numba does it
+NUMBAS_OWN = ("partitions", "rows_in_parts")  # values depend on Numba's implementation
 TYPES = (np.float64, np.float32, np.complex128, np.complex64)
 CROSSING = {
     f"{name}-{np.dtype(dtype)}": (name, dtype)
@@ -60,13 +60,13 @@ def crossing(by_default):
 
 @pytest.mark.parametrize("name, dtype", crossing(lambda i: i not in UNSTORED))
 def test_values(name, dtype):
-    """As Numba's, and of the same types, but for the last digits."""
+    """Values equal Numba's up to rounding, with the same types."""
     agree(lambda numbas: require_values(numbas, name, dtype))
 
 
 @pytest.mark.parametrize("name, dtype", crossing(lambda i: i in SAMPLE))
 def test_values_of_today(name, dtype):
-    """As what Numba compiles now: the first case, the others are marked slow."""
+    """Values equal those of functions compiled now: for the first case; the others are marked slow."""
     require_values(anew, name, dtype)
 
 
@@ -76,14 +76,14 @@ def test_stored_values_are_those_of_the_present_kernel(name):
 
 
 class Compared(Check):
-    """A check whose differences are those of the kernel's loops, or of what Numba compiles."""
+    """A check with differences of the kernel's generated loops, or of the function compiled by Numba."""
 
     def __init__(self, function, arguments, active, compiled, **how):
         super().__init__(function, arguments, active, **how)
         self.function = anew(function) if compiled else load(kernel_ir(function, arguments))
 
     def differences(self, direction, h=1e-3):
-        """What is no number before stays so, and its change is what it was."""
+        """Differences of values; a missing value (nan) stays nan, and its tangent is the direction."""
         found = super().differences(direction, h)
         for k, n in enumerate(self.adjoint.shadows):
             missing = np.isnan(self.value[n]) & np.isnan(found[k])
@@ -103,14 +103,14 @@ def require_derivatives(name, compiled):
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (k % 3 > 1)) for k, n in enumerate(CASES)])
 def test_derivatives(name):
-    """Against differences of the loops, whose values are Numba's."""
+    """Compared with differences of the generated loops, whose values are Numba's."""
     require_derivatives(name, compiled=False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_derivatives_of_today(name):
-    """Against differences of what Numba compiles."""
+    """Compared with differences of the function compiled by Numba."""
     require_derivatives(name, compiled=True)
 
 
@@ -158,7 +158,7 @@ NUMBAS_NAMES = {np.arange, np.argsort, np.bincount}
 
 
 def test_parameters_have_numpys_names():
-    """So that what NumPy takes by keyword a kernel takes."""
+    """So that kernels accept the same keywords as NumPy."""
     for function, handler in FUNCTIONS.items():
         try:
             parameters = inspect.signature(function).parameters

@@ -1,4 +1,4 @@
-"""The other statements of adjoints in gather form, row by row after it or in the same loop."""
+"""Remaining statements of adjoints in gather form, executed row by row after the gather loop or in it."""
 
 import math
 
@@ -129,7 +129,7 @@ def test_bits_are_the_same_as_in_two_passes(kernel):
 @pytest.mark.parametrize("kernel", [*ONE, *TWO, boxes], ids=lambda k: k.__name__)
 def test_against_differences(kernel):
     check = made(kernel, (9, 8, 7)[: dimensions(kernel)])
-    if kernel is not added:  # which overwrites nothing
+    if kernel is not added:  # it overwrites nothing
         assert Kind.BEHIND in kinds(check.adjoint), check.adjoint.remarks
     check.compare(1e-10)
 

@@ -1,7 +1,7 @@
-"""Lists of which no one knows beforehand how long they become: drawn programs, whose loops end because of what is in
-their lists.
+"""Lists whose final length is not known beforehand: random programs, whose loops end depending on the contents of their
+lists.
 
-Values are those of the program in Python, gradients are compared with differences of it.
+Values are compared with those of the program in Python, gradients with its differences.
 """
 
 import random
@@ -18,7 +18,7 @@ X = np.array([0.37, -0.62, 0.81])
 
 
 class Writer:
-    """``kernel(x, n)``; at most two lists of numbers and one of pairs at a time."""
+    """Writes ``kernel(x, n)``, with at most two lists of numbers and one of pairs at a time."""
 
     def __init__(self, seed):
         self.random = random.Random(seed)
@@ -76,7 +76,7 @@ class Writer:
             self.results(depth, other)
 
     def loop(self, depth, name, other):
-        """A loop that ends because of what is in its lists."""
+        """A loop that ends depending on the contents of its lists."""
         count, most = self.fresh("c"), self.random.choice((3, 20, 45))
         self.line(depth, f"{count} = 0")
         condition = self.random.choice(

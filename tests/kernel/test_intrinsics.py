@@ -1,4 +1,4 @@
-"""Every entry of the table: its tangent against differences, its adjoint against the tangent, and its kinks."""
+"""Every entry of the table of intrinsics: tangents compared with differences, adjoints with tangents, and kinks."""
 
 import math
 
@@ -24,7 +24,7 @@ NAMES = "xyz"
 
 
 def compiled(expressions, ty, extra=(), count=2):
-    """A function of so many arguments (and of d) that returns the values of expressions."""
+    """A compiled function of ``count`` arguments and d that returns the values of expressions."""
     arguments = tuple(ir.Argument(n, ty) for n in (*NAMES[:count], "d", *extra))
     body = (ir.Return(tuple(expressions)),)
     namespace = {}
@@ -81,7 +81,7 @@ def test_single_precision_stays_single(name):
 
 @pytest.mark.parametrize("name", HOLOMORPHIC)
 def test_holomorphic(name):
-    """The tangent against differences along two directions; adjoint and tangent fulfil Re<g, t(d)> = Re<a(g), d>."""
+    """Tangents equal differences along two directions; adjoint and tangent satisfy Re<g, t(d)> = Re<a(g), d>."""
     ty = types.complex128
     op = operation(name, ty)
     d = ir.Var("d", ty)
@@ -156,7 +156,7 @@ def test_lookup():
 
 
 def test_every_entry_is_tested():
-    """An entry that can carry a derivative is either smooth somewhere, a step, or handled by a test of its own."""
+    """An entry with partial derivatives is tested as smooth, or has its own test."""
     for name, entry in TABLE.items():
         if name.startswith(("scipy_", "foreign_")):  # tested elsewhere; the latter come from kernels compiled earlier
             continue

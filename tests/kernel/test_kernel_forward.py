@@ -1,4 +1,4 @@
-"""Kernels in forward mode: ⟨Jv, w⟩ = ⟨v, Jᵀw⟩ over the corpus, each called from a program as users do."""
+"""Kernels in forward mode: ⟨Jv, w⟩ = ⟨v, Jᵀw⟩ for the corpus, with kernels called as in a user's program."""
 
 import combined_cases
 import function_cases
@@ -23,7 +23,7 @@ def independents(values):
 
 
 def filled(values, given):
-    """The same arguments with others for these leaves."""
+    """The same arguments with ``given`` in place of these leaves."""
     for value in values:
         if isinstance(value, (tuple, list)):
             items = list(filled(value, given))
@@ -36,7 +36,8 @@ def filled(values, given):
 
 
 def program(kernel, values):
-    """From all floating-point leaves of the arguments to all of these after the call, and to the result."""
+    """A function from the floating-point leaves of the arguments to the arrays among them after the call, and the
+    result."""
 
     def f(*x):
         given = list(filled(values, iter(x)))
@@ -70,8 +71,8 @@ def arguments_of(name, dtype=np.float64):
     return function_cases.make_arguments(key, dtype) if kind == "functions" else combined_cases.make_arguments(dtype)
 
 
-# A tape that is to be walked runs a kernel itself.  Numba compiles these not at all, or (lists_begun_anew) so that the
-# result is not Python's.
+# A tape recorded for walks runs the kernel itself.  Numba does not compile these at all, or (lists_begun_anew) with a
+# result that is not Python's.
 NOT_NUMBAS = {
     "language: array_of_the_iteration_before",
     "language: assigned_in_comprehensions",

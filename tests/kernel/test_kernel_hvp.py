@@ -1,4 +1,4 @@
-"""Kernels in second order: symmetry and differences of gradients over the corpus, called from a program as users do."""
+"""Kernels in second order: symmetry and differences of gradients for the corpus, called as in a user's program."""
 
 import numpy as np
 import pytest
@@ -8,12 +8,12 @@ from test_kernel_forward import SOME, arguments_of, independents, program
 
 import ampi
 
-# What has no second derivative at a kink, or differences of gradients that are too rough.
+# Kernels without a second derivative at a kink, or whose differences of gradients are too rough.
 ROUGH = {"newton", "while_in_loop"}
 
 
 def check(name, dtype=np.float64):
-    """An identity, or an error that says what has no second derivative."""
+    """Check the identities, or that an error says what has no second derivative."""
     values = arguments_of(name, dtype)
     f = program(ampi.kernel(CORPUS[name].function), values)
     try:
@@ -75,7 +75,7 @@ def flow_on_threads(u, v, k):
 
 @pytest.mark.parametrize("kernel", [flow, pytest.param(flow_on_threads, marks=pytest.mark.slow)])
 def test_time_loops_that_swap_their_arrays(kernel):
-    """What a step overwrites comes back with its tangents: from what was saved, without a pass over memory."""
+    """Overwritten arrays are restored with their tangents from saved values, without a pass over memory."""
 
     def f(u, k):
         u = u.copy()
@@ -111,7 +111,7 @@ def test_kernel_with_a_tangent_of_its_own():
 
 
 def test_calls_are_prepared_anew_for_tapes_of_other_kinds():
-    """The same arrays in a call that no tape records, on one that is swept, walked, and in second order."""
+    """The same arrays in an unrecorded call, on a tape that is swept, one that is walked, and in second order."""
     u, v = ampi.numpy.zeros(6), ampi.numpy.zeros(6)
 
     def f(x):

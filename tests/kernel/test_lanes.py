@@ -1,7 +1,7 @@
-"""Adjoints in several directions at once, whose derivatives are vectors, against the same adjoints in one direction.
+"""Adjoints in several directions at once, whose derivatives are vectors, compared with adjoints in one direction.
 
-The programs of the whole corpus run in Python, with rows of NumPy's for vectors; what compiled ones do is compared for
-some kernels, for random ones (`scripts/fuzz --kernels`) and for LULESH's.
+The programs of the whole corpus run in Python, with NumPy arrays as vectors; compiled programs are compared for some
+kernels, for random ones (`scripts/fuzz --kernels`) and for LULESH's.
 """
 
 import collections
@@ -25,7 +25,7 @@ OPTIONS = Options(without=programs.OF_NUMBERS)
 
 
 class Row(np.ndarray):
-    """Numbers of several directions: a value, which does not change where a name gets another one."""
+    """Numbers for several directions, immutable like scalars: ``+=`` makes a new value."""
 
     __iadd__ = np.ndarray.__add__
 
@@ -70,17 +70,17 @@ def by_python(function):
 
 
 def several(values):
-    """Arrays, or numbers, of which the last axis is that of the directions."""
+    """Stack values of several directions along a new last axis."""
     return np.stack([np.asarray(v) for v in values], axis=-1)
 
 
 def compare(name, dtype):
-    """Raise unless all directions have what each has alone; `NotInLanes` where there is no such program."""
+    """Raise unless all directions have the adjoints that each has alone; `NotInLanes` if there is no such program."""
     check = make_check(name, dtype, options=OPTIONS)
     together = make_check(name, dtype, options=dataclasses.replace(OPTIONS, lanes=COUNT))
     seeds = [check.seeds() for _ in range(COUNT)]
     for array in seeds[1][0].values():
-        array[...] = 0  # what is skipped in one direction is not to be in others
+        array[...] = 0  # what is skipped in this direction must not be skipped in others
     alone = [check.adjoints(*given) for given in seeds]
     derivative = together.adjoint
     run = by_python(derivative.function)
@@ -111,7 +111,7 @@ def test_each_direction_has_what_it_has_alone(name):
 
 
 def compare_tangents(name, dtype):
-    """The same of tangents."""
+    """The same for tangents."""
     check = make_check(name, dtype, options=OPTIONS)
     together = make_check(name, dtype, options=dataclasses.replace(OPTIONS, lanes=COUNT))
     directions = [check.direction() for _ in range(COUNT)]
@@ -190,7 +190,7 @@ def chosen(a, b, index):
 
 
 class Calls:
-    """A program by chance: calls of kernels, and NumPy's functions between them, on parts of a few arrays."""
+    """A random program: calls of kernels, and NumPy functions between them, on parts of a few arrays."""
 
     def __init__(self, seed, dtype):
         self.rng = np.random.default_rng(seed)
@@ -266,7 +266,7 @@ def test_random_programs(seed, dtype):
 
 
 def test_vectors_are_used(monkeypatch):
-    """Each of these kernels has a program with vectors, which a sweep with that many seeds runs."""
+    """Each of these kernels has a program with vectors, which a sweep with as many seeds runs."""
     seen = collections.Counter()
     from ampi.kernel import lanes, vector
 
@@ -299,7 +299,7 @@ def largest_roots(a):
 
 
 def test_zero_in_some_directions_only():
-    """What is not done for a derivative of zero has no effect on those directions: zero times infinity is not there."""
+    """Directions with zero adjoints stay zero: zero is not multiplied by infinity."""
     with ampi.Tape() as tape:
         a = tape.watch(np.zeros(4))
         y = largest_roots(a)
@@ -322,7 +322,7 @@ def test_a_loop_with_checkpoints():
 
 
 def test_memory_of_one_direction_is_not_lost():
-    """What asks for the shadow of one direction between two kernels finds, and leaves, what they have."""
+    """Operations between two kernels that use the shadow of one direction read and update the kernels' shadows."""
     with ampi.Tape() as tape:
         x = tape.watch(np.linspace(0.2, 1.1, 7))
         y = x * 1.0
@@ -341,7 +341,7 @@ def mixed(a, b):
 
 
 def test_memory_of_two_dtypes():
-    """Shadows of memory in which there are numbers of another dtype too are not side by side."""
+    """Memory that holds numbers of two dtypes does not have shadows of several directions side by side."""
     with ampi.Tape() as tape:
         x = tape.watch(np.linspace(0.2, 1.1, 6))
         memory = anp.zeros(8)

@@ -1,4 +1,4 @@
-"""Python's forms in kernels: each computes what plain Python does, and has the right derivatives."""
+"""The forms of Python in kernels: each computes what plain Python does, and has the right derivatives."""
 
 import numba
 import numpy as np
@@ -60,7 +60,7 @@ def test_the_program_is_the_function(name):
 @pytest.mark.parametrize("steps", [2, 3])
 @pytest.mark.parametrize("name", ["swapped_local_buffers", "returned_early"])
 def test_the_array_that_is_returned(name, steps):
-    """Whether it is an argument or a local one depends on the number of steps."""
+    """It is an argument or a local array, depending on the number of steps."""
     function, arguments = CASES[name]
     compiled = ampi.kernel(function)
     direction = np.array([0.3, -0.2, 0.5, 0.1])
@@ -81,7 +81,7 @@ def test_the_array_that_is_returned(name, steps):
 
 @pytest.mark.parametrize("name", ["stepped", "leapfrog"])
 def test_arrays_of_a_loop_are_saved_once(name):
-    """What a step puts in the place of an array is kept for the way back, and the array is there once."""
+    """Arrays replaced in each step are saved for the reverse pass, but only once."""
     function, arguments = CASES[name]
     text = ampi.kernel(function, without="split").adjoint_source(*arguments)
     assert text.count("_saved = ") + text.count("_saved_1 = ") <= 2
@@ -216,7 +216,7 @@ def test_poles_give_what_ieee_gives(which, expected):
         result = poles(v, which)
         nothing = result * 0.0 if np.isfinite(result) else None
     assert (float(ampi.value(result)), float(tape.gradient(result, v))) == expected
-    if nothing is not None:  # what does not matter does not become nan
+    if nothing is not None:  # an unused value gives no nan
         assert tape.gradient(nothing, v) == 0.0
 
 
@@ -256,7 +256,7 @@ LIMIT = 1.0
 
 
 def test_globals_of_functions_inside_count(monkeypatch):
-    """Compiled code is looked up by everything that it depends on."""
+    """Compiled code is looked up by everything it depends on."""
 
     def make():
         def limited(a):
@@ -381,7 +381,7 @@ def passed_on(c, a, *rest):
 
 
 def test_any_number_of_arguments_from_python():
-    """Values against Python; the gradient and a tangent against differences."""
+    """Compare values with Python's, the gradient and a tangent with differences."""
     np.testing.assert_allclose(of_several(2.0, 3.0, 4.0), of_several.py_func(2.0, 3.0, 4.0))
     a, h = np.array([2.0, 3.0]), 1e-5
 
@@ -411,7 +411,7 @@ product_of = numba.njit(product)
 
 @pytest.mark.parametrize("function", [product, copied])
 def test_results_that_are_arrays_without_axes(function):
-    """And no numbers, as `numpy.cov` of a vector gives them."""
+    """Not numbers; `numpy.cov` of a vector is such an array."""
     compiled = ampi.kernel(function)
 
     def value(a):
@@ -471,7 +471,7 @@ def groups(a, lengths):
 
 
 def test_bounds_of_slices_are_cut_off_to_integers():
-    """As Numba does; Python refuses numbers that are no integers."""
+    """As Numba does; Python refuses numbers that are not integers."""
     a, lengths = np.linspace(0.6, 1.6, 6), np.array([2.5, 1.2, 2.0])
     kernel = ampi.kernel(groups)
     np.testing.assert_allclose(kernel(a, lengths), numba.njit(groups)(a, lengths), rtol=1e-14)

@@ -40,7 +40,7 @@ def of_matrices(l):
 
 
 def check(function, arguments, second=False):
-    """Gradients against differences of what Numba computes, forward mode (and second order) against these."""
+    """Compare gradients with differences of Numba's values, and forward mode (and second order) with gradients."""
     h = 1e-5
     argnums = tuple(range(len(arguments)))
     gradient = ampi.grad(function, argnums=argnums)
@@ -62,7 +62,7 @@ def test_lists_of_vectors_and_of_numbers():
 
 
 def test_constant_lists():
-    """The same programs, for other active arguments."""
+    """The same programs with other active arguments."""
     check(lambda u: of_vectors([U, u], [0.4, 0.3]), (V,))
 
 

@@ -1,4 +1,4 @@
-"""Kernels that return lists, of numbers, of tuples, among other results; and a number or None."""
+"""Kernels that return lists of numbers or tuples, alone or among other results; and a number or None."""
 
 import numba
 import numpy as np
@@ -81,7 +81,7 @@ def of_another(a):
     [squares, pairs, among_others, path, of_one_ways_or_another, first_large, first_large_and_more, of_another],
 )
 def test_derivatives(function):
-    """Gradient, tangent and second derivatives against differences of what Numba compiled."""
+    """Compare gradient, tangent and second derivatives with differences of the function compiled by Numba."""
     compiled, kernel = numba.njit(function), ampi.kernel(function)
     rng = np.random.default_rng(2)
     direction = rng.uniform(-1, 1, X.shape)
@@ -108,7 +108,7 @@ def test_derivatives(function):
 
 @pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_they_are_lists():
-    """Of Python's numbers where they have no derivatives, and empty ones as well."""
+    """They hold Python numbers if these have no derivatives, and may be empty."""
     expected = numba.njit(among_others)(X)
     kernel = ampi.kernel(among_others)
     assert kernel(X)[0] == expected[0]

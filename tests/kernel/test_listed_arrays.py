@@ -1,4 +1,4 @@
-"""Lists that become arrays: a kernel keeps all their elements, with a tape and without, where Numba loses some."""
+"""Lists converted to arrays: kernels keep all elements, with a tape and without, where Numba loses some."""
 
 import numba
 import numpy as np
@@ -87,7 +87,7 @@ WHOLE = [filled, comprehension, in_an_inner_loop]
 @pytest.mark.parametrize("f", [*SHORT, *WHOLE], ids=lambda f: f.__name__)
 @pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_all_elements_are_there(f):
-    """Python's values without a tape and with one, and the derivatives of these."""
+    """Values are Python's, without a tape and with one, and derivatives match."""
     kernel = ampi.kernel(f)
     np.testing.assert_array_equal(kernel(A), f(A))
     taken = []
@@ -105,7 +105,7 @@ def test_all_elements_are_there(f):
 
 @pytest.mark.parametrize("f", SHORT, ids=lambda f: f.__name__)
 def test_functions_that_numba_cuts_short_are_refused(f):
-    """What a function of Numba's own gives is not for ampi to change: it may have been compiled before."""
+    """Results of a Numba function are not ampi's to change: it may have been compiled before."""
     callee = numba.njit(f)
 
     @ampi.kernel
@@ -128,7 +128,7 @@ def test_others_are_not(f):
 
 
 def test_numba_itself_is_unchanged():
-    """What is compiled outside of kernels is Numba's; this says when its error is gone."""
+    """Code compiled outside kernels is Numba's; this test fails once Numba's bug is fixed."""
     ampi.kernel(two_loops)(A)
     lacking = numba.njit(two_loops)(A)
     assert lacking.size < A.size + 2

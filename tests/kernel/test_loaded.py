@@ -1,4 +1,4 @@
-"""Programs that another process compiled do what they did there: values, derivatives, errors, what they print."""
+"""Programs loaded from the cache behave as in the process that compiled them: values, derivatives, errors, output."""
 
 import os
 import subprocess
@@ -116,7 +116,7 @@ NAMES = "callee printing own one_index by_table matrix several".split()
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory):
-    """The program's output, by kernel, where it compiles and where it loads."""
+    """The program's output by kernel, from a run that compiles and one that loads."""
     folder = tmp_path_factory.mktemp("loaded")
     script = folder / "script.py"
     script.write_text(PROGRAM)

@@ -1,4 +1,4 @@
-"""Short loops written out, small local arrays as scalars, constants carried through: the same results, fewer loops."""
+"""Short loops unrolled, small local arrays turned into scalars, constants propagated: same results, fewer loops."""
 
 import numba
 import numpy as np

@@ -1,4 +1,4 @@
-"""Operations on whole matrices of every size: products of empty ones, and what is solved in blocks."""
+"""Operations on matrices of all sizes: products of empty ones, and systems that are solved in blocks."""
 
 import itertools
 
@@ -39,7 +39,7 @@ def product(a, b):
 
 @pytest.mark.parametrize("seed", [lambda c: c, lambda c: c.T.copy().T, lambda c: np.broadcast_to(c[:1], c.shape)])
 def test_the_seed_of_a_product_stays_as_it_is(seed):
-    """A sweep reads it where it is, in any layout; the next one finds it again."""
+    """A sweep reads the seed in place, in any layout, and leaves it for the next one."""
     a, b = RNG.random((3, 4)), RNG.random((4, 5))
     seed = seed(RNG.random((3, 5)))
     before = seed.copy()

@@ -1,4 +1,4 @@
-"""Names are hygienic: whatever the user calls things, generated programs are the same up to names."""
+"""Generated names are hygienic: whatever names the user chooses, generated programs are the same up to names."""
 
 import ast
 import builtins
@@ -86,7 +86,7 @@ def test_names_in_random_kernels_never_matter(seed):
 
 
 def roles(function):
-    """The names of a function by what they stand for."""
+    """The names of a function by role."""
     definition = read_source(function).definition
     arguments = [n.arg for n in ast.walk(definition.args) if isinstance(n, ast.arg)]
     assigned = {n.id for n in ast.walk(definition) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
@@ -101,7 +101,7 @@ def roles(function):
 @pytest.mark.slow
 @pytest.mark.parametrize("role", ["kernel", "argument", "variable", "global"])
 def test_every_unlucky_name_in_every_role(role):
-    """One name after the other is given to one thing after the other, whose name what had it before gets."""
+    """Each unlucky name is swapped with the name of something in each role."""
     names = [n for n in NAMES[:: len(NAMES) // 12] if dict(roles(CORPUS[n].function))[role]]
     for number, word in enumerate(unlucky()):
         name = names[number % len(names)]
@@ -118,7 +118,7 @@ def test_every_unlucky_name_in_every_role(role):
 
 
 def gradients(function, arguments):
-    """What the adjoint, as plain Python, makes of shadows and seeds of one."""
+    """The results of the adjoint, as plain Python, for shadows and seeds of one."""
     code = with_constants(kernel_ir(function, arguments))
     active = [a.name for a in code.arguments if is_differentiable(a.type) and a.role is None]
     made = pipeline.build_adjoint(code, active)
@@ -146,7 +146,7 @@ WEIGHTS = np.array([0.3, 0.5, 0.7, 1.1])
 
 
 def several(x, y, c):
-    """Loops, a carried value, a local array and a global one."""
+    """A kernel with loops, a carried value, a local array and a global one."""
     s = c
     t = np.zeros(4)
     for i in range(len(x)):
@@ -169,7 +169,7 @@ UNLUCKY = (
 
 @pytest.mark.parametrize("names", UNLUCKY, ids=range(len(UNLUCKY)))
 def test_compiled_gradients_are_the_same_bit_by_bit(names):
-    """The whole way: contracts, files in the cache, Numba."""
+    """Through the whole pipeline: contracts, files in the cache, Numba."""
     words = names.split()
     names = dict(zip(words[::2], words[1::2]))
     found = []
@@ -312,7 +312,7 @@ def test_prange_by_another_name():
 
 
 def free_names(text):
-    """What a text reads and does not define."""
+    """The names that a text reads and does not define."""
     nodes = list(ast.walk(ast.parse(text)))
     bound = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     bound |= {n.arg for n in nodes if isinstance(n, ast.arg)} | {
@@ -342,7 +342,7 @@ def test_programs_name_nothing_else_than_what_is_reserved(name):
 
 
 def names_written(function):
-    """All names in a function, those of what it raises too."""
+    """All names in a function, including those of exceptions."""
     nodes = list(ast.walk(read_source(function).definition))
     return {n.id for n in nodes if isinstance(n, ast.Name)} | {n.arg for n in nodes if isinstance(n, ast.arg)}
 
@@ -359,7 +359,7 @@ SPELLING = {"startswith", "endswith", "removeprefix", "removesuffix", "partition
 
 
 def test_nothing_is_recognised_by_how_its_name_is_spelled():
-    """No method that looks into a string is called on the name of a node."""
+    """No string method that inspects spelling is called on the name of a node."""
     for path in Path(pipeline.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SPELLING:

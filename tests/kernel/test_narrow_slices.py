@@ -1,4 +1,4 @@
-"""Slices of one element, which stretch where they meet longer axes: programs by chance, against Python and Numba."""
+"""Slices of one element, which are broadcast along longer axes: random programs, compared with Python and Numba."""
 
 import random
 
@@ -17,7 +17,7 @@ WHOLE = ["p", "v", "p * v", "p.T.T", "np.sin(p)"]
 
 
 def program(seed):
-    """A number made of a matrix of three columns and a vector."""
+    """A random function from a matrix of three columns and a vector to a number."""
     draw = random.Random(seed)
 
     def part():

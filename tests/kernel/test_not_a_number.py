@@ -1,4 +1,4 @@
-"""Kernels that choose among numbers of which some are nan, drawn by chance, against differences of Numba's own."""
+"""Random kernels that choose among numbers some of which are nan, compared with differences of Numba's values."""
 
 import random
 
@@ -34,7 +34,7 @@ LOOPS = [
 
 
 def with_gaps(seed):
-    """A kernel that chooses among numbers of which some are nan, and its arguments."""
+    """A random kernel that chooses among numbers some of which are nan, and its arguments."""
     draw = random.Random(seed)
     names = ["x[0]", "x[1]", "x[2]", "y[0]", "y[1]", "s"]
     picked = lambda text: text.format(a=draw.choice(names), b=draw.choice(names), c=draw.choice(names))
@@ -57,7 +57,7 @@ def with_gaps(seed):
 
 @pytest.mark.parametrize("seed", [pytest.param(s, marks=[pytest.mark.slow] if s % 3 else []) for s in range(24)])
 def test_what_is_chosen_where_something_is_not_a_number(seed):
-    """Where a result is a number, its derivative is what differences are, or nan where zero has met nan."""
+    """If a result is not nan, its derivative equals differences, or is nan where zero was multiplied by nan."""
     text, (x, y, s) = with_gaps(seed)
     known = written(text, f"gaps {seed}", np=np, numba=numba)
     kernel, plain = ampi.kernel(known["kernel"]), numba.njit(known["kernel"])

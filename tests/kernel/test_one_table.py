@@ -1,4 +1,4 @@
-"""Arrays and kernels have the same partial derivatives where two statements of one function could differ."""
+"""Arrays and kernels have the same partial derivatives where two definitions of a function could differ."""
 
 import numpy
 import pytest
@@ -16,7 +16,7 @@ CUTS = {
 
 
 def sides(point):
-    """A point on an axis as the limit from its two sides: the sign of the zero says which."""
+    """A point on an axis as the limit from either side, which the sign of the zero selects."""
     return [complex(zero, point.imag) if point.imag else complex(point, zero) for zero in (0.0, -0.0)]
 
 
@@ -60,7 +60,7 @@ def test_sides_of_branch_cuts(function):
     x = numpy.array(points)
     found = ampi.jvp(function, x, numpy.where(x.real == 0, 1j, 1.0))[1]
     assert numpy.allclose(found, expected, rtol=1e-7, atol=0)
-    # Between the two sides derivatives jump.
+    # Derivatives jump across the cut.
     assert (abs(found[:, ::2] - found[:, 1::2]) > 0.1)[[0, 4, 5]].all()
 
 

@@ -1,4 +1,4 @@
-"""Names that are None on some ways: what is computed, what is raised, and what is refused."""
+"""Names that are None on some paths: what is computed, what is raised, and what is refused."""
 
 import numba
 import numpy as np

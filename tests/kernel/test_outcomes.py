@@ -1,5 +1,5 @@
-"""Outcomes of comparisons that are saved in place of what was compared: adjoints of drawn loops against tangents, which
-save nothing, with the pass and without it, and values where there are no numbers."""
+"""Outcomes of comparisons saved instead of the compared values: adjoints of random loops compared with tangents, which
+save nothing, with the pass and without it; and values with nan."""
 
 import random
 
@@ -81,6 +81,6 @@ def shortest(d):
 
 
 def test_a_byte_is_saved():
-    """Shortest paths: of three numbers in each step nothing but which way was shorter."""
+    """Shortest paths: each step saves only which path was shorter, and none of the three numbers."""
     text = str(ampi.kernel(shortest).explain(np.ones((3, 3))))
     assert "the outcome of a comparison is saved" in text and "an element of" not in text

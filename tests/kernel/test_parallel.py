@@ -1,4 +1,4 @@
-"""Adjoints on several threads: the same results in every form that a loop can take, and the reasons for the forms."""
+"""Adjoints on several threads: the same results in every form of a loop, and the reasons for the forms."""
 
 import os
 import re
@@ -165,7 +165,7 @@ def rates(x, y, c):
 
 
 def test_parts_are_vectorised(cache_folder):
-    """Numba's test of whether an index counts from the end must not be left in a part: see `with_unsigned_indices`."""
+    """No part may keep Numba's check for indices that count from the end: see `with_unsigned_indices`."""
     x, y, c = np.ones(50), np.ones(50), np.ones(50)
     rates.contract(rates.types_of((x, y, c)), frozenset("xyc")).adjoint  # noqa: B018
     (path,) = cache_folder.glob("rates_adjoint_*.py")
@@ -221,7 +221,7 @@ def test_places_of_extremes_are_those_of_a_serial_loop(values, places, found, la
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("arguments", [["12"], ["200", "all"]])
 def test_every_form_holds_under_eight_threads(arguments):
-    """See ``hammer.py``, which runs in a process of its own for the number of its threads."""
+    """See ``hammer.py``, which runs in a separate process to set the number of threads."""
     environment = {**os.environ, "NUMBA_NUM_THREADS": "8"}
     here = Path(__file__).parent
     done = subprocess.run(
@@ -235,7 +235,7 @@ def test_every_form_holds_under_eight_threads(arguments):
 
 
 class TestChoice:
-    """What `threads.choose` takes, for costs of (operation, launch, own element, atomic addition)."""
+    """The choices of `threads.choose`, for costs of (operation, launch, own element, atomic addition)."""
 
     @pytest.mark.parametrize(
         ("trips", "elements", "apart", "added", "form"),
@@ -262,7 +262,7 @@ class TestChoice:
     @pytest.mark.parametrize("width", [1, 3])
     @pytest.mark.parametrize("reach", [0, 3, 40])
     def test_blocks_that_are_apart_touch_different_elements(self, own, width, reach):
-        """Never said of blocks that meet, and always of those whose elements lie in ranges that do not."""
+        """Never reported for blocks that share elements, and always if the ranges of their elements are disjoint."""
         rng = np.random.default_rng(reach)
         index = np.arange(60)[:, None] + rng.integers(0, reach + 1, (60, width))
         start, stop, blocks, first, last, low, high = 1, 59, 6, -1, 1, 0, 2
@@ -292,7 +292,7 @@ class TestChoice:
 
 
 class TestDistinct:
-    """Whether an array of indices names no element twice."""
+    """Detection of index arrays without repetitions."""
 
     @pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64])
     @pytest.mark.parametrize("view", [lambda a: a, lambda a: a.reshape(4, -1), lambda a: a[::-2]])
@@ -356,7 +356,7 @@ def neighbours(a, b):
 
 
 def test_what_numba_fails_to_compile_is_an_error_of_the_kernel():
-    """Numba counts the arguments of a stencil before ``*`` is taken apart, and asserts that they are there."""
+    """Numba counts the arguments of a stencil before ``*arguments`` is unpacked, and asserts their number."""
 
     @ampi.kernel(parallel=True, deterministic=True)
     def call(*arguments):
@@ -389,7 +389,7 @@ def sizes_in_a_branch(a, b, w, flag):
 
 
 def test_threads_need_not_raise_errors_about_sizes():
-    """They are compared before the loop, whether or not it comes to the branch."""
+    """Sizes are compared before the loop, whether or not it enters the branch."""
     a, b, w = np.linspace(0.5, 1.5, 5), np.linspace(1.0, 2.0, 5), np.linspace(0.1, 0.9, 9)
     total = lambda a, b, w: ampi.numpy.sum(sizes_in_a_branch(a, b, w, 1))
     found = ampi.grad(total, argnums=(0, 1, 2))(a, b, w)
@@ -407,7 +407,7 @@ def test_threads_need_not_raise_errors_about_sizes():
     [np.int64, *(pytest.param(t, marks=pytest.mark.slow) for t in (np.int32, np.uint8, np.float32, np.complex64))],
 )
 def test_threads_count(dtype):
-    """Elements that several iterations add to, whatever their type."""
+    """Several iterations add to the same elements, whatever their type."""
 
     def counted(x, index):
         counts = np.zeros(8, dtype)

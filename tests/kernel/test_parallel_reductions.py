@@ -1,5 +1,5 @@
-"""Reductions in ``prange`` on two threads, of numbers and whole arrays: in each mode the values and derivatives of the
-same kernel on one thread, however often it is run."""
+"""Reductions of numbers and arrays in ``prange`` on two threads: in each mode, values and derivatives are those of the
+same kernel on one thread, in every run."""
 
 import numba
 import numpy as np

@@ -1,4 +1,4 @@
-"""Parsing: the IR of a kernel, written out again, computes what the Python function does, with Numba's types."""
+"""Parsing: the IR of a kernel, written out as Python, computes what the function does, with Numba's types."""
 
 import math
 from collections import namedtuple

@@ -1,4 +1,4 @@
-"""Errors of the parser name the place and the remedy."""
+"""Errors of the parser name the location and the remedy."""
 
 import math
 

@@ -1,6 +1,6 @@
-"""What each pass makes of a small kernel: the printed program before and after it, as in ``data/passes``.
+"""The effect of each pass on a small kernel: the printed program before and after it, as stored in ``data/passes``.
 
-``python tests/kernel/test_passes.py`` writes these files again; what changes in them is then to be read.
+``python tests/kernel/test_passes.py`` rewrites these files; read the changes before committing them.
 """
 
 import enum
@@ -328,7 +328,7 @@ def name_of(case):
 
 
 def shown(program, other):
-    """A program's printed form; of what is known of a kernel, that in which it differs from the other."""
+    """The printed form of a program; for `Facts`, only the fields in which it differs from ``other``."""
     if callable(program):
         return inspect.getsource(program).rstrip()
     if not isinstance(program, Facts):
@@ -345,7 +345,7 @@ def shown(program, other):
 
 
 def said(value):
-    """What is known, line by line."""
+    """The lines that print a fact."""
     if isinstance(value, dict):
         return [f"{key}: {one(v)}" for key, v in value.items()] or ["-"]
     if isinstance(value, (set, frozenset, list)):
@@ -370,7 +370,7 @@ def one(value):
 
 
 def around(case, monkeypatch):
-    """The program before and after the pass, where it changes it for the first time (or at last)."""
+    """The program before and after the pass, for the first run that changes it (or the last run)."""
     name, stage, kernel, arguments, active, options = case
     seen = []
 

@@ -26,7 +26,7 @@ def smooth(u, v, c):
 
 
 def kinds(base):
-    """The classes of nodes below one."""
+    """All subclasses of a node class."""
     for made in base.__subclasses__():
         yield made
         yield from kinds(made)

@@ -1,4 +1,4 @@
-"""Many processes that need the same kernels: one compiles each of them, the others wait, and all end."""
+"""Many processes that need the same kernels: one compiles each kernel, the others wait, and all finish."""
 
 import json
 import os
@@ -87,7 +87,7 @@ print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child i
 
 
 def run(tmp_path, count, *arguments):
-    """Exit statuses of the processes, and what those that ended well have found and compiled."""
+    """Exit statuses of the processes, and what the successful ones found and compiled."""
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(PROGRAM))
     environment = {**os.environ, "AMPI_CACHE_DIR": str(tmp_path / "cache"), "NUMBA_NUM_THREADS": "1"}
@@ -107,7 +107,7 @@ def run(tmp_path, count, *arguments):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("count", [6, pytest.param(16, marks=pytest.mark.slow)])
 def test_many_processes_compile_once(tmp_path, count):
-    """Several kernels, some of which call others, by each process in an order of its own."""
+    """Several kernels, some of which call others, compiled by each process in a different order."""
     statuses, found, compiled = run(tmp_path, count)
     assert statuses == [0] * count
     assert len(found) == count and all(f == found[0] for f in found)

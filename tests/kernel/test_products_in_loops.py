@@ -1,5 +1,5 @@
-"""Rank-one updates of adjoints in loops as products: drawn loops over samples and steps, of lengths around those of
-strips, against tangents, and by the public functions in second order and in several directions."""
+"""Rank-one updates of adjoints in loops, turned into products: random loops over samples and steps, with lengths around
+that of a strip, compared with tangents; also in second order and in several directions by the public functions."""
 
 import random
 
@@ -91,7 +91,7 @@ def test_programs(seed):
 
 
 def test_loops_inside_of_loops():
-    """Both with updates of their own."""
+    """Both loops have their own updates."""
 
     def kernel(W, V, x, y):
         h = V[0] * 0.5
@@ -107,7 +107,7 @@ def test_loops_inside_of_loops():
 
 
 def test_a_product_is_made():
-    """Of the weights of a layer that samples go through."""
+    """For the weights of a layer that is applied to samples."""
 
     def kernel(W, x, y):
         for b in range(len(x)):
@@ -141,7 +141,7 @@ CHANGES = (
 
 @pytest.mark.parametrize("seed", [pytest.param(s, marks=pytest.mark.slow if s % 5 else ()) for s in range(300)])
 def test_updates_of_one_matrix(seed):
-    """Several products with one matrix, which may be changed between them, outside of loops and inside."""
+    """Several products with one matrix, which may change between them, outside loops and inside."""
     draw, generator = random.Random(seed), np.random.default_rng(seed)
     statements = [draw.choice(draw.choice([STATEMENTS, CHANGES])) for _ in range(draw.randint(3, 7))]
     loops = draw.choice([(), (), ("for k in range(2):",)])
@@ -162,7 +162,7 @@ BETWEEN = ("u[1] = c[0, 1]", "v[0] += 0.5", "w[2] = u[0]", "c[1, 0] = 0.3", "d[0
 
 @pytest.mark.parametrize("seed", range(60))
 def test_what_is_between(seed):
-    """Updates stay where they are if what stands between them would notice."""
+    """Updates are not moved if statements between them would notice."""
     draw = random.Random(seed)
     texts = [NEST.format(*draw.choice(FACTORS)) if draw.random() < 0.6 else draw.choice(BETWEEN) for _ in range(6)]
     text = in_loops(("def f(c, d, u, v, w):",), (), texts, "return None")
@@ -203,7 +203,7 @@ def contracted_program(seed):
 
 
 def contracted(seed):
-    """Compare a program without its temporary matrix with the original; return whether it can do without."""
+    """Compare a program without its temporary matrix with the original; return whether the matrix was eliminated."""
     text = contracted_program(seed)
     f, point = written(text, f"contracted {seed}", np=np)["f"], list(np.random.default_rng(seed).uniform(-1, 1, (5, 3)))
     point[0] = np.outer(point[0], point[1])
@@ -224,7 +224,7 @@ def contracted(seed):
     "seeds", [pytest.param(range(k, k + 40), marks=pytest.mark.slow if k else ()) for k in (0, 40, 80)]
 )
 def test_temporary_matrices(seeds):
-    """A matrix of products that is read in one place is not stored, unless a factor changes before."""
+    """A matrix of products that is read once is not stored, unless a factor changes before the read."""
     without = [contracted(seed) for seed in seeds]
     assert 5 < sum(without) < 35
 

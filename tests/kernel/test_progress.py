@@ -1,4 +1,4 @@
-"""Long compilations are shown on a terminal, on rank 0 only."""
+"""Progress of long compilations is shown on a terminal, on rank 0 only."""
 
 import os
 import pty
@@ -21,7 +21,7 @@ assert ampi.grad(square)(3.0) == 6.0
 
 
 def on_a_terminal(path, environment):
-    """What a program writes to a terminal that its errors go to."""
+    """What a program writes to standard error if that is a terminal."""
     ours, its = pty.openpty()
     process = subprocess.Popen([sys.executable, path], stderr=its, env=environment)
     os.close(its)

@@ -1,4 +1,4 @@
-"""Drawn functions come out of our reconstruction of single assignment, and what is alive in them, as out of Numba's."""
+"""Random functions have the same SSA reconstruction and live variables with ampi's implementation as with Numba's."""
 
 import importlib
 import io
@@ -16,7 +16,7 @@ NAMES = "abcdef"
 
 
 class Writer:
-    """A function of four arguments whose variables are assigned in branches and loops, some of them nowhere before."""
+    """Writes a function of four arguments whose variables are assigned in branches and loops, some only there."""
 
     def __init__(self, seed):
         self.random = random.Random(seed)
@@ -63,7 +63,7 @@ class Writer:
 
 
 def dumped(function, reconstruct):
-    """What a reconstruction makes of the function, as text; and the names that it gave to each variable."""
+    """The function after SSA reconstruction, as text; and the names given to each variable."""
     program = run_frontend(function)
     found = reconstruct(program.blocks)
     text = io.StringIO()
@@ -110,7 +110,7 @@ def test_where_variables_end(seed):
 
 
 def test_what_does_not_end_anywhere_is_an_error_as_in_numba():
-    """Liveness that does not fit the blocks; Numba's own check of it is kept."""
+    """Liveness that is inconsistent with the blocks is an error; Numba's own check is kept."""
     blocks = quick.reconstructed(run_frontend(Writer(3).function()).blocks)
     graph, found = analysis.compute_cfg_from_blocks(blocks), analysis.compute_use_defs(blocks)
     found.usemap[min(blocks)].add("nowhere")
@@ -128,7 +128,7 @@ def test_what_does_not_end_anywhere_is_an_error_as_in_numba():
 
 
 def test_generators_are_compiled_as_by_numba():
-    """What lives across a yield is asked for."""
+    """They need the variables that live across a yield."""
 
     @numba.njit
     def numbers(n):
@@ -162,7 +162,7 @@ DTYPES = [np.float64, np.float32, np.complex128, np.complex64, np.bool_, np.int8
 
 @pytest.mark.parametrize("seed", range(24))
 def test_elements(seed):
-    """Of arrays of all layouts, by indices of all types, also from the end: read, stored and added to."""
+    """Elements of arrays of all layouts are read, stored and added to, by indices of all types, also from the end."""
     drawn = random.Random(seed)
     ndim = drawn.randint(1, 4)
     dtype = drawn.choice(DTYPES)

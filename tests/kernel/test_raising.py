@@ -1,7 +1,7 @@
-"""Kernels that raise where they divide by zero (Numba's own error model): drawn ones, recorded and not.
+"""Random kernels that raise on division by zero (Numba's default error model), recorded and not.
 
-One that is recorded raises where it does otherwise, and has written the same by then; its own run may be the first part
-of the adjoint all the same.
+A recorded call raises in the same place as an unrecorded one, after the same writes, although its run may be the first
+part of a split adjoint.
 """
 
 import random
@@ -22,7 +22,7 @@ UPDATES = ["s = s * 0.5 + {a} / {b}", "t = {a} / {b}", "x[i] = {a} / {b}", "x[i]
 
 
 def program(seed):
-    """A kernel of three arrays and an integer that divides in loops and branches, and needs not all quotients."""
+    """A kernel of three arrays and an integer that divides in loops and branches; not all quotients are needed."""
     draw = random.Random(seed)
     update = lambda: draw.choice(UPDATES).format(**{name: draw.choice(NUMBERS) for name in "abc"})
     lines = ["s = x[0]", "t = y[0]", f"i = {draw.randrange(4)}", update()]
@@ -50,7 +50,7 @@ def leaves(result, *arrays):
 
 
 def outcome(call, x, y, r, k):
-    """What a call gives, or that it raises, and what it has written."""
+    """The results of a call, or that it raised, and the arrays after it."""
     x, y, r = x.copy(), y.copy(), r.copy()
     try:
         found = leaves(call(x, y, r, k))
@@ -60,7 +60,7 @@ def outcome(call, x, y, r, k):
 
 
 def check(text, seed):
-    """Whether the kernel has raised, and whether its own run was that of its adjoint."""
+    """Check a kernel; return whether it raised, and whether its own run was the first part of a split adjoint."""
     function = written(text, f"divisions {seed}")["kernel"]
     plain, kernel = numba.njit(function), ampi.kernel(function, error_model="python")
     given = point(seed)

@@ -1,5 +1,5 @@
-"""Random kernels: narrow ones of loops and elements, wide ones with whole arrays, swaps, tuples and calls, and those
-of control flow, with several exits and carried values that change places."""
+"""Random kernels: narrow ones with loops and elements, wide ones with whole arrays, swaps, tuples and calls, and those
+with control flow, several exits and permuted carried values."""
 
 import re
 
@@ -23,11 +23,11 @@ from ampi import KernelError
 
 LONG = {10_055, 20_017, 20_033, 30_005, 40_025, 40_027, 50_005, 50_006, 50_029, 60_008, 60_034, 70_005, 90_001,
         90_004}  # fmt: skip
-"""Those that take three seconds and more."""
+"""Seeds that take three seconds or more."""
 
 
 def seeds(first, count):
-    """The seeds of a test: two of eight, an even and an odd one; others, and those that take long, are marked slow."""
+    """The seeds of a test: an even and an odd one of every eight; others, and those that take long, are marked slow."""
     slow = lambda seed: [pytest.mark.slow] if seed % 8 not in (0, 5) or seed in LONG else []
     return [pytest.param(seed, marks=slow(seed)) for seed in range(first, first + count)]
 
@@ -44,7 +44,7 @@ def test_wide(seed):
 
 @pytest.mark.parametrize("seed", seeds(50_000, 30))
 def test_functions(seed):
-    """Programs in which arrays change places in a way that is refused are passed over."""
+    """Programs that swap arrays in a way that is refused are skipped."""
     try:
         examine(Program(seed, wide=True, functions=True).source(), seed)
     except KernelError as problem:
@@ -55,7 +55,7 @@ def test_functions(seed):
 
 @pytest.mark.parametrize("seed", seeds(60_000, 28))
 def test_language(seed):
-    """As above; what is refused otherwise is what a tape needs to know beforehand."""
+    """Programs that are refused are skipped, mostly for what a tape needs to know beforehand."""
     try:
         examine(Language(seed).source(), seed)
     except KernelError as problem:
@@ -93,7 +93,7 @@ def test_reflections(seed):
 
 @pytest.mark.parametrize("seed", seeds(120_000, 48))
 def test_names_that_may_be_none(seed):
-    """Their values are Python's as well; what only stands where a name is None in any case may be refused."""
+    """Values are compared with Python's, too; code that runs only where a name is certainly None may be refused."""
     source = Optional(seed).source()
     kernel, arguments = kernel_of(source, seed)
     given, (left, result) = copies(arguments), run_by_python(source, seed)
@@ -137,7 +137,7 @@ def two_exits(x, a):
 
 
 def test_copies_of_arrays_replaced_after_two_exits():
-    """The values of the first part, the gradient and the differences agree: what was current becomes previous."""
+    """A new value takes the place of the current one, which becomes the previous one, in a loop with two exits."""
     Check(two_exits, [2.0, 0.7], ("x", "a")).compare(1e-12)
 
 
@@ -153,7 +153,7 @@ def kernel(a, b, c, index, u, v, n):
 
 
 def test_a_column_and_rows_by_one_name():
-    """The rows are taken by way of a name of their own: what is known of the column does not hold for them."""
+    """The rows have their own name, so that what is known of the column is not used for them."""
     with pytest.raises(KernelError, match="copy the array before"):
         examine(ROWS_AND_COLUMNS, 23)
 
@@ -167,8 +167,8 @@ def overwritten_in_every_case(b, u, v):
 
 
 def test_what_one_side_of_a_condition_binds_does_not_enter_a_loop_that_overwrites_it():
-    """The loop runs at least once, so that nothing reads what it begins with; the program has to be sound all the same,
-    with the condition true and false."""
+    """The loop runs at least once, so that nothing reads its initial value; the program must still be valid, with the
+    condition true and false."""
     for v in (0.2, 0.7):
         arguments = [np.array([0.4, 0.9, -0.3]), 0.5, v]
         Check(overwritten_in_every_case, arguments, ("b", "u", "v")).compare(1e-10)
@@ -185,8 +185,7 @@ def kernel(a, b, c, index, u, v, n):
 
 
 def test_parts_that_overlap(monkeypatch):
-    """They are assigned as Numba assigns them, and not as NumPy does; with that the derivatives are others, and found
-    to be wrong."""
+    """They are assigned as in Numba; with NumPy's assignment the derivatives would differ, and the check would fail."""
     kernel, arguments = kernel_of(PARTS_THAT_OVERLAP, 3)
     expected = run(numba.njit(kernel), arguments)
     for found, wanted in zip(run(in_python(PARTS_THAT_OVERLAP, 3), arguments), expected):

@@ -1,4 +1,4 @@
-"""Random numbers in kernels: drawn once, as Numba draws them, and constants of every derivative."""
+"""Random numbers in kernels: drawn once, as Numba draws them, and constants for all derivatives."""
 
 import math
 
@@ -13,7 +13,7 @@ import ampi.numpy as anp
 from ampi import ActivityError, KernelError
 from ampi.kernel.runtime.random_state import Generators
 
-# ruff: noqa: NPY002  (Numba's generator is that of these functions)
+# ruff: noqa: NPY002  (Numba implements these functions' generator)
 
 X = np.array([0.3, 0.8, 1.2])
 D = np.array([1.0, -2.0, 0.5])
@@ -135,7 +135,7 @@ def own_state():
 
 
 class Seeded:
-    """Calls with Numba's generator seeded before, and its state after the first of them held against the others."""
+    """Runs calls after seeding Numba's generator, and checks that all leave it in the same state."""
 
     def __init__(self, seed=3):
         self.seed = seed
@@ -500,7 +500,7 @@ def test_functions_with_derivatives_of_their_own_are_refused():
 
 
 def test_other_numbers_than_before_are_an_error():
-    """A kernel of Numba's own, on threads, draws from other generators than the program that draws."""
+    """On threads, a Numba kernel draws from other generators than the program that draws in advance."""
     from ampi.kernel.drawing import Drawing
 
     drawing = Drawing("f", lambda drawn: (1,), ("float64",), False)

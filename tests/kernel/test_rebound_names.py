@@ -1,8 +1,8 @@
-"""Names that are bound to several values at once, and loops over names that are rebound inside: generated programs of
-tuples (nested, named, of arrays), simultaneous assignments, calls, branches and loops, against the complex step in the
-same programs in Python.
+"""Names bound to several values at once, and loops over names that are rebound inside: random programs with tuples
+(nested, named, of arrays), simultaneous assignments, calls, branches and loops, compared with complex steps of the same
+programs in Python.
 
-An array that is changed under one name while another one stands for it may be refused, and must not be wrong.
+Changing an array that has another name as well may be refused, but must not give wrong results.
 """
 
 import random
@@ -54,7 +54,7 @@ LOOPS = (
 
 
 class Writer:
-    """``kernel(a, b, n)``: numbers ``p q r``, tuples ``t v w``, arrays ``c d``, and tuples of arrays ``u``."""
+    """Writes ``kernel(a, b, n)`` with numbers ``p q r``, tuples ``t v w``, arrays ``c d``, tuples of arrays ``u``."""
 
     def __init__(self, seed):
         self.random = random.Random(seed)
@@ -148,7 +148,7 @@ class Writer:
 
 
 def refused(seed):
-    """True if a program is refused; an error where its derivatives are wrong."""
+    """Return whether a program is refused; raise if its derivatives are wrong."""
     text, generator = Writer(seed).program(), np.random.default_rng(seed)
     point = [generator.uniform(0.1, 0.5, 4), generator.uniform(0.1, 0.5, 4), 3]
     kernel = written(text, f"rebound names {seed}", **KNOWN)["kernel"]

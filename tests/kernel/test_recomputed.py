@@ -1,4 +1,4 @@
-"""Values of the kernel that adjoints recompute: in any order if only rounding changes, otherwise bitwise equal."""
+"""Kernel values that adjoints recompute: sums in any order if only rounding changes, otherwise bitwise identical."""
 
 import math
 
@@ -12,7 +12,7 @@ RNG = numpy.random.default_rng(3)
 
 
 def forces(x, m, f):
-    """Sums of which the adjoint needs the values, for products with other things."""
+    """The adjoint needs the values of the sums, as factors of products."""
     for i in range(x.shape[0]):
         s = c = 0.0
         for j in range(x.shape[0]):
@@ -50,7 +50,7 @@ def placed(x, m, f):
 
 
 def rooted(x, m, f):
-    """Whether an adjoint is zero, which keeps a root's from being divided by zero, depends on the sum."""
+    """The guard against dividing the adjoint of a root by zero depends on the sum."""
     for i in range(x.shape[0]):
         s = 0.0
         for j in range(x.shape[0]):
@@ -78,7 +78,7 @@ def gradient(kernel, size):
 @pytest.mark.parametrize("size", [1, 7, 300])
 @pytest.mark.parametrize("name", KERNELS)
 def test_gradient(name, size):
-    """Against a central difference, whose error is the square of the step beside rounding."""
+    """Compared with a central difference, whose error is quadratic in the step, apart from rounding."""
     rng = numpy.random.default_rng(11)
     kernel = ampi.kernel(KERNELS[name])
     points, seed, found = gradient(kernel, size)

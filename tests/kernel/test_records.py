@@ -1,4 +1,4 @@
-"""New structured arrays in kernels: programs that are drawn by chance, as kernels and in Python, in all modes."""
+"""New structured arrays in kernels: random programs, as kernels and in Python, in all modes."""
 
 import functools
 import random
@@ -17,13 +17,13 @@ SMALL = np.dtype([("on", "?"), ("x", "f8")])
 
 
 class Program:
-    """A program of records that are made, filled, cut, copied, handed to functions and returned."""
+    """A random program with structured arrays that are made, filled, sliced, copied, passed on and returned."""
 
     FIELDS = {"POINT": ["['x']", "['q']['a']", "['p'][:, 0]", "['p'][:, 1]"], "SMALL": ["['x']"]}
 
     def __init__(self, seed):
         self.random = random.Random(seed)
-        self.records = {}  # name -> (dtype, at least so many)
+        self.records = {}  # name -> (dtype, minimum length)
         self.lines, self.depth, self.count = [], 1, 0
         for _ in range(2):
             self.new()
@@ -68,7 +68,7 @@ class Program:
         self.line(f"{name}['x'][:] = w[0] * {0.3 + 0.1 * self.count}")
 
     def made(self):
-        """By another function."""
+        """An array made by another function."""
         name = self.fresh()
         self.line(f"{name} = made({self.random.randint(2, 4)}, w[1] * s)")
         self.records[name] = "POINT", 2
@@ -149,7 +149,7 @@ class Program:
         self.records[name] = dtype, 2
 
     def rebound(self):
-        """One name, in a loop, for arrays that are made in each iteration."""
+        """A name rebound to a new array in each iteration of a loop."""
         name, old = self.fresh(), self.some()
         self.line(f"{name} = np.zeros(2, {self.records[old][0]})")
         self.line("for k in range(2):")
@@ -193,7 +193,7 @@ def scaled(r, v):
 
 
 def compiled(text, name, compile_):
-    """A program with the functions it calls, by a compiler of them."""
+    """A program and the functions it calls, compiled by ``compile_``."""
     known = {"POINT": POINT, "SMALL": SMALL, "made": compile_(made), "scaled": compile_(scaled)}
     return compile_(written(text, name, np=np, **known)["program"])
 
@@ -260,7 +260,7 @@ def rest_of(r, s):
 
 @pytest.mark.parametrize("function", [scaled_first, rest_of])
 def test_arguments_that_are_results(function):
-    """They, and parts of them, are the same memory."""
+    """Returned arguments, and parts of them, share memory with the arguments."""
 
     def f(call, make, x, s):
         r = make(3, POINT)

@@ -1,4 +1,4 @@
-"""Kernels that call themselves, compiled; see `recursion_cases` for those that are not."""
+"""Recursive kernels, compiled; `recursion_cases` has those that run in plain Python."""
 
 import importlib
 import math
@@ -39,8 +39,8 @@ POINT = (0.1, 1.3, 0.7)
 
 
 def test_adaptive_quadrature():
-    """Values bit by bit, gradients against differences of Numba's own result, and forward mode against these; the
-    integrand is its derivative with respect to an end."""
+    """Values are bitwise identical to Numba's, gradients equal differences and forward mode; the derivative with
+    respect to an endpoint is the integrand."""
     h, directions = 1e-4, np.eye(3)
     plain = lambda p: integral(*map(float, p))
     value, gradient = ampi.value_and_grad(integral, argnums=(0, 1, 2))(*POINT)
@@ -104,7 +104,7 @@ def even_or_odd(x, n):
 
 @pytest.mark.parametrize("n", [4, 5])
 def test_functions_that_call_one_another(n):
-    """Compiled as Numba compiles them; the derivatives from both in turn."""
+    """Values are Numba's; the derivatives come from both functions in turn."""
     value, slope = ampi.value_and_grad(even_or_odd)(1.3, n)
     assert value == even(1.3, n) + odd(1.3, n)
     np.testing.assert_allclose(slope, (even_or_odd(1.3 + 1e-5, n) - even_or_odd(1.3 - 1e-5, n)) / 2e-5, rtol=1e-8)
@@ -168,8 +168,8 @@ SCRIPT = textwrap.dedent("""\
 
 @pytest.mark.slow
 def test_code_that_calls_itself_is_compiled_by_each_process(tmp_path):
-    """Numba finds no function that calls itself in code that it has loaded; and the functions among the arguments of
-    loaded code are those of this process."""
+    """Numba does not find recursive functions in code that it has loaded; function arguments of loaded code are those
+    of this process."""
     path = tmp_path / "script.py"
     path.write_text(SCRIPT)
     for _ in range(2):

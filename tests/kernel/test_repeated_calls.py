@@ -1,4 +1,4 @@
-"""Calls of kernels that were seen before are recorded by what is known about them: each way in which one may differ."""
+"""Repeated kernel calls are recorded with known facts: every way in which a call may differ from the previous one."""
 
 import numpy
 import pytest
@@ -49,7 +49,7 @@ def from_scalar(a, z):
 
 
 def without_recognition(monkeypatch):
-    """Have each call recorded as if it were the first."""
+    """Record each call as if it were the first."""
     monkeypatch.setattr(RecordedAgain, "applies", staticmethod(lambda *_: False))
 
 
@@ -67,7 +67,7 @@ def counting(monkeypatch):
 
 
 class Machine:
-    """A program of drawn steps on a few arrays: mostly the same call, now and then one that differs in one thing."""
+    """A program of random steps on a few arrays: mostly the same call, sometimes one that differs in one respect."""
 
     def __init__(self, seed):
         self.rng = numpy.random.default_rng(seed)
@@ -233,7 +233,7 @@ def test_many_steps_that_differ_in_one_thing(part, monkeypatch):
 
 @pytest.mark.parametrize("watched", [True, False])
 def test_an_array_without_axes_that_becomes_active(watched):
-    """Its region may be known although it has none of the calls' own."""
+    """Its region may be known although earlier calls registered none for it."""
     found = []
     for first in (0, TURNS):
         with ampi.Tape() as tape:
@@ -267,7 +267,7 @@ def test_an_array_without_axes_that_becomes_active(watched):
 
 
 def test_a_caught_exception_in_a_recognised_call():
-    """What the call wrote before it failed is undone where a record needs it."""
+    """What the call wrote before it failed is undone if a record needs this."""
     start, first = numpy.append(numpy.linspace(0.1, 0.9, 99), 2.0), numpy.linspace(0.1, 0.2, 100)
     with ampi.Tape() as tape:
         x = tape.watch(start)
@@ -289,7 +289,7 @@ def test_a_caught_exception_in_a_recognised_call():
 
 
 def test_a_read_only_array_that_is_changed(monkeypatch):
-    """As long as nothing can write to a plain array its values are not copied; afterwards they are."""
+    """The values of a plain array are not copied while nothing can write to it; afterwards they are."""
 
     def gradient():
         table, z = numpy.linspace(1.0, 2.0, 50).copy(), np.ones(50)
@@ -318,7 +318,7 @@ def test_a_read_only_array_that_is_changed(monkeypatch):
 
 
 def test_values_that_fill_the_room(monkeypatch):
-    """Kernels stop keeping values where they have kept enough, also in calls that are recognised."""
+    """Kernels stop saving values when the limit is reached, also in recognised calls."""
 
     def gradient():
         with ampi.Tape() as tape:

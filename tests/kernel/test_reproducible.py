@@ -1,4 +1,4 @@
-"""Generated programs are the same in every process: on all ranks, in every run, whatever the order of sets."""
+"""Generated programs are identical in every process: on all ranks, in every run, whatever the order of sets."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parent
     ("kernels", "seeds"), [("corpus", (1, 2, 3)), pytest.param("drawn", range(4), marks=pytest.mark.slow)]
 )
 def test_programs_do_not_depend_on_the_order_of_sets(kernels, seeds):
-    """The hashes of strings, and with them the order of sets of names, differ from process to process."""
+    """String hashes, and with them the order of sets of names, differ between processes."""
     running = [programs_with(seed, kernels) for seed in seeds]
     found = [process.communicate()[0].split("\f") for process in running]
     assert not any(process.returncode for process in running)
@@ -31,7 +31,7 @@ def programs_with(seed, kernels):
 
 
 def of_corpus():
-    """The kernels of the corpus, and loops that are cut in several, with arguments."""
+    """The small named kernels, and kernels whose loops are split, with arguments."""
     import test_stages
     from kernel_cases import CASES
     from kernel_checks import make_arguments
@@ -56,7 +56,7 @@ def drawn():
 
 
 def main():
-    """Print the adjoints of kernels, or why those that are drawn have none."""
+    """Print the adjoints of kernels, or why random ones have none."""
     from kernel_checks import activity_patterns, kernel_ir
 
     from ampi import KernelError

@@ -1,4 +1,4 @@
-"""Views in another shape and indices that are quotients and remainders: drawn programs against Python and Numba."""
+"""Reshaped views, and indices that are quotients and remainders: random programs, compared with Python and Numba."""
 
 import itertools
 import math
@@ -43,12 +43,12 @@ LOOPS = {
 
 
 def on_threads(seed):
-    """Numba's own views of other shapes take no -1 there, and prange no negative numbers."""
+    """Return whether to run on threads, where Numba's reshape takes no -1 and prange no negative numbers."""
     return seed % 5 == 3
 
 
 def program(seed):
-    """A kernel of arrays with 24 elements, whose five results depend on views of other shapes."""
+    """A kernel of arrays with 24 elements, whose five results depend on reshaped views."""
     draw = random.Random(seed)
     lines, names = ["n, m, k = a.shape", "r = np.zeros(5)"], []
 

@@ -1,7 +1,7 @@
 """SciPy's special functions in kernels, by their addresses in ``cython_special``, as packages pass them to Numba.
 
-Arguments are drawn from the ranges below.  Values are SciPy's, derivatives are compared with differences of SciPy's
-values, and second derivatives with differences of the first.
+Arguments are drawn from the ranges below.  Values equal SciPy's, derivatives are compared with differences of SciPy's
+values, and second derivatives with differences of first ones.
 """
 
 import importlib
@@ -143,7 +143,7 @@ AT = {
 
 
 def by_address(name, count):
-    """A function object that Numba takes for one of ``count`` real numbers."""
+    """A function object that Numba accepts as a function of ``count`` real numbers."""
     declared = {n: str(c).partition('"')[2].partition("int __pyx")[0] for n, c in cython_special.__pyx_capi__.items()}
     wanted = f"double ({'double, ' * count}"
     spelled = re.compile(rf"(__pyx_fuse_\d(_\d)?)?{name}")
@@ -212,7 +212,7 @@ QUICK = ("ellipk", "boxcox")
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n not in QUICK)) for n in FUNCTIONS])
 def test_derivatives_to_many_digits(name):
-    """Over whole domains, near limits and far out, in first and second order, against mpmath's."""
+    """First and second derivatives equal mpmath's over whole domains, near limits and far out."""
     try:
         function = by_address(name, len(FUNCTIONS[name][1]))
     except StopIteration:
@@ -233,7 +233,7 @@ def test_derivatives_to_many_digits(name):
 
 
 def test_derivatives_at_the_ends():
-    """Of incomplete gamma and beta functions, where these are x and x^2 and 1 - (1 - x)^3."""
+    """Incomplete gamma and beta functions at the ends of their domains, for parameters with known derivatives."""
     gammainc, betainc = by_address("gammainc", 2), by_address("betainc", 3)
     slope = lambda f, x: ampi.grad(ampi.kernel(f))(x)
     assert slope(lambda x: gammainc(1.0, x), 0.0) == pytest.approx(1.0, rel=1e-13)

@@ -1,4 +1,4 @@
-"""Derivatives of derivatives: generated programs are kernels themselves."""
+"""Derivatives of derivatives: generated programs are themselves kernels."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from kernel_checks import Check, activity_patterns, load, make_arguments
 
 
 def first_order(name, kind):
-    """The adjoint (or tangent) of a kernel as a kernel: its code, the callable, arguments and what is active."""
+    """The adjoint (or tangent) of a kernel as a kernel: its code, the callable, arguments and active ones."""
     arguments = make_arguments(name)
     active = activity_patterns(CASES[name].function, arguments)[0]
     check = Check(CASES[name].function, arguments, active)

@@ -1,4 +1,4 @@
-"""Sets in kernels, and lists in which is looked: values are Numba's, gradients are compared with differences."""
+"""Sets in kernels, and membership tests in lists: values are Numba's, gradients are compared with differences."""
 
 import numba
 import numpy as np

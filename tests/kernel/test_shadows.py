@@ -1,4 +1,4 @@
-"""Shadows that adjoints only read, which may be the user's seed, and those that they set instead of adding to them."""
+"""Shadows that adjoints only read, which may be the user's seed, and shadows that they set rather than add to."""
 
 import numpy
 import pytest
@@ -105,14 +105,14 @@ KERNELS = {f.__name__: f for f in (*READ_ONLY, twice, turned, from_behind, read_
 
 
 def seeded(np, call, x):
-    """What the kernel writes is the result."""
+    """The array that the kernel writes is the result."""
     y = np.zeros(x.shape)
     call(x, y)
     return y
 
 
 def parts(np, call, x):
-    """Two calls write parts of one array, of which a third part is constant."""
+    """Two calls write parts of one array; a third part is constant."""
     y = np.zeros((3, x.shape[0]))
     call(x, y[0])
     call(x, y[2])
@@ -131,7 +131,7 @@ def anew(np, call, x):
 
 
 def used_besides(np, call, x):
-    """What is written is used by another call and by NumPy, and changed afterwards."""
+    """The written array is used by another call and by NumPy, and changed afterwards."""
     y, z = np.zeros(x.shape), np.zeros(x.shape)
     call(x, y)
     call(y, z)
@@ -141,14 +141,14 @@ def used_besides(np, call, x):
 
 
 def first_half(np, call, x):
-    """The kernel is given a part of what is watched."""
+    """The kernel gets a part of the watched array."""
     y = np.zeros(6)
     call(x[3:9], y)
     return y * x[:6]
 
 
 def several_uses(np, call, x):
-    """Its argument is read by another call and by NumPy, before and after it."""
+    """The kernel's argument is also read by another call and by NumPy."""
     y, z = np.zeros(x.shape), np.zeros(x.shape)
     w = x * x
     call(w, y)
@@ -160,7 +160,7 @@ PROGRAMS = (seeded, parts, anew, used_besides, first_half, several_uses)
 
 
 def differences(program, function, x, seed):
-    """Central differences of fourth order."""
+    """Fourth-order central differences."""
     found = numpy.zeros(x.shape)
     for k in range(x.size):
         for weight, steps in ((8.0, 1), (-1.0, 2)):
@@ -228,7 +228,7 @@ def test_seeds(kind):
 
 @pytest.mark.parametrize("program", [lambda y: y, numpy.asarray, lambda y: numpy.asarray(y)[:]])
 def test_the_output_as_its_own_seed(program):
-    """The sweep puts memory back to what it was; the seed is the value at the end all the same."""
+    """The sweep restores earlier values in memory, but the seed is the final value."""
     kernel = ampi.kernel(squares)
     with ampi.Tape() as tape:
         x = tape.watch(X)
@@ -294,7 +294,7 @@ def test_in_two_dimensions(kernel, new, order):
     kernel = ampi.kernel(kernel)
     x0, w0 = numpy.asarray(rng.standard_normal((4, 4)), order=order), rng.standard_normal(4)
     seed = rng.standard_normal((4, 4))
-    for _ in range(3):  # what memory held before is not in the results
+    for _ in range(3):  # previous contents of memory must not affect the results
         with ampi.Tape() as tape:
             x, w = tape.watch(ampi.numpy.array(x0, order=order)), tape.watch(w0)
             y = ampi.numpy.empty((4, 4))

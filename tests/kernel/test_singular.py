@@ -1,4 +1,4 @@
-"""Derivatives where zero meets infinity, and where squares leave the range of numbers, in kernels and on the tape."""
+"""Derivatives where zero is multiplied by infinity, or squares overflow or underflow, in kernels and on tapes."""
 
 import itertools
 import math
@@ -107,7 +107,7 @@ def test_arrays_on_the_tape(function, x, expected):
 
 @ampi.kernel
 def angles(x, y):
-    """The square root's argument is no sum of squares: each of the products before it meets infinity."""
+    """The root's argument is no sum of squares: each of the products in it is multiplied by infinity."""
     return np.sum(np.sqrt((1.0 - np.cos(x)) * y) + np.sqrt(x * y * y))
 
 
@@ -168,7 +168,7 @@ def test_running_products_with_a_zero():
 
 
 def test_what_needs_no_guard_has_none():
-    """Roots of sums of squares and quotients by positive numbers: nothing is asked about products before them."""
+    """Products inside roots of sums of squares and quotients by positive numbers are not guarded."""
 
     def regular(x, y, z):
         for i in range(len(x)):
@@ -199,7 +199,7 @@ def soft_dtw_of(costs, gamma, recurrence=soft_dtw):
 
 
 def paths_cost(costs, gamma):
-    """The same by going through all paths: the soft minimum of their costs."""
+    """The same by enumerating all paths: the soft minimum of their costs."""
     n, m = costs.shape
     sums = []
 
@@ -217,7 +217,7 @@ def paths_cost(costs, gamma):
 
 @pytest.mark.parametrize("fastmath", [False, {"reassoc", "contract", "arcp"}])
 def test_soft_dtw(fastmath):
-    """Its border is infinite.  Against complex step of the sum over all paths."""
+    """Its border is infinite.  Compared with complex steps of the sum over all paths."""
     recurrence = ampi.kernel(fastmath=fastmath)(soft_dtw)
     costs, gamma = numpy.random.default_rng(4).random((3, 4)), 0.3
     with ampi.Tape() as tape:
@@ -254,7 +254,7 @@ def scaled_quotients(e, total, y):
 
 @pytest.mark.parametrize("kernels", [False, True])
 def test_perceptron_in_single_precision(kernels):
-    """Logits that lie far apart: most of the softmax underflows.  Against double precision."""
+    """Logits lie far apart, so that most of the softmax underflows.  Compared with double precision."""
 
     def softmax_by_kernel(x):
         e = np.exp(x)  # not shifted: sums from 1e-30 to 1e30
@@ -282,7 +282,7 @@ def test_perceptron_in_single_precision(kernels):
 
 @pytest.mark.parametrize("exponent", [0, 1, 2, 3, 0.0, 1.0, 2.5])
 def test_complex_powers_of_zero(exponent):
-    """Numba raises where a complex number is divided by zero, also in a value that is not selected."""
+    """Numba raises if a complex number is divided by zero, even in a value that is not selected."""
 
     @ampi.kernel
     def power(x, n):

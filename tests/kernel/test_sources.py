@@ -62,7 +62,7 @@ def test_every_line_names_its_origin(name, kind):
         if isinstance(node, ast.stmt) and node not in programs and not isinstance(node, ast.Pass):
             _, _, comment = lines[node.lineno - 1].partition("  # line ")
             assert comment.isdigit(), lines[node.lineno - 1]
-            assert first <= int(comment) <= last + 30  # functions inside come after the code object's own lines
+            assert first <= int(comment) <= last + 30  # nested functions come after the code object's own lines
 
 
 def test_active_arguments_are_chosen_by_name():
@@ -118,7 +118,7 @@ def test_a_module_by_name(monkeypatch, capsys):
 
 
 def files_of(kernel):
-    """The texts of the files of the adjoints of a kernel's calls, without their checksums."""
+    """The contents of the adjoint files of a kernel's calls, without checksums."""
     found = []
     for contract in {id(c): c for c in kernel.contracts.values()}.values():
         for made in (contract.adjoint, contract.split and contract.split.adjoint, contract.whole and contract.whole()):

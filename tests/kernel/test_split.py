@@ -1,4 +1,4 @@
-"""Kernels whose own run saves what the adjoint needs, so that the adjoint need not run forward once more."""
+"""Kernels whose own run saves what the adjoint needs, so that the adjoint need not repeat the forward run."""
 
 import collections
 import math
@@ -135,7 +135,7 @@ KERNELS = {
 
 
 def program(np, call, x):
-    """Two calls, with what the first one has left overwritten between and after them."""
+    """Two calls; results of the first one are overwritten between and after them."""
     y, new = x * 1.0, np.ones(x.shape, x.dtype)
     first = added(call(y, new))
     z = new * 0.5 + y + 0.25
@@ -179,7 +179,7 @@ def test_gradients(name, without):
     assert (tape.kept_bytes > 0) == (not without)
     seed = rng.standard_normal(y.shape)
     expected = complex_step(KERNELS[name], X, seed)
-    for _ in range(2):  # a sweep leaves everything as it was, what was kept included
+    for _ in range(2):  # a sweep changes nothing, including saved values
         numpy.testing.assert_allclose(tape.gradient(y, x, seed=seed), expected, rtol=1e-10, atol=1e-12)
     numpy.testing.assert_array_equal(y, program(numpy, numba.njit(KERNELS[name], error_model="numpy"), X))
 
@@ -187,7 +187,7 @@ def test_gradients(name, without):
 @pytest.mark.parametrize("name", [name for name in KERNELS if name != "of_matrices"])  # Numba compiles its np.dot
 def test_as_plain_python(name, monkeypatch):
     monkeypatch.setattr(numba.core.config, "DISABLE_JIT", True)
-    for name_there, value in list(vars(special).items()):  # which would be functions if it had been set at the start
+    for name_there, value in list(vars(special).items()):  # plain functions if the setting had come before the import
         if hasattr(value, "py_func"):
             monkeypatch.setattr(special, name_there, value.py_func)
     kernel = ampi.kernel(KERNELS[name])
@@ -200,7 +200,7 @@ def test_as_plain_python(name, monkeypatch):
 
 
 def test_a_full_tape_runs_forward_once_more(monkeypatch):
-    """Beginning with the call for which there is no room, whether or not the arrays have been seen before."""
+    """From the first call for which there is no room, whether or not the arrays have been seen before."""
     rng = numpy.random.default_rng(11)
     kernel, gradients, kept = ampi.kernel(upwind), [], []
     seed = rng.standard_normal(X.shape)
@@ -286,7 +286,7 @@ def test_explained(capsys):
 
 
 def test_each_form_is_made_on_demand(cache_folder):
-    """The first gradient parses and analyses once; the whole adjoint is made where a tape has no room for values."""
+    """The first gradient parses and analyses once; the whole adjoint is made if a tape has no room for values."""
     kernel = ampi.kernel(upwind, without="kept")
 
     def runs():

@@ -1,4 +1,4 @@
-"""Loops of long arithmetic cut in several: the same derivatives, whatever the number of iterations and of cuts."""
+"""Loops with long arithmetic, split into several: the same derivatives for any number of iterations and of splits."""
 
 import math
 from dataclasses import replace
@@ -17,7 +17,7 @@ DIVIDED = {"of pairs", "of a chain", "in parallel"}
 
 
 def of_pairs(points, at, radius, energy):
-    """Energies of points in the field of a few places: sums over the points, and elements of them."""
+    """Energies of points in the field of a few centres: sums over the centres, stored in elements."""
     for b in range(at.shape[1]):
         for k in range(points.shape[1]):
             dx = points[0, k] - at[0, b]
@@ -27,7 +27,7 @@ def of_pairs(points, at, radius, energy):
 
 
 def of_a_chain(x, y):
-    """A long chain of operations, in which values are overwritten that it needs."""
+    """A long chain of operations that overwrites values it needs."""
     for i in range(1, x.shape[0]):
         a = math.sqrt(1.0 + x[i] * x[i])
         b = math.sqrt(1.0 + a * a * y[i])
@@ -59,7 +59,7 @@ KERNELS = {"of pairs": of_pairs, "of a chain": of_a_chain, "in parallel": in_par
 
 @pytest.fixture(autouse=True)
 def quick_divisions(monkeypatch):
-    """Long arithmetic in few lines."""
+    """Make short loops count as long arithmetic."""
     monkeypatch.setattr(loop_distribution, "CYCLES_OF_A_DIVISION", 1)
     monkeypatch.setattr(loop_distribution, "MAX_TAKEN", 100)
 

@@ -1,4 +1,4 @@
-"""Values that adjoints read from where the kernel left them: its arguments after the call, scratch arrays."""
+"""Values that adjoints read where the kernel left them: in its arguments after the call, and in scratch arrays."""
 
 import math
 
@@ -125,7 +125,7 @@ def test_values_left_by_a_kernel(program, name):
         y = program(ampi.numpy, kernel, x)
     seed = rng.standard_normal(y.shape)
     expected = complex_step(program, function, x0, seed)
-    for _ in range(2):  # a sweep leaves everything as it was
+    for _ in range(2):  # a sweep changes nothing
         numpy.testing.assert_allclose(tape.gradient(y, x, seed=seed), expected, rtol=1e-10, atol=1e-12)
     numpy.testing.assert_array_equal(y, program(numpy, kernel, x0.copy()))
 
@@ -168,7 +168,7 @@ def network(x, w, y):
 def remembering(x, w, y):
     hidden = numpy.zeros(w.shape[0])
     for s in range(x.shape[0]):
-        for i in range(1, w.shape[0]):  # the first one is what it was
+        for i in range(1, w.shape[0]):  # the first element is unchanged
             t = 0.0
             for j in range(w.shape[1]):
                 t += w[i, j] * x[s, j]

@@ -1,4 +1,4 @@
-"""Large arrays that a tape saves are copied past the caches, whole and unchanged."""
+"""Large arrays that a tape saves are copied past the CPU caches, completely and unchanged."""
 
 import numba
 import numpy
@@ -44,7 +44,7 @@ def two_threads(monkeypatch):
 def test_threads_copy_and_clear_all_bytes(two_threads, more):
     array = numpy.random.default_rng(0).integers(1, 256, nontemporal_copy.LARGE + more, dtype=numpy.uint8)
     numpy.testing.assert_array_equal(nontemporal_copy.copied(array), array)
-    del array  # for the next block to have its memory
+    del array  # so that the next block reuses its memory
     zeros = nontemporal_copy.zeroed(nontemporal_copy.LARGE + more)
     assert zeros.nbytes == nontemporal_copy.LARGE + more and not zeros.any()
 

@@ -1,4 +1,4 @@
-"""Every analysis can be switched off: the program changes, the derivatives do not."""
+"""Every analysis can be switched off: generated programs change, derivatives do not."""
 
 import functools
 
@@ -15,7 +15,7 @@ PAIRS = [(name, switch) for switch, names in CHANGED.items() for name in names.s
 
 @pytest.fixture(autouse=True)
 def quick_divisions(monkeypatch):
-    """Loops are distributed that are not as long as in practice, and functions are large that are not."""
+    """Distribute even short loops, and treat even small functions as large."""
     monkeypatch.setattr(large_calls, "LARGE", 10)
     monkeypatch.setattr(loop_distribution, "CYCLES_OF_A_DIVISION", 1)
     monkeypatch.setattr(loop_distribution, "MAX_TAKEN", 100)
@@ -23,7 +23,7 @@ def quick_divisions(monkeypatch):
 
 @functools.cache
 def with_all(name):
-    """A check of a kernel, the texts of its programs, seeds by name and number, and the adjoints."""
+    """A check of a kernel, the texts of its programs, seeds of arrays and of results, and the adjoints."""
     check = check_without(name, "")
     arrays, results = check.seeds()
     return check, programs(check), arrays, results, check.adjoints(arrays, results)
@@ -34,7 +34,7 @@ def test_another_program_gives_the_same(name, switch):
     check, texts, arrays, results, expected = with_all(name)
     without = check_without(name, switch)
     assert programs(without) != texts, "this switch does not change this kernel"
-    # Without the activity analysis more is active: what it adds has an adjoint of zero.
+    # Without the activity analysis more values are active; those have zero adjoints.
     zeros = {n: np.zeros_like(without.value[n]) for n in without.adjoint.shadows}
     given = iter(results)
     seeds = [

@@ -1,4 +1,4 @@
-"""Generated tangents apart from their derivatives, which ``test_adjoint`` compares with differences."""
+"""Properties of generated tangents; ``test_adjoint`` compares their derivatives with differences."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from kernel_checks import Check, activity_patterns, make_arguments, run
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_kernel_itself_is_done(name):
-    """The arguments and the leading results are those of the kernel."""
+    """Arguments after the call, and leading results, are those of the kernel."""
     arguments = make_arguments(name)
     function = CASES[name].function
     check = Check(function, arguments, activity_patterns(function, arguments)[0])

@@ -1,5 +1,5 @@
-"""Tangents cut into strips against the same tangents as they are written first: loops by chance that gather, scatter,
-store to many rows, add up, and carry scalars from one iteration to the next."""
+"""Tangents split into strips, compared with the same tangents unsplit: random loops that gather, scatter, store to many
+rows, accumulate, and carry scalars from one iteration to the next."""
 
 import linecache
 import math
@@ -26,7 +26,7 @@ KINDS = "extreme", "recurrence", "chosen", "total", "scattered", "rows", "place"
 
 
 class Loop:
-    """The source of a kernel with one loop, or one in another."""
+    """The source of a random kernel with one loop, or two nested ones."""
 
     def __init__(self, seed):
         self.random = random.Random(str(seed))
@@ -130,7 +130,7 @@ def test_strips_change_nothing(seed):
 
 
 def test_many_are_cut():
-    """Most of these loops are cut into strips, with a chain or stores that are put off."""
+    """Most of these loops are split into strips, with a chain or deferred stores."""
     found = []
     for seed in range(20):
         function = kernel_of(Loop(seed).source(), f"<tangent in strips {seed}>")
@@ -141,13 +141,13 @@ def test_many_are_cut():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_compiled(seed):
-    """What is compiled gives the kernel's values, and tangents that sweeps agree with."""
+    """Compiled tangents give the kernel's values, and agree with adjoints."""
     function = kernel_of(Loop(seed).source(), f"<tangent in strips {seed}>")
     Check(function, arguments(), ("a", "b", "c", "m", "y"), jit=True).compare(1e-11, against_differences=False)
 
 
 def test_little_of_the_stack_is_taken():
-    """Buffers beyond what threads surely have are elsewhere."""
+    """Buffers too large for the stack of a thread are elsewhere."""
     lines = ["def kernel(a, b, index, y):"]
     for k in range(40):
         lines += ["    for i in range(a.size):"]

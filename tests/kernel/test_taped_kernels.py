@@ -1,4 +1,4 @@
-"""Kernels on a tape: gradients of programs that call them."""
+"""Kernels on a tape: gradients of programs that call kernels."""
 
 import math
 
@@ -44,7 +44,7 @@ def test_gradient_through_calls():
     assert r.shape == ()
     assert float(np.asarray(r)) == pytest.approx(plain_chain(x0, a0))
     y_after = np.array(y)
-    for _ in range(2):  # a sweep leaves everything as it was
+    for _ in range(2):  # a sweep changes nothing
         x_bar, a_bar = t.gradient(r, (x, a))
         np.testing.assert_array_equal(np.asarray(y), y_after)
         direction = np.cos(np.arange(5))
@@ -88,7 +88,7 @@ def test_the_same_array_twice():
 
 
 def test_the_same_arrays_again_and_again():
-    """Passive and active, on one tape and the next, in another shape, read-only."""
+    """They are passive and active, on one tape and the next, in another shape, and read-only."""
     x0 = np.array([0.5, 2.0])
     x, y = tracked(x0.copy()), tracked(np.zeros(2))
     for _ in range(3):
@@ -234,7 +234,7 @@ def test_memory_of_unneeded_arguments_is_released():
 
 @pytest.mark.parametrize("order", ["C", "F", "strided"])
 def test_plain_inputs_are_kept_bit_by_bit(order):
-    """Zeros of either sign, and values that are no numbers, are told apart; equal values are kept once."""
+    """Zeros of either sign, and different nans, are distinguished; equal values are kept once."""
     plain = {"C": np.zeros((3, 4)), "F": np.zeros((4, 3)).T, "strided": np.zeros((6, 8))[::2, ::2]}[order]
 
     @kernel
@@ -259,7 +259,7 @@ def test_plain_inputs_are_kept_bit_by_bit(order):
 
 
 def test_plain_arrays_without_dimensions_are_not_numbers():
-    """A tracked one is a number to a kernel, a plain one an array: one must not be taken for the other."""
+    """To a kernel a tracked one is a number, but a plain one an array; they must not be confused."""
 
     @kernel
     def scaled(x, y, a):

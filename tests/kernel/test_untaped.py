@@ -1,4 +1,4 @@
-"""Kernels that run where no tape records: values in the memory that they write are still saved for tapes."""
+"""Unrecorded kernel calls: values that they overwrite are still saved for tapes."""
 
 import random
 
@@ -19,7 +19,7 @@ mix = ampi.kernel(plain_mix)
 
 
 def run(seed, kernel):
-    """A drawn course of recorded products and of calls that nobody records, of equal types and shared memory."""
+    """Run a random sequence of recorded products and unrecorded calls, with equal types and shared memory."""
     draw = random.Random(seed)
     arrays = [np.array(numpy.linspace(0.5, 1.5, 6) + k) for k in range(3)]
     plain = numpy.linspace(1.0, 2.0, 3)
@@ -32,7 +32,7 @@ def run(seed, kernel):
             if what == 0 and a is not plain:
                 y = y * a
             elif what == 1 and a is not plain:
-                a[...] = a * 0.5 + x  # active from here on, until somebody overwrites it
+                a[...] = a * 0.5 + x  # active from here on, until overwritten
             else:
                 with ampi.passive():
                     kernel(a, b, factor)
@@ -63,7 +63,7 @@ blend_by_numba = numba.njit(plain_blend)
 
 
 def drawn_calls(seed, module, count=60):
-    """Arguments by turns: the same arrays again and again, of several kinds, with numbers of several types."""
+    """A sequence of arguments: the same arrays again and again, of several dtypes, with numbers of several types."""
     draw, generator = random.Random(seed), numpy.random.default_rng(seed)
     kept = [
         block
@@ -79,7 +79,7 @@ def drawn_calls(seed, module, count=60):
 
 
 def outcomes(seed, module, kernel):
-    """What calls give, and what the arrays hold after them."""
+    """The results of calls, and the arrays after them."""
     for target, source, factor, shift, again in drawn_calls(seed, module):
         for _ in range(1 + 2 * again):
             try:
@@ -93,7 +93,7 @@ def outcomes(seed, module, kernel):
 @pytest.mark.filterwarnings("ignore")  # overflows, and what is lost
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
 def test_calls_with_arguments_of_all_kinds(seed):
-    """While a tape is alive, but records nothing here: what has been found for one call is not taken for another."""
+    """While a tape is alive but does not record: facts found for one call are not used for a different one."""
     expected = list(outcomes(seed, numpy, blend_by_numba))
     with ampi.Tape() as tape:
         tape.watch(numpy.ones(3))

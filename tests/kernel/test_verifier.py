@@ -1,4 +1,4 @@
-"""The verifier finds faults of every kind that are planted in well-formed programs."""
+"""The verifier finds every kind of fault planted in well-formed programs."""
 
 from dataclasses import replace
 
@@ -117,7 +117,7 @@ def adjoint_of(name, **options):
 
 
 def test_an_adjoint_that_reads_unsaved_values():
-    """The forward statements are left out: what the others read is neither recomputed nor saved."""
+    """Without the forward statements, values that the others read are neither recomputed nor saved."""
     draft = adjoint_of("recurrence_in_memory")
     verify(draft.whole(), False)
     with pytest.raises(Malformed, match="neither recomputed nor saved"):
@@ -183,7 +183,7 @@ def test_explain_shows_the_passes(capsys):
 
 
 def test_the_table_is_the_way():
-    """Stages in the order of the table of stages; every pass says what it does, and can be looked up."""
+    """Passes are in the order of `pipeline.STAGES`; each has a description and a valid default."""
     order = list(pipeline.STAGES)
     stages = [order.index(p.stage) for p in pipeline.PASSES]
     assert stages == sorted(stages)

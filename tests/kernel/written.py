@@ -1,11 +1,11 @@
-"""Functions of a text that a generator has drawn, with source that the parser of kernels finds."""
+"""Functions from generated text, with source that the kernel parser finds."""
 
 import contextlib
 import linecache
 
 
 def written(text, name, **known):
-    """What a text defines, beside what it knows; ``name`` is that of its file in messages."""
+    """The namespace of an executed text, including ``known``; ``name`` is its file name in messages."""
     filename = f"<{name}>"
     linecache.cache[filename] = len(text), None, text.splitlines(True), filename
     space = {"__name__": __name__, **known}
@@ -23,8 +23,8 @@ def examined(text, name):
 
 
 def in_loops(head, loops, statements, end):
-    """The text of a function: lines at its beginning, lines of which those with a colon begin loops, texts of
-    statements in the innermost one, and a last line."""
+    """The text of a function: its first lines, lines that open loops if they end with a colon, statements in the
+    innermost loop, and a last line."""
     lines, depth = [head[0], *(f"    {line}" for line in head[1:])], 1
     for line in loops:
         lines.append("    " * depth + line)
