@@ -21,12 +21,13 @@ _UNITS = {
     "B": 1,
     **{p + "iB": 1024**k for k, p in enumerate("KMGT", 1)},
     **{p + "B": 1000**k for k, p in enumerate("KMGT", 1)},
+    "kB": 1000,
 }
 
 
 def bytes_of(memory: Any, what: str) -> int:
     """Return a size such as ``2**30``, ``"8GiB"`` or ``"500 MB"`` in bytes; ``what`` names the caller in errors."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([KMGT]?i?B?)\s*", str(memory))
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([kKMGT]?i?B?)\s*", str(memory))
     if found is None or found[2] not in _UNITS or isinstance(memory, bool):
         raise TapeError(f"{where_called()}: {what}: memory is {memory!r}; write a number of bytes, or '8GiB'")
     return int(float(found[1]) * _UNITS[found[2]])

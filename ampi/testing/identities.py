@@ -45,6 +45,8 @@ class DotTest:
         ``|ȳ| |Jẋ|``, to which differences are relative.
     tolerance : float
         Allowed relative difference.
+    mode : str
+        ``"reverse"`` or ``"forward"``: what was tested.
 
     Examples
     --------

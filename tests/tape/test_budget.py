@@ -13,6 +13,7 @@ from patience import patience
 
 import ampi
 import ampi.numpy as np
+from ampi.tape.budget import bytes_of
 
 comm = ampi.COMM_WORLD
 RIGHT, LEFT = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
@@ -353,3 +354,10 @@ def test_files_are_closed_with_their_tapes(tmp_path):
     while descriptors() > before and time.monotonic() < end:
         time.sleep(0.01)  # what was to be written is written first
     assert descriptors() <= before
+
+
+@pytest.mark.parametrize(
+    "text, nbytes", [("500 kB", 500_000), ("500KB", 500_000), ("2 KiB", 2048), ("1.5 MB", 1_500_000)]
+)
+def test_sizes_are_read_in_powers_of_ten_and_of_two(text, nbytes):
+    assert bytes_of(text, "test") == nbytes
