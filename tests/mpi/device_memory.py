@@ -1,5 +1,5 @@
-"""Messages of buffers in device memory while a tape records, run by test_device_memory.py: a process whose device's
-memory cannot be read or written by the host, so that the tape would crash it if it touched that."""
+"""Messages of buffers in device memory while a tape records, run by test_device_memory.py.  The host cannot access this
+memory, so that the process crashes if the tape touches it."""
 
 import ctypes
 import mmap
@@ -12,7 +12,7 @@ from ampi import MPI
 
 
 class Device:
-    """An array of numbers in memory of a device that does not exist."""
+    """An array in the memory of a device that does not exist."""
 
     def __init__(self, count):
         self.size = max(count * 8, mmap.PAGESIZE)

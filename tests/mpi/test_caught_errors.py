@@ -1,6 +1,6 @@
-"""Calls that raise an error of MPI's which the program catches: derivatives are those of the memory as MPI left it.
+"""Calls that raise an MPI error which the program catches: derivatives are those of the memory as MPI left it.
 
-A message that is too long fills the receive buffer with its head. Other errors come before anything is sent.
+A message that is too long fills the receive buffer with its head. Other errors are raised before anything is sent.
 """
 
 import contextlib
@@ -160,7 +160,7 @@ WRONG = {
 
 @pytest.mark.parametrize("which", WRONG)
 def test_wrong_arguments(which):
-    """Nothing has been sent, and nothing overwritten."""
+    """Nothing is sent, and nothing overwritten."""
 
     def f(x):
         y = x * 2.0
@@ -210,7 +210,7 @@ REFUSED = {
 @pytest.mark.parametrize("form", ["blocking", "nonblocking", "persistent"])
 @pytest.mark.parametrize("which", REFUSED)
 def test_collectives_refused(which, form):
-    """Nothing has been overwritten; those before and after them go back all the same, and so do nonblocking ones."""
+    """Nothing is overwritten; collectives before and after, also nonblocking ones, are still differentiated."""
 
     def f(x, inactive=False):
         y = numpy.array([1.0, 2.0, 3.0]) * x
@@ -252,7 +252,7 @@ def test_collectives_refused(which, form):
 
 
 def starting(kind, requests):
-    """What MPI refuses to start: requests that are active, or none at all, with others before or behind them."""
+    """A start that MPI refuses: of active requests, or of null requests, before or after others."""
     going, coming = requests
     if kind == "active":
         return lambda: MPI.Prequest.Startall([going])
@@ -265,7 +265,7 @@ def starting(kind, requests):
 
 @pytest.mark.parametrize("kind", ["active", "one active", "none behind", "none before"])
 def test_starts_refused(kind):
-    """What was started before, and what is started later, is differentiated; nothing has been overwritten."""
+    """Requests started before and later are differentiated; nothing is overwritten."""
 
     def f(x):
         u, y = x * 1.0, np.zeros(3)
@@ -323,7 +323,7 @@ WRONG_TARGETS = {
 
 
 def one_sided_program(which, epoch, target, number):
-    """Some operations are refused: their targets are wrong, or there is no epoch for them."""
+    """A program in which some operations are refused: their targets are wrong, or there is no epoch for them."""
     call, wrong = ONE_SIDED[which], WRONG_TARGETS[target]
 
     def refused(win, x, y):
@@ -377,7 +377,7 @@ def check_one_sided(which, epoch, target):
 @pytest.mark.parametrize("epoch", ["Fence", "Lock"])
 @pytest.mark.parametrize("which", ["Put", "Get", "Accumulate", "Raccumulate"])
 def test_one_sided_refused(which, epoch, target):
-    """Nothing has been moved, and those before and after are differentiated."""
+    """Nothing is moved, and operations before and after are differentiated."""
     check_one_sided(which, epoch, target)
 
 

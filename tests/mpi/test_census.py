@@ -1,4 +1,4 @@
-"""The census of a tape's sweep, against the MPI calls of the sweep."""
+"""The census of a tape's sweep, compared with the MPI calls of the sweep."""
 
 import collections
 
@@ -18,7 +18,7 @@ OPS = {"sum": mpi.SUM, "max": mpi.MAX}
 
 
 class Counting(mpi.Intracomm):
-    """A reverse communicator that counts what goes over it, but for the agreement before a sweep."""
+    """A reverse communicator that counts its calls, except for those of the agreement before a sweep."""
 
     def __new__(cls, comm):
         self = super().__new__(cls, comm)
@@ -129,7 +129,7 @@ def located(comm, x):
 
 
 def neighbours(form):
-    """Of a ring: in MPI's ways to say how long blocks are."""
+    """Neighborhood collectives on a ring, in the forms in which MPI describes block sizes."""
 
     def program(comm, x):
         ring = comm.Create_cart([comm.size], periods=[True])
@@ -166,8 +166,8 @@ PROGRAMS = {
 
 
 def swept(program):
-    """What the census says of the sweep of a program, by operation and (of messages) bytes; what the sweep says to MPI;
-    and all that the census has counted."""
+    """The census of a program's sweep, by operation and bytes (of messages); the MPI calls of the sweep; and the whole
+    census."""
     comm = ampi.COMM_WORLD.Dup()
     census = Census()
     census.start()
@@ -228,7 +228,7 @@ SCANNED = {"sum": mpi.SUM, "prod": mpi.PROD, "max": mpi.MAX, "min": mpi.MIN}
 @pytest.mark.parametrize("op", [*SCANNED, "minloc", "maxloc"])
 @pytest.mark.parametrize("form", ["Scan", "Iscan", "Scan_init", "Exscan", "Iexscan", "Exscan_init"])
 def test_scans(form, op):
-    """Of SUM the sweep sends a logarithmic number of messages, which the census says in a word."""
+    """For SUM the sweep sends a logarithmic number of messages, which the census reports as one entry."""
 
     def program(comm, x):
         if op in SCANNED:

@@ -1,4 +1,4 @@
-"""Communicators: whatever makes one from one of ours gives one of ours, on which messages are differentiated."""
+"""Communicators: any that is made from one of ampi's is one of ampi's, on which messages are differentiated."""
 
 import gc
 import pickle
@@ -31,7 +31,7 @@ def ring(np, comm, x):
 
 
 def free(*comms):
-    """Intel MPI loses messages between groups whose ranks hold different numbers of communicators."""
+    """Free communicators: Intel MPI loses messages between groups whose ranks have different numbers of them."""
     for comm in comms:
         if comm != MPI.COMM_NULL:
             comm.Free()
@@ -166,7 +166,7 @@ def test_made(make):
 
 @FROM_GROUP
 def test_session():
-    """A communicator outlives nothing: it is freed before its session ends."""
+    """A communicator is freed before its session ends."""
     session = MPI.Session.Init()
     group = session.Create_group("mpi://WORLD")
     comm = ampi.MPI.Intracomm.Create_from_group(group, "ampi-session")
@@ -181,7 +181,7 @@ def test_session():
 
 @pytest.mark.mpi(min_size=2)
 def test_accept_and_connect():
-    """The halves of the world meet through a port."""
+    """The halves of the world connect through a port."""
     server = WORLD.rank < WORLD.size // 2
     part = COMM_WORLD.Split(server)
     plain = WORLD.Split(server)

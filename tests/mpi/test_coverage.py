@@ -1,4 +1,4 @@
-"""What ``python -m ampi.coverage`` reports: nothing of mpi4py's is left out, and the documentation says the same."""
+"""The report of ``python -m ampi.coverage``: no part of mpi4py is missing, and the documentation agrees."""
 
 import pathlib
 import subprocess

@@ -1,4 +1,4 @@
-"""Messages of arrays on a device: derivatives as of those on the host, and a device whose memory MPI cannot touch."""
+"""Messages of device arrays: derivatives are those of host arrays, on a device whose memory MPI cannot access."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ from ampi.device import backends
 
 @pytest.fixture(autouse=True)
 def device():
-    """A device whose memory ends the process that touches it."""
+    """A device whose memory crashes the process if the host touches it."""
     before = backends.choose(guarded_device.Guarded())
     yield
     backends.choose(before)

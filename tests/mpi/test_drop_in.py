@@ -1,4 +1,4 @@
-"""Three ways into a program: its communicator replaced, `from ampi import MPI`, and nothing changed at all."""
+"""Three ways to use ampi in a program: replace its communicator, `from ampi import MPI`, or change nothing at all."""
 
 import pickle
 import textwrap
@@ -83,7 +83,7 @@ def test_run(mpiexec, tmp_path, way):
 
 
 def test_original_request_class(mpiexec, tmp_path):
-    """A program that has mpi4py's own class: wildcards are refused by name, all else is right."""
+    """A program that uses mpi4py's own class: wildcards are refused by name, everything else is right."""
     head = "from mpi4py.MPI import Request, ANY_SOURCE\nimport ampi\nclass MPI: ANY_SOURCE = {source}"
     path = tmp_path / "program.py"
     path.write_text(script(head.format(source="(ampi.COMM_WORLD.rank - 1) % 3"), "ampi.COMM_WORLD", "Request.Waitall"))
@@ -132,7 +132,7 @@ def test_windows_and_files_are_ours(tmp_path_factory):
 
 
 def test_methods_without_a_rule_refuse_active_buffers(monkeypatch):
-    """A method that is not in the table, as of a newer mpi4py, is guarded."""
+    """A method that is not in the table, such as one of a newer mpi4py, is guarded."""
 
     class Guarded(BASE["Intracomm"]):
         pass

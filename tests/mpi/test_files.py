@@ -1,4 +1,4 @@
-"""MPI-IO: what is read is a constant, what is written can carry a seed, and everything else is as with mpi4py."""
+"""MPI-IO: values read are constants, values written can have a seed, and everything else is as with mpi4py."""
 
 import numpy
 import pytest
@@ -30,7 +30,7 @@ def file(path):
 
 
 def mine():
-    """What this rank writes: numbers that say whose they are."""
+    """The numbers that this rank writes, different on each rank."""
     return numpy.arange(1.0, N + 1) * (WORLD.rank + 1)
 
 
@@ -43,13 +43,13 @@ def wait(request):
 
 
 def settle(file):
-    """What any rank has written can be read on any rank."""
+    """Make the data that any rank has written visible to all ranks."""
     file.Sync()
     WORLD.Barrier()
     file.Sync()
 
 
-# Each of these moves `buf` to or from the place of this rank.
+# Each of these reads or writes `buf` at this rank's place in the file.
 READS = {
     "Read_at": lambda f, buf: f.Read_at(offset(), buf),
     "Read_at_all": lambda f, buf: f.Read_at_all(offset(), buf),
@@ -160,7 +160,7 @@ def test_write_is_an_output(file, name):
         x = tape.watch(mine())
         u = x * x
         WRITES[name](file, u)
-        u *= 0.0  # later changes are none of the file's
+        u *= 0.0  # later changes do not affect the file
         y = np.sum(x)
     (output,) = tape.outputs
     assert output.shape == (N,) and name in repr(output) and "test_files" in repr(output)
@@ -179,7 +179,7 @@ def test_write_is_an_output(file, name):
 
 
 def test_seed_reaches_other_ranks(file):
-    """What is written depends on another rank's values: the seed goes back to them."""
+    """The written values depend on another rank's: the seed is propagated to them."""
     after, before = (WORLD.rank + 1) % WORLD.size, (WORLD.rank - 1) % WORLD.size
     with ampi.Tape() as tape:
         x = tape.watch(mine())

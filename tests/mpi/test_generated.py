@@ -1,4 +1,4 @@
-"""Generated programs: whole MPI programs, their sweeps held against differences; `scripts/fuzz` goes on from here."""
+"""Generated MPI programs, whose sweeps are compared with differences; `scripts/fuzz` runs more of them."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ NUMBER = 12
 pytestmark = pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")  # plain arrays go to files
 
 
-BROKEN_IN_INTEL = ("Raccumulate(", "Scatter_init(")  # the latter when it is started again
+BROKEN_IN_INTEL = ("Raccumulate(", "Scatter_init(")  # the latter when restarted
 
 
 @pytest.mark.mpi(min_size=2)
@@ -42,7 +42,7 @@ def test_generated_as_steps_of_a_time_loop(number, buffered_sends):
 
 
 def test_any_numbers_make_a_program():
-    """Each kind of step stands alone, with any choices and with none."""
+    """Each kind of step compiles by itself, with any choices and with none."""
     for kind in KINDS:
         for choices in ((), *((k,) * 14 for k in range(1, 30))):
             compile(source(Program(3, ((kind, choices),) * 2)), "program", "exec")

@@ -1,4 +1,4 @@
-"""Layers around methods: reports, time loops and arrays on a device wrap those of MPI, and leave, in any order."""
+"""Layers around methods: reports, time loops and device arrays wrap MPI's methods, and unwrap them in any order."""
 
 import itertools
 import random
@@ -84,7 +84,7 @@ USERS = {
 
 
 def exchange():
-    """A message of an array on a device to the rank itself."""
+    """A message of a device array to the rank itself."""
     x, y = cuda.to_device(np.arange(3.0)), cuda.to_device(np.zeros(3))
     comm = MPI.COMM_SELF
     requests = [comm.Irecv(y, 0), comm.Isend(x, 0)]
@@ -97,7 +97,7 @@ def exchange():
 @pytest.mark.parametrize("order", list(itertools.permutations(USERS)), ids="-".join)
 @pytest.mark.parametrize("leaves", layers.ORDER[:2])
 def test_methods_of_mpi(order, leaves):
-    """Arrays on a device are sent before, while and after others have layers; methods become what they were."""
+    """Device arrays are sent before, while and after others have layers; the methods are restored."""
     before = backends.choose(guarded_device.Guarded())
     cuda.to_device(np.zeros(1))  # the first one adds the layers
     present = {user for user in layers.ORDER if any(user in s.layers for s in layers._stacks.values())}

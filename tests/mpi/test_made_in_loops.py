@@ -1,4 +1,4 @@
-"""Communicators and windows that are made and freed in loops: right derivatives, and few of them alive at a time."""
+"""Communicators and windows created and freed in loops: right derivatives, and few of them alive at a time."""
 
 import gc
 import random as chance
@@ -65,7 +65,7 @@ IN_TWO = ("Create_intercomm", "Idup of an intercommunicator")
 
 
 def used(np, comm, x, operation, waiting):
-    """What has come after an operation, in an array of its own; the requests of some are left in `waiting`."""
+    """The values received by an operation, in a new array; some requests are left in ``waiting``."""
     y = np.zeros(x.shape, x.dtype)
     if comm.Is_inter():
         comm.Allreduce(x, y)
@@ -97,7 +97,7 @@ OPERATIONS = ["messages", "object", "Allreduce", "Allgather", "Iallreduce", "Ire
 
 
 def drawn(number, iterations=2):
-    """A program that makes communicators, uses them, and frees them at once, at the end, or before it waits."""
+    """A random program that makes communicators, uses them, and frees them at once, at the end, or before it waits."""
     draw = chance.Random(number)
     kinds = [kind for kind in MADE if WORLD.size > 1 or kind not in IN_TWO]
     uses = [
@@ -133,7 +133,7 @@ def drawn(number, iterations=2):
 
 
 def numbers(few, many):
-    """Numbers of drawn programs, of which a few are checked by default."""
+    """Numbers of random programs; only the first few are not marked slow."""
     return [pytest.param(n, marks=[pytest.mark.slow] * (n >= few)) for n in range(many)]
 
 
@@ -164,7 +164,7 @@ def exposed(np, comm, kind, n, dtype):
 
 
 def moved(win, comm, kind, operation, x, target, places):
-    """What has come here of an operation on the memory of a rank, in one kind of epoch."""
+    """The values that this rank gets by an operation on another rank's memory, in one kind of epoch."""
     came = x * 0.0
     spec = None if places is None else (int(places[target]), len(x), MPI._typedict[x.dtype.char])
     if kind == "Fence":
@@ -197,7 +197,7 @@ MOVES = ["Put", "Get", "Accumulate", "Get_accumulate"]
 
 
 def drawn_windows(number, iterations=2):
-    """A program that makes windows and frees them, at once or later, with messages in between."""
+    """A random program that makes windows and frees them, at once or later, with messages in between."""
     draw = chance.Random(number)
     uses = [
         (draw.choice(WINDOWS), draw.choice(["Fence", "Lock", "Start"]), draw.choice(MOVES), draw.choice("abc"))
@@ -243,7 +243,7 @@ def test_drawn_windows(number):
 
 
 def passed_on(kind, iterations, seen):
-    """x goes around as often, each time by a communicator, or window, of its own."""
+    """x is passed around the ring repeatedly, each time by a new communicator or window."""
     comm = COMM_WORLD
     after, before = around(comm)
 

@@ -1,4 +1,4 @@
-"""Communicators of mpi4py's own beside ampi: active values are an error that names the remedy, others pass."""
+"""mpi4py's own communicators beside ampi: active values raise an error that names the remedy, others pass."""
 
 import inspect
 
@@ -36,7 +36,7 @@ class Thing:
 
 
 def methods(*names):
-    """Methods of mpi4py's classes that have a parameter of one of some names, or that take buffers."""
+    """Methods of mpi4py's classes that have a parameter with one of these names, or that take buffers."""
     for owner in CLASSES:
         for name, method in vars(BASE[owner]).items():
             if name[0] == "_" or not callable(method) or name in ("recv", "irecv"):
@@ -62,7 +62,7 @@ def instance(owner):
 
 
 def others(method, given):
-    """The other arguments of a call that is to be refused before any of them is looked at."""
+    """The other arguments of a call that must be refused before any of them is used."""
     found = {}
     for p in inspect.signature(method).parameters.values():
         if p.default is p.empty and p.name not in ("self", given):

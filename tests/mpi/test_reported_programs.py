@@ -1,4 +1,4 @@
-"""Reports of generated programs: the numbers are those of the tapes, and the trace is one that viewers take."""
+"""Reports of generated programs: their numbers are those of the tapes, and viewers can read the trace."""
 
 import collections
 import contextlib
@@ -40,7 +40,7 @@ ONE_SIDED = {
 
 @contextlib.contextmanager
 def watched_windows():
-    """Count what goes from rank to rank of the world through windows, by ends."""
+    """Count one-sided operations between ranks of the world, by origin and target."""
     found = collections.Counter()
     originals = {name: getattr(ampi.MPI.Win, name) for name in ONE_SIDED}
 
@@ -68,9 +68,9 @@ def watched_windows():
 
 
 def run(program, plainly=False, rounds=1, swept=True):
-    """Trace a program and its gradient; what the tapes of all ranks say themselves, on rank 0.
+    """Trace a program and its gradient; returns the numbers of all ranks' tapes, on rank 0.
 
-    ``plainly``: once before, without a tape.  ``rounds``: so often on the tape.  ``swept``: the gradient as well.
+    ``plainly``: first run it once without a tape.  ``rounds``: number of runs on the tape.  ``swept``: also sweep.
     """
     ours = ampi.COMM_WORLD.Dup()
     x0 = inputs(NARROW if program.narrow else WIDE, 0)
@@ -95,7 +95,7 @@ def run(program, plainly=False, rounds=1, swept=True):
 
 
 def reported(program, folder, **how):
-    """What the tapes of all ranks say (`run`) and what the page has of them, on rank 0; None elsewhere."""
+    """The numbers of all ranks' tapes (`run`), and the page's data, on rank 0; None elsewhere."""
     tape, said, leftover = run(program, **how)
     ampi.report(tape, folder)
     del tape
@@ -104,7 +104,7 @@ def reported(program, folder, **how):
 
 
 def expected(tape):
-    """Messages by ends and their bytes, their adjoints, collective calls, bytes of memory, and records."""
+    """Messages by source and destination, their bytes and adjoints, collective calls, bytes of memory, and records."""
     sent, nbytes, back = collections.Counter(), collections.Counter(), collections.Counter()
     calls = 0
     communication = tape.sweep_starts.get("communication")
@@ -127,7 +127,7 @@ def read(folder):
 
 
 def edges(data, name, one_sided):
-    """Numbers and bytes of a matrix by ends, of messages or of one-sided operations."""
+    """Numbers and bytes in a matrix by source and destination, of messages or of one-sided operations."""
     number, nbytes = collections.Counter(), collections.Counter()
     for source_, dest, site, count, size in data[name]:
         if (data["sites"][site]["name"] in ONE_SIDED) == one_sided:
@@ -202,7 +202,7 @@ def test_numbers_are_those_of_the_tape(number, buffered_sends, folder):
 @pytest.mark.skipif(WORLD.size > 4, reason="programs are for up to 4 ranks")
 @pytest.mark.parametrize("number", range(100, 100 + NUMBER))
 def test_messages_before_a_tape_records_are_those_that_it_records(number, buffered_sends, folder):
-    """The same program without a tape, and with one; what Mprobe has matched is seen by a tape alone."""
+    """The same program without a tape and with one; only a tape sees messages matched by Mprobe."""
     program = drawn(number, least=12, most=25)
     probed = [number for number, line in enumerate(source(program).splitlines()) if "probe(" in line]
     _, data = reported(program, folder, plainly=True)
@@ -220,7 +220,7 @@ def test_messages_before_a_tape_records_are_those_that_it_records(number, buffer
 @pytest.mark.skipif(WORLD.size > 4, reason="programs are for up to 4 ranks")
 @pytest.mark.parametrize("number", range(200, 200 + NUMBER))
 def test_no_gradient_is_computed(number, buffered_sends, folder):
-    """What a tape says that no sweep has passed, of arrays that it sends for the first time and again."""
+    """Numbers of a tape that was not swept, for arrays sent once and repeatedly."""
     said, data = reported(drawn(number, least=12, most=25), folder, rounds=2, swept=False)
     if WORLD.rank:
         return
@@ -273,7 +273,7 @@ def test_messages_to_oneself_and_a_tape_that_was_not_traced(folder):
 
 @pytest.mark.mpi
 def test_many_tapes_one_after_the_other(folder):
-    """What one tape has said is not taken for another one's, which may lie where that one lay."""
+    """Numbers of one tape are not attributed to another tape at the same address."""
     comm, steps = ampi.COMM_WORLD, 12
     with ampi.tracing():
         for _ in range(steps):
@@ -295,7 +295,7 @@ def test_many_tapes_one_after_the_other(folder):
 
 @pytest.mark.mpi
 def test_classes_are_as_they_were():
-    """Nothing of a trace is left when it has ended."""
+    """Nothing of a trace is left after its end."""
     before = {name: dict(vars(getattr(ampi.MPI, name))) for name in ("Intracomm", "Request", "Win")}
     with ampi.tracing():
         assert dict(vars(ampi.MPI.Intracomm)) != before["Intracomm"]

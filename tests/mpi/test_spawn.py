@@ -1,4 +1,4 @@
-"""Programs that spawn others: a plain child is untouched; with ampi on both sides messages carry derivatives."""
+"""Programs that spawn others: a plain child is unaffected; with ampi on both sides messages carry derivatives."""
 
 import textwrap
 

@@ -1,7 +1,7 @@
-"""Steps of time loops that run again see what they saw: wildcards, tests, probes, and which request ended first.
+"""Rerun steps of time loops repeat their first run's outcomes: wildcards, tests, probes, which request ended first.
 
-All ranks send to rank 0 after random times; it takes what comes in one of many ways and multiplies it up, so that the
-order matters.  The gradient is that of a plain loop in which the messages come in the order that the first run saw.
+All ranks send to rank 0 after random delays; it receives the messages in one of many ways and multiplies them, so that
+the order matters.  The gradient is that of a plain loop with messages in the order of the first run.
 """
 
 import random as randomness
@@ -196,7 +196,7 @@ def started(comm):
 
 
 def started_with_a_datatype_that_is_gone(comm):
-    """Every other element of what is received into; freed before the request starts."""
+    """Receive into every other element; the datatype is freed before the request starts."""
     room = np.zeros(2 * N)
     kind = MPI.DOUBLE.Create_vector(N, 1, 2).Commit()
     request = comm.Recv_init([room, 1, kind])
@@ -241,7 +241,7 @@ WAYS = [received, received_as_objects, posted, posted_and_waited, probed, probed
 
 
 def run(x, take, comm, steps, objects, seen, **options):
-    """The objective; ``take(comm)`` gives sources and what came, which are entered into ``seen`` once."""
+    """The objective; ``take(comm)`` yields sources and received values, which are appended to ``seen`` once."""
 
     def step(u):
         if comm.rank:
@@ -306,7 +306,7 @@ def test_rerun_steps_see_the_same_outcomes(way, kept):
 @pytest.mark.mpi
 @pytest.mark.parametrize("form", [form for form in started_forms() if "bsend" not in form.lower()])
 def test_requests_in_steps_repeat_their_answers(form):
-    """Whatever gives them: how often Test says no is a part of the result."""
+    """For all operations: the result depends on how often Test returns False."""
     comm = COMM_WORLD.Create_cart([SIZE], [True])
     turns = []
 

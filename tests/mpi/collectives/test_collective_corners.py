@@ -40,7 +40,7 @@ def received(x, op, method="Allreduce"):
 
 @pytest.mark.parametrize("zeros", [1, 2])
 def test_product_with_zeros(zeros):
-    """With one zero only the rank that holds it has a derivative, with two nobody."""
+    """With one zero only the rank that holds it has a derivative, with two no rank has."""
     values = [0.0 if r < zeros else r + 2.0 for r in range(SIZE)]
     others = [numpy.prod([values[k] for k in range(SIZE) if k != r]) for r in range(SIZE)]
     x_bar = on_tape([values[RANK], RANK + 2.0], lambda x: received(x, MPI.PROD))
@@ -99,7 +99,7 @@ def test_ties_in_a_scan_go_to_the_lowest_rank():
 
 
 def test_the_same_arrays_active_and_constant_in_turn():
-    """What a call is known to do depends on whether its array carries derivatives by then."""
+    """Facts known about a call depend on whether its array carries derivatives at that time."""
     x0 = 0.5 + (RANK + numpy.arange(3.0)) / (2 * SIZE)
 
     def program(np, comm, x):

@@ -1,5 +1,5 @@
 """Collective operations: each is part of a small nonlinear program on all ranks, whose gradient must agree with finite
-differences of the same program on plain mpi4py and NumPy in double precision; and the traps one by one, in closed form.
+differences of the same program on plain mpi4py and NumPy in double precision.
 """
 
 import inspect
@@ -62,7 +62,7 @@ def bcast(np, comm, u):
 
 
 def bcast_over(np, comm, u):
-    """What is overwritten was used before."""
+    """The overwritten values were used before."""
     v = u * u
     w = v * v
     comm.Bcast([v, 3, typeof(v)], root=0)

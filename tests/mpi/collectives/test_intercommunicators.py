@@ -1,4 +1,4 @@
-"""Collectives on intercommunicators, blocking and not, held against finite differences on plain mpi4py."""
+"""Collectives on intercommunicators, blocking and not, compared with finite differences on plain mpi4py."""
 
 import inspect
 import time
@@ -45,12 +45,12 @@ def duplicate(comm):
 
 
 def is_first(comm):
-    """Whether this group is that of rank 0 of the world."""
+    """Return whether this group contains rank 0 of the world."""
     return MPI.Group.Translate_ranks(comm.Get_group(), [0], MPI.COMM_WORLD.Get_group())[0] == 0
 
 
 def rooted(comm, of_first):
-    """What the ranks say if the last rank of a group is the root."""
+    """The root argument that this rank passes if the last rank of a group is the root."""
     if is_first(comm) != of_first:
         return comm.Get_remote_size() - 1
     return MPI.ROOT if comm.Get_rank() == comm.Get_size() - 1 else MPI.PROC_NULL
@@ -293,7 +293,7 @@ def test_objects(case, make_comm):
 
 
 def duplicate_begun(comm):
-    """By Idup of one that was made by Idup."""
+    """A duplicate by Idup of a communicator made by Idup."""
     halved = halves(comm)
     first, request = halved.Idup()
     request.Wait()
@@ -344,7 +344,7 @@ late_in_sweeps.defvjp(lambda x: (x * 1.0, None), _late)
 @pytest.mark.parametrize("first_is_late", [False, True])
 @pytest.mark.parametrize("kind", ["message", "collective"])
 def test_ranks_wait_for_late_partners(make, first_is_late, kind):
-    """Longer than a rank waits before it looks around for who can still come."""
+    """Even if they are later than the time after which a rank checks which others can still come."""
     comm = make(COMM_WORLD)
     late = is_first(comm) == first_is_late
     with ampi.Tape() as tape:

@@ -1,4 +1,4 @@
-"""Neighborhood collectives on every topology, blocking and not, held against finite differences on plain mpi4py."""
+"""Neighborhood collectives on every topology, blocking and not, compared with finite differences on plain mpi4py."""
 
 import inspect
 
@@ -47,14 +47,14 @@ def duplicate(comm):
 
 
 def star(comm):
-    """Rank 0 is everybody's neighbor, and its own."""
+    """Rank 0 is a neighbor of all ranks, including itself."""
     size = comm.Get_size()
     others = list(range(1, size))
     return comm.Create_graph(numpy.cumsum([size + 1, *[1] * (size - 1)]).tolist(), [*others, 0, 0, *[0] * (size - 1)])
 
 
 def directed(comm):
-    """To the next rank twice and to the one after it; rank 0 sends to nobody else."""
+    """Edges to the next rank, twice, and to the one after it; rank 0 has only an edge to itself."""
     size, rank = comm.Get_size(), comm.Get_rank()
 
     def targets(r):
@@ -85,7 +85,7 @@ def neighbor_allgather(np, comm, u):
 
 
 def counts_in(comm):
-    """Each rank sends its number, modulo 3, of elements."""
+    """Counts to receive: each rank sends as many elements as its number modulo 3."""
     return [0 if r == MPI.PROC_NULL else r % 3 for r in comm.inoutedges[0]]
 
 
@@ -98,7 +98,7 @@ def neighbor_allgatherv(np, comm, u):
 
 
 def expanded(np, comm, u):
-    """Two elements for each edge that leaves."""
+    """Two elements for each outgoing edge."""
     return np.concatenate([u[k % u.size : k % u.size + 1] * (k + 1) for k in range(2 * comm.outdegree)] or [u[:0]])
 
 
@@ -139,7 +139,7 @@ CASES = [neighbor_allgather, neighbor_allgatherv, neighbor_alltoall, neighbor_al
 
 
 def weighted(case):
-    """Each element of the result counts differently, so that mixed-up blocks show."""
+    """Elements of the result have different weights, so that mixed-up blocks are noticed."""
 
     def run(np, comm, u):
         v = case(np, comm, u)
@@ -202,7 +202,7 @@ def test_has_a_case(name):
 @pytest.mark.parametrize("directions", [0, 3])
 @pytest.mark.parametrize("case", CASES)
 def test_tangents_are_under_way_with_the_values(case, directions, monkeypatch):
-    """Forward mode sends theirs before it waits for the values, and does not wait for a second latency."""
+    """Forward mode sends tangents before it waits for the values, which avoids a second latency."""
     comm, order = ring(COMM_WORLD), []
     reverse, begin = reverse_of(comm), forward_collectives.begin
 
@@ -233,7 +233,7 @@ def test_what_lies_beyond_the_edge_of_a_grid_keeps_its_adjoint():
         comm.Neighbor_alltoall(x * x, v)
         y = v * 1
     x_bar = tape.gradient(y, x, seed=numpy.array([1.0, 10.0]))
-    # The block for the lower neighbor arrives as that one's upper one; at the ends x itself stays.
+    # The block for the lower neighbor arrives as that neighbor's upper one; at the ends x is unchanged.
     expected = [1.0 if RANK == 0 else 2 * 2.0 * 10, 10.0 if RANK == SIZE - 1 else 2 * 3.0 * 1]
     assert numpy.array_equal(x_bar, expected)
     comm.Free()

@@ -1,5 +1,5 @@
 """Nonblocking and persistent collectives: the programs of the blocking ones with each call replaced by a start and
-its completion, and what only these forms can get wrong: the order of waits, what happens in between, and unseen
+its completion, and what only these forms can get wrong: orders of waits, operations in between, and unseen
 completions.
 """
 
@@ -63,7 +63,7 @@ def with_lowercase(request):
 
 
 def with_original(request):
-    """A class that ampi does not see."""
+    """Complete by mpi4py's own class, which ampi does not see."""
     BASE["Request"].Waitall([request])
 
 
@@ -132,7 +132,7 @@ def test_reductions(case, op, form):
     blocking.check(form(with_wait)(blocking.world), "float64", case, OPS[op])
 
 
-# MPICH 5.0 itself fails in the other ones on persistent collectives.
+# MPICH 5.0 itself fails with the other methods on persistent collectives.
 PERSISTENT = [with_wait, with_test, with_waitall, with_lowercase, with_original]
 
 
@@ -149,7 +149,7 @@ def test_every_completion(complete, form):
 
 
 def several(np, comm, u):
-    """Collectives of one and of several reverse steps under way at once; each rank waits in another order."""
+    """Collectives with one and with several reverse steps in flight at once; each rank waits in a different order."""
     v = [np.zeros(u.shape, u.dtype) for _ in range(4)]
     requests = [
         comm.Iallreduce(u, v[0], MPI.SUM),
@@ -164,7 +164,7 @@ def several(np, comm, u):
 
 
 def blocking_between(np, comm, u):
-    """Some ranks wait before, some after a blocking collective."""
+    """Some ranks wait before a blocking collective, others after it."""
     v, w = np.zeros(u.shape, u.dtype), np.zeros(u.shape, u.dtype)
     request = comm.Iallreduce(u, v, MPI.MAX if u.dtype.kind == "f" else MPI.PROD)
     other = comm.Ibcast(w, 0) if comm.Get_rank() else comm.Ibcast(u, 0)
@@ -181,7 +181,7 @@ def blocking_between(np, comm, u):
 
 
 def messages_between(np, comm, u):
-    """A rank sends between start and wait what another receives before its start."""
+    """A rank sends between start and wait a message that another receives before its own start."""
     size, rank = comm.Get_size(), comm.Get_rank()
     v, w = np.zeros(u.shape, u.dtype), np.zeros(u.shape, u.dtype)
     if rank == 0:
@@ -230,7 +230,7 @@ def test_orders(case, make_comm, dtype):
 
 
 def test_unseen_completion_beside_messages():
-    """The original class completes the request; what came is used and sent on before anything else tells ampi."""
+    """mpi4py's own class completes the request; the result is used and sent on before ampi learns of it."""
 
     def run(np, comm, u):
         v = np.zeros(u.shape, u.dtype)

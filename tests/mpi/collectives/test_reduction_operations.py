@@ -1,4 +1,4 @@
-"""Reductions with locations and with operations of the user's, held against finite differences."""
+"""Reductions with locations and with custom operations, compared with finite differences."""
 
 import math
 
@@ -169,7 +169,7 @@ LOCAL = ["SUM", "PROD", "MIN", "MAX", "kernel"]
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", LOCAL)
 def test_reduce_local(name, dtype):
-    """Twice, into a buffer whose values are needed before and after; finite differences on plain arrays."""
+    """Reduce twice into a buffer whose values are needed before and after; compared with finite differences."""
 
     def combine(np, a, b):
         if name == "kernel" and np is numpy:

@@ -1,4 +1,4 @@
-"""Collectives whose counts do not fit: an error with both counts before anything travels back, on all ranks."""
+"""Collectives with mismatched counts: on all ranks an error with both counts before any adjoint is sent."""
 
 import random
 
@@ -15,7 +15,7 @@ ME, P = comm.rank, comm.size
 
 
 def matrix(seed):
-    """What each rank sends to each: the same on all ranks."""
+    """The count that each rank sends to each other one; the same matrix on all ranks."""
     drawn = random.Random(seed)
     return [[drawn.randrange(1, 5) for _ in range(P)] for _ in range(P)]
 
@@ -26,9 +26,9 @@ def vector(counts, room=4):
 
 
 class Case:
-    """The arguments of one collective on this rank; ``wrong`` changes what one rank says in one place.
+    """The arguments of one collective on this rank; ``wrong`` changes one count on one rank.
 
-    What is received has room, and what is sent is long enough, so that MPI itself overwrites nothing else.
+    Buffers are large enough in any case, so that MPI itself overwrites nothing else.
     """
 
     def __init__(self, name, seed, wrong):
@@ -137,7 +137,7 @@ def test_what_fits_is_swept(name, seed):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", NAMES)
 def test_other_counts_are_an_error_with_both_counts(name, seed, monkeypatch):
-    """The primal is left out: the result of such a call depends on the MPI library."""
+    """The primal call is skipped, since its result depends on the MPI library."""
     from ampi.mpi.collectives import collective_recording
 
     perform = collective_recording.perform

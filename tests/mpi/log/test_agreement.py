@@ -1,4 +1,4 @@
-"""What ranks disagree about is found and named on every rank that can tell, and nothing hangs."""
+"""Disagreements between ranks are found and named on every rank that can tell, and nothing hangs."""
 
 import pickle
 import time
@@ -20,7 +20,7 @@ ONES = numpy.ones(2)
 
 @pytest.fixture
 def comm():
-    """A communicator that may be left broken."""
+    """A communicator that a test may leave broken."""
     return ampi.COMM_WORLD.Dup()
 
 
@@ -30,7 +30,7 @@ def impatient(monkeypatch):
 
 
 def test_active_message_into_plain_memory(comm):
-    """Named on the sender and on the receiver, and at once; the other ranks are not disturbed."""
+    """Named at once on the sender and on the receiver; the other ranks are not disturbed."""
     with ampi.Tape() as tape:
         x = tape.watch(ONES)
         if comm.rank == 0:
@@ -79,7 +79,7 @@ def test_message_that_is_not_received_while_the_tape_records(comm):
 
 @pytest.mark.parametrize("first", ["received before the tape", "bytes received as an object"])
 def test_constant_that_only_the_senders_tape_sees(comm, first):
-    """Of the messages with the tag of an active one; which of them is active cannot be told."""
+    """A constant message has the tag of an active one, so that it is not known which of them is active."""
     pickled = numpy.frombuffer(pickle.dumps({"steps": 3}), "u1")
     before = comm.rank == 1 and first == "received before the tape"
     v, w = np.zeros(2), np.zeros(2)
@@ -158,7 +158,7 @@ def test_partner_that_recorded_nothing(comm, impatient):
 
 
 def test_rank_that_stops_in_its_sweep(comm):
-    """The others, who wait for it or for each other, are told why."""
+    """The others, which wait for it or for each other, report why."""
     after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
 
     def fail(sweep):
@@ -167,7 +167,7 @@ def test_rank_that_stops_in_its_sweep(comm):
     with ampi.Tape() as tape:
         x = tape.watch(ONES)
         y = x * x
-        for turn in range(2 * comm.size):  # what one rank does reaches all
+        for turn in range(2 * comm.size):  # so that each rank depends on all others
             comm.Sendrecv_replace(y, after, 0, before)
             if turn == 2 * comm.size - 2 and comm.rank == 0:
                 tape.append(fail)
@@ -195,7 +195,7 @@ def test_rank_that_stops_in_the_agreement(comm):
 
 
 def test_another_number_of_gradients(comm):
-    """An adjoint that nobody asked for would be taken for one of the next tape."""
+    """An adjoint left over from a sweep would be taken for one of the next tape."""
 
     def message():
         y = ampi.numpy.zeros(2)
@@ -218,14 +218,14 @@ def test_another_number_of_gradients(comm):
 
 @pytest.mark.parametrize("more", ["Bcast", "Allreduce"])
 def test_different_collectives(comm, impatient, more):
-    """In plain MPI an error that implementations do not notice for such short messages to and from one rank."""
+    """An error in plain MPI, too, which implementations do not notice for such short messages to and from one rank."""
     part = comm.Split(comm.rank)
     with ampi.Tape() as tape:
         x = tape.watch(ONES)
         part.Allreduce(MPI.IN_PLACE, x)
     log = tape.sweep_starts["communication"].log(part._reverse)
     assert [call.name for call in log.collectives] == ["Allreduce"]
-    # What the logs say is what counts: pretend that the communicator was a larger one.
+    # Only the logs matter: pretend that the communicator was a larger one.
     log.reverse = comm._reverse
     if comm.rank == 0:
         log.collectives[0].name = "Bcast"
@@ -276,7 +276,7 @@ def test_pairing(sent, posted, pairs):
 
 
 def test_tags_do_not_run_out(comm):
-    """More messages than tags are distinguished."""
+    """There are more messages than different tags."""
     comm._reverse.tags = 3
     with ampi.Tape() as tape:
         x = tape.watch(ONES + comm.rank)

@@ -1,4 +1,4 @@
-"""Messages that match one by one are matched at once: the same as by the rules of MPI for all others."""
+"""Messages that match in order are matched at once, with the same result as by MPI's general matching rules."""
 
 import types
 
@@ -23,7 +23,7 @@ class Memory:
 
 
 class Message:
-    """One side of a message, with what the matching reads and sets."""
+    """One side of a message, with the attributes that matching reads and sets."""
 
     back, nbytes = "unset", 24
 
@@ -57,7 +57,7 @@ class Early:
 
 
 def drawn(seed):
-    """Messages sent and receives posted: often the same tags in the same order, sometimes with one difference."""
+    """Random messages and posted receives: often the same tags in the same order, sometimes with one difference."""
     rng = numpy.random.default_rng(seed)
     plain = bool(rng.random() < 0.7)
     tags = rng.integers(0, 3, rng.integers(0, 8)).tolist()
@@ -82,7 +82,7 @@ def drawn(seed):
 
 
 def outcome(seed, first):
-    """What the two sides find, with nothing in common between calls."""
+    """The results of matching on both sides, independent of other calls."""
     sent, got, early, _ = drawn(seed)
     rows = [sent_row(message, early[k]) for k, message in enumerate(sent)]
     posted = [received_row(receive) for receive in got]

@@ -1,4 +1,4 @@
-"""What was recorded before anything was watched is left out of sweeps, and nothing else is."""
+"""Sweeps leave out records from before anything was watched, and no others."""
 
 import random
 
@@ -28,7 +28,7 @@ def summed(u, comm=WORLD):
 
 
 def first_of(tape):
-    """The number of records that the sweep has left out."""
+    """The number of records that the sweep left out."""
     return communication_of(tape).first
 
 
@@ -146,7 +146,7 @@ def test_a_rank_that_watches_nothing():
 
 
 class Drawn:
-    """A program of operations that all ranks draw alike; each rank watches its array before one of them, or never."""
+    """A random program, the same on all ranks; each rank watches its array before one of the operations, or never."""
 
     def __init__(self, seed):
         rng = random.Random(seed)
@@ -246,7 +246,7 @@ def check_drawn(seed):
 @pytest.mark.mpi(min_size=1)
 def test_drawn_programs():
     left_out = sum(check_drawn(seed) for seed in range(12))
-    assert left_out or WORLD.size > 3  # of a few it is agreed that something is left out
+    assert left_out or WORLD.size > 3  # for a few programs the ranks agree to leave something out
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What carries derivatives on an outer tape is not overwritten inside of an inner one, unseen by the outer."""
+"""Memory that carries derivatives on an outer tape is not overwritten inside an inner tape, unseen by the outer one."""
 
 import tempfile
 
@@ -20,7 +20,7 @@ def fill(v):
 
 
 def of_received(form):
-    """The form, and the blocking one beside it if there is one; None for those which receive into nothing."""
+    """A form with a request, and the blocking form if there is one; empty for operations that receive nothing."""
     receives = blocks_of(form)[1]
     if (receives is None and "replace" not in form) or "exscan" in form.lower():  # the first rank gets nothing
         return []
@@ -32,14 +32,14 @@ FORMS = sorted({name for form in started() for name in of_received(form)})
 
 
 def blocks_alone(form):
-    """`blocks_of`, on one rank; with two neighbours."""
+    """`blocks_of` on one rank, with two neighbours."""
     form = form if form.endswith("_init") or form in started() else f"I{form.lower()}"
     most = 2 if "neighbor" in form.lower() else 1
     return [n and min(n, most) for n in blocks_of(form)]
 
 
 def received(form, comm, buffer, u):
-    """Start to receive into a buffer, or to do it at once."""
+    """Receive into a buffer, or start to."""
     name, blocks = form.lower(), blocks_alone(form)
     method = getattr(comm, form)
     if "sendrecv_replace" in name:
@@ -135,7 +135,7 @@ WAYS = [matched, unpacked, read, put, got, attached]
 
 
 def refused(way):
-    """Whether that is refused, whether or not the inner tape knows what is written."""
+    """Check that this is refused, whether or not the inner tape watches the written values."""
     for watched in (True, False):
         with ampi.Tape() as tape:
             x = tape.watch(numpy.arange(1.0, N + 1))

@@ -1,7 +1,7 @@
-"""Ranks whose tapes open at different points, or not at all: what carries no derivatives does not bind their sweeps.
+"""Ranks whose tapes open at different points, or not at all: passive messages do not couple their sweeps.
 
-Programs are drawn by chance, the same on all ranks, as a list of events. A serial run of the events on complex numbers
-gives the derivatives by the complex step.
+Random programs, the same on all ranks, are lists of events. A serial run of the events on complex numbers gives the
+derivatives by the complex step.
 """
 
 import numpy
@@ -21,7 +21,7 @@ ONES = numpy.ones(2)
 
 
 def draw(number, size):
-    """Rounds of events; in each round every rank has one tape at most, and sweeps it at the end."""
+    """Random rounds of events; in each round every rank has at most one tape, which it sweeps at the end."""
     generator = numpy.random.default_rng([number, size])
     rounds = []
     for _ in range(ROUNDS):
@@ -49,7 +49,7 @@ def start(k, rank):
 
 
 def serial(events, ranks, xs):
-    """The sum of all that the ranks with tapes hold at the end."""
+    """The sum of the values of all ranks with tapes at the end."""
     y = {}
     for event in events:
         if event[0] == "open":
@@ -100,7 +100,7 @@ def received(comm, source, form, tag):
 
 
 def message(comm, y, source, dest, form, active, tag):
-    """What a rank holds after a message, if it takes part."""
+    """The rank's value after a message, in which it may take part."""
     if comm.rank == source:
         sent(comm, y * 0.5 if active else numpy.full(2, source + 2.0), dest, form, tag)
     elif comm.rank == dest:
@@ -112,7 +112,7 @@ def message(comm, y, source, dest, form, active, tag):
 
 
 def cancelled(comm, form):
-    """A receive of what nobody sends."""
+    """A receive of a message that no rank sends, cancelled."""
     partner = (comm.rank + 1) % comm.size
     if form == "object":
         request = comm.irecv(source=partner, tag=99)
@@ -181,7 +181,7 @@ def test_a_cancelled_receive_and_the_next_gradient(monkeypatch):
 
 
 def test_an_object_received_before_the_tape_was_opened(monkeypatch):
-    """The sender does not wait for a rank that has nothing to say, nor the other way round."""
+    """The sender does not wait for a rank without adjoints for it, nor the other way round."""
     monkeypatch.setenv("AMPI_TIMEOUT", str(patience(20)))
     comm = ampi.COMM_WORLD.Dup()
     after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size

@@ -1,4 +1,4 @@
-"""Threads of MPI_THREAD_MULTIPLE, each with a communicator and a tape of its own, in whatever order they come."""
+"""Threads with MPI_THREAD_MULTIPLE, each with its own communicator and tape, in any order."""
 
 import contextlib
 import random
@@ -24,7 +24,7 @@ SIZE = 3  # elements of a rank's state
 
 @pytest.fixture(autouse=True)
 def limit(monkeypatch):
-    """Threads that hang end before the test does."""
+    """Let threads that hang end before the test's own time limit."""
     monkeypatch.setenv("AMPI_TIMEOUT", str(patience(40)))
 
 
@@ -32,7 +32,7 @@ def limit(monkeypatch):
 
 
 def steps_of(seed):
-    """A program drawn by chance: steps that all ranks take, each with a coefficient."""
+    """A random program: steps that all ranks take, each with a coefficient."""
     draw = random.Random(seed)
     kinds = ("local", "ring", "exchange", "sum", "object", "overwrite", "broadcast")
     return [(draw.choice(kinds), draw.uniform(0.2, 0.9)) for _ in range(draw.randint(3, 8))]
@@ -108,13 +108,13 @@ def starts_of(seed, ranks):
 
 
 def jitter(*seed):
-    """A pause of another length on each rank, in each thread, at each call."""
+    """Pauses whose lengths differ between ranks, threads and calls."""
     draw = random.Random(repr(seed))
     return lambda: time.sleep(draw.choice((0, 0, 0.0005, 0.003)))
 
 
 def in_threads(*functions):
-    """Run functions in threads of their own; what they raised, or None."""
+    """Run each function in its own thread; returns what they raised, or None."""
     errors = [None] * len(functions)
 
     def guarded(k):
@@ -166,7 +166,7 @@ def test_each_thread_records_and_sweeps_its_own_tape(seed, count):
             found[k] = [tape.gradient(y, x, seed=s) for s in (1.0, 2.0)]
 
         order = list(range(count))
-        random.Random(f"{seed} {WORLD.rank}").shuffle(order)  # another order on each rank
+        random.Random(f"{seed} {WORLD.rank}").shuffle(order)  # a different order on each rank
         raise_first(in_threads(*[lambda k=k: worker(k) for k in order]))
     for k in range(count):
         expected = complex_step(programs[k], starts_of(seed + k, WORLD.size), WORLD.rank)
@@ -176,7 +176,7 @@ def test_each_thread_records_and_sweeps_its_own_tape(seed, count):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_threads_inside_a_tape_are_joined_with_custom_vjp(seed):
-    """Parts that threads compute and communicate are part of an outer tape, recorded and swept at once."""
+    """Parts that threads compute and communicate belong to an outer tape, and are recorded and swept concurrently."""
     programs = [steps_of((seed, k, "joined").__repr__()) for k in range(2)]
     with duplicates(2) as comms:
 
@@ -217,7 +217,7 @@ def test_threads_inside_a_tape_are_joined_with_custom_vjp(seed):
 
 @pytest.mark.mpi(min_size=2)
 def test_a_sweep_is_of_its_communicators_alone():
-    """One thread sweeps as long as another one records; on the ranks at different times."""
+    """One thread sweeps while another one records, at different times on different ranks."""
     steps = [("ring", 0.5), ("sum", 0.4), ("exchange", 0.3)]
     found = {}
     with duplicates(2) as comms:
@@ -357,7 +357,7 @@ def test_messages_of_another_threads_active_arrays_are_refused(name):
 
 
 def test_messages_of_other_arrays_pass_beside_a_tape():
-    """A passive thread communicates as it does without ampi; what it overwrites is saved for the tape."""
+    """A passive thread communicates as without ampi; values that it overwrites are saved for the tape."""
     with duplicates(1) as (comm,), ampi.Tape() as tape:
         x = tape.watch(numpy.full(2, 3.0))
         c = np.full(2, 5.0)

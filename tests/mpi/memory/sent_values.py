@@ -116,7 +116,7 @@ DATATYPES = [
 
 
 def in_memory(memory):
-    """A plain array on the elements as they lie in memory."""
+    """A plain view of the elements in memory order."""
     found = plain(memory)
     return (found if found.flags.c_contiguous else found.T).reshape(-1)
 

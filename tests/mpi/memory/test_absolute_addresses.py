@@ -1,4 +1,4 @@
-"""Messages from MPI.BOTTOM, whose datatypes hold addresses: the memory is found, be it of one array or of several."""
+"""Messages from MPI.BOTTOM, whose datatypes hold addresses: the memory of one or several arrays is found."""
 
 import gc
 import inspect
@@ -79,7 +79,7 @@ def test_several_arrays_in_one_message(dtype, how):
         b = tape.watch(numpy.arange(2.0, 7.0).astype(dtype) + RANK)
         passive = ampi.numpy.full(2, 3.0, dtype)
         y, z = a * a, 2 * b
-        p, q, r = (ampi.numpy.zeros(n, dtype) for n in (5, 3, 2))  # cut otherwise than what was sent
+        p, q, r = (ampi.numpy.zeros(n, dtype) for n in (5, 3, 2))  # split differently from what was sent
         ring(struct(y, passive, z), struct(p, q, r), how=how)
         loss = (p * p).sum() + 3 * q.sum() + (r * r).sum()
     came = numpy.concatenate(
@@ -245,7 +245,7 @@ def test_persistent_requests_outlive_the_datatype():
 
 @pytest.mark.parametrize("looked", [False, True])
 def test_what_the_collector_has_frozen_is_found(looked, monkeypatch):
-    if not looked:  # what the tests before have done is not known
+    if not looked:  # earlier tests may have looked
         monkeypatch.setattr(gc, "freeze", inspect.unwrap(gc.freeze))
         monkeypatch.setattr(live_arrays, "_live", None)
     with ampi.Tape() as tape:

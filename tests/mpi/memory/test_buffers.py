@@ -1,4 +1,4 @@
-"""What a message argument means: held against what mpi4py and MPI themselves send for it."""
+"""The meaning of message arguments, compared with what mpi4py and MPI send for them."""
 
 import array
 
@@ -22,7 +22,7 @@ FIELD = (6, 8)
 
 
 def sent(spec, dtype, count):
-    """What MPI sends for a message argument; of plain arrays, since memory that others have been given is copied."""
+    """What MPI sends for a message argument, given plain arrays, since memory that was handed out is copied."""
     came = np.empty(count, dtype)
     parts = spec if isinstance(spec, (list, tuple)) else [spec]
     parts = [plain(part) if isinstance(part, np.ndarray) else part for part in parts]
@@ -34,7 +34,7 @@ def sent(spec, dtype, count):
 
 
 def check(spec, memory, buffer):
-    """Values, overwritten memory and adjoints of a buffer are those of the elements that MPI sends."""
+    """Check that values, overwritten memory and adjoints of a buffer are those of the elements that MPI sends."""
     came = sent(spec, memory.dtype, buffer.count)
     positions = came.real.astype(int)
     assert buffer.dtype == memory.dtype
@@ -71,7 +71,7 @@ def test_datatypes(datatype, count):
 
 def test_datatype_freed_by_the_user():
     memory = field()
-    for make in DATATYPES * 2:  # handles are used again
+    for make in DATATYPES * 2:  # handles are reused
         datatype = make().Commit()
         spec = [memory, 1, datatype]
         came = sent(spec, memory.dtype, datatype.size // 8)

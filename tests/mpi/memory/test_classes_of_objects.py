@@ -1,4 +1,4 @@
-"""Objects of classes whose code runs while they are pickled or unpickled: right derivatives, or an error by name."""
+"""Objects of classes whose code runs while they are pickled or unpickled: right derivatives, or a specific error."""
 
 import copyreg
 import dataclasses
@@ -222,7 +222,7 @@ def of(kind, way, comm=COMM_WORLD):
 
 
 def along(f):
-    """The first and second derivative in one direction, of the cubic polynomial that all ranks return together."""
+    """The first and second directional derivatives of the sum over ranks, which is a cubic polynomial."""
     values = [WORLD.allreduce(float(f(X + t * DIRECTION))) for t in (-2, -1, 1, 2)]
     return (values[0] - 8 * values[1] + 8 * values[2] - values[3]) / 12, _second(values, WORLD.allreduce(float(f(X))))
 
@@ -256,7 +256,7 @@ def test_classes_that_compute_while_unpickled_in_forward_mode(way):
 
 @pytest.mark.parametrize("kind", UNPICKLED)
 def test_classes_that_compute_while_unpickled_are_refused(kind):
-    """All ranks receive; where one alone does, the others wait for its sweep as after any other error of its."""
+    """Only where all ranks receive; otherwise ranks wait for the sweep of the one that raises, as after any error."""
     everywhere = [way for way in WAYS if way not in ("gather", "allreduce")]
     for way in everywhere[:: 1 if kind is Doubled else 4]:
         for derivative in (lambda f: ampi.grad(f)(X), lambda f: ampi.hvp(f, X, DIRECTION)):

@@ -1,4 +1,4 @@
-"""Arrays that only an operation under way refers to live until it has completed, in every mode and of every kind."""
+"""Arrays that only a pending operation refers to live until it has completed, in every mode and for every kind."""
 
 import ast
 import gc
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.mpi
 
 @pytest.fixture(scope="module", autouse=True)
 def _nothing_old_is_garbage():
-    """Garbage is collected twice or more in each of hundreds of tests: only what they make is looked through."""
+    """Freeze existing objects: hundreds of tests collect garbage at least twice, and should only scan their own."""
     gc.collect()
     gc.freeze()
 
@@ -29,7 +29,7 @@ RANK, SIZE = COMM_WORLD.rank, COMM_WORLD.size
 N = 6
 NEXT, LAST = (RANK + 1) % SIZE, (RANK - 1) % SIZE
 
-# What is sent and received, in blocks of N elements; None: nothing.
+# Numbers of blocks of N elements that are sent and received; None: nothing.
 BLOCKS = {
     "Bcast": (1, None),
     "Gather": (1, SIZE),
@@ -65,7 +65,7 @@ BLOCKS = {
 
 
 def plain_name(name):
-    """The name in `BLOCKS` of a form with a request."""
+    """The name in `BLOCKS` for a form with a request."""
     name = name.removesuffix("_init") if name.endswith("_init") else name[1:]
     return name if name.lower() in BLOCKS else name[0].upper() + name[1:]
 
@@ -81,20 +81,20 @@ def started():
 
 
 def blocks_of(form):
-    """How many blocks an operation sends and receives."""
+    """The numbers of blocks that an operation sends and receives."""
     name = plain_name(form)
     return BLOCKS[name if name in BLOCKS else name.lower()]
 
 
 def owner(array):
-    """What owns an array's memory."""
+    """The array that owns an array's memory."""
     while isinstance(array.base, numpy.ndarray):
         array = array.base
     return array
 
 
 def spec(name, array, blocks):
-    """The argument for a message of so many blocks."""
+    """The argument for a message of ``blocks`` blocks."""
     if not name.endswith("alltoallw"):
         return array
     counts, displacements = [N] * blocks, [8 * N * k for k in range(blocks)]
@@ -102,7 +102,7 @@ def spec(name, array, blocks):
 
 
 def begin(np, comm, form, sent, received):
-    """Start an operation; the request, and the one of its partner if it needs one."""
+    """Start an operation; returns its request, and that of its partner if it needs one."""
     name = plain_name(form).lower()
     method, other = getattr(comm, form), None
     if name in ("send", "ssend", "bsend", "rsend"):
@@ -133,7 +133,7 @@ def begin(np, comm, form, sent, received):
 
 
 def run(np, comm, form, x):
-    """Drop what is sent and received while the operation is under way; whether both were still there."""
+    """Drop references to the arrays during the operation; return whether they stay alive."""
     sends, receives = blocks_of(form)
     sent = None if sends is None else np.concatenate([x * 2.0] * sends)
     received = None if receives is None else np.zeros(receives * N)
@@ -256,7 +256,7 @@ EPOCHS = [
 @pytest.mark.parametrize("epoch", EPOCHS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_of_windows(name, epoch, mode):
-    """They are let go when the operation is complete at its origin, and not before."""
+    """Arrays are released when the operation is complete at its origin, and not before."""
     if name.startswith("R") and epoch in (in_fence, in_epoch):
         pytest.skip("MPI has these in epochs of locks only")
     alive, gone = [], []
@@ -287,21 +287,21 @@ def test_of_windows(name, epoch, mode):
 
     mode(function, numpy.arange(1.0, N + 1) + RANK)
     if mode is not idle and epoch in (in_fence, in_epoch) and name not in ("Put", "Get"):
-        return  # a tape puts these off, and has copies of its own
+        return  # a tape defers these, and has its own copies
     assert alive and all(alive)
     if mode is idle:
         assert gone and all(gone)
 
 
 def filled():
-    """New arrays, which take memory that has been given back."""
+    """New arrays, which reuse freed memory."""
     return [numpy.full(4, 1e100) for _ in range(16)]
 
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("mode", [idle, recording])
 def test_values_between_groups(mode):
-    """Where MPI reads what is sent when the wait makes progress."""
+    """With intercommunicators, where MPI reads sent values when the wait makes progress."""
     comm = halves(COMM_WORLD)
     x0 = numpy.random.default_rng(RANK).uniform(0.5, 1.5, 4)
     every = numpy.array(COMM_WORLD.allgather(x0))
@@ -324,7 +324,7 @@ def test_values_between_groups(mode):
 @pytest.mark.parametrize("mode", [idle, recording])
 @pytest.mark.parametrize("name", ["Put", "Accumulate"])
 def test_values_of_large_messages_to_windows(name, mode):
-    """Which MPI sends when the other rank is ready for them."""
+    """MPI sends these values when the other rank is ready for them."""
     n = 20000
 
     def function(np, x):
@@ -354,7 +354,7 @@ ONE_SIDED = ("Put", "Get", "Accumulate", "Get_accumulate", "Fetch_and_op", "Comp
 
 
 def nameless(tree):
-    """Buffers of calls that mpi4py does not keep, and that have no name in the function: lines."""
+    """Lines of calls with unnamed buffers, which mpi4py does not keep alive."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LOSES + ONE_SIDED:
             if ast.unparse(node.func.value) == "ir":
@@ -370,7 +370,7 @@ def nameless(tree):
 
 @pytest.mark.mpi(max_size=1)
 def test_buffers_of_our_own_have_names():
-    """In the library itself, which calls mpi4py's methods: a name keeps them."""
+    """In the library's own calls of mpi4py's methods, names keep buffers alive."""
     for buffer in ("f(x)", "x * x", "-x", "[f(x), datatype]"):
         assert list(nameless(ast.parse(f"comm.Iallreduce({buffer}, y)"))) == [1]
     assert not list(nameless(ast.parse("comm.Iallreduce(_message(x), [y, datatype])")))

@@ -1,4 +1,4 @@
-"""Layouts of datatypes: random ones, one count for each rank, beyond 31 bits, with many elements."""
+"""Layouts of datatypes: random ones, per-rank counts, sizes beyond 31 bits, many elements."""
 
 import itertools
 import tracemalloc
@@ -22,7 +22,7 @@ FIELD = (6, 8)
 
 
 def random_datatype(generator, depth):
-    """A datatype of doubles with offsets that are not negative."""
+    """A random datatype of doubles with nonnegative offsets."""
     if depth == 0:
         return MPI.DOUBLE
     base = random_datatype(generator, depth - 1)
@@ -113,7 +113,7 @@ BIG = 1 << 31
 
 
 def test_counts_and_displacements_beyond_31_bits():
-    """The arithmetic only: the memory is never touched, so it takes none."""
+    """Arithmetic only: the memory is never touched, so that none is allocated."""
     memory = ampi.numpy.empty(BIG + 64, np.uint8)
     buffer = parse_bytes([memory, (BIG + 7, 9), MPI.BYTE])
     assert buffer.count == buffer.nbytes == BIG + 7 and buffer.packed
@@ -128,7 +128,7 @@ def test_counts_and_displacements_beyond_31_bits():
 
 
 def test_layouts_beyond_31_bits():
-    """Items of a datatype with gaps, far apart and many."""
+    """Many items, far apart, of a datatype with gaps."""
     wide = MPI.DOUBLE.Create_resized(0, BIG).Commit()
     typemap = typemap_of(wide)
     wide.Free()
@@ -211,7 +211,7 @@ ABORTS = broken_in("Intel MPI", "Commit of a cyclic array of 2**31 elements abor
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=ABORTS if name == "cyclic" else ()) for name in HUGE])
 def test_regular_datatypes_of_many_elements(name, request):
-    """Nothing lists their elements; arithmetic is held against a formula here and there."""
+    """Their elements are never listed; offsets at some positions are compared with a formula."""
     make, length, offset = HUGE[name]
     try:
         datatype = make().Commit()

@@ -25,7 +25,7 @@ def partners(comm):
 
 
 def packed_locally(np, comm, x):
-    """Two arrays behind a byte that leaves them unaligned, unpacked in another order."""
+    """Two arrays after a byte that leaves them unaligned, unpacked in another order."""
     kind = typeof(x)
     room = np.zeros(1 + 3 * x.nbytes, np.uint8)
     position = kind.Pack(x * x, room, 1, comm)
@@ -73,7 +73,7 @@ def passed_on(np, comm, x):
 
 
 def typed_on_one_side(np, comm, x):
-    """What is packed here is received as elements there, and the other way round."""
+    """Packed bytes are received as elements, and elements as packed bytes."""
     after, before = partners(comm)
     kind = typeof(x)
     room = np.zeros(x.nbytes, np.uint8)
@@ -90,7 +90,7 @@ def typed_on_one_side(np, comm, x):
 
 
 def sent_twice_and_overwritten(np, comm, x):
-    """The same packed bytes go to two receivers, are overwritten in between, in part."""
+    """The same packed bytes are sent twice, and partly overwritten in between."""
     after, before = partners(comm)
     kind = typeof(x)
     room = np.zeros(2 * x.nbytes, np.uint8)
@@ -116,7 +116,7 @@ def copied(np, comm, x):
     longer = np.zeros(2 * x.nbytes + 5, np.uint8)
     longer[5 : 5 + x.nbytes] = room
     longer[5 + x.nbytes :] = room.copy()
-    longer[5 : 5 + x.nbytes // len(x)] = 0  # the first element is none any more
+    longer[5 : 5 + x.nbytes // len(x)] = 0  # the first element is now a constant
     y = np.zeros(2 * len(x), x.dtype)
     kind.Unpack(longer, 5, y, comm)
     return y[: len(x)] * y[len(x) :] + x
@@ -199,7 +199,7 @@ def with_gaps(np, comm, x):
 
 
 def joined(np, comm, x):
-    """Bytes that were received and bytes of arrays are joined, parted, permuted and read as numbers again."""
+    """Received bytes and bytes of arrays are joined, split, permuted and read as numbers again."""
     after, before = partners(comm)
     came = np.zeros(2 * x.nbytes, np.uint8)
     going = np.concatenate([(x * x).view(numpy.uint8), x.view(numpy.uint8)])
@@ -214,7 +214,7 @@ def joined(np, comm, x):
 
 
 def carved(np, comm, x):
-    """One block of bytes holds numbers, by views of it; the block is sent as a whole, and so is a copy of it."""
+    """One block of bytes holds numbers, accessed by views; the whole block is sent, and so is a copy of it."""
     after, before = partners(comm)
     block = np.zeros(8 + 2 * x.nbytes, np.uint8)
     block[:8].view(numpy.int64)[0] = len(x)
@@ -283,7 +283,7 @@ def test_dtypes(program, dtype):
 
 
 def exchanged(comm, name, room, came):
-    """Every rank's `room`, or what came of it to this rank, in `came`."""
+    """Exchange every rank's ``room`` by a collective; the result is in ``came``."""
     root, sizes = comm.Get_size() - 1, [room.size] * comm.Get_size()
     if name == "Gather":
         comm.Gather([room, MPI.PACKED], [came, MPI.PACKED], root)
@@ -313,7 +313,7 @@ EXCHANGES = ("Allgather", "Iallgather", "Allgatherv", "Iallgatherv", "Gather", "
 @pytest.mark.parametrize("constant", [0, 1, -1])
 @pytest.mark.parametrize("name", EXCHANGES)
 def test_some_ranks_pack_constants(name, constant):
-    """The adjoint of a constant's bytes is dropped, also where the others' bytes of the same message carry one."""
+    """The adjoint of a constant's bytes is dropped, even if other ranks' bytes in the same collective carry one."""
 
     def program(np, comm, x):
         kind, size = typeof(x), comm.Get_size()
@@ -329,7 +329,7 @@ def test_some_ranks_pack_constants(name, constant):
 
 
 def test_external_format():
-    """Packed in the external format, bytes in another order; against a closed form."""
+    """Packed in the external format, with another byte order; compared with a closed form."""
     after, before = partners(WORLD)
     x0 = random(3)
     with ampi.Tape() as tape:
@@ -348,7 +348,7 @@ def test_external_format():
 
 
 def test_bytes_are_read_as_numbers():
-    """Received bytes are looked at as the numbers they are, without unpacking."""
+    """Received bytes are viewed as numbers, without unpacking."""
     after, before = partners(WORLD)
     x0 = random(3).astype("float32")
     with ampi.Tape() as tape:
@@ -394,7 +394,7 @@ def test_floating_point_memory_as_workspace():
 
 
 def test_integers_in_tracked_bytes_pass_through():
-    """Bytes that came from elsewhere may be anything: they are computed with, and received into plain memory."""
+    """Passive bytes may be anything: they can be computed with, and received into plain memory."""
     after, before = partners(WORLD)
     with ampi.Tape() as tape:
         x = tape.watch(numpy.ones(2))
@@ -412,7 +412,7 @@ def test_integers_in_tracked_bytes_pass_through():
 
 
 def test_active_bytes_into_plain_memory_are_an_error():
-    comm = COMM_WORLD.Dup()  # which no sweep can use afterwards
+    comm = COMM_WORLD.Dup()  # no sweep can use it afterwards
     after, before = partners(WORLD)
     with ampi.Tape() as tape:
         x = tape.watch(numpy.ones(2))
@@ -529,7 +529,7 @@ def test_integers_beside_active_values_pass():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_bytes_of_structured_elements(dtype):
-    """Bytes of elements with numbers that are not aligned are copied and read again; against a closed form."""
+    """Bytes of elements with unaligned numbers are copied and read again; compared with a closed form."""
     element = numpy.dtype([("k", "u1"), ("v", dtype), ("w", dtype, (2,))])
     with ampi.Tape() as tape:
         x = tape.watch(random(3, dtype))

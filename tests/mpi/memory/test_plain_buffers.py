@@ -1,4 +1,4 @@
-"""Plain arrays in messages while a tape records: a warning by name where a derivative may be lost, and no other."""
+"""Plain arrays in messages while a tape records: a specific warning if a derivative may be lost, and no others."""
 
 import collections
 import contextlib
@@ -67,7 +67,7 @@ GIVEN = {
 
 
 def said(call, *arguments):
-    """The warnings of a call, in a program that has had none yet."""
+    """The warnings of a call, as if there had been none before."""
     plain_buffers._warned.clear()
     plain_buffers._sites.clear()
     with warnings.catch_warnings(record=True) as caught:
@@ -187,7 +187,7 @@ def committed(datatype):
 
 
 def at_addresses(use):
-    """A message from MPI.BOTTOM of an array and of what lies elsewhere."""
+    """A message from MPI.BOTTOM, by the address of an array."""
 
     def call(buf):
         with committed(MPI.Datatype.Create_hindexed(MPI.DOUBLE, [buf.size], [MPI.Get_address(buf)])) as datatype:
@@ -338,7 +338,7 @@ def test_what_is_sent_before_anything_is_watched_or_passively_is_not():
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("use", [lambda b: b[0] * b[1], lambda b: b * b], ids=["elements", "few"])
 def test_what_was_computed_of_what_came_counts(use):
-    """Where nothing is watched."""
+    """On ranks where nothing is watched."""
     with ampi.Tape() as tape:
         if comm.rank == 0:
             comm.Send(tape.watch(np.ones(3)), 1)
@@ -387,7 +387,7 @@ def test_in_full_it_is_an_error(name, monkeypatch):
 
 @pytest.mark.mpi(min_size=2)
 def test_a_halo_through_plain_arrays_is_no_longer_a_plausible_number():
-    """Both ends are plain; where only the receiver's is, the sweep says it on both ranks."""
+    """Both ends are plain; if only the receiver's is, the sweep raises on both ranks."""
     with ampi.Tape() as tape:
         x = tape.watch(np.arange(1.0, 4.0))
         halo = np.empty(1)
@@ -403,7 +403,7 @@ def test_a_halo_through_plain_arrays_is_no_longer_a_plausible_number():
         assert f"'out' of shape (1,) and dtype float64 to rank {RIGHT}" in str(warning.message)
     with ampi.Tape() as tape:
         x = tape.watch(np.arange(1.0, 4.0))
-        comm.Dup().Sendrecv(x[-1:], RIGHT, recvbuf=halo, source=LEFT)  # which cannot be swept afterwards
+        comm.Dup().Sendrecv(x[-1:], RIGHT, recvbuf=halo, source=LEFT)  # a communicator that cannot be swept afterwards
         y = np.sum(x * halo)
     with pytest.raises(ampi.CommunicationError, match=r"into memory that is not tracked; make .* ampi.numpy"):
         tape.gradient(y, x)

@@ -7,6 +7,6 @@ import ampi
 
 @pytest.fixture
 def comm(monkeypatch):
-    """A communicator that may be left broken."""
+    """A communicator that a test may leave broken."""
     monkeypatch.setenv("AMPI_TIMEOUT", "2")
     return ampi.COMM_WORLD.Dup()

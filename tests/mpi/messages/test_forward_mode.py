@@ -1,4 +1,4 @@
-"""Forward mode of MPI by what is its own: messages of several forms, what comes from before, and what is refused."""
+"""Forward mode on ranks: messages of several forms, windows and messages from before, and refusals."""
 
 import contextlib
 import math
@@ -22,7 +22,7 @@ V = numpy.array([1.0, -2.0, 0.5]) * (RANK + 1)
 
 
 def of(rank, values):
-    """What another rank has for an array that counts up with the ranks."""
+    """Another rank's value of ``values``, a function of its X and V."""
     return values(numpy.arange(1.0, 4.0) + rank, numpy.array([1.0, -2.0, 0.5]) * (rank + 1))
 
 
@@ -45,7 +45,7 @@ def test_addresses_of_several_arrays_in_collectives():
 
 @pytest.mark.parametrize("dtype", ["f", "d", "F", "D"])
 def test_packed_on_one_side(dtype):
-    """Elements are received as bytes, and bytes as elements, in messages of one tag."""
+    """Elements are received as bytes, and bytes as elements, in messages with one tag."""
 
     def f(x):
         x = x.astype(dtype)
@@ -64,13 +64,13 @@ def test_packed_on_one_side(dtype):
 
 
 def spelt(a, how):
-    """A message of all of an array, in one of the forms that mpi4py takes."""
+    """A message of a whole array, in one of the forms that mpi4py accepts."""
     kind = MPI._typedict[a.dtype.char]
     return (a, [a, kind], [a, a.size, kind], [a, (a.size, 0), kind])[how]
 
 
 def moved(name, x, how):
-    """What the ranks send each other of x, as integers, by one of the collectives."""
+    """Exchange x between ranks, viewed as integers, by one of the collectives."""
     sent, received = np.zeros(3 * SIZE, x.dtype), np.zeros(3 * SIZE, x.dtype)
     sent[...] = np.concatenate([(k + 1) * x for k in range(SIZE)])
     a, b = (memory.view(f"i{x.dtype.itemsize}") for memory in (sent, received))
@@ -176,7 +176,7 @@ def test_what_would_be_lost_is_an_error_where_it_arrives():
     for program in (got, parts):
         with pytest.raises(ampi.ActivityError, match="not tracked"):
             ampi.jvp(program, X, V)
-        comm = COMM_WORLD.Dup()  # which an error has not been on
+        comm = COMM_WORLD.Dup()  # one without errors so far
 
 
 def test_a_walk_goes_through_a_window_that_has_been_freed():
@@ -210,7 +210,7 @@ def test_gauss_newton_from_one_tape():
 
 @ampi.kernel
 def carried(a, b):
-    """Its adjoint takes what the loop carries."""
+    """A kernel whose adjoint needs the value carried by its loop."""
     s = 1.0
     for i in range(a.size):
         s = math.sin(s * a[i]) + s
@@ -258,7 +258,7 @@ def test_a_walk_refuses_on_all_ranks_what_a_tape_for_sweeps_has_not_kept():
 
 @pytest.mark.parametrize("mode", ["jvp", "hvp", "walk"])
 def test_an_error_at_the_end_of_one_part_is_passed_to_the_others(mode):
-    """Whoever stops there may have left messages under way: the communicator says so at its next use."""
+    """A rank that stops there may leave messages pending: the communicator reports this at its next use."""
     comm = COMM_WORLD.Dup()
     told = []
 
@@ -303,7 +303,7 @@ SHORT = broken_in("Open MPI", "a nonblocking read beyond the end of the file nev
 
 @pytest.mark.parametrize("nonblocking", [False, pytest.param(True, marks=SHORT)])
 def test_what_is_read_from_a_file_is_constant(tmp_path, nonblocking):
-    """A short read leaves the rest as it was; what is written leaves the program."""
+    """A short read leaves the rest unchanged; written values are not differentiated."""
     name = str(tmp_path / f"rank{RANK}")
     numpy.array([5.0, 6.0]).tofile(name)
 

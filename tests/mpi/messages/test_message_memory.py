@@ -1,4 +1,4 @@
-"""The memory of messages: overwritten, strided, shared, freed, constant."""
+"""Memory of messages: overwritten, strided, shared, freed, constant."""
 
 import numpy
 import pytest
@@ -96,7 +96,7 @@ def test_strided_datatypes():
 
 
 def test_fortran_order_and_bytes():
-    """Arrays go in memory order, also as bytes."""
+    """Arrays are sent in memory order, also as bytes."""
 
     def program(np, comm, x):
         after, before = around(comm)
@@ -141,7 +141,7 @@ def test_the_same_arrays_again_and_again():
 
 
 def test_one_array_to_both_sides_on_two_communicators():
-    """What is remembered of its latest message holds for none of the next ones."""
+    """Facts remembered from the array's latest message must not be used for the next ones."""
     other = ampi.COMM_WORLD.Dup()
     plain_other = WORLD.Dup()
 
@@ -168,7 +168,7 @@ def test_one_array_to_both_sides_on_two_communicators():
 
 @pytest.mark.parametrize("mode", ["Send", "Isend"])
 def test_large_messages_again_and_again(mode):
-    """They are recorded while they are on their way; receives are tested, not waited for."""
+    """They are recorded while in flight; receives are tested, not waited for."""
 
     def program(np, comm, x):
         after, before = around(comm)
@@ -187,7 +187,7 @@ def test_large_messages_again_and_again(mode):
 
 
 def test_the_line_of_each_message_is_known():
-    """Of messages that are alike but for the line, or the method."""
+    """For messages that differ only in the line or the method."""
     comm = ampi.COMM_WORLD.Dup()
     after, before = around(comm)
     with ampi.Tape() as tape:
@@ -240,7 +240,7 @@ def test_integers_in_between():
 
 @pytest.mark.mpi(min_size=2)
 def test_rank_without_input_and_output():
-    """The last rank only passes on what it gets."""
+    """The last rank only passes on what it receives."""
 
     def program(np, comm, x):
         last = comm.size - 1

@@ -1,5 +1,5 @@
-"""Lowercase methods: small programs on all ranks whose messages are Python objects, held against finite differences of
-the same program on plain mpi4py and NumPy; and what kinds of objects active arrays are found in.
+"""Lowercase methods: small programs on all ranks whose messages are Python objects, compared with finite differences of
+the same program on plain mpi4py and NumPy; and kinds of objects in which active arrays are found.
 """
 
 import collections
@@ -23,7 +23,7 @@ WORLD = MPI.COMM_WORLD
 
 @dataclasses.dataclass
 class Particle:
-    """Something a program might send."""
+    """An object that a program might send."""
 
     name: str
     position: object
@@ -34,7 +34,7 @@ Pair = collections.namedtuple("Pair", "first second")
 
 
 class Node:
-    """An object with attributes that points to itself."""
+    """An object that refers to itself."""
 
     def __init__(self, value):
         self.value = value
@@ -187,7 +187,7 @@ def allreduce_extremes(np, comm, u):
 
 
 def allreduce_function(np, comm, u):
-    """Not commutative: the order of the ranks counts."""
+    """A reduction that is not commutative: the order of the ranks matters."""
     return comm.allreduce((u, u * u), lambda a, b: (a[0] * b[0] + a[1], b[1]))[0]
 
 
@@ -404,7 +404,7 @@ def test_without_a_tape_arrays_arrive_as_arrays_of_ours():
 
 
 def test_a_pickler_written_in_python(recwarn):
-    """As dill's is: it is still the message that pickles, and no derivative is lost."""
+    """As with dill, pickling still belongs to the message, and no derivative is lost."""
     import pickle
 
     MPI.pickle.__init__(pickle._dumps, pickle._loads)

@@ -1,4 +1,4 @@
-"""Partitioned messages: programs on all ranks against the complex step, and what is refused."""
+"""Partitioned messages: programs on all ranks compared with the complex step, and refusals."""
 
 import numpy
 import pytest
@@ -18,7 +18,7 @@ def partners(comm):
 
 
 def free(*requests):
-    """Intel MPI may not come out of Finalize where partitioned requests are left."""
+    """Free requests: Intel MPI may hang in Finalize if partitioned ones are left."""
     for request in requests:
         request.Free()
 
@@ -32,7 +32,7 @@ def arrives(request, partition):
 
 
 def ring(np, comm, x):
-    """Partitions get ready out of order and are computed between the start and their Pready."""
+    """Partitions become ready out of order, and are computed between the start and their Pready."""
     after, before = partners(comm)
     u, v = np.zeros(6, x.dtype), np.zeros(6, x.dtype)
     send, receive = comm.Psend_init(u, 3, after, 4), comm.Precv_init(v, 3, before, 4)
@@ -64,7 +64,7 @@ def other_partitions_there(np, comm, x):
 
 
 def repeated(np, comm, x):
-    """The requests are started again and again; the buffers change in between."""
+    """The requests are started repeatedly; the buffers change in between."""
     after, before = partners(comm)
     u, v = x * 1, np.zeros(6, x.dtype)
     send, receive = comm.Psend_init(u, 2, after, 1), comm.Precv_init(v, 6, before, 1)
@@ -83,7 +83,7 @@ def repeated(np, comm, x):
 
 
 def two_pairs_with_one_tag(np, comm, x):
-    """Requests with one tag belong together in the order in which they were made; ordinary messages do not mix in."""
+    """Requests with one tag match in the order of their creation; ordinary messages do not interfere."""
     after, before = partners(comm)
     u, v = [x * x, x * x * x], [np.zeros(6, x.dtype) for _ in range(2)]
     sends = [comm.Psend_init(part, 2, after, 1) for part in u]
@@ -117,7 +117,7 @@ def ordinary_beside(np, comm, x):
 
 
 def constants_before(np, comm, x):
-    """Of one message, what gets ready first is constant, and the last is said to be."""
+    """The first ready partition of a message is constant, and the last one is declared to be."""
     after, before = partners(comm)
     u, v = np.ones(6, x.dtype), np.zeros(6, x.dtype)
     send, receive = comm.Psend_init(u, 3, after, 4), comm.Precv_init(v, 2, before, 4)
@@ -148,7 +148,7 @@ CASES = [pytest.param(program, marks=TWO if program is two_pairs_with_one_tag el
 
 @pytest.mark.parametrize("program", CASES, ids=[program.__name__ for program in PROGRAMS])
 def test_gradient(program):
-    # What is said to be constant moves in differences of gradients.
+    # Values declared constant change in differences of gradients.
     check(program, COMM_WORLD, WORLD, n=6, second=program is not constants_before)
 
 

@@ -1,7 +1,7 @@
-"""Persistent requests against nonblocking ones: random halo exchanges in forward mode, second order and walks.
+"""Persistent requests compared with nonblocking ones: random halo exchanges in forward mode, second order and walks.
 
-A plan is drawn alike on all ranks; `exchange` carries it out with requests of one kind or the other, and the results
-must be the same. The derivatives themselves are held against the reverse sweep by dot products.
+All ranks generate the same random plan; `exchange` executes it with requests of one kind or the other, and the results
+must be the same. The derivatives are compared with the reverse sweep by dot products.
 """
 
 import numpy
@@ -21,7 +21,7 @@ WIDTH = 4
 
 
 class Plan:
-    """Messages around the ring, and in which order and by what they are started and completed."""
+    """Messages around the ring, and the orders and methods of their starts and completions."""
 
     def __init__(self, number):
         rng = numpy.random.default_rng([number, SIZE])
@@ -34,7 +34,7 @@ class Plan:
             step = int(rng.integers(1, max(SIZE, 2)))
             alone = step not in {m[0] for m in self.messages}
             self.messages.append((step, 5 if alone and rng.random() < 0.3 else 10 + k, n, start))
-        self.joint = rng.random() < 0.7  # all that is received is in one array
+        self.joint = rng.random() < 0.7  # all messages are received into one array
         self.wild = rng.random() < 0.15 and count == 1
         self.any_tag = rng.random() < 0.2 and len({m[0] for m in self.messages}) == count
         self.starts = [rng.choice(["Startall", "Start", "two", "receives first"]) for _ in range(self.sweeps)]
@@ -49,12 +49,12 @@ class Plan:
             ["", "Allreduce", "Bcast", "Allgather", "Neighbor_alltoall"], p=[0.5] + [0.125] * 4
         )
         self.partitions = int(rng.choice([0, 0, 0, 1, 2]))
-        self.early = rng.random() < 0.5  # partitions are looked at one by one
+        self.early = rng.random() < 0.5  # partitions are tested one by one
         self.dtype = rng.choice(["d", "d", "D", "f"])
 
 
 def complete(how, requests, order):
-    """Have all requests completed by some method of theirs."""
+    """Complete all requests by one of their methods."""
     some = list(requests)
     if how == "Waitall":
         MPI.Request.Waitall(some)
@@ -84,7 +84,7 @@ def complete(how, requests, order):
 
 
 def exchange(plan, comm, ring, x, persistent):
-    """Some sweeps of halo exchanges over a field."""
+    """Repeated halo exchanges of a field."""
     u = x.astype(plan.dtype)
     total = sum(m[2] for m in plan.messages)
     joint = np.zeros(total, plan.dtype)

@@ -1,4 +1,4 @@
-"""`mpi4py.util.pkl5` on communicators of ours, held against the complex step; and mpi4py's other utilities."""
+"""`mpi4py.util.pkl5` on ampi's communicators, compared with the complex step; and mpi4py's other utilities."""
 
 import numpy
 import pytest

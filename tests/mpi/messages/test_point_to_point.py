@@ -59,7 +59,7 @@ def test_nonblocking_modes(mode, dtype):
 
 @pytest.mark.mpi(min_size=2)
 def test_both_send_first():
-    """The program leans on buffering: the reverse sweep must not need more."""
+    """The program relies on buffering: the reverse sweep must not need more."""
 
     def program(np, comm, x):
         after, before = around(comm)
@@ -140,7 +140,7 @@ def test_short_receive():
 @pytest.mark.parametrize("nonblocking", [False, True])
 @pytest.mark.filterwarnings("ignore::ampi.errors.ActivityWarning")
 def test_short_message_without_derivatives(length, nonblocking):
-    """What the message did not reach keeps its adjoint."""
+    """The rest of the buffer keeps its adjoint."""
 
     def program(np, comm, x):
         after, before = around(comm)
@@ -257,7 +257,7 @@ def test_a_wildcard_among_named_receives():
 
 
 def test_blocking_wildcards():
-    """What arrives first is not known, what comes of it is."""
+    """The order of arrival is not known, but the result does not depend on it."""
 
     def program(np, comm, x):
         v, status = like(np, x), MPI.Status()

@@ -1,4 +1,4 @@
-"""Requests: every way to complete them, with wildcards and null requests among them, and what a tape cannot follow."""
+"""Requests: every way to complete them, with wildcards and null requests among them; and what a tape cannot follow."""
 
 import contextlib
 
@@ -142,7 +142,7 @@ def test_completion(complete, wild):
 
 @pytest.mark.parametrize("complete", COMPLETIONS)
 def test_any_tag_from_known_sources(complete):
-    """What such a receive gets follows from the order of the messages, whatever completes it."""
+    """Such a receive matches by the order of messages, however it is completed."""
     if "statuses" in complete.__name__:
         pytest.skip("says which request gets which message")
 
@@ -210,7 +210,7 @@ def test_pending_while_others_complete():
 
 
 def test_send_that_nobody_waits_for():
-    """A program may know by other means that its message has arrived; until then it keeps what it sends."""
+    """A program may know by other means that its message has arrived; until then it keeps the buffer."""
 
     def program(np, comm, x):
         after, before = around(comm)
@@ -262,7 +262,7 @@ def test_wildcard_completed_by_the_original_class(comm):
 
 
 def test_lists_of_requests_of_both_kinds():
-    """Requests that were started before the tape are mpi4py's own."""
+    """Requests started before the tape are mpi4py's own."""
     comm = ampi.COMM_WORLD
     after, before = around(comm)
     k = numpy.zeros(1, int)
@@ -411,7 +411,7 @@ ENDS = {
 @pytest.mark.parametrize("source", [0, MPI.ANY_SOURCE], ids=["one", "any"])
 @pytest.mark.parametrize("way", ENDS)
 def test_calls_that_complete_persistent_receives_report_what_arrived(way, source, recorded):
-    """Also where something is recorded between the arrival and the call that completes the request."""
+    """Even if something is recorded between the arrival and the call that completes the request."""
     if way == "Get_status" and not recorded:
         pytest.skip("MPICH's own takes a request for completed once it has told its status")
     comm = ampi.COMM_WORLD.Dup()
@@ -431,7 +431,7 @@ def test_calls_that_complete_persistent_receives_report_what_arrived(way, source
             comm.Recv(ampi.numpy.zeros(3), 0, 9)
             z = x * 1.0
             for _ in range(3):
-                z = ampi.numpy.sin(z)  # here a tape looks at what has arrived
+                z = ampi.numpy.sin(z)  # here a tape checks for arrived messages
             statuses = [MPI.Status() for _ in range(3)]
             found = ENDS[way](MPI.Request, requests, statuses)
             told = sorted((s.Get_source(), s.Get_tag(), s.Get_count(MPI.DOUBLE)) for s in statuses)

@@ -18,7 +18,7 @@ def add(value):
 
 
 def parameters():
-    """Parameters; their number differs between ranks."""
+    """This rank's parameters, whose number differs between ranks."""
     return numpy.linspace(0.5, 1.5, 1 + WORLD.rank % 2) + 0.1 * WORLD.rank
 
 
@@ -112,7 +112,7 @@ REDUCED = ["Reduce", "Allreduce", "Scan", "Exscan", "Reduce_scatter_block", "Red
 
 
 def reduced(name, x, op, nonblocking, in_place):
-    """What a reduction of n elements for each rank gives here."""
+    """This rank's result of a reduction of n elements for each rank."""
     method = getattr(COMM, f"I{name[0].lower()}{name[1:]}" if nonblocking else name)
     y = x * 1.0 if in_place else np.zeros(x.shape, x.dtype)
     if name.startswith("Reduce_scatter") and not in_place:
@@ -151,7 +151,7 @@ def test_products(name, nonblocking, in_place, dtype):
 
 
 def test_product_of_all_ranks_by_formula():
-    """∂²/∂x_r∂x_s of Π x is the product of the others, where some are zero as well."""
+    """∂²/∂x_r∂x_s of Π x is the product of the others, even if some are zero."""
     x = numpy.array([WORLD.rank + 0.5, WORLD.rank - 1.0])
 
     def f(x):
@@ -171,7 +171,7 @@ def test_product_of_all_ranks_by_formula():
 
 @ampi.kernel
 def affine(a, b):
-    """Maps x -> p x + q, one after the other, with something that is not linear."""
+    """Composition of maps x -> p x + q; not linear in their coefficients."""
     for k in range(0, len(b), 2):
         q = a[k + 1] * b[k] + b[k + 1]
         b[k], b[k + 1] = a[k] * b[k], q
@@ -221,7 +221,7 @@ def test_objects():
 @pytest.mark.skipif(WORLD.size == 1, reason="of several ranks")
 @pytest.mark.parametrize("error", [ampi.ActivityError, ValueError])
 def test_error_on_one_rank_is_one_on_all(error):
-    """Where each rank waits for each other: those that need nothing more of a rank that fails may be done by then."""
+    """If all ranks wait for each other; otherwise those that need nothing more of a failing rank may be done."""
     comm = COMM.Dup()  # which is of no more use afterwards
 
     def f(x):
@@ -236,7 +236,7 @@ def test_error_on_one_rank_is_one_on_all(error):
 
 
 def test_windows_of_before():
-    """They are no obstacle where they are not used, and can be used from a fence on."""
+    """Windows made before are no obstacle if unused, and can be used after a fence."""
     memory = np.zeros(2)
     window = ampi.Win.Create(memory, 8, comm=COMM)
     x = numpy.array([1.0, 2.0]) + WORLD.rank
@@ -263,7 +263,7 @@ def test_windows_of_before():
 
 
 def test_memory_of_another_rank_in_a_shared_window():
-    """Loads and stores there; tangents are in memory of MPI's while the program runs, and in ours in the sweep."""
+    """Loads and stores; tangents are in MPI's memory while the program runs, and in ampi's during the sweep."""
     node = COMM.Split_type(MPI.COMM_TYPE_SHARED)
 
     def f(x):
@@ -287,7 +287,7 @@ def test_memory_of_another_rank_in_a_shared_window():
 
 
 def test_a_window_whose_memory_is_the_result():
-    """What others put there after this rank's last operation is an output, with its tangent."""
+    """Values that others put there after this rank's last operation are outputs, with tangents."""
 
     def f(x):
         memory = np.zeros(2)
@@ -361,7 +361,7 @@ FILES = {
 
 @pytest.mark.parametrize("name", FILES)
 def test_files(name, tmp_path):
-    """What is read is constant, what is written leaves the program."""
+    """Values read are constant, values written are not differentiated."""
     path = WORLD.bcast(str(tmp_path / "file"))
     if WORLD.rank == 0:
         numpy.arange(1.0, 41.0).tofile(path)

@@ -95,7 +95,7 @@ def test_generalized_requests_pass():
 
 
 def test_cancelled_send():
-    """MPI decides whether it is cancelled: a cancelled message carries nothing, any other is as usual."""
+    """MPI decides whether the send is cancelled: a cancelled message carries nothing, any other is as usual."""
     after, before = around(ampi.COMM_WORLD)
     with ampi.Tape() as tape:
         x = tape.watch(numpy.full(2, 3.0))
@@ -178,7 +178,7 @@ def test_buffers_live_as_long_as_their_requests():
 
 
 def test_many_completed_by_the_original_class():
-    """Beyond those that are looked at before each record, it is an error in words, and not a wrong gradient."""
+    """More requests than are checked before each record give a clear error, and not a wrong gradient."""
     comm = ampi.COMM_WORLD.Dup()
     after, before = around(comm)
     n = 200
@@ -196,7 +196,7 @@ def test_many_completed_by_the_original_class():
 
 
 def test_overwritten_before_completion_is_noticed():
-    """Of two messages into the same memory, the first of which ended unseen, the second one counts."""
+    """Two messages arrive in the same memory, and the first one completes unseen: the second one counts."""
 
     def program(np, comm, x):
         after, before = around(comm)

@@ -1,4 +1,4 @@
-"""What goes wrong on one rank is reported on every rank that can tell, with the operation and its source line."""
+"""Failures of one rank are reported on every rank that can tell, with the operation and its source line."""
 
 import contextlib
 import gc
@@ -24,7 +24,7 @@ LINE = r"test_nothing_hangs.py:\d+"
 
 @pytest.fixture
 def comm():
-    """A communicator that may be left broken."""
+    """A communicator that a test may leave broken."""
     return ampi.COMM_WORLD.Dup()
 
 
@@ -35,7 +35,7 @@ def impatient(monkeypatch):
 
 @pytest.fixture
 def at_once(monkeypatch):
-    """The test fails if a rank has to wait until its time is up."""
+    """Fail the test if a rank waits until its time limit."""
     monkeypatch.setenv("AMPI_TIMEOUT", str(patience(60)))
     start = time.monotonic()
     yield
@@ -70,7 +70,7 @@ PROGRAMS = [ring, collective, window]
 
 @contextlib.contextmanager
 def stopped(comm, program, match):
-    """The sweep ends with an error where rank 1 is missed, and may do so where partners of it are."""
+    """The sweep raises an error on ranks that wait for rank 1, and may do so on those that wait for its partners."""
     try:
         with pytest.raises(ampi.CommunicationError, match=match):
             yield
@@ -98,7 +98,7 @@ def test_rank_that_skips_the_sweep(comm, impatient, program):
 
 
 def test_a_rank_that_is_suspended_while_it_waits_has_not_waited(comm, monkeypatch):
-    """As in a job that is suspended, or on a laptop that sleeps."""
+    """As in a suspended job, or on a laptop that sleeps."""
     if comm.size > 2:
         pytest.skip("the same on two ranks")
     limit = patience(1.5)
@@ -134,7 +134,7 @@ def test_seed_that_does_not_fit_on_one_rank(comm, at_once, program):
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_seed_that_fits_on_no_rank(comm, program):
-    """Nobody has waited for anybody: the tape can be swept with another one, and again."""
+    """No rank has waited for another: the tape can be swept with another seed, and again."""
     with ampi.Tape() as tape:
         x = tape.watch(ONES)
         y = program(comm, x)
@@ -253,7 +253,7 @@ COLLECTIVES = {
 @pytest.mark.parametrize("name", COLLECTIVES)
 @pytest.mark.parametrize("call", ["first", "second", "both"])
 def test_passive_on_one_rank_only(comm, at_once, call, name):
-    """Not even where the numbers of calls agree."""
+    """Even if the numbers of calls agree."""
     collective = COLLECTIVES[name]
     with ampi.Tape() as tape:
         x = tape.watch(ONES)
@@ -319,7 +319,7 @@ def test_exception_in_the_sweep_of_one_rank(comm, at_once, program):
 )
 @pytest.mark.mpi(min_size=3)
 def test_ranks_that_leave_a_communicator_before_another_sweeps(impatient):
-    """What that one says must not come to communicators of theirs, which would get the context."""
+    """Its notices must not reach the others' new communicators, which get the same context."""
     part = WORLD.Split(WORLD.rank == 0)
     comm = ampi.COMM_WORLD.Dup()
     with ampi.Tape() as tape:
@@ -348,7 +348,7 @@ def test_ranks_that_leave_a_communicator_before_another_sweeps(impatient):
 
 
 def test_messages_of_a_sweep_that_took_place_on_one_rank_only(impatient):
-    """They are under way for ever, and MPI gives the context of their communicator to a new one."""
+    """They stay pending for ever, and MPI gives the context of their communicator to a new one."""
     first = WORLD.rank < WORLD.size // 2
     part = ampi.COMM_WORLD.Split(first)
     leaders = (0, WORLD, WORLD.size // 2 if first else 0)
@@ -395,7 +395,7 @@ STOPPING = ["Allreduce", "Bcast", "Scatter", "Reduce", "Gather", "bcast", "scatt
 
 
 def communicate(comm, operation, x, root):
-    """One collective in which all ranks deal with one, or with all."""
+    """A collective in which all ranks depend on one rank, or on all."""
     y = ampi.numpy.zeros(x.shape)
     if operation == "Allreduce":
         comm.Allreduce(x, y)
@@ -449,7 +449,7 @@ def test_few_are_notified_directly_and_all_learn_of_it(comm, at_once, monkeypatc
             with pytest.raises((ZeroDivisionError, ampi.CommunicationError), match=r"ZeroDivision|division by zero"):
                 tape.gradient(None, x)
         else:
-            with contextlib.suppress(ampi.CommunicationError):  # it has done its part, or not
+            with contextlib.suppress(ampi.CommunicationError):  # it may be done before the error
                 tape.gradient(None, x)
         most = comm.size - 1 if comm.rank == root else 2 * comm.size.bit_length() + 1
         assert all(len(ranks) <= most for ranks in told), told
@@ -479,7 +479,7 @@ def test_few_are_notified_in_the_other_group(at_once, operation):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 13, 64, 100, 1000])
 def test_notices_reach_all_in_few_steps(size):
-    """In as many steps as the number of ranks has binary digits; each rank notifies few others."""
+    """Notices need as many steps as the number of ranks has binary digits; each rank notifies few others."""
     steps = size.bit_length()
     reached = {size // 2}
     for _ in range(steps):

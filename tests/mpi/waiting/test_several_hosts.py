@@ -1,7 +1,7 @@
-"""Two hosts, joined by a link that is cut in the middle of a sweep: every rank ends, and says why.
+"""Two hosts whose link is cut in the middle of a sweep: every rank ends, and reports why.
 
-The hosts are network namespaces of this machine with a pair of virtual interfaces, which takes root; MPICH's launcher
-reaches them by a stand-in for ssh.
+The hosts are network namespaces of this machine with a pair of virtual interfaces, which requires root; MPICH's
+launcher reaches them by a substitute for ssh.
 """
 
 import os
@@ -70,7 +70,7 @@ def ip(*words):
 
 @pytest.fixture
 def hosts(tmp_path):
-    """Two hosts; gives the beginning of their names."""
+    """Two hosts; yields the prefix of their names."""
     if shutil.which("ip") is None or os.geteuid():
         pytest.skip("to make hosts takes root, and ip of iproute2")
     if not MPI.Get_library_version().startswith("MPICH"):
@@ -104,7 +104,7 @@ def start(name, folder, *more):
     program.write_text(PROGRAM)
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PMI", "HYDRA"))}
     root = pathlib.Path(ampi.__file__).parents[1]
-    # Without these the two hosts, which are one machine, would talk through its memory.
+    # Otherwise the two hosts, which are one machine, would communicate through its memory.
     environment.update(UCX_TLS="tcp,self", UCX_LOG_LEVEL="error", PYTHONPATH=str(root), AMPI_TIMEOUT=str(TIMEOUT))
     launcher = pathlib.Path(sys.executable).with_name("mpiexec")
     words = ["-launcher", "ssh", "-launcher-exec", folder / "ssh", "-hosts", "10.213.7.1,10.213.7.2", "-ppn", "2"]
@@ -169,4 +169,4 @@ def test_a_link_that_is_cut_in_a_sweep_ends_all_ranks(hosts, tmp_path):
         end(process, tmp_path)
     texts = said(tmp_path)
     print(*texts, sep="\n")
-    assert texts and all("CommunicationError" in text for text in texts)  # what says nothing was ended by another rank
+    assert texts and all("CommunicationError" in text for text in texts)  # ranks without a text were ended by others

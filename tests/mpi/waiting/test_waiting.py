@@ -1,4 +1,4 @@
-"""Sweeps that wait for other ranks: without a limit for slow ones, and not at all for those that cannot come."""
+"""Sweeps wait for slow ranks without a limit, and not at all for ranks that cannot come."""
 
 import os
 import re
@@ -80,7 +80,7 @@ def run(mpiexec, tmp_path):
 
 @pytest.mark.parametrize("program, board", alternate(["recorded", "allreduced"], SEEN))
 def test_ranks_wait_for_a_slow_one(run, program, board):
-    """It computes before its sweep, and in it; the others say that they wait, and no more often than they must."""
+    """It computes before and during its sweep; the others report that they wait, and no more often than necessary."""
     source = f"""
 ampi.mpi.waiting.deadlocks.NOTICE = 1.0
 ampi.mpi.waiting.deadlocks.QUIET = 0.5
@@ -234,7 +234,7 @@ ampi.mpi.namespace.BASE['Comm'].Barrier(comm)
 
 @pytest.mark.parametrize("notice", [60, 2])
 def test_a_rank_that_compiles_does_not_count_as_missing(run, notice):
-    """It is not taken for one that has forgotten to ask for the gradient; who waits for long says what it does."""
+    """It is not reported as having forgotten the gradient; ranks that wait for long report what it does."""
     source = f"""
 from ampi.kernel.runtime import progress
 ampi.mpi.waiting.deadlocks.SUSPICIOUS, ampi.mpi.waiting.deadlocks.NOTICE = 1, {notice}
@@ -289,7 +289,7 @@ print(swept(*tapes[rank % 2]), flush=True)
 
 
 def test_ranks_that_wait_for_each_other_go_on_when_one_that_computes_joins(run):
-    """Two wait, the third one computes for longer than the time in which nothing may change."""
+    """Two wait, while the third one computes for longer than ``QUIET``."""
     source = """
 ampi.mpi.waiting.deadlocks.QUIET = 0.5
 tape, x, y = recorded(rounds=2 * size)
@@ -312,7 +312,7 @@ print(swept(tape, x, y), flush=True)
 def test_drawn(run, ranks, last):
     """Random exchanges and collectives; ranks sleep at random places, raise at random places, and one ends.
 
-    Every rank ends, with the right gradient or an error in words.
+    Every rank ends, with the right gradient or a clear error.
     """
     source = f"""
 ampi.mpi.waiting.deadlocks.QUIET = 1.5
@@ -368,21 +368,21 @@ for number, ending in enumerate([None, "raise", None, "raise", "{last}"]):
 
 
 def boards(n):
-    """What so many ranks of one node have in their hands."""
+    """The boards of ``n`` ranks of one node, in shared memory."""
     memory = bytearray(8 * n * width(n))
     return [Board(rank, {rank: rank for rank in range(n)}, memory, False) for rank in range(n)]
 
 
 @pytest.fixture
 def one_thread(monkeypatch):
-    """Without those of pytest's plugins."""
+    """Hide the threads of pytest's plugins."""
     others = threading.active_count() - 1
     monkeypatch.setattr(threading, "active_count", lambda count=threading.active_count: count() - others)
 
 
 @pytest.mark.parametrize("number", range(30))
 def test_who_is_involved(number, one_thread):
-    """Against the powers of the matrix of who waits for whom."""
+    """Compared with powers of the matrix of which rank waits for which."""
     generator = numpy.random.default_rng(number)
     n = int(generator.integers(1, 80))
     ours = boards(n)

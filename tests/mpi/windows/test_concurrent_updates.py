@@ -15,7 +15,7 @@ pytestmark = pytest.mark.mpi
 WORLD = MPI.COMM_WORLD
 
 
-# Updates of one place by several ranks in one epoch
+# Updates of one element by several ranks in one epoch
 
 OPERATIONS = {
     "SUM": lambda old, x: old + x,
@@ -28,7 +28,7 @@ OPERATIONS = {
 
 
 def in_rank_order(comm, operation, first, terms):
-    """What updates of rank 0's memory make of it, one rank after the other, and what each of this rank's finds."""
+    """Rank 0's memory after updates by one rank after another, and the values that this rank's updates find."""
     memory, found = comm.bcast(first), []
     for rank, theirs in enumerate(comm.allgather(terms)):
         for term in theirs:
@@ -39,7 +39,7 @@ def in_rank_order(comm, operation, first, terms):
 
 
 def update(win, term, got, op, datatype):
-    """Elements 1, 3 and 5 of rank 0's memory; the datatype is freed before the epoch ends."""
+    """Update elements 1, 3 and 5 of rank 0's memory; the datatype is freed before the epoch ends."""
     spread = datatype.Create_vector(3, 1, 2).Commit()
     target = (1, 1, spread)
     if got is None:
@@ -119,7 +119,7 @@ def test_concurrent_products_of_dtypes(dtype, epoch):
 
 
 def sums_and_fetches(np, comm, x):
-    """What only adds and what fetches as well, and each rank's order of its own; in bytes, and in a dynamic window."""
+    """Additions with and without a fetch, in each rank's own order; in bytes, and in a dynamic window."""
     terms = [x, x * x, x * 3]
     if np is not ampi.numpy:
         everybody = comm.allgather(terms)
@@ -148,7 +148,7 @@ def test_sums_and_fetches():
 
 @pytest.mark.parametrize("in_epoch", [fence, post], ids=lambda epoch: epoch.__name__)
 def test_ties_and_zeros(in_epoch):
-    """Among equals the value before the epoch is first, then the lowest rank; products may have several zeros."""
+    """Among equal values the one before the epoch wins, then the lowest rank; products may have several zeros."""
     size, rank = WORLD.size, WORLD.rank
     with ampi.Tape() as tape:
         x = tape.watch(numpy.array([2.0, 2.0, 0.0, 3.0 if rank else 0.0]))
@@ -175,7 +175,7 @@ def test_ties_and_zeros(in_epoch):
 @pytest.mark.parametrize("name", ["MINLOC", "MAXLOC"])
 @pytest.mark.parametrize("form", ["Accumulate", "Get_accumulate", "Fetch_and_op", "locked"])
 def test_locations(name, form):
-    """Pairs of a value and a location: what wins gets the adjoint, the lower location if values are the same."""
+    """Pairs of a value and a location: the winner gets the adjoint, the lower location if values are equal."""
     pair = numpy.dtype([("value", "d"), ("location", "i4")], align=True)
     size, rank, op = WORLD.size, WORLD.rank, getattr(MPI, name)
     sign = 1 if name == "MAXLOC" else -1

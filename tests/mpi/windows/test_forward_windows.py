@@ -1,4 +1,4 @@
-"""Tangents of one-sided operations are under way together, and together with the values."""
+"""Tangents of one-sided operations are in flight together, and together with the values."""
 
 import numpy
 import pytest
@@ -67,7 +67,7 @@ def request(win, x, came, k):
 
 
 class Watched:
-    """mpi4py's ``Win`` that notes when operations on values are completed at their target."""
+    """mpi4py's ``Win``, which notes when operations on values are completed at their target."""
 
     def __init__(self, log):
         self.log = log
@@ -123,7 +123,7 @@ def test_under_way_together(epoch, operation, lanes, monkeypatch):
     else:
         y, y_dot = ampi.jvp(f, x0, directions, vectorised=True)
     seen = [word for word in log if word != "values"]
-    if not (epoch in (start, flush) and operation is accumulate):  # ranks do that one after the other
+    if not (epoch in (start, flush) and operation is accumulate):  # ranks do that one after another
         assert seen == ["begin"] * (MANY * lanes) + ["await_request"] * (MANY * lanes)
         assert "values" not in log or log.index("values") >= MANY * lanes
     w = numpy.random.default_rng(RANK + 100).normal(size=y.shape)

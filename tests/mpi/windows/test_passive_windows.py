@@ -21,7 +21,7 @@ REQUESTS = ampi.MPI.Request._base
 
 
 def in_turns(comm):
-    """The ranks in a fixed order; what they do in their turns is ordered by barriers that no tape sees."""
+    """The ranks in a fixed order; barriers that no tape sees order their turns."""
     for rank in range(comm.size):
         if comm.rank == rank:
             yield rank
@@ -29,7 +29,7 @@ def in_turns(comm):
 
 
 def update(win, np, x, rank, op):
-    """Accumulate; on complex numbers, where MPI has no MIN and MAX, by Get and Put."""
+    """Accumulate; for complex numbers, for which MPI has no MIN and MAX, by Get and Put."""
     if np is ampi.numpy or op in (MPI.SUM, MPI.PROD, MPI.REPLACE):
         win.Accumulate(x, rank, op=op)
         return
@@ -86,7 +86,7 @@ def lock_all(np, comm, x):
 
 
 def messages(np, comm, x):
-    """The order comes from messages: data by Put, the notice by an active message and back again."""
+    """Messages give the order: data by Put, a notice by an active message, and a reply."""
     win, memory = allocated(np, comm, 3, x.dtype)
     win.Lock_all()
     notice = np.zeros(1, x.dtype)
@@ -105,7 +105,7 @@ def messages(np, comm, x):
 
 
 def messages_into_the_window(np, comm, x):
-    """Receives, collectives and sends on window memory, while others access other parts of it."""
+    """Receives, collectives and sends in window memory, while other ranks access other parts of it."""
     win, memory = allocated(np, comm, 9, x.dtype)
     win.Lock_all()
     memory[3:6] = x
@@ -152,7 +152,7 @@ def own_locks(np, comm, x):
 
 
 def requests(np, comm, x):
-    """Request-based operations, completed in several ways, and buffers used again in between."""
+    """Request-based operations, completed in several ways, with buffers reused in between."""
     win, memory = created(np, comm, 6, x.dtype)
     memory[:3] = x
     comm.Barrier()
@@ -186,7 +186,7 @@ def requests(np, comm, x):
 
 
 def fetch(np, comm, x):
-    """Atomic operations with a result, in an order that is the same each time."""
+    """Atomic operations with a result, in a fixed order."""
     win, memory = created(np, comm, 3, x.dtype)
     memory[...] = x
     comm.Barrier()
@@ -326,7 +326,7 @@ EPOCHS = {
 
 @pytest.mark.parametrize("epoch", EPOCHS)
 def test_orders_that_depend_on_timing(epoch):
-    """All ranks at once fetch and add: the gradient is that of the order that chance made."""
+    """All ranks fetch and add at once: the gradient is that of the actual order."""
     n = 20
     shared = epoch == "shared"
     with ampi.Tape() as tape:
@@ -361,7 +361,7 @@ def test_orders_that_depend_on_timing(epoch):
 
 
 def test_exclusive_orders_that_depend_on_timing():
-    """Affine updates in the order in which the ranks happened to get the lock."""
+    """Affine updates in the order in which ranks happen to get the lock."""
     n = 10
     count = ampi.Win.Allocate(8, 8, comm=COMM_WORLD)
     numpy.frombuffer(count.tomemory(), "l")[:] = 0
@@ -472,7 +472,7 @@ def test_passive_data_draws_no_tickets():
 
 
 def test_compare_and_swap():
-    """Integers pass through beside active data; MPI knows no compare and swap of floating-point numbers."""
+    """It works for integers beside active data; MPI has no compare and swap of floating-point numbers."""
     win = ampi.Win.Allocate(8, 8, comm=COMM_WORLD)
     numpy.frombuffer(win.tomemory(), "l")[:] = 0
     WORLD.Barrier()
@@ -487,7 +487,7 @@ def test_compare_and_swap():
         win.Flush(0)
         with pytest.raises(ampi.ActivityError, match="Compare_and_swap"):
             win.Compare_and_swap(x, x, x, 0)
-        if MPI.get_vendor()[0] != "Open MPI":  # which compares the bytes
+        if MPI.get_vendor()[0] != "Open MPI":  # it compares the bytes
             with pytest.raises(MPI.Exception):
                 win.Compare_and_swap(numpy.zeros(1), numpy.zeros(1), numpy.zeros(1), 0)
         win.Unlock_all()
@@ -498,7 +498,7 @@ def test_compare_and_swap():
 
 
 def serve(seconds):
-    """Let MPI serve what others ask of this rank."""
+    """Let MPI serve requests of other ranks."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         COMM_WORLD.Iprobe()
@@ -506,7 +506,7 @@ def serve(seconds):
 
 @pytest.mark.mpi(min_size=2)
 def test_receives_found_ended_after_a_collective_do_not_hold_up_what_came_after_it():
-    """Rank 0 is slow to record a collective, before which a receive had ended; rank 1 goes on to rank 0's memory."""
+    """Rank 0 is slow to record a collective, before which a receive ended; rank 1 goes on to rank 0's memory."""
     comm = ampi.COMM_WORLD
     rank = comm.Get_rank()
     x0 = numpy.arange(1.0, 4.0) + rank
@@ -534,7 +534,7 @@ def test_receives_found_ended_after_a_collective_do_not_hold_up_what_came_after_
         win.Fence()
         y = ampi.numpy.sum(memory * total) + ampi.numpy.sum(came) + ampi.numpy.sum(total)
     gradient = tape.gradient(y, x)
-    # Everybody's total, rank 0's square of it, and what rank 1 sent to rank 0.
+    # All ranks' totals, rank 0's square of it, and what rank 1 sent to rank 0.
     sums = sum((numpy.arange(1.0, 4.0) + r) ** 2 for r in range(comm.Get_size()))
     exact = 2 * x0 * (comm.Get_size() + 2 * sums + (rank == 1))
     numpy.testing.assert_allclose(gradient, exact, rtol=1e-12)

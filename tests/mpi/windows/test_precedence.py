@@ -1,7 +1,7 @@
-"""Accesses to window memory by ranks that are ahead of others: what chance orders does not hold up the sweep.
+"""Accesses to window memory by ranks that are ahead of others: accidental orders must not block the sweep.
 
-MPI may let a collective wait for all ranks, but need not.  Here a rank has left one, and accesses the
-memory of a rank that has not come to it, or that another one accesses later which has not come to it.
+MPI may let a collective wait for all ranks, but need not.  Here a rank has left a collective, and accesses the memory
+of a rank that has not yet reached it, or memory that such a rank accesses later.
 """
 
 import random as randomness
@@ -24,13 +24,13 @@ def hypot(a, b):
 
 
 def be_late(times=1):
-    """Fall behind the others while a tape records, and let MPI serve what they ask of this rank meanwhile."""
+    """Fall behind the others while a tape records, letting MPI serve their requests meanwhile."""
     end = time.monotonic() + (0.15 * times if ampi.tape.current() else 0.0)
     while time.monotonic() < end:
         COMM_WORLD.Iprobe()
 
 
-# Collectives that all ranks but the root may leave at once; with the result on all ranks as the others compute it.
+# Collectives that all ranks but the root may leave at once; every rank returns a result.
 
 
 def reduce_with(op):
@@ -101,7 +101,7 @@ def load(np, comm, win, rank, k):
 
 
 def get(np, comm, win, rank, k):
-    """The same in an epoch of a lock."""
+    """The same in a lock epoch."""
     found = np.zeros(3)
     win.Lock(rank, MPI.LOCK_SHARED)
     win.Get(found, rank, (k, 3))
@@ -139,7 +139,7 @@ def others_memory(np, comm, x, collective, access, late):
 
 
 def directional(program, comm, x, v, seed):
-    """A derivative by differences of high order, without a tape."""
+    """A directional derivative by high-order differences, without a tape."""
 
     def value(h):
         win, y = program(comm, ampi.numpy.array(x + h * v))
@@ -189,7 +189,7 @@ def chain(np, comm, x, collective, access):
     y = np.cos(x)
     if comm.rank == 1:
         be_late(2)
-        y = y + np.sin(memory[0:3])  # by now it has seen what rank 0 did
+        y = y + np.sin(memory[0:3])  # by now it sees rank 0's access
     if comm.rank > 0:
         y = collective(np, some, y)
     if comm.rank == last:
@@ -228,7 +228,7 @@ HARMLESS = [(put, fetch, 3), (fetch, fetch, 1), (accumulate, accumulate, 1), (pu
 
 
 def against_a_collective(np, comm, x, first, second, k):
-    """The last rank has left a collective and accesses rank 0's memory, which rank 0 does before it comes to it."""
+    """The last rank has left a collective and accesses rank 0's memory; rank 0 accesses it before the collective."""
     memory = np.zeros(6)
     win = ampi.MPI.Win.Create(memory, 8, comm=comm)
     memory[:3] = x * x
@@ -255,7 +255,7 @@ def against_a_collective(np, comm, x, first, second, k):
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize(("first", "second", "k"), CONTRADICTIONS)
 def test_accesses_that_contradict_a_collective_are_refused(first, second, k):
-    comm = ampi.COMM_WORLD.Dup()  # which cannot be swept any more afterwards
+    comm = ampi.COMM_WORLD.Dup()  # it cannot be swept afterwards
     with ampi.Tape() as tape:
         x = tape.watch(numpy.arange(1.0, 4.0))
         win, y = against_a_collective(ampi.numpy, comm, x, first, second, k)
@@ -306,7 +306,7 @@ def test_an_epoch_of_start_begins_before_that_of_post():
 @pytest.mark.mpi
 @pytest.mark.parametrize("trial", range(40))
 def test_tickets_in_any_order_are_ordered_by_collectives(trial):
-    """Ranks run their programs at any pace, and no collective waits for anybody."""
+    """Ranks run at any pace, and no collective synchronises them."""
     draw = randomness.Random(trial)
     ranks = draw.randint(2, 4)
     calls = draw.randint(1, 5)

@@ -1,4 +1,4 @@
-"""Programs of one-sided accesses by chance (`random_windows`): values, sweeps, forward mode and walks."""
+"""Random programs of one-sided accesses (`random_windows`): values, sweeps, forward mode and walks."""
 
 import numpy
 import pytest
@@ -13,9 +13,9 @@ PROGRAMS = 8
 
 
 def check(seed, length, parts=False):
-    """The program's values, gradient and tangents on this rank, against complex steps of the events in a row.
+    """Compare values, gradient and tangents on this rank with complex steps of the events run one after another.
 
-    ``parts``: with collectives of some ranks, of which sweeps and walks may give up, by chance.
+    ``parts``: with collectives of some ranks, for which sweeps and walks may give up, depending on timing.
     """
     rank, ranks = COMM_WORLD.rank, COMM_WORLD.size
     rng = numpy.random.default_rng(seed)

@@ -49,7 +49,7 @@ def neighbours(np, comm, x):
 
 
 def one_for_all(np, comm, x):
-    """One rank has the memory; all work on it in turns, under locks and in one epoch with Sync and barriers."""
+    """One rank has the memory; all ranks use it in turns, under locks and in one epoch with Sync and barriers."""
     win = windows_of(np).Allocate_shared(3 * x.itemsize * (comm.rank == 0), x.itemsize, comm=comm)
     shared = segment(np, win, x.dtype, MPI.PROC_NULL)
     if comm.rank == 0:
@@ -108,7 +108,7 @@ def test_messages_from_and_to_another_ranks_memory():
 
 
 def test_shared_memory_that_is_left_alone_before_its_window_is_freed():
-    """An augmented assignment to a part writes it back to where it lies: a visit without work of its own."""
+    """An augmented assignment to a part writes the part back onto itself: an access without an effect."""
     comm = ampi.COMM_WORLD.Dup()
     x0 = numpy.array([0.3, 0.7]) + 0.1 * comm.rank
     with ampi.Tape() as tape:

@@ -1,7 +1,7 @@
-"""Steps of time loops that run again carry out one-sided operations in the order of their first run.
+"""Rerun steps of time loops execute one-sided operations in the order of their first run.
 
-All ranks work on rank 0's memory after random times, in one of many ways, and what each gets depends on who was first.
-The gradient is that of a plain loop that is told the order which the first run saw.
+All ranks access rank 0's memory after random delays, in one of many ways, and results depend on their order.  The
+gradient is that of a plain loop that is given the order of the first run.
 """
 
 import gc
@@ -46,8 +46,8 @@ def changed(old, v):
     return np.sin(1.3 * old + v)
 
 
-# Ways to work on rank 0's memory: what this rank gets for its v, given the memory of before, and a key of its place in
-# the order: a number, or what it has found.
+# Ways to access rank 0's memory.  They return this rank's result for its v, and a key for its position in the order: a
+# number, or the value found.
 
 
 def one_after_the_other(comm, v):
@@ -64,7 +64,7 @@ def one_after_the_other(comm, v):
 
 
 def exchanged(comm, v, epoch, request=False):
-    """Get what is there, leave one's own."""
+    """Exchange the value in memory with this rank's."""
     win, _ = allocated(comm)
     old = np.zeros(N)
 
@@ -128,7 +128,7 @@ def some_of_each(comm, win, work):
 
 
 def counted(comm, v, swap=False, win=None):
-    """Take a number."""
+    """Take the next number from a counter."""
     mine = win is None
     if mine:
         win, _ = allocated(comm, "i", 1)
@@ -161,7 +161,7 @@ def counted(comm, v, swap=False, win=None):
 
 
 def summed(comm, v, epoch, op=MPI.SUM, request=False):
-    """The order is seen in the rounding only."""
+    """Add atomically: the order affects only rounding."""
     win, memory = allocated(comm)
     memory[...] = 0.7
 
@@ -180,7 +180,7 @@ def summed(comm, v, epoch, op=MPI.SUM, request=False):
     return came, 0
 
 
-# What they give, told the order: of all v, the numbers of the ranks in the order.
+# The results of these ways for a given order of the ranks.
 
 
 def places(keys):
@@ -232,7 +232,7 @@ for made in ("allocated", "created"):
 
 
 def run(x, take, comm, steps, seen, **options):
-    """The objective; ``take(comm, v)`` gives what came and a key, which is entered into ``seen`` once."""
+    """The objective; ``take(comm, v)`` returns a result and a key, which is appended to ``seen`` once."""
 
     def step(u):
         came, key = take(comm, u * (0.9 + 0.17 * comm.rank) + 0.3)
@@ -278,7 +278,7 @@ def test_rerun_steps_keep_the_order(way, kept):
     assert found == pytest.approx(expected, rel=1e-11)
     wanted = plain(1.0)
     for bar in x_bar:
-        numpy.testing.assert_allclose(bar, wanted, rtol=1e-8)  # steps on 8 ranks make 5e5 times of a rounding error
+        numpy.testing.assert_allclose(bar, wanted, rtol=1e-8)  # steps on 8 ranks amplify rounding errors by 5e5
     assert next(order, None) is None
     if outside is not None:
         outside.Free()
@@ -286,7 +286,7 @@ def test_rerun_steps_keep_the_order(way, kept):
 
 
 def drawn(seed, rounds=3):
-    """Rounds of epochs: the kind, and for each rank what it does: (target, operation, fetches, elements)."""
+    """Random rounds of epochs: the kind, and each rank's operations: (target, operation, fetches, elements)."""
     draw = randomness.Random(seed)
     kinds = ["fences", "starts", "locks", "all"]
 
@@ -299,7 +299,7 @@ def drawn(seed, rounds=3):
 
 @pytest.mark.mpi(min_size=2)
 def test_windows_of_steps_do_not_outlive_them():
-    """The tape around the loop does not see windows of steps that nobody records, nor what is done with them."""
+    """The tape around the loop sees neither windows of unrecorded steps nor operations on them."""
     comm = COMM_WORLD.Dup()
     made = []
 
@@ -335,7 +335,7 @@ def datatype_of(start, stop, step=1):
 
 
 def do(win, u, target, op, fetches, part, came):
-    """One operation, whose datatype does not outlive it."""
+    """Execute one operation, and free its datatype at once."""
     datatype = datatype_of(*part)
     v = u[slice(*part)] * 1
     place = [0, 1, datatype]

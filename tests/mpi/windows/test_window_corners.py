@@ -53,7 +53,7 @@ def test_memory_is_as_it_was_after_the_sweep():
     with ampi.Tape() as tape:
         x = tape.watch(random(3))
         memory = x * 2
-        y = memory**2  # needs what the memory has before the window is made
+        y = memory**2  # needs the memory's values from before the window
         win = ampi.Win.Create(memory, 8, comm=COMM_WORLD)
         win.Fence()
         win.Put(x**2, right(WORLD))
@@ -174,7 +174,7 @@ def test_nothing_is_moved(nothing):
 
 @pytest.mark.parametrize("name", ["Put", "Accumulate", "Get", "Get_accumulate"])
 def test_datatypes_without_elements(name):
-    """A part of a target that is empty, said by the target's datatype."""
+    """The target's datatype describes an empty part."""
     comm = ampi.COMM_WORLD.Dup()
     x0 = numpy.array([0.3, 0.7]) + 0.1 * comm.rank
     x_bar = ampi.grad(lambda x: through_nothing(comm, x, name))(x0)

@@ -1,4 +1,4 @@
-"""One-sided communication: programs with windows against the complex step, and the traps one by one."""
+"""One-sided communication: programs with windows compared with the complex step, and special cases."""
 
 import numpy
 import pytest
@@ -29,7 +29,7 @@ def put_into_allocated(np, comm, x):
 
 
 def get(np, comm, x):
-    """Gets of overlapping regions by all ranks, while the target reads its memory as well."""
+    """All ranks get overlapping regions, while the target also reads its memory."""
     win, memory = created(np, comm, 4, x.dtype)
     memory[:3] = x * x
     win.Fence()
@@ -79,7 +79,7 @@ def fetch(np, comm, x):
 
 
 def datatypes(np, comm, x):
-    """Every second element, of the target and of the origin; gaps stay as they are."""
+    """Every second element of target and origin; gaps stay unchanged."""
     win, memory = created(np, comm, 8, x.dtype)
     memory[...] = x[1]
     spread = typeof(x).Create_vector(3, 1, 2).Commit()
@@ -121,7 +121,7 @@ def in_bytes(np, comm, x):
 
 
 def post_start(np, comm, x):
-    """A ring with Post, Start, Complete and Wait, three times round; the target reads while others do."""
+    """Three rounds of a ring with Post, Start, Complete and Wait; the target reads while others do."""
     win, memory = created(np, comm, 3, x.dtype)
     group = comm.Get_group()
     before, after = group.Incl([right(comm, -1)]), group.Incl([right(comm)])
@@ -153,7 +153,7 @@ def post_start(np, comm, x):
 
 
 def nobody_else(np, comm, x):
-    """The window of one rank alone, and a PROC_NULL target."""
+    """A window on one rank, and PROC_NULL as a target."""
     win, memory = created(np, MPI.COMM_SELF, 3, x.dtype)
     win.Fence()
     win.Put(x * x, 0)
@@ -227,7 +227,7 @@ def test_ranks_without_part_in_an_epoch_take_part_in_the_sweep():
 
 @pytest.mark.mpi(min_size=2)
 def test_only_one_rank_records():
-    """The others take part in what is put off; nothing hangs."""
+    """The others take part in deferred operations; nothing hangs."""
     win, memory = allocated(ampi.numpy, COMM_WORLD.Dup(), 1, "d")
     got = ampi.numpy.zeros(1)
 
@@ -257,7 +257,7 @@ def test_only_one_rank_records():
 
 
 def dynamic(np, comm, x):
-    """Arrays attached, detached and attached again, by fences and by locks; a part of one array only."""
+    """Arrays attached, detached and attached again, with fences and with locks; a part of one array only."""
     win = windows_of(np).Create_dynamic(comm=comm)
     first, second = np.zeros(5, x.dtype), np.zeros(3, x.dtype)
     first[:3] = x * x
@@ -313,7 +313,7 @@ def test_untracked_memory_in_a_dynamic_window():
 
 @pytest.mark.mpi(min_size=2)
 def test_gradient_of_local_work_beside_a_window():
-    """A rank that has said nothing while its tape recorded does not wait for the others."""
+    """A rank that did not communicate while its tape recorded does not wait for the others."""
     win = ampi.Win.Allocate(24, 8, comm=COMM_WORLD)
     memory = ampi.numpy.asarray(numpy.frombuffer(win.tomemory(), "d"))
     memory[...] = 1.0

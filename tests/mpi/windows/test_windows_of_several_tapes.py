@@ -1,8 +1,7 @@
-"""Windows beside several tapes: those that use them, those that do not, those of one rank, loops, sweeps in any order.
+"""Windows and several tapes: tapes that use them or do not, tapes on one rank, loops, sweeps in any order.
 
-Programs are drawn by chance, the same on all ranks: tapes that are recorded one after the other, and then swept in
-another order, or while they are open, or never. What is put where is linear in squares, so that the derivatives are
-known.
+Random programs, the same on all ranks: tapes are recorded one after another, and then swept in another order, or while
+they are open, or never. Results are linear in squares of the inputs, so that the derivatives are known.
 """
 
 import time
@@ -27,7 +26,7 @@ def weight(origin, target):
 
 
 def draw(number, size):
-    """For each tape its kind, who puts to whom through which window, and when it is swept; the order of the sweeps."""
+    """For each random tape its kind, the puts and their window, and when it is swept; and the order of sweeps."""
     generator = numpy.random.default_rng([number, size])
     tapes = []
     for _ in range(6):
@@ -40,7 +39,7 @@ def draw(number, size):
 
 
 def put(win, y, kind, puts):
-    """The values of origins go to their targets, each to its place there."""
+    """Put the values of origins into their targets, each at its own offset."""
     rank = win.group.rank
     targets = [target for origin, target in puts if origin == rank]
     origins = [origin for origin, target in puts if target == rank]
@@ -69,7 +68,7 @@ def put(win, y, kind, puts):
 
 
 def objective(comm, x, mem, puts):
-    """What a rank has got, and something of its own."""
+    """A weighted sum of the received values, and of the rank's own ones."""
     z = 0.5 * ampi.numpy.sum(x)
     for origin, target in puts:
         if target == comm.rank:
@@ -82,7 +81,7 @@ def expected(comm, x, puts):
 
 
 def local(x0):
-    """A gradient of one rank."""
+    """Check a gradient on one rank."""
     numpy.testing.assert_allclose(ampi.grad(lambda x: ampi.numpy.sum(x**3))(x0), 3 * x0**2)
 
 
@@ -114,7 +113,7 @@ def recorded(comm, windows, kind, inner, puts, which, when, k):
 
 
 def swept(made, what, times=1):
-    """The gradient of a tape, if this rank has it, is right."""
+    """Check the gradient of a tape, if this rank has one."""
     if made is not None:
         tape, x, z, x_bar = made
         for _ in range(times):
@@ -122,7 +121,7 @@ def swept(made, what, times=1):
 
 
 def in_own_window(comm, u):
-    """Half of what the rank before holds."""
+    """Half of the previous rank's value, by a window made here."""
     mem = ampi.numpy.zeros(2)
     win = MPI.Win.Create(mem, 8, comm=comm)
     after = (comm.rank + 1) % comm.size
@@ -157,7 +156,7 @@ def test_drawn(number, monkeypatch):
 
 
 def quiet_or_put(comm, win, mem, puts, kind, k):
-    """A tape on which the window is not used, or is put into: both are opened here."""
+    """A tape that puts into the window or does not use it; opened on the same line in both cases."""
     x0 = numpy.array([0.3, -0.2]) * (1 + comm.rank) + 0.1 * k
     with ampi.Tape() as tape:
         x = tape.watch(x0)
@@ -171,8 +170,8 @@ def quiet_or_put(comm, win, mem, puts, kind, k):
 @pytest.mark.parametrize("places", [1, 2])
 @pytest.mark.parametrize("own", [0, 1, 2])
 def test_a_rank_that_is_ahead(places, own, monkeypatch):
-    """It has swept a tape on which nobody uses the window, alone, and puts on the next one before others come to the
-    sweep of the first; and it has had tapes of its own before, opened in the same place by another caller."""
+    """It alone sweeps a tape that does not use the window, and puts on the next one before others reach the sweep of
+    the first; before, it had its own tapes, opened on the same line by another caller."""
     monkeypatch.setenv("AMPI_TIMEOUT", str(patience(20)))
     comm = ampi.COMM_WORLD.Dup()
     mem = ampi.numpy.zeros(2 * comm.size)
@@ -221,7 +220,7 @@ def test_a_window_of_an_outer_tape_is_not_used_inside_of_an_inner_one():
 
 @pytest.mark.mpi(min_size=3)
 def test_sweeps_in_another_order_are_refused(monkeypatch):
-    """On one of the ranks: two tapes that others have used a window on."""
+    """One rank sweeps two tapes with window accesses of other ranks in the wrong order."""
     monkeypatch.setenv("AMPI_TIMEOUT", str(patience(20)))
     comm = ampi.COMM_WORLD.Dup()
     mem = ampi.numpy.zeros(2 * comm.size)

@@ -9,12 +9,12 @@ import ampi.numpy
 
 
 def windows_of(np):
-    """The class of windows for a program on ampi or on mpi4py and NumPy."""
+    """The window class for a program on ampi, or on mpi4py and NumPy."""
     return ampi.Win if np is ampi.numpy else ampi.Win._base
 
 
 def allocated(np, comm, n, dtype):
-    """A window and an array on its memory, zeros."""
+    """A window and an array on its memory, filled with zeros."""
     size = numpy.dtype(dtype).itemsize
     win = windows_of(np).Allocate(n * size, size, comm=comm)
     memory = np.frombuffer(win.tomemory(), dtype)
@@ -52,6 +52,6 @@ def put(np, comm, x):
 
 
 def attached(np, comm, win, memory):
-    """Attach an array; the addresses on all ranks."""
+    """Attach an array; returns the addresses on all ranks."""
     win.Attach(memory)
     return comm.allgather(MPI.Get_address(memory))
