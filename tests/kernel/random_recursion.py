@@ -108,12 +108,15 @@ class Recursion(Program):
     def exit_early(self):
         self.leave(f"if {self.condition()}:")
 
-    def again(self):
-        """A recursive call."""
+    def of_itself(self):
         self.calls -= 1
         u, v = f"math.sin({self.expression(1)})", self.random.choice(["v", "u", "0.7", f"math.tanh({self.atom()})"])
         n, level = self.random.choice(["n", "n", "max(n - 1, 3)"]), "level - 1"
-        call = f"{self.called()}(a, b, c, index, {u}, {v}, {n}, {level})"
+        return f"{self.called()}(a, b, c, index, {u}, {v}, {n}, {level})"
+
+    def again(self):
+        """A recursive call."""
+        call = self.of_itself()
         x = self.random.choice(self.scalars)
         if self.result == "nothing":
             return self.line(self.random.choice([call, f"if {self.condition()}:\n{'    ' * (self.depth + 1)}{call}"]))
@@ -169,3 +172,44 @@ class MutualRecursion(Recursion):
         if self.inside == "other" and self.looping and "return" in text:
             text = text.replace("return", "u =")
         super().line(text)
+
+
+class DiscardedResults(Recursion):
+    """The same with a return right after each call, of what the call returned, of something else or of a constant."""
+
+    def again(self):
+        call, x, other = self.of_itself(), self.fresh("s"), self.fresh("s")
+        pair = "0.5, u" if self.random.random() < 0.3 else f"{self.constant()}, {self.constant()}"
+        forms = {
+            "nothing": ["{call}\nreturn", "{call}"],
+            "number": [
+                "{call}\nreturn {constant}",
+                "{call}\nreturn math.tanh({e})",
+                "{call}\nreturn u",
+                "{x} = {call}\nreturn {constant}",
+                "{x} = {call}\nreturn {x}",
+                "{x} = {call}\nreturn v",
+                "{x} = {call}\nreturn 0.5 * {x}",
+                "return {call}",
+            ],
+            "pair": [
+                "{call}\nreturn {pair}",
+                "{x} = {call}\nreturn {x}",
+                "{x} = {call}\nreturn {pair}",
+                "{x}, {other} = {call}\nreturn {x}, {other}",
+                "{x}, {other} = {call}\nreturn {other}, {x}",
+                "return {call}",
+            ],
+        }
+        text = self.random.choice(forms[self.result])
+        fields = {"call": call, "x": x, "other": other, "pair": pair, "constant": self.constant()}
+        inside = self.looping or self.calls or self.random.random() < 0.7
+        if inside:
+            self.line(f"if {self.condition()}:")
+        self.depth += bool(inside)
+        for line in text.format(e=self.expression(1), **fields).split("\n"):
+            self.line(line)
+        self.depth -= bool(inside)
+
+    def constant(self):
+        return self.random.choice(["0.25", "1.0", "-2.0"])

@@ -15,7 +15,7 @@ from random_kernels import Program
 from random_language import Language
 from random_lists import OfLists
 from random_optional import Optional
-from random_recursion import MutualRecursion, Recursion
+from random_recursion import DiscardedResults, MutualRecursion, Recursion
 from random_reflections import Reflection
 
 import ampi
@@ -75,6 +75,11 @@ def test_flow(seed):
 @pytest.mark.parametrize("seed", seeds(70_000, 8))
 def test_recursion(seed):
     examine(Recursion(seed).source(), seed)
+
+
+@pytest.mark.parametrize("seed", seeds(80_048, 16))
+def test_recursion_that_discards_results(seed):
+    examine(DiscardedResults(seed).source(), seed)
 
 
 @pytest.mark.parametrize("seed", seeds(90_000, 8))

@@ -187,6 +187,44 @@ def test_code_that_calls_itself_is_compiled_by_each_process(tmp_path):
 
 
 @ampi.kernel
+def discarded(x, n):
+    if n == 0:
+        return x
+    discarded(2.0 * x, n - 1)
+    return 3.0 * x
+
+
+@ampi.kernel
+def constant_result(x, n):
+    if n == 0:
+        return x
+    y = constant_result(2.0 * x, n - 1)
+    return 5.0
+
+
+@ampi.kernel
+def discarded_pair(x, n):
+    if n == 0:
+        return x, 1.0
+    discarded_pair(2.0 * x, n - 1)
+    return 0.5, 3.0 * x
+
+
+@ampi.kernel
+def sum_of_pair(x, n):
+    s, t = discarded_pair(x, n)
+    return s + t
+
+
+@pytest.mark.parametrize(
+    "kernel, value, slope", [(discarded, 9.0, 3.0), (constant_result, 5.0, 0.0), (sum_of_pair, 9.5, 3.0)]
+)
+def test_calls_whose_results_are_not_returned(kernel, value, slope):
+    assert ampi.value_and_grad(kernel)(3.0, 4) == (value, slope)
+    assert ampi.jvp(kernel, (3.0, 4), (1.0, None)) == (value, slope)
+
+
+@ampi.kernel
 def parts(a):
     if len(a) < 2:
         return a[0]

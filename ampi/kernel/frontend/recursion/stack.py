@@ -274,13 +274,10 @@ class _Removal:
 
     def is_last(self, s: Call, rest: list[ast.stmt], after: int | None) -> bool:
         """Return whether the function returns the call's result unchanged (a tail call)."""
-        if not rest:
-            return after is None and (self.returned is None or self.returned in self.same)
-        first = rest[0]
-        if not isinstance(first, ast.Return):
-            return False
-        plain = first.value is None or name_of(first.value) == s.target or isinstance(first.value, ast.Constant)
-        return plain if self.returned == _VALUE else True
+        then = rest[0] if rest else None
+        if self.returned == _VALUE:
+            return isinstance(then, ast.Return) and s.target is not None and name_of(then.value) == s.target
+        return isinstance(then, ast.Return) or (then is None and after is None)
 
     def loop(
         self, s: ast.stmt, test: ast.expr, body: list[ast.stmt], rest: list[ast.stmt], after: int | None
