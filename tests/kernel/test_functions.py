@@ -4,6 +4,7 @@ Numba's results are stored (see ``numbas``); a sample is compared with functions
 """
 
 import inspect
+import itertools
 import re
 import warnings
 
@@ -11,9 +12,11 @@ import function_cases
 import numba
 import numpy as np
 import pytest
+from kernel_cases import random_array
 from kernel_checks import Check, copies, float_arguments, kernel_ir, load
 from numba.experimental import jitclass
 from numbas import agree, anew, flat, is_old
+from written import written
 
 import ampi
 from ampi import KernelError
@@ -150,6 +153,33 @@ def test_digits_are_kept_while_recording():
         y = digits_kept(x)
     assert ampi.value(y) == digits_kept(a) == 1.23 * 2.0 + 1.0
     np.testing.assert_array_equal(tape.gradient(y, x), [1.0, 1.23, 0.0])
+
+
+@pytest.mark.parametrize("mode", ["full", "same", "valid"])
+@pytest.mark.parametrize("name", ["convolve", "correlate"])
+def test_convolutions_and_correlations_of_all_lengths(name, mode):
+    """Values are those of NumPy, whichever argument is longer; so are tangents, as both functions are bilinear."""
+    function, rng = getattr(np, name), np.random.default_rng(3)
+    text = f"def kernel(a, v, out):\n    out[:] = np.{name}(a, v, '{mode}')\n"
+    kernel = written(text, f"{name} {mode}", np=np)["kernel"]
+    checks = {}
+    for dtypes in [(float, float), (complex, complex), (float, complex), (complex, float)]:
+        for m, n in itertools.product(range(1, 7), repeat=2):
+            (a, v), (a_dot, v_dot) = (
+                [random_array(rng, np.dtype(t), (size,), -1.0, 1.0) for t, size in zip(dtypes, (m, n))] for _ in "xd"
+            )
+            expected = function(a, v, mode)
+            arguments = [a, v, np.zeros_like(expected)]
+            if dtypes not in checks:
+                checks[dtypes] = Check(kernel, arguments, ("a", "v"))
+                loops = load(kernel_ir(kernel, arguments))
+            check = checks[dtypes].at(arguments)
+            loops(*arguments)
+            np.testing.assert_allclose(arguments[2], expected, atol=1e-14)
+            tangents = dict(zip(check.tangent.shadows, check.tangents({"a": a_dot, "v": v_dot})))
+            tangent = tangents["out"]
+            np.testing.assert_allclose(tangent, function(a_dot, v, mode) + function(a, v_dot, mode), atol=1e-14)
+            check.compare(1e-12, against_differences=False, values=True)
 
 
 # ------------------------------------------------------------------------------------------- names and refusals

@@ -435,6 +435,15 @@ def component(builder: Any, v: ir.Var, index: tuple[ir.Expr, ...]) -> ir.Expr:
 
 @rule(np.convolve, lists="a v")
 def convolve(builder: Any, node: ast.Call, a: Any, v: Any, mode: Any = None) -> ir.Var:
+    return convolution(builder, node, a, v, mode or "full", is_correlation=False)
+
+
+def convolution(builder: Any, node: ast.Call, a: Any, v: Any, mode: Any, is_correlation: bool) -> ir.Var:
+    """``np.convolve(a, v, mode)``.
+
+    A correlation, for which ``v`` is reversed, begins elsewhere in the mode ``same`` where ``v`` is the longer one:
+    NumPy swaps the two, and reverses the result.
+    """
     type_ = array_values.result_type(builder, node, np.convolve, array(builder, node, a), array(builder, node, v))
     a, v = (computed(builder, x, "factor") for x in (a, v))
     (m,), (n,), (i, j) = shape_of(builder, a), shape_of(builder, v), axes_for(builder, 2)
@@ -442,7 +451,7 @@ def convolve(builder: Any, node: ast.Call, a: Any, v: Any, mode: Any = None) -> 
     target = array_values.new_array(builder, "convolution", type_.dtype, (size,), number(0, type_.dtype))
     value = cast(builder.binary(node, ast.Mult(), element_at(a, (i,)), element_at(v, (j,))), type_.dtype)
     builder.emit(ir.Elementwise(target, (i, j), (m, n), (index_algebra.add(i, j),), value, accumulate=True))
-    mode = getattr(mode, "value", mode) or "full"
+    mode = getattr(mode, "value", mode)
     if mode == "full":
         return target
     longer, shorter = index_algebra.maximum(m, n), index_algebra.minimum(m, n)
@@ -450,6 +459,8 @@ def convolve(builder: Any, node: ast.Call, a: Any, v: Any, mode: Any = None) -> 
         builder.fail(node, f"{ast.unparse(node.func)} with the mode {mode!r}", "use full, same or valid")
     valid = mode == "valid"
     start = index_algebra.sub(shorter, ONE)
+    if is_correlation and not valid:
+        start = index_algebra.minimum(m, index_algebra.sub(n, ONE))
     start = start if valid else index_algebra.floordiv(start, 2)
     count = index_algebra.add(index_algebra.sub(longer, shorter), ONE) if valid else longer
     start, count = (builder.temporary(hint, e) for hint, e in (("start", start), ("count", count)))
@@ -463,7 +474,7 @@ def correlate(builder: Any, node: ast.Call, a: Any, v: Any, mode: Any = None) ->
     v = computed(builder, v, "factor")
     back = conjugate(element_at(v, (index_algebra.sub(index_algebra.sub(size, ONE), axis),)))
     turned = Lazy(v.type.copy(layout="C"), (axis,), (size,), back)
-    return convolve(builder, node, a, turned, mode or "valid")
+    return convolution(builder, node, a, turned, mode or "valid", is_correlation=True)
 
 
 # --------------------------------------------------------------------------------------------------- choices
