@@ -173,7 +173,7 @@ class Program:
         """Send a signal, or wait for one that was sent earlier in the serial order."""
         draw = self.draw
         if draw.random() < 0.5:
-            kinds = (*SIGNALS, "condition") if not self.wanted else SIGNALS  # whose lock orders by chance, too
+            kinds = (*SIGNALS, "condition") if not self.wanted else SIGNALS  # its lock also orders, by chance
             self.signals.append([len(self.signals), draw.choice(kinds), set(known), False])
             return [("signal", *self.signals[-1][:2])]
         usable = [signal for signal in self.signals if not (signal[3] and signal[1] in ONCE)]

@@ -115,7 +115,7 @@ GROUPS = {
     of_maxwell: ["change", "advance"],
     of_lulesh: LULESH.split(),
 }
-"""Kernels of the examples: what makes their launches, which takes time, and their names."""
+"""Kernels of the examples: functions that make their launches, which takes time, and the kernels' names."""
 
 
 def names():

@@ -98,7 +98,7 @@ class Carried(Program):
         return None
 
     def left(self):
-        """A loop is left, or goes on, before its end."""
+        """A conditional break or continue."""
         if not self.counters:
             return self.rebind()
         self.line(f"if {self.condition()}:")

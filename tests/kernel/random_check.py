@@ -138,7 +138,7 @@ HELPERS = (
 
 
 IN_PYTHON = {"smoothed": numba.njit(lambda x: smoothed(x)), "upwind": numba.njit(lambda x, c: upwind(x, c))}
-"""In the place of stencils where a kernel runs in Python, for which Numba compiles a stencil anew in each call."""
+"""Replacements of stencils for kernels run by Python, where Numba would compile a stencil in each call."""
 
 
 def in_python(text, seed):

@@ -101,7 +101,7 @@ CHANGED = {
     "room": "newton last_value_before_an_exit",
     "separate": "gathered gather heat runge_kutta scatter_add",
 }
-"""Switches, and kernels that they change: not all of them, but for each switch one at least."""
+"""Switches, and some of the kernels that they change: at least one for each switch."""
 
 
 def kernel_and_arguments(name):

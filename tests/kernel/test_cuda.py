@@ -271,7 +271,7 @@ def test_compiled(kernel):
 
 @in_python
 def test_numbers_of_places():
-    """The old value of a counter says where a thread stores: blocks run one after another."""
+    """The old value of a counter selects where a thread stores: blocks run one after another."""
     given = RANDOM.normal(size=SIZE), np.zeros(SIZE), np.zeros(1, np.int64)
     compare(compacted[3, 8], given, (0,))
 

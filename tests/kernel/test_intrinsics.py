@@ -14,7 +14,7 @@ from ampi.kernel.ir.partials import adjoint_of, tangent_of
 
 OF_THEIR_OWN = ("select", "cast", "real", "imag", "conj", "complex", "chosen", "tetragamma")
 SMOOTH = [n for n, e in TABLE.items() if any(e.partials) and n not in OF_THEIR_OWN and not n.startswith("scipy_")]
-"""SciPy's are drawn in test_scipy_in_kernels."""
+"""Smooth intrinsics; test_scipy_in_kernels tests SciPy's."""
 STEPS = ["floor", "ceil", "trunc", "round", "sign", "floordiv"]
 HOLOMORPHIC = (
     "add sub mul truediv pow neg square reciprocal sqrt exp log log10 sin cos tan asin acos atan "

@@ -44,7 +44,7 @@ LONG = {  # compile for ten seconds to minutes
 
 
 IN_BRANCHES = [pytest.param("language: two_at_a_time", marks=pytest.mark.slow), "language: chosen_in_a_branch"]
-"""A branch of their adjoints makes an array that a later one reads."""
+"""Kernels in whose adjoints one branch makes an array that a later branch reads."""
 
 
 @pytest.mark.parametrize("name", [*(n for n in SOME[5::100] if n not in LONG), *IN_BRANCHES])

@@ -139,7 +139,7 @@ AT = {
     "spence": [(1.0,)],
     "voigt_profile": [(0.3, 0.5, 0.0)],
 }
-"""Points where formulas have their ends."""
+"""Points at the ends of formulas' domains."""
 
 
 def by_address(name, count):
@@ -178,7 +178,7 @@ def kernel_of(function, count):
 
 
 TWICE = {*special_table.PARTIALS, *scipy_distributions.__all__}
-"""Compared in second order as well."""
+"""Functions that are also compared in second order."""
 
 
 @pytest.mark.parametrize("name, point", [pytest.param(*of, id=f"{of[0]}-{k}") for k, of in enumerate(points())])

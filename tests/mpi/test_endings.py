@@ -51,7 +51,7 @@ IN_SWEEPS = {"sweep(lambda _: sys.exit(3))": 3, "sweep(lambda _: sys.exit(0))": 
 def test_status(run, statement):
     result = run(statement)
     assert result.returncode == ENDINGS[statement], result.stderr
-    assert statement != "sys.exit(4)" or "Abort" not in result.stderr  # nobody has waited for anybody
+    assert statement != "sys.exit(4)" or "Abort" not in result.stderr  # no rank has waited for another
 
 
 @pytest.mark.parametrize("statement", IN_SWEEPS)

@@ -35,7 +35,7 @@ ONE_SIDED = {
     **dict.fromkeys(("Get", "Rget"), (False,)),
     **dict.fromkeys(("Get_accumulate", "Rget_accumulate", "Fetch_and_op", "Compare_and_swap"), (True, False)),
 }
-"""Operations on windows, and whether data go to the target; each part of one that both brings and fetches."""
+"""Operations on windows, and whether they send data to the target; both for those that also fetch."""
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ def matrix(seed):
 
 
 def vector(counts, room=4):
-    """A receive argument with room for more than its counts say."""
+    """A receive argument with room for more elements than its counts."""
     return [anp.zeros(sum(counts) + room), (counts, np.cumsum([0, *counts[:-1]]).tolist())]
 
 
@@ -118,7 +118,7 @@ class Case:
 
 NAMES = [operation.name for operation in (*COLLECTIVES, *SCANS)]
 LOCAL = {"Allgather", "Allgatherv"}
-"""Those where the rank whose arguments are wrong always sees it."""
+"""Collectives in which the rank with wrong arguments always notices."""
 
 
 @pytest.mark.mpi

@@ -187,7 +187,7 @@ LEFT = [
 
 @pytest.mark.parametrize("what", [pytest.param(w, marks=[pytest.mark.slow] * (k % 3 > 0)) for k, w in enumerate(LEFT)])
 def test_ranks_in_an_operation_that_this_one_has_left_are_waited_for(run, what):
-    """Rank 0 waits there for rank 2, not for rank 1, which goes on to the sweep: the program is right."""
+    """Rank 0 waits there for rank 2, not for rank 1, which proceeds to the sweep: the program is right."""
     source = f"""
 ampi.mpi.waiting.deadlocks.QUIET = 0.5
 tape, x, y = recorded()

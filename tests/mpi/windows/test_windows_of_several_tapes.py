@@ -17,7 +17,7 @@ from ampi import MPI
 pytestmark = pytest.mark.mpi(min_size=2)
 
 INSIDE = ["nothing", "local", "local", "loop", "own loop"]
-"""What inner tapes do: windows of an outer tape are not for them."""
+"""What inner tapes do: they must not use windows of an outer tape."""
 KINDS = ["lock", "lock", "all", "fence", "start", "nothing", "local", "local", "loop", "own loop"]
 
 
