@@ -1,5 +1,6 @@
 """Kernels with a custom adjoint, called from Python and from other kernels."""
 
+import linecache
 import math
 
 import numba
@@ -9,7 +10,7 @@ from kernel_cases import eliminate
 
 import ampi
 from ampi import KernelError
-from ampi.kernel import prange
+from ampi.kernel import ANALYSES, prange
 
 
 @ampi.custom_vjp
@@ -303,3 +304,81 @@ def test_refused():
 
 def lambda_free_two(residuals, w_bar):
     return w_bar
+
+
+# ------------------------------------------------------------------------------------------------ bodies and calls
+
+BODIES = {
+    "small array": ["t = np.zeros(2)", "t[0] = x", "t[1] = x * x", "r = t[0] + t[1]"],
+    "from the end": ["t = np.zeros(2)", "t[-2] = x", "t[-1] = x * x", "r = t[0] + t[1]"],
+    "part": ["t = np.zeros((2, 2))", "u = t[1]", "u[0] = x", "u[1] = x * x", "r = t[1, 0] + t[1, 1]"],
+    "branch": ["t = np.zeros(2)", "if x > 0:", "    t[0] = x + x * x", "else:", "    t[1] = x", "r = t[0] + t[1]"],
+    "constant branch": ["s = 3", "r = x", "if s > 2:", "    t = np.zeros(2)", "    t[0] = x * x", "    r += t[0]"],
+    "short loop": ["t = np.zeros(2)", "for i in range(2):", "    t[i] += x ** (i + 1)", "r = t[0] + t[1]"],
+    "while": ["t = np.zeros(3)", "k = 0", "while k < 2:", "    t[k] += x ** (k + 1)", "    k += 1", "r = t[0] + t[1]"],
+    "break": ["r = x", "for i in range(10):", "    r += x * x", "    if i == 0:", "        break"],
+    "early return": ["for i in range(3):", "    if i == 1:", "        return x + x ** (i + 1)", "r = x"],
+    "whole arrays": ["t = np.full(3, x)", "u = t.copy()", "u[1] = x * x", "u[2] = 0.0", "r = u.sum()"],
+    "swapped": ["a = np.full(1, x)", "b = np.full(1, x * x)", "if x > 1:", "    a, b = b, a", "r = a[0] + b[0]"],
+    "chosen": ["a = np.full(1, x)", "b = np.full(1, x * x)", "c = a if x > 1 else b", "r = c[0] + x * x"],
+    "rebound": ["a = np.full(2, x)", "for i in range(2):", "    b = a * 1.0", "    b[0] = x + x * x", "    a = b",
+                "r = a[0]"],
+    "list": ["v = [x]", "while len(v) < 2:", "    v.append(v[-1] * x)", "r = v[0] + v[1]"],
+    "sorted": ["t = np.sort(np.array([x * x, x]))", "r = t[0] + t[1]"],
+}  # fmt: skip
+CALLS = {
+    "plain": ["y = rule(x) * x"],
+    "branch": ["if x > 0:", "    y = rule(x) * x", "else:", "    y = x"],
+    "short loop": ["y = 0.0", "for i in range(2):", "    y += 0.5 * rule(x) * x"],
+    "long loop": ["y = 0.0", "for i in range(100):", "    y += 0.01 * rule(x) * x"],
+    "while": ["y = 0.0", "k = 0", "while k < 2:", "    y += 0.5 * rule(x) * x", "    k += 1"],
+    "break": ["y = 0.0", "for i in range(5):", "    y += rule(x) * x", "    if y > 0:", "        break"],
+    "prange": ["y = 0.0", "for i in prange(100):", "    y += 0.01 * rule(x) * x"],
+    "small array": ["t = np.zeros(2)", "t[0] = x", "t[1] = rule(t[0])", "y = t[1] * t[0]"],
+    "swapped": ["a = np.full(1, x)", "b = np.zeros(1)", "for i in range(3):", "    b[0] = x * rule(x)",
+                "    a, b = b, a", "y = a[0]"],
+}  # fmt: skip
+PAIRS = [(b, c) for b in BODIES for c in CALLS]
+
+
+def written(name, parameters, lines, **names):
+    """A function with this body."""
+    text = f"def {name}({parameters}):\n" + "".join(f"    {line}\n" for line in lines)
+    file = f"<custom kernels {len(linecache.cache)}>"
+    linecache.cache[file] = len(text), None, text.splitlines(True), file
+    namespace = {"np": np, "prange": prange, **names}
+    exec(compile(text, file, "exec"), namespace)
+    return namespace[name]
+
+
+def check_call(body, call, **options):
+    """``rule(x)`` is x + x**2; its derivative is given as twice the true one, to tell which one is used."""
+    rule = ampi.custom_vjp(ampi.kernel(written("own", "x", [*BODIES[body], "return r"])))
+    forward = written("forward", "x", ["return rule(x), x"], rule=rule)
+    rule.defvjp(forward, written("backward", "x, g", ["return (2 * g * (1 + 2 * x),)"]))
+    function = ampi.kernel(written("caller", "x", [*CALLS[call], "return y"], rule=rule), **options)
+    assert function(3.0) == pytest.approx(36.0)
+    assert ampi.grad(function)(3.0) == pytest.approx(2 * 7 * 3 + 12)
+
+
+@pytest.mark.parametrize("body", ["small array", "from the end", "part", "constant branch"])
+def test_bodies(body):
+    check_call(body, "plain")
+
+
+@pytest.mark.parametrize("call", ["long loop", "swapped"])
+def test_calls(call):
+    check_call("small array", call)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("body", "call"), PAIRS)
+def test_bodies_in_calls(body, call):
+    check_call(body, call)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ANALYSES)
+@pytest.mark.parametrize("body", BODIES)
+def test_bodies_without(body, step):
+    check_call(body, "short loop", without=step)

@@ -49,7 +49,7 @@ class _Copies:
             match s:
                 case ir.If():
                     s = replace(s, then=self.block(s.then), orelse=self.block(s.orelse))
-                case ir.For() | ir.While():
+                case ir.For() | ir.While() | ir.Custom():
                     s = replace(s, body=self.block(s.body))
                 case ir.Alloc(target=target, shape=shape):
                     self.shape[target.name] = shape

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import operator
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -40,7 +42,7 @@ class _Scalarise:
     def run(self) -> ir.Function:
         self.follow_views()
         escaping = {self.views[n][0] for n in self.views if self.escapes(n)}
-        for name in escaping | self.shared():
+        for name in escaping | self.shared() | self.across_rules():
             self.shapes.pop(name, None)
         self.views = {n: place for n, place in self.views.items() if place[0] in self.shapes}
         if not self.shapes:
@@ -77,6 +79,20 @@ class _Scalarise:
                 used = {n.name for n in ir.walk(loop.body) if isinstance(n, ir.Var) and n.name in self.views}
                 shared |= {self.views[name][0] for name in used} - own
         return shared
+
+    def across_rules(self) -> set[str]:
+        """Arrays used both inside and outside a call with custom derivatives.  No scalar but its results leaves it."""
+        uses = Counter(self.places_used(self.function.body))
+        across: set[str] = set()
+        for call in ir.walk(self.function.body):
+            if isinstance(call, ir.Custom):
+                inside = Counter(self.places_used(call.body))
+                across |= {name for name, count in inside.items() if count != uses[name]}
+        return across
+
+    def places_used(self, body: tuple[ir.Stmt, ...]) -> Iterator[str]:
+        """The array for which each name in a block stands."""
+        return (self.views[n.name][0] for n in ir.walk(body) if isinstance(n, ir.Var) and n.name in self.views)
 
     def escapes(self, name: str) -> bool:
         """Return whether a name is used in any other way than element by element, at constant indices within bounds."""
@@ -143,6 +159,9 @@ class _Scalarise:
                 return (replace(s, **bounds, body=self.block(s.body)),)
             case ir.While():
                 return (replace(s, condition=self.expression(s.condition), body=self.block(s.body)),)
+            case ir.Custom():
+                outside = mapped(replace(s, body=()), self.replaced)
+                return (replace(outside, body=self.block(s.body)),)
         return (mapped(s, self.replaced),)
 
     def allocate(self, s: ir.Alloc, name: str, fill: ir.Expr | None) -> tuple[ir.Stmt, ...]:

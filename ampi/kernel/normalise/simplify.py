@@ -67,6 +67,9 @@ class _Simplify:
                 if isinstance(known, ir.Const) and not known.value:
                     return ()
                 return (replace(statement, condition=known, body=self.block(statement.body)),)
+            case ir.Custom():
+                body = self.block(statement.body)
+                return (replace(mapped(replace(statement, body=()), self.fold), body=body),)
         statement = mapped(statement, self.fold)
         if isinstance(statement, (ir.Store, ir.Accumulate, ir.Alias)):
             statement = replace(statement, index=self.from_start(statement.array, statement.index))

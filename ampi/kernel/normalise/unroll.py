@@ -32,7 +32,7 @@ class _Unroll:
         match statement:
             case ir.If():
                 yield replace(statement, then=self.block(statement.then), orelse=self.block(statement.orelse))
-            case ir.While():
+            case ir.While() | ir.Custom():
                 yield replace(statement, body=self.block(statement.body))
             case ir.For():
                 loop = replace(statement, body=self.block(statement.body))
