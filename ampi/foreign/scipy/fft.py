@@ -42,7 +42,8 @@ def _from_real(conjugate: bool) -> Callable:
         if conjugate:
             g, norm = np.conj(g), ADJOINT_NORM[norm]
         full = list(g.shape)
-        full[axes[-1]] = shape[axes[-1]] if s is None else np.atleast_1d(s)[-1]
+        length = -1 if s is None else np.atleast_1d(s)[-1]
+        full[axes[-1]] = shape[axes[-1]] if length == -1 else length
         found = scipy.fft.ifftn(resized(g, axes[-1:], tuple(full)), axes=axes, norm=ADJOINT_NORM[norm]).real
         return resized(found, axes, shape)
 
@@ -97,11 +98,19 @@ def _ends_times(x: np.ndarray, axis: int, ends: tuple, factor: float) -> np.ndar
     return x * weights.reshape([-1 if k == axis else 1 for k in range(x.ndim)])
 
 
+_OF_REAL_ONLY = not np.allclose(
+    scipy.fft.dct(np.ones(2) + 0j, orthogonalize=True), scipy.fft.dct(np.ones(2), orthogonalize=True)
+)
+"""SciPy ignores ``orthogonalize`` for complex numbers."""
+
+
 def _real_transform(kind: str, inverse: bool) -> Callable:
     def adjoint(g: Any, shape: Any, type: int, s: Any, axes: Any, norm: Any, orthogonalize: Any) -> Any:
         if inverse:
             type, norm = {1: 1, 2: 3, 3: 2, 4: 4}[type], norm if norm == "ortho" else ADJOINT_NORM[norm]
         axes = _axes(shape, s, axes)
+        if _OF_REAL_ONLY and np.iscomplexobj(g):
+            orthogonalize = None
         for axis in axes:
             g = _transposed(g, axis, kind, type, norm, orthogonalize)
         return resized(g, axes, shape)

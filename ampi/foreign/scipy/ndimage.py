@@ -69,7 +69,7 @@ def _spread(g: Any, weights: Any, axes: tuple, mode: Any, origins: list, shape: 
 
 
 def _of_weights(g: Any, x: Any, weights: Any, axes: tuple, mode: Any, origins: list, cval: Any) -> Any:
-    """The adjoint of the (real) weights."""
+    """The adjoint of the weights of a correlation without conjugation."""
     modes = _per_axis(mode, len(axes))
     for axis, n, origin, mode_ in zip(axes, weights.shape, origins, modes):
         places = _places(np.arange(x.shape[axis] + n - 1) - n // 2 - origin, x.shape[axis], mode_)
@@ -82,7 +82,7 @@ def _of_weights(g: Any, x: Any, weights: Any, axes: tuple, mode: Any, origins: l
         for axis, k in zip(axes, j):
             key[axis] = slice(k, k + g.shape[axis])
         found[j] = np.vdot(g, x[tuple(key)]).conj() if np.iscomplexobj(g) else (g * x[tuple(key)]).sum()
-    return found.real
+    return found if np.iscomplexobj(weights) else found.real
 
 
 def _as_correlation(weights: Any, origins: list, convolution: bool) -> tuple:
@@ -102,7 +102,7 @@ def _along_one(convolution: bool) -> dict[str, Callable]:
     def of_weights(g: Any, input: Any, weights: Any, axis: Any, mode: Any, origin: Any, cval: Any) -> Any:
         reversed_weights, origins = _as_correlation(weights, [origin], convolution)
         found = _of_weights(g, input, reversed_weights, (axis % input.ndim,), mode, origins, cval)
-        return found[::-1] if convolution else found
+        return found[::-1] if convolution else np.conj(found)
 
     return {"input": of_input, "weights": of_weights}
 
@@ -117,7 +117,7 @@ def _along_all(convolution: bool) -> dict[str, Callable]:
         axes = axes_of(axes, input.ndim)
         reversed_weights, origins = _as_correlation(weights, _per_axis(origin, len(axes)), convolution)
         found = _of_weights(g, input, reversed_weights, axes, mode, origins, cval)
-        return found[(slice(None, None, -1),) * found.ndim] if convolution else found
+        return found[(slice(None, None, -1),) * found.ndim] if convolution else np.conj(found)
 
     return {"input": of_input, "weights": of_weights}
 
@@ -225,14 +225,14 @@ def _total(input: Any, axes: Any, mode: Any, of_axis: Callable) -> Any:
     modes = _per_axis(mode, len(axes))
     result = 0
     for axis, mode_ in zip(axes, modes):
-        result = result + of_axis(axis, mode_, axes, modes)
+        result = result + of_axis(axis, mode_)
     return result
 
 
 @define(nd.laplace)
 def _laplace(input: Any, output: Any = None, mode: Any = "reflect", cval: Any = 0.0, *, axes: Any = None) -> Any:
     x = as_tracked(input)
-    return _total(x, axes, mode, lambda axis, mode_, *_: nd.correlate1d(x, [1, -2, 1], axis, output, mode_, cval, 0))
+    return _total(x, axes, mode, lambda axis, mode_: nd.correlate1d(x, [1, -2, 1], axis, output, mode_, cval, 0))
 
 
 def _gaussians(combine: Callable, order: int) -> Callable:
@@ -248,9 +248,14 @@ def _gaussians(combine: Callable, order: int) -> Callable:
     ) -> Any:
         x = as_tracked(input)
 
-        def of_axis(axis: int, mode_: Any, axes: tuple, modes: Any) -> Any:
-            orders = [order if other == axis else 0 for other in axes]
-            return combine(nd.gaussian_filter(x, sigma, orders, output, modes, cval, axes=axes, **keywords))
+        widths = _per_axis(sigma, x.ndim)
+        if order == 2 and axes is not None and len(axes_of(axes, x.ndim)) < x.ndim:  # no filter along other axes
+            of_others = dict(zip(axes_of(axes, x.ndim), _per_axis(sigma, x.ndim)))
+            widths = [of_others.get(axis, 0) for axis in range(x.ndim)]
+
+        def of_axis(axis: int, mode_: Any) -> Any:
+            orders = [order if other == axis else 0 for other in range(x.ndim)]
+            return combine(nd.gaussian_filter(x, widths, orders, output, mode_, cval, **keywords))
 
         total = _total(x, axes, mode, of_axis)
         return total if order == 2 else np.sqrt(total)
@@ -279,23 +284,26 @@ def _low_order(name: str) -> Callable:
     return require
 
 
-def _scattered(g: Any, coordinates: Any, shape: tuple, order: int, mode: str) -> Any:
-    """The adjoint of interpolation between the elements of an array."""
-    inside = np.ones(g.shape, bool)
+def _scattered(g: Any, coordinates: Any, shape: tuple, order: int, mode: str, run: Callable) -> Any:
+    """The adjoint of interpolation between the elements of an array; ``run(x, order, mode)`` interpolates x, with 0.
+
+    At a jump (between two elements, or at a border) rounding decides: there SciPy is asked.
+    """
+    if order == 0:
+        numbers = np.arange(1.0, np.prod(shape, dtype=int) + 1).reshape(shape)
+        places = np.rint(run(numbers, 0, mode)).astype(np.intp) - 1
+        flat = zeros((numbers.size,), g.dtype, g)
+        np.add.at(flat, np.maximum(places, 0), np.where(places >= 0, g, 0))
+        return flat.reshape(shape)
+    inside = run(np.ones(shape), 1, mode) > 0.5 if mode == "constant" else np.ones(g.shape, bool)
+    mode = "nearest" if mode == "constant" else mode
     taps = []
     for x, n in zip(coordinates, shape):
         x = np.asarray(x, float)
-        if mode == "constant":
-            inside = inside & (x >= 0) & (x <= n - 1)
-        elif mode == "nearest":
+        if mode == "nearest":
             x = np.clip(x, 0, n - 1)
-        if order == 0:
-            taps.append([(np.floor(x + 0.5).astype(np.intp), 1.0)])
-        else:
-            low = np.floor(x).astype(np.intp)
-            taps.append([(low, 1.0 - (x - low)), (low + 1, x - low)])
-        mode_ = {"nearest": "nearest", "constant": "nearest"}.get(mode, mode)
-        taps[-1] = [(_places(k, n, mode_), w) for k, w in taps[-1]]
+        low = np.floor(x).astype(np.intp)
+        taps.append([(_places(low, n, mode), 1.0 - (x - low)), (_places(low + 1, n, mode), x - low)])
     found = zeros(shape, g.dtype, g)
     for choice in itertools.product(*taps):
         places = tuple(k for k, _ in choice)
@@ -306,29 +314,27 @@ def _scattered(g: Any, coordinates: Any, shape: tuple, order: int, mode: str) ->
     return found
 
 
-define(
-    nd.map_coordinates,
-    adjoint={
-        "input": lambda g, shape, coordinates, order, mode: _scattered(
-            np.asanyarray(g), coordinates, shape, order, mode
-        )
-    },
-    require=_low_order("map_coordinates"),
-)
-define(
-    nd.shift,
-    adjoint={
-        "input": lambda g, shape, shift, order, mode: _scattered(
-            g, [k - s for k, s in zip(np.indices(g.shape), _per_axis(shift, g.ndim))], shape, order, mode
-        )
-    },
-    require=_low_order("shift"),
-)
+def _mapped(g: Any, shape: Any, coordinates: Any, order: Any, mode: Any) -> Any:
+    run = lambda x, order, mode: nd.map_coordinates(x, coordinates, None, order, mode, prefilter=False)
+    return _scattered(np.asanyarray(g), coordinates, shape, order, mode, run)
 
 
-def _zoomed(g: Any, shape: Any, order: Any, mode: Any) -> Any:
+define(nd.map_coordinates, adjoint={"input": _mapped}, require=_low_order("map_coordinates"))
+
+
+def _shifted(g: Any, shape: Any, shift: Any, order: Any, mode: Any) -> Any:
+    run = lambda x, order, mode: nd.shift(x, shift, None, order, mode, prefilter=False)
+    coordinates = [k - s for k, s in zip(np.indices(g.shape), _per_axis(shift, g.ndim))]
+    return _scattered(g, coordinates, shape, order, mode, run)
+
+
+define(nd.shift, adjoint={"input": _shifted}, require=_low_order("shift"))
+
+
+def _zoomed(g: Any, shape: Any, zoom: Any, order: Any, mode: Any) -> Any:
+    run = lambda x, order, mode: nd.zoom(x, zoom, None, order, mode, prefilter=False)
     steps = [(n - 1) / (m - 1) if m > 1 else 1.0 for n, m in zip(shape, g.shape)]
-    return _scattered(g, [k * s for k, s in zip(np.indices(g.shape), steps)], shape, order, mode)
+    return _scattered(g, [k * s for k, s in zip(np.indices(g.shape), steps)], shape, order, mode, run)
 
 
 def _of_grid(order: Any, mode: Any, grid_mode: Any) -> None:
@@ -341,6 +347,8 @@ define(nd.zoom, adjoint={"input": _zoomed}, require=_of_grid)
 
 
 def _transformed(g: Any, shape: Any, matrix: Any, offset: Any, order: Any, mode: Any) -> Any:
+    given = (matrix, offset, g.shape)
+    run = lambda x, order, mode: nd.affine_transform(x, *given, None, order, mode, prefilter=False)
     matrix, n = np.asarray(matrix, float), len(shape)
     if matrix.ndim == 1:
         matrix = np.diag(matrix)
@@ -348,7 +356,7 @@ def _transformed(g: Any, shape: Any, matrix: Any, offset: Any, order: Any, mode:
         matrix, offset = matrix[:n, :n], matrix[:n, n]
     coordinates = np.tensordot(matrix, np.indices(g.shape), 1)
     at = np.asarray(_per_axis(offset, n), float).reshape((n,) + (1,) * g.ndim)
-    return _scattered(g, coordinates + at, shape, order, mode)
+    return _scattered(g, coordinates + at, shape, order, mode, run)
 
 
 define(nd.affine_transform, adjoint={"input": _transformed}, require=_low_order("affine_transform"))

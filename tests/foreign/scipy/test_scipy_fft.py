@@ -50,6 +50,8 @@ def test_several_axes(name, seed):
     norm = [None, "ortho", "forward"][rng.integers(3)]
     check(lambda x: getattr(scipy.fft, name)(x, s, axes, norm=norm), x)
     check(lambda x: getattr(scipy.fft, name)(x), x)
+    check(lambda x: getattr(scipy.fft, name)(x, (3, -1), axes, norm=norm), x)  # -1: the axis's own length
+    check(lambda x: getattr(scipy.fft, name)(x, (-1, 4), axes, norm=norm), x)
 
 
 @pytest.mark.parametrize("norm", [None, "ortho", "forward"])
@@ -63,6 +65,9 @@ def test_cosines_and_sines(name, kind, orthogonalize, norm):
         check(lambda x, at=at: getattr(scipy.fft, name)(x, kind, *at, norm, orthogonalize=orthogonalize), x)
     check(lambda x: getattr(scipy.fft, name + "n")(x, kind, norm=norm, orthogonalize=orthogonalize), x)
     check(lambda x: getattr(scipy.fft, name + "n")(x, kind, (4, 6), (1, 0), norm, orthogonalize=orthogonalize), x)
+    x = x + 1j * rng.normal(size=x.shape)  # SciPy ignores `orthogonalize`
+    check(lambda x: getattr(scipy.fft, name)(x, kind, 4, norm=norm, orthogonalize=orthogonalize), x)
+    check(lambda x: getattr(scipy.fft, name + "n")(x, kind, (4, -1), None, norm, orthogonalize=orthogonalize), x)
 
 
 def test_names_that_were_imported_before_and_single_precision():

@@ -36,6 +36,9 @@ def test_filters(mode, seed):
     check(lambda x: nd.gaussian_filter1d(x, 1.2, axis, 1, mode=mode), x)
     check(lambda x: nd.gaussian_filter(x, (0.7, 0.0), mode=mode), x)
     check(lambda x: nd.gaussian_filter(x, 0.7, axes=(1,), mode=mode, radius=1), x)
+    for f in (nd.correlate, nd.convolve):
+        check(lambda x, w, f=f: f(x, w, mode=mode, cval=0.3), x, w + 0.5j * w[::-1])
+        check(lambda x, w, f=f: f(x[0], w[0], mode=mode), x, w + 0.5j * w[::-1])
     for f in (nd.sobel, nd.prewitt):
         check(lambda x, f=f: f(x, axis, mode=mode), x.real)
     check(lambda x: nd.gaussian_filter1d(x[:1], 1.2, 0, 1, mode=mode), x)
@@ -54,6 +57,33 @@ def test_interpolation(mode, order):
     check(lambda x: nd.shift(x, (1.3, -0.4), order=order, mode=mode), x)
     check(lambda x: nd.zoom(x, (1.7, 0.8), order=order, mode=mode), x)
     check(lambda x: nd.affine_transform(x, [[0.9, 0.2], [-0.1, 1.1]], 0.4, order=order, mode=mode), x)
+
+
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("mode", ["constant", "nearest", "mirror", "reflect", "grid-wrap", "grid-constant"])
+def test_interpolation_where_rounding_decides(mode, order):
+    """Points in the middle between two elements, and at the borders of all elements, up to rounding."""
+    x = np.random.default_rng(order).normal(size=(5, 4))
+    at = np.mgrid[-7:12:0.5, -3:6:0.5]
+    options = {"order": order, "mode": mode, "cval": 0.7}
+    check(lambda x: nd.map_coordinates(x, at, **options), x)
+    for shift in (0.5, (-1.5, 6.5), (-6.5, -7.5)):
+        check(lambda x, shift=shift: nd.shift(x, shift, **options), x)
+    for zoom in (2, (0.4, 1.5), (7, 0.2)):
+        check(lambda x, zoom=zoom: nd.zoom(x, zoom, **options), x)
+    for matrix, offset in (([0.5, 2], [-0.5, 1]), ([0.1, 0.3], -0.5), ([[0, 1], [0.5, 0]], 0.5)):
+        check(lambda x, m=matrix, o=offset: nd.affine_transform(x, m, o, (9, 12), **options), x)
+    check(lambda x: nd.affine_transform(x, [[0.1, 0.3, 0.1], [0.7, 0.2, 0.3]], 0, (20, 20), **options), x)
+
+
+def test_gaussian_derivatives_along_some_axes():
+    """SciPy extends the whole array as it does along an axis, for the derivative along that axis."""
+    x = np.random.default_rng(0).normal(size=(5, 3))
+    for f in (nd.gaussian_laplace, nd.gaussian_gradient_magnitude):
+        for axes in (None, (0, 1), (1, 0)):
+            check(lambda x, f=f, a=axes: f(x, (0.5, 1), mode=["wrap", "constant"], cval=2, axes=a, truncate=2), x)
+        check(lambda x, f=f: f(x, 0.7, mode="wrap", axes=(-1,)), x)
+    check(lambda x: nd.gaussian_laplace(x, (0.7,), axes=(-1,)), x)
 
 
 def test_fourier_filters():
