@@ -30,7 +30,7 @@ def main(arguments: Sequence[str], prog: str) -> None:
     else:
         parser = ArgumentParser(prog=prog, usage=USAGE.format(prog=prog), add_help=False)
         if folder.startswith("-"):
-            parser.error(f"the folder comes first: {prog} FOLDER {folder} ...")
+            parser.error(f"write the folder first ({prog} FOLDER [option] ...); given: {' '.join(arguments)}")
         if os.path.isfile(folder):
             parser.error(f"{folder} is a file; write {prog} FOLDER {folder}")
         rest = ["--report", folder, *rest]

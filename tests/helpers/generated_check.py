@@ -3,7 +3,7 @@
 A program is a function ``program(np, MPI, comm, x)`` of ampi.numpy or NumPy, of ampi's or mpi4py's namespace, of the
 world communicator and of this rank's inputs.  It returns its outputs, what it wrote to files (outputs as well), and
 what is to be freed after the sweeps.
-A script that `scripts/fuzz` writes begins with this file, and also needs `second_check`.
+A script that `scripts/fuzz` writes begins with this file, and finds `second_check` beside it.
 """
 
 import contextlib

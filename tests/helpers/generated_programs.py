@@ -7,6 +7,7 @@ of numbers is a program: hypothesis can drop steps and lower numbers freely to s
 
 import dataclasses
 import linecache
+import os
 import random
 
 import generated_check
@@ -66,8 +67,10 @@ def function(text):
 def script(program):
     """A script that checks the program; run it with mpiexec."""
     head = open(generated_check.__file__, encoding="utf-8").read()
+    docstring, imports, rest = head.partition("import contextlib\n")
+    found = f"import sys\n\nsys.path.insert(0, {os.path.dirname(os.path.abspath(generated_check.__file__))!r})\n"
     return (
-        f"{head}\n\n# {'-' * 100} the program\n\n\n{source(program)}\n\n"
+        f"{docstring}{found}{imports}{rest}\n\n# {'-' * 100} the program\n\n\n{source(program)}\n\n"
         "attach_buffer()\n"
         f"problems = check(program, narrow={program.narrow}, kept={program.kept})\n"
         "if WORLD.rank == 0:\n"
