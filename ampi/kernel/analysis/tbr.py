@@ -23,6 +23,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from numba import types
+
 from ampi.kernel import ir
 from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
 from ampi.kernel.ir.index_algebra import Sum
@@ -219,7 +221,7 @@ def _affine_value(name: str, accesses: Accesses) -> Sum:
 def _affine_operation(op: Op, accesses: Accesses) -> Sum | None:
     if op.name not in ("add", "sub", "neg", "mul", "cast", "pos"):
         return None
-    if op.name == "cast" and not (hasattr(op.type, "signed") and hasattr(op.args[0].type, "signed")):
+    if op.name == "cast" and not _keeps_integers(op.args[0].type, op.type):
         return None
     forms = [affine(a, accesses) for a in op.args]
     match op.name:
@@ -233,6 +235,11 @@ def _affine_operation(op: Op, accesses: Accesses) -> Sum | None:
             return _multiplied(forms[0], forms[1], accesses)
         case _:
             return forms[0]
+
+
+def _keeps_integers(old: types.Type, new: types.Type) -> bool:
+    """Return whether a conversion changes no index; ``np.uint8(i)`` is the same for many ``i``."""
+    return hasattr(old, "signed") and hasattr(new, "signed") and new.bitwidth >= min(old.bitwidth, 64)
 
 
 def _multiplied(x: Sum, y: Sum, accesses: Accesses) -> Sum | None:

@@ -137,7 +137,7 @@ class Builder:
         return max((*variables, *sizes), default=0)
 
     def load(self, array: Var, index: tuple[Expr, ...], hint: str = "t") -> Expr:
-        key = (array.name, tuple(map(_key, index)))
+        key = (array.name, _place(index))
         known = self.block.loads.get(key)
         if known is None:
             known = self.fresh(hint, array.type.dtype)
@@ -150,7 +150,7 @@ class Builder:
         self.forget(array.name, index)
         value = self.value(convert(value, array.type.dtype))
         self.emit(ir.Store(array, index, value, line=self.line))
-        self.block.loads[array.name, tuple(map(_key, index))] = value
+        self.block.loads[array.name, _place(index)] = value
 
     def accumulate(self, array: Var, index: tuple[Expr, ...], value: Expr) -> None:
         if self.drop_store(array, index, only_zero=True):
@@ -161,20 +161,20 @@ class Builder:
 
     def drop_store(self, array: Var, index: tuple[Expr, ...], only_zero: bool) -> bool:
         """Remove the last store to an element if nothing has touched the element since."""
-        keys = tuple(map(_key, index))
+        here = _place(index)
         statements = self.block.statements
         for k in range(len(statements) - 1, -1, -1):
             s = statements[k]
             match s:
-                case ir.Store(array=other, index=place, value=value) if other == array and place == index:
+                case ir.Store(array=other, index=place, value=value) if other == array and _place(place) == here:
                     if only_zero and not (isinstance(value, Const) and value.value == 0):
                         return False
                     del statements[k]
                     return True
                 case ir.Assign(value=ir.Load(array=other, index=place)):
-                    touched = other == array and not _differ(tuple(map(_key, place)), keys)
+                    touched = other == array and not _differ(_place(place), here)
                 case ir.Store(array=other, index=place) | ir.Accumulate(array=other, index=place):
-                    touched = other == array and not _differ(tuple(map(_key, place)), keys)
+                    touched = other == array and not _differ(_place(place), here)
                 case ir.Assign(value=value):
                     touched = self.raising and isinstance(value, Op) and value.name in QUOTIENTS
                 case _:
@@ -185,8 +185,8 @@ class Builder:
 
     def forget(self, array: str, index: tuple[Expr, ...] = ()) -> None:
         """Drop the known values of an array's elements, except those that certainly have another index."""
-        keys = tuple(map(_key, index))
-        for known in [k for k in self.block.loads if k[0] == array and not _differ(k[1], keys)]:
+        here = _place(index)
+        for known in [k for k in self.block.loads if k[0] == array and not _differ(k[1], here)]:
             del self.block.loads[known]
         self.block.stored.add(array)
 
@@ -234,10 +234,18 @@ def same(a: Expr, b: Expr) -> bool:
     return _key(a) == _key(b)
 
 
-def _differ(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
-    """Return whether two index tuples certainly differ: different literals of the same sign in one dimension."""
+Place = tuple[Any, ...]
+
+
+def _place(index: tuple[Expr, ...]) -> Place:
+    """The element that an index names: ``3`` and ``np.int32(3)`` are the same one."""
+    return tuple([i.value if isinstance(i, Const) else i for i in index])
+
+
+def _differ(a: Place, b: Place) -> bool:
+    """Return whether two places certainly differ: different literals of the same sign in one dimension."""
     for x, y in zip(a, b):
-        if x != y and isinstance(x, tuple) and isinstance(y, tuple) and x[1][0] != "-" and y[1][0] != "-":
+        if isinstance(x, int) and isinstance(y, int) and x != y and x >= 0 and y >= 0:
             return True
     return False
 

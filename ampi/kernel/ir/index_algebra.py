@@ -43,6 +43,11 @@ def is_integer(value: ir.Expr) -> bool:
     return isinstance(value.type, types.Integer)
 
 
+def narrows(value: ir.Expr, old: ir.Expr) -> bool:
+    """Return whether a conversion of an integer may change it: ``np.uint8(i)`` is the same for many ``i``."""
+    return value.type.bitwidth < old.type.bitwidth  # type: ignore[attr-defined]
+
+
 def as_sum(value: ir.Expr, known: Expand = lambda _: None) -> Sum:
     """An integer expression as a sum; ``known`` returns the value of a variable or size, or None."""
     match value:
@@ -57,7 +62,7 @@ def as_sum(value: ir.Expr, known: Expand = lambda _: None) -> Sum:
             if not x.terms or not y.terms:
                 return x.times(y.constant) if not y.terms else y.times(x.constant)
             return Sum(0, {replace(value, args=(as_expression(x), as_expression(y))): 1})
-        case ir.Op(name="cast", args=(a,)) if is_integer(value) and is_integer(a):
+        case ir.Op(name="cast", args=(a,)) if is_integer(value) and is_integer(a) and not narrows(value, a):
             return as_sum(a, known)
         case ir.Op(args=args):
             plain = tuple(as_expression(as_sum(a, known)) if is_integer(a) else a for a in args)
@@ -167,7 +172,7 @@ def lowest(value: ir.Expr, of_variable: Lowest = lambda _: None) -> int | None:
             return _both(below(a), below(b), lambda x, y: 0 if x >= 0 and y > 0 else None)
         case ir.Op(name="mod", args=(_, b)):
             return _both(0, below(b), lambda x, y: 0 if y > 0 else None)
-        case ir.Op(name="cast", args=(a,)) if is_integer(a):
+        case ir.Op(name="cast", args=(a,)) if is_integer(a) and not narrows(value, a):
             return below(a)
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import cmath
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -106,17 +107,29 @@ def _power_of_constant(d: Expr, x: Expr, n: Any, r: Expr, guard: Callable[[Expr]
         return constant(0, d.type)
     if n == 1:
         return d
-    factor = arithmetic("mul", d, constant(n, real_type(working) if not isinstance(n, complex) else r.type))
+    factor = arithmetic("mul", d, constant(n, r.type if isinstance(n, complex) else working))
     if n == 2:
         return arithmetic("mul", factor, x)
     if n == 3:
         return arithmetic("mul", factor, arithmetic("mul", x, x))
-    if n == int(n.real) and n.real < 0:  # Numba's power raises for zero to a negative integer
+    if not cmath.isfinite(n):  # x ** (n - 1) is x ** n; where it is zero, it is so around x as well
+        is_zero = Op("eq", (r, constant(0, r.type)), types.boolean)
+        value = arithmetic("mul", factor, r)
+        return guard(select(is_zero, constant(0, value.type), value) if n == n else value)
+    is_integer = n == n.real and n.real == int(n.real) and abs(n.real) < _LARGEST_EXPONENT
+    if is_integer and n.real < 0:  # Numba's power raises for zero to a negative integer
         value = arithmetic("truediv", factor, Op("pow", (x, Const(1 - int(n.real), types.int64)), x.type))
+    elif is_integer:
+        value = arithmetic("mul", factor, Op("pow", (x, Const(int(n.real) - 1, types.int64)), x.type))
+    elif isinstance(n, complex):
+        value = arithmetic("mul", factor, Op("pow", (x, constant(n - 1, r.type)), r.type))
     else:
-        exponent = Const(int(n.real) - 1, types.int64) if n == int(n.real) else constant(n - 1, working)
-        value = arithmetic("mul", factor, Op("pow", (x, exponent), x.type))
+        value = arithmetic("mul", factor, Op("pow", (x, constant(n - 1, working)), x.type))
     return value if n.real >= 1 else guard(value)
+
+
+_LARGEST_EXPONENT = 2.0**53
+"""Exponents are integers below this bound, and floating-point numbers above it, where all of them are even."""
 
 
 GUARD = "d != 0"
