@@ -21,6 +21,8 @@ def arange(*arguments: Any, **keywords: Any) -> Any:
     given = {**dict(zip(names, arguments)), **keywords}
     values = np.arange(*map(plain_of, arguments), **{name: plain_of(x) for name, x in keywords.items()})
     start, step = given.get("start", 0), given.get("step")
+    if given.get("stop") is None:  # the only end is where the range stops
+        start = 0
     if values.dtype.kind not in "fc" or not _any_active([start, step]):
         return wrapped(values)
     return exactly(lambda *_: values)(_spaced)(start, 1 if step is None else step, len(values))

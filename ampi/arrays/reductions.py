@@ -119,10 +119,12 @@ def _axes(axis: Any, ndim: int) -> tuple:
     return tuple(int(k) % ndim for k in (axis if isinstance(axis, tuple) else (axis,))) if ndim else ()
 
 
-def _in_real_dtype(x: Any, keywords: dict) -> Any:
-    """The array to reduce: the real parts of complex numbers if a real dtype is requested."""
+def _in_requested_dtype(ufunc: np.ufunc, x: Any, keywords: dict) -> Any:
+    """The array to reduce, in the requested dtype if that has no imaginary parts, no fractions, or other extrema."""
     dtype = keywords.get("dtype")
-    if dtype is None or x.dtype.kind != "c" or np.dtype(dtype).kind != "f":
+    if dtype is None or np.dtype(dtype) == x.dtype:
+        return x
+    if np.dtype(dtype).kind not in ("iub" if x.dtype.kind == "f" and ufunc not in _EXTREMA else "iubf"):
         return x
     real = tracked(x).astype(dtype)
     # NumPy reduces without a copy: its result has the memory order of the array, repeated elements included.
@@ -135,6 +137,7 @@ def _laid_out(values: Any, like: np.ndarray) -> Any:
     return np.broadcast_to(values[once].copy(order="K"), like.shape)
 
 
+_EXTREMA = frozenset((np.maximum, np.minimum, np.fmax, np.fmin))
 _OPTIONS = frozenset(("axis", "dtype", "out", "keepdims", "initial", "where"))
 
 
@@ -147,7 +150,9 @@ def _require_known(ufunc: np.ufunc, method: str, keywords: dict) -> None:
 def reduce(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dict) -> Any:
     """Call ``ufunc.reduce`` with an active array, and record it."""
     _require_known(ufunc, "reduce", keywords)
-    x = _in_real_dtype(inputs[0], keywords)
+    x = _in_requested_dtype(ufunc, inputs[0], keywords)
+    if x is not inputs[0] and not is_active(tape, x):
+        return ufunc.reduce(x, **keywords)
     if is_active(tape, keywords.get("initial")):
         raise no_rule(ufunc, f" for its method reduce with an active initial (write np.{ufunc.__name__}(initial, ...))")
     keywords = {name: plain_of(value) for name, value in keywords.items()}
@@ -289,7 +294,7 @@ class _Accumulation(BaseAdjoint):
 def accumulate(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dict) -> Any:
     """Call ``ufunc.accumulate`` with an active array, and record it."""
     _require_known(ufunc, "accumulate", keywords)
-    x = _in_real_dtype(inputs[0], keywords)
+    x = _in_requested_dtype(ufunc, inputs[0], keywords)
     keywords = dict(keywords)
     (out,) = keywords.pop("out", (None,)) or (None,)
     if out is not None:

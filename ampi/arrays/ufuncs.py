@@ -180,9 +180,11 @@ def _call(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: d
     rule = RULES.get(ufunc)
     if rule is None:
         return _call_without_table(tape, ufunc, inputs, active, keywords)
-    if rule.of_complex is not None and (
-        any([(getattr(x, "dtype", None) or np.asarray(x).dtype).kind == "c" for x in inputs])
-        or (keywords and np.dtype(keywords.get("dtype")).kind == "c")
+    if keywords and not keywords.keys().isdisjoint(("dtype", "signature", "sig")):
+        inputs = _in_requested_dtypes(ufunc, inputs, keywords)
+        active = tuple([k for k in active if is_active(tape, inputs[k])])
+    if rule.of_complex is not None and any(
+        [(getattr(x, "dtype", None) or np.asarray(x).dtype).kind == "c" for x in inputs]
     ):
         rule = rule.of_complex
         if len(rule.unknown) == len(inputs):
@@ -206,6 +208,33 @@ def _call(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: d
     elif result.dtype.kind in "mM":
         _lose_times(inputs, active)
     return result
+
+
+def _in_requested_dtypes(ufunc: np.ufunc, inputs: tuple, keywords: dict) -> tuple:
+    """The operands as the call converts them before it computes: to complex, real or whole numbers."""
+    signature, dtype = keywords.get("signature", keywords.get("sig")), keywords.get("dtype")
+    if isinstance(signature, str):
+        kinds = [np.dtype(kind) for kind in signature.replace("->", "")]
+        signature = tuple(kinds) if len(kinds) > 1 or ufunc.nargs == 1 else None
+        dtype = kinds[0] if signature is None else None
+    if signature is None or isinstance(signature, (np.dtype, type)):
+        signature = (None,) * ufunc.nin + (dtype if signature is None else signature,) * ufunc.nout
+    elif len(signature) == 1:
+        signature = (None,) * ufunc.nin + (*signature,) * ufunc.nout
+    given = [
+        type(x) if type(x) in (int, float, complex) else getattr(x, "dtype", None) or np.asarray(x).dtype
+        for x in inputs
+    ]
+    casting = keywords.get("casting", "same_kind")
+    found = ufunc.resolve_dtypes((*given, *[None] * ufunc.nout), signature=signature, casting=casting)
+    return tuple([_converted(x, dtype) for x, dtype in zip(inputs, found)])
+
+
+def _converted(x: Any, dtype: np.dtype) -> Any:
+    kind = (getattr(x, "dtype", None) or np.asarray(x).dtype).kind
+    if kind not in "fc" or kind == dtype.kind:
+        return x  # no more than a precision, or a constant
+    return (tracked(x) if isinstance(x, np.ndarray) else np.asarray(x)).astype(dtype)
 
 
 def _lose_times(inputs: tuple, active: tuple) -> None:
@@ -240,9 +269,6 @@ def _call_with_keywords(
     if not keywords.keys() <= _OPTIONS:
         raise no_rule(ufunc, f" in NumPy {np.__version__} with the argument {', '.join(keywords.keys() - _OPTIONS)}")
     keywords = dict(keywords)
-    dtype = keywords.get("dtype")
-    if dtype is not None and np.dtype(dtype).kind == "c":  # use the derivatives of the complex function
-        inputs = tuple([tracked(x).astype(dtype, copy=False) if isinstance(x, np.ndarray) else x for x in inputs])
     (out,) = keywords.pop("out", (None,))
     where = keywords.pop("where", True)
     mask = None if where is True else tape.need(np.asanyarray(where))
@@ -304,7 +330,11 @@ def _call_without_table(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tupl
     """Call a ufunc without partial derivatives: rewritten, generalized, constant, or without a rule."""
     if ufunc in _REWRITTEN:
         outs = keywords.get("out")
-        return _REWRITTEN[ufunc](*inputs) if not keywords else _write_results(ufunc, _REWRITTEN[ufunc](*inputs), outs)
+        if keywords and (outs is None or len(keywords) > 1):
+            others = [name for name in keywords if name != "out"]
+            raise no_rule(ufunc, f" with the argument {', '.join(others)}")
+        results = _REWRITTEN[ufunc](*inputs)
+        return results if outs is None else _write_results(ufunc, results, outs)
     if ufunc in extensions.generalized_ufuncs:
         return extensions.call_ufunc_without_partials(ufunc, inputs, keywords)
     complex_input = any(inputs[k].dtype.kind == "c" for k in active)
@@ -326,8 +356,6 @@ def _gives_numbers(ufunc: np.ufunc, inputs: tuple) -> bool:
 
 
 def _write_results(ufunc: np.ufunc, results: tuple, outs: Any) -> tuple:
-    if outs is None:
-        raise no_rule(ufunc, " with these keyword arguments")
     for out, result in zip(outs, results):
         if out is not None:
             assign(out, result, f"np.{ufunc.__name__}(..., out=...)", "same_kind")

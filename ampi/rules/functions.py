@@ -54,7 +54,7 @@ TEXTS: set[Callable] = _named("array2string array_repr array_str")
 
 COMPOSITE: set[Callable] = _named(
     "amax amin angle astype average clip cumprod cumsum cumulative_prod cumulative_sum diff ediff1d "
-    "geomspace gradient kron logspace max mean median meshgrid min percentile piecewise "
+    "geomspace kron logspace max mean median meshgrid min percentile piecewise "
     "prod ptp quantile real sum take_along_axis trace trapezoid var"
 ) | _named("matrix_power multi_dot trace", np.linalg)
 

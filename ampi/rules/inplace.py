@@ -79,6 +79,9 @@ def _copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -
         return _NOTHING  # even if the array is read-only
     while np.ndim(src) > dst.ndim and len(src) == 1:
         src = src[0]
+    if overtakes_itself(dst, src):
+        assign_in_turn(dst, src, lambda target, values: np.copyto(target, values, where=plain_of(where)))
+        return None
     try:
         mask, values = (np.broadcast_to(plain_of(where), dst.shape),), np.broadcast_to(src, dst.shape)
     except ValueError:

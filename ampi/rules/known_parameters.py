@@ -72,6 +72,7 @@ PARAMETERS: dict[str, str] = {
     "flip": "m axis=None",
     "fliplr": "m",
     "flipud": "m",
+    "gradient": "f varargs axis=None edge_order=1",
     "full_like": "a fill_value dtype=None order='K' subok=True shape=None device=None",
     "histogram": "a bins=10 range=None density=None weights=None",
     "histogram2d": "x y bins=10 range=None density=None weights=None",

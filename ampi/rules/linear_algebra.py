@@ -19,7 +19,7 @@ from ..arrays.nested import as_array as _array
 from ..arrays.nested import from_nested
 from ..arrays.writing import assign_as
 from ..base.missing_rules import no_rule
-from ..memory.storages import Region, is_view_of, plain, region_of, wrapped
+from ..memory.storages import Region, is_view_of, plain, region_of, tracked, wrapped
 from ..tape import BaseAdjoint, Push, Sweep, current
 from . import factorizations
 from .contractions import contracted
@@ -211,6 +211,9 @@ def _einsum(*operands: Any, out: None = None, optimize: Any = False, **keywords:
     given = _einsum_plain(operands, [plain_of(a) for a in arrays])
     result = wrapped(np.einsum(*given, optimize=optimize, **keywords))  # its errors come first
     inputs, target, _ = _parse_einsum_input(given)
+    dtype = keywords.get("dtype")
+    if dtype is not None and np.dtype(dtype).kind == "f":  # NumPy multiplies the real parts
+        arrays = [tracked(a).astype(dtype) if a.dtype.kind == "c" else a for a in arrays]
     subscripts = inputs.split(",")
     assert len(subscripts) == count
     active = [k for k, a in enumerate(arrays) if is_active(tape, a)]

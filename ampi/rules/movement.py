@@ -153,6 +153,8 @@ def _moving(function: Callable, parameters: str, data: str, check: Callable | No
             for name, x in given.items()
             if name not in ("dtype", "casting")
         }
+        if function is np.pad and frozen.get("mode") == "empty":  # indices must not be arbitrary
+            frozen["mode"] = "constant"
         regions = [region_of(r) if any(r is c for c in copies) else None for r in results]
         tape.append(_Movement(lambda a: _run(function, parameters, a), frozen, regions), created=copies)
         return result

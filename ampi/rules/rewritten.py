@@ -16,7 +16,7 @@ from ..arrays.activity import is_active, plain_of, run_plainly
 from ..arrays.exact import exactly
 from ..arrays.indexing import gathered
 from ..arrays.nested import as_array as _array
-from ..arrays.nested import from_nested
+from ..arrays.nested import from_nested, nested_plain
 from ..base.missing_rules import no_rule
 from ..base.structures import leaves
 from ..memory.storages import is_scalar, plain, region_of, tracked, wrapped
@@ -62,8 +62,11 @@ def _nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, n
         return wrapped(np.nan_to_num(plain_of(x), copy, nan, posinf, neginf))
     numbers = np.nan_to_num(plain(x), nan=nan, posinf=posinf, neginf=neginf)
     if not copy and not is_scalar(x):
-        replaced = ~np.isfinite(plain(x))
-        x[replaced] = numbers[replaced]
+        for part, values in (
+            ((x.real, numbers.real), (x.imag, numbers.imag)) if x.dtype.kind == "c" else ((x, numbers),)
+        ):
+            replaced = ~np.isfinite(plain(part))
+            part[replaced] = values[replaced]
         return x if x.ndim else x[()]
     result = x[...].copy(order="K")
     if x.dtype.kind != "c":
@@ -175,6 +178,8 @@ def _interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, perio
     cell = np.clip(np.searchsorted(plain(xp), plain(x), side="right") - 1, 0, len(xp) - 2)
     x0, f0 = xp[cell], fp[cell]
     inside = f0 + (x - x0) * ((fp[cell + 1] - f0) / (xp[cell + 1] - x0))
+    if plain(xp)[-1] == plain(xp)[-2:][0]:  # a jump at the end, or a single point
+        inside = np.where(plain(x) == plain(xp)[-1], fp[-1], inside)
     result = np.where(plain(x) < plain(xp)[0], fp[0] if left is None else left, inside)
     return np.where(plain(x) > plain(xp)[-1], fp[-1] if right is None else right, result)
 
@@ -197,6 +202,41 @@ def _linspace(
     # For numbers, NumPy computes in an array of its own, which is not tracked.
     found = make(_array(start)[None], _array(stop)[None], num, endpoint, retstep, dtype, **keywords)
     return (found[0][:, 0], found[1][0]) if isinstance(found, tuple) else found[:, 0]
+
+
+def _gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:
+    if any(is_active(current(), from_nested(h)) for h in varargs):
+        return _gradient_of_spacings(f, *varargs, axis=axis, edge_order=edge_order)
+    return np.gradient._implementation(f, *varargs, axis=axis, edge_order=edge_order)  # type: ignore[attr-defined]
+
+
+@exactly(np.gradient)
+def _gradient_of_spacings(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:
+    """Differences for unequal distances: NumPy's source takes one distance for all if they happen to be equal."""
+    f = _in_floats(_array(f))
+    axes = range(f.ndim) if axis is None else [int(k) % f.ndim for k in (axis if isinstance(axis, tuple) else (axis,))]
+    spacings = varargs * len(axes) if len(varargs) == 1 else varargs
+    found = tuple([_differences(f, k, _array(h), edge_order) for k, h in zip(axes, spacings)])
+    return found if len(axes) > 1 else found[0]
+
+
+def _differences(f: Any, axis: int, x: Any, edge_order: int) -> Any:
+    f = np.moveaxis(f, axis, 0)
+    distances = np.diff(_in_floats(x)) if x.ndim else x * np.ones(len(f) - 1)
+    d = distances.reshape((-1,) + (1,) * (f.ndim - 1))
+    d1, d2 = d[:-1], d[1:]
+    both, product = d1 + d2, d1 * d2
+    inner = -d2 / (d1 * both) * f[:-2] + (d2 - d1) / product * f[1:-1] + d1 / (d2 * both) * f[2:]
+    if edge_order == 1:
+        first, last = (f[1:2] - f[:1]) / d[:1], (f[-1:] - f[-2:-1]) / d[-1:]
+    else:
+        d1, d2 = d[:1], d[1:2]
+        first = -(2 * d1 + d2) / (d1 * (d1 + d2)) * f[:1] + (d1 + d2) / (d1 * d2) * f[1:2]
+        first = first - d1 / (d2 * (d1 + d2)) * f[2:3]
+        d1, d2 = d[-2:-1], d[-1:]
+        last = d2 / (d1 * (d1 + d2)) * f[-3:-2] - (d1 + d2) / (d1 * d2) * f[-2:-1]
+        last = last + (2 * d2 + d1) / (d2 * (d1 + d2)) * f[-1:]
+    return np.moveaxis(np.concatenate([first, inner, last]), 0, axis)
 
 
 class _Convolution(BaseAdjoint):
@@ -274,6 +314,8 @@ def _apply_along_axis(func1d: Callable, axis: int, arr: Any, *arguments: Any, **
     results = [func1d(moved[k], *arguments, **keywords) for k in np.ndindex(moved.shape[:-1])]
     stacked = from_nested(results)
     stacked = tracked(np.asanyarray(stacked))
+    if results:  # as NumPy does, whose result has the dtype of the first one
+        stacked = stacked.astype(np.asarray(nested_plain(results[0])).dtype, copy=False)
     result = stacked.reshape(moved.shape[:-1] + stacked.shape[1:])
     extra = result.ndim - (moved.ndim - 1)
     axis = axis % arr.ndim
@@ -355,6 +397,7 @@ RULES: dict[Callable, Callable] = {
     np.convolve: _convolve,
     np.correlate: _correlate,
     np.full_like: _full_like,
+    np.gradient: _gradient,
     np.i0: _i0,
     np.imag: lambda val: val.imag,  # a constant for real numbers
     np.interp: _interp,
