@@ -5,6 +5,7 @@ import random
 import numba
 import numpy as np
 import pytest
+from kernel_checks import Check
 from written import written
 
 import ampi
@@ -94,3 +95,76 @@ def test_what_is_chosen_where_something_is_not_a_number(seed):
                     bar[place], difference, rtol=1e-6, atol=1e-8, err_msg=f"{text}\n{k} {n} {place}"
                 )
     assert compared or not np.isfinite(value).any()
+
+
+def places(a, m, b, w, out):
+    out[0] = b[np.argmax(a)]
+    out[1] = b[np.argmin(a)]
+    out[2] = b[a.argmax()] * b[(a * 2.0).argmin()]
+    rows, columns = np.argmax(m, axis=0), np.argmin(m, axis=1)
+    out[3] = w[rows[0], 0] * w[rows[1], 1]
+    out[4] = w[0, columns[0]] * w[1, columns[1]] * w[2, columns[2]]
+    out[5] = w[np.argmax(m) // 2, np.argmax(m) % 2] * w[np.argmin(m) // 2, np.argmin(m) % 2]
+
+
+def largest(a, m, b, w, out):
+    out[0] = np.max(a)
+    out[1] = np.min(a)
+    out[2] = a.max() * 2.0 + b[0]
+    out[3] = np.amin(m)
+    out[4] = np.max(m)
+    out[5] = np.min(a * b)
+
+
+def slopes_of_places(a, m, b, w):
+    """The derivatives of the outputs of `places` with respect to b and w."""
+    up, down = np.argmax(a), np.argmin(a)
+    b_bars, w_bars = np.zeros((6, *b.shape)), np.zeros((6, *w.shape))
+    b_bars[0, up] = b_bars[1, down] = 1.0
+    b_bars[2, up] += b[down]
+    b_bars[2, down] += b[up]
+    rows, columns = np.argmax(m, axis=0), np.argmin(m, axis=1)
+    pairs = {3: [(rows[k], k) for k in range(2)], 4: [(k, columns[k]) for k in range(3)]}
+    pairs[5] = [np.unravel_index(np.argmax(m), m.shape), np.unravel_index(np.argmin(m), m.shape)]
+    for row, chosen in pairs.items():
+        for k, place in enumerate(chosen):
+            w_bars[(row, *place)] += np.prod([w[other] for j, other in enumerate(chosen) if j != k])
+    return {"b": b_bars, "w": w_bars}
+
+
+def slopes_of_largest(a, m, b, w):
+    """The same of `largest`, with respect to a and m: NumPy's argmax and argmin are the first NaN, too."""
+    a_bars, m_bars = np.zeros((6, *a.shape)), np.zeros((6, *m.shape))
+    a_bars[0, np.argmax(a)] = a_bars[1, np.argmin(a)] = 1.0
+    a_bars[2, np.argmax(a)] = 2.0
+    m_bars[3].flat[np.argmin(m)] = m_bars[4].flat[np.argmax(m)] = 1.0
+    a_bars[5, np.argmin(a * b)] = b[np.argmin(a * b)]
+    return {"a": a_bars, "m": m_bars}
+
+
+@pytest.mark.parametrize("kernel, slopes", [(places, slopes_of_places), (largest, slopes_of_largest)])
+def test_the_first_nan_is_the_largest_and_the_smallest(kernel, slopes):
+    """As in NumPy; otherwise the first of equal elements is."""
+    draw, check = np.random.default_rng(4), None
+    for _ in range(60):
+        a, m = draw.integers(-2, 3, 4).astype(float), draw.integers(-2, 3, (3, 2)).astype(float)
+        for x in (a, m):
+            x[draw.random(x.shape) < draw.choice([0.0, 0.3, 0.9])] = np.nan
+        b, w = draw.uniform(0.5, 1.5, 4), draw.uniform(0.5, 1.5, (3, 2))
+        expected = slopes(a, m, b, w)
+        arguments = [a, m, b, w, np.zeros(6)]
+        active = tuple(expected)
+        check = Check(kernel, arguments, active) if check is None else check.at(arguments)
+        direction = {n: draw.standard_normal(check.value[n].shape) for n in active}
+        rows = len(expected[active[0]])
+        tangents = dict(zip(check.tangent.shadows, check.tangents(direction)))["out"][:rows]
+        slope = sum(np.sum(expected[n] * direction[n], axis=tuple(range(1, expected[n].ndim))) for n in active)
+        np.testing.assert_allclose(tangents, slope, atol=1e-14)
+        for row in range(rows):
+            seed = {n: np.zeros_like(check.value[n]) for n in check.adjoint.shadows}
+            seed["out"][row] = 1.0
+            bars = check.adjoints(seed, [])
+            for n in active:
+                np.testing.assert_allclose(
+                    bars[n], expected[n][row], atol=1e-14, err_msg=f"{kernel.__name__} {row} {a} {m}"
+                )

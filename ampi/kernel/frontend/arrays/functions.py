@@ -191,11 +191,54 @@ def norm(builder: Any, node: ast.Call, x: Any) -> ir.Expr:
     return cast(builder.operation(node, "sqrt", np.sqrt, total), type_)
 
 
-def extreme(builder: Any, node: ast.Call, a: Any, name: str, function: Any) -> ir.Var:
+def extreme(builder: Any, node: ast.Call, a: Any, name: str, function: Any, of_numpy: bool = True) -> ir.Var:
+    """The first smallest or largest element; the first NaN ``of_numpy``, whereas Python's functions compare with it."""
     first = element_at(array(builder, node, a), (ZERO,) * a.type.ndim)
     if isinstance(first.type, types.Complex):
         builder.fail(node, f"np.{name} of complex numbers has no derivative", "use the real parts or magnitudes")
-    return fold(builder, a, first, lambda x, y: builder.operation(node, name, function, x, y), f"{name}imum")
+    if not of_numpy or not isinstance(first.type, types.Float):
+        return fold(builder, a, first, lambda x, y: builder.operation(node, name, function, x, y), f"{name}imum")
+    found, x = ir.Var(builder.names.fresh(f"{name}imum"), first.type), ir.Var(builder.names.fresh("value"), first.type)
+    missing = ir.Var(builder.names.fresh("missing"), INT)
+    builder.emit(ir.Assign(found, first))
+    builder.emit(ir.Assign(missing, ZERO))
+    axes, shape = axes_for(builder, a.type.ndim), shape_of(builder, a)
+    body = (
+        ir.Assign(x, element_at(a, axes), line=builder.line),
+        ir.Assign(found, builder.operation(node, name, function, found, x), line=builder.line),
+        count_nan(builder, missing, x),
+    )
+    emit_loops(builder, axes, shape, *body)
+    emit_if_missing(builder, missing, a, lambda place: ir.Assign(found, element_at(a, unraveled(place, shape))))
+    return found
+
+
+def count_nan(builder: Any, missing: ir.Var, x: ir.Expr) -> ir.Stmt:
+    """Count a NaN.  It is faster than to compare by an order in which NaN is the largest number: no iteration waits."""
+    is_nan = cast(ir.Op("ne", (x, x), types.boolean), INT)
+    return ir.Assign(missing, index_algebra.add(missing, is_nan), line=builder.line)
+
+
+def emit_if_missing(builder: Any, missing: ir.Var, a: Any, then: Callable[[ir.Expr], ir.Stmt]) -> None:
+    """If some elements are NaN, search for the first one, and execute ``then`` for its place."""
+    shape, (k,) = shape_of(builder, a), axes_for(builder, 1)
+    place, x = ir.Var(builder.names.fresh("place"), INT), ir.Var(builder.names.fresh("value"), a.type.dtype)
+    size = index_algebra.product(shape)
+    back = index_algebra.sub(index_algebra.sub(size, ONE), k)
+    is_nan = ir.Op("ne", (x, x), types.boolean)
+    choose = ir.If(is_nan, (ir.Assign(place, back, line=builder.line),), line=builder.line)
+    element = ir.Assign(x, element_at(a, unraveled(back, shape)), line=builder.line)
+    search = ir.For(k, ZERO, size, ONE, (element, choose), line=builder.line)
+    found = (ir.Assign(place, ZERO, line=builder.line), search, then(place))
+    builder.emit(ir.If(ir.Op("gt", (missing, ZERO), types.boolean), found, line=builder.line))
+
+
+def unraveled(k: ir.Expr, shape: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
+    """The index of element ``k`` of an array, counted along its rows."""
+    if len(shape) == 1:
+        return (k,)
+    *rest, last = shape
+    return (*unraveled(ir.Op("floordiv", (k, last), INT), tuple(rest)), ir.Op("mod", (k, last), INT))
 
 
 @rule(np.min, np.amin, method="min")

@@ -48,7 +48,7 @@ def sorted_vector(builder: Any, node: ast.Call, a: Any) -> Lazy:
 
 
 def place_of(builder: Any, node: ast.Call, a: Any, op: ast.cmpop) -> ir.Var:
-    """The index of the first element that is the smallest or largest."""
+    """The index of the first element that is the smallest (``op`` is ``<``) or largest; of the first NaN, if any."""
     a = computed(builder, array(builder, node, a), "values")
     if a.type.ndim > 1:
         a = array_shapes.flat_view(builder, a)
@@ -56,8 +56,15 @@ def place_of(builder: Any, node: ast.Call, a: Any, op: ast.cmpop) -> ir.Var:
     builder.emit(ir.Assign(best, ZERO))
     (axis,) = axes_for(builder, 1)
     better = builder.compare(node, op, element_at(a, (axis,)), element_at(a, (best,)))
-    choose = ir.If(better, (ir.Assign(best, axis, line=builder.line),), line=builder.line)
-    array_functions.emit_loops(builder, (axis,), shape_of(builder, a), choose)
+    choose: tuple[ir.Stmt, ...] = (ir.If(better, (ir.Assign(best, axis, line=builder.line),), line=builder.line),)
+    if not isinstance(a.type.dtype, types.Float):
+        array_functions.emit_loops(builder, (axis,), shape_of(builder, a), *choose)
+        return best
+    missing = ir.Var(builder.names.fresh("missing"), INT)
+    builder.emit(ir.Assign(missing, ZERO))
+    count = array_functions.count_nan(builder, missing, element_at(a, (axis,)))
+    array_functions.emit_loops(builder, (axis,), shape_of(builder, a), *choose, count)
+    array_functions.emit_if_missing(builder, missing, a, lambda place: ir.Assign(best, place, line=builder.line))
     return best
 
 

@@ -406,7 +406,7 @@ def of_vector(builder: Any, node: ast.Call, function: Any, a: Any, start: Value 
         advice = f"write np.{function.__name__}(...)"
         builder.fail(node, f"{function.__name__} of a multi-dimensional array, or of an array and more", advice)
     if function is not sum:
-        return array_functions.extreme(builder, node, a, function.__name__, function)
+        return array_functions.extreme(builder, node, a, function.__name__, function, of_numpy=False)
     if not (isinstance(start, ir.Expr) and inference.is_scalar(start.type)):
         builder.fail(node, "the start of a sum is not a number")
     type_ = inference.unify(start.type, builder.binary(node, ast.Add(), start, ir.Const(0, a.type.dtype)).type)
