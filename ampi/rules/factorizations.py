@@ -44,10 +44,42 @@ def _inv(g: Any, result: Any) -> Any:
 
 
 def pinv_bar(g: Any, a: Any, result: Any) -> Any:
-    """The adjoint of a matrix whose rank does not change from that of its pseudoinverse."""
+    """The adjoint of a matrix from that of its pseudoinverse, of the same rank or of a lower one."""
     rows, columns, r = np.eye(a.shape[-2]), np.eye(a.shape[-1]), _adjoint(result)
-    found = _product(rows - _product(a, result), _adjoint(g), result, r) - _product(r, g, r)
+    rest = rows - _product(a, result)
+    if _are_large(_product(plain_of(rest), plain_of(a)), plain_of(a)):
+        return _truncated_pinv_bar(g, a, result)
+    found = _product(rest, _adjoint(g), result, r) - _product(r, g, r)
     return found + _product(r, result, _adjoint(g), columns - _product(result, a))
+
+
+def _are_large(rest: np.ndarray, a: np.ndarray) -> bool:
+    sizes = [np.max(np.abs(x), axis=(-2, -1), initial=0) for x in (rest, a)]
+    return bool(np.any(sizes[0] > np.sqrt(np.finfo(a.dtype).eps) * sizes[1]))
+
+
+def _truncated_pinv_bar(g: Any, a: Any, result: Any) -> Any:
+    """The adjoint of a matrix from that of its pseudoinverse without some singular values (``rcond``).
+
+    The pseudoinverse's adjoint is U f(S) Vᴴ, f(s) = 1/s or 0. Its derivative applies difference quotients of f to the
+    Hermitian part of Uᴴ Ȧ V and quotients of sums to the other part, and is its own adjoint.
+    """
+    u, s, vh = np.linalg.svd(a, full_matrices=False)
+    v, uh = _adjoint(vh), _adjoint(u)
+    kept = plain_of(s) * np.linalg.norm(_product(plain_of(result), plain_of(u)), axis=-2) > 0.5
+    f = np.where(kept, 1 / np.where(kept, s, 1), 0)
+    s1, f1, k1 = (x[..., :, None] for x in (s, f, kept))
+    s2, f2, k2 = (x[..., None, :] for x in (s, f, kept))
+    one = k1 != k2
+    falling = np.where(one, (f1 - f2) / np.where(one, s1 - s2, 1), -f1 * f2)
+    rising = np.where(k1 | k2, (f1 + f2) / np.where(k1 | k2, s1 + s2, 1), 0)
+    g = _adjoint(g)
+    inner = _product(uh, g, v)
+    both, other = 0.5 * (inner + _adjoint(inner)), 0.5 * (inner - _adjoint(inner))
+    slopes = f * f
+    found = _product(u, falling * both + rising * other, vh)
+    found = found + _product((_product(g, v) - _product(u, inner)) * slopes[..., None, :], vh)
+    return found + _product(u, slopes[..., :, None] * (_product(uh, g) - _product(inner, vh)))
 
 
 def _pinv(g: Any, a: Any, result: Any) -> Any:

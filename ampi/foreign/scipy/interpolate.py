@@ -19,6 +19,7 @@ import scipy.interpolate as ip
 import scipy.sparse.linalg
 
 from ...arrays.activity import plain_of
+from ...arrays.elementwise import unbroadcast
 from ...arrays.known_classes import define_class
 from ...interception.hooks import Hook, hook
 from ...rules.definitions import any_active, define, refusal
@@ -210,8 +211,8 @@ define(ip.make_interp_spline, adjoint={"y": _of_values}, require=_plain_ends)
 # ------------------------------------------------------------------------------------------ one axis, and regular grids
 
 
-def _holding_values(cls: type, name: str, position: int, known: Callable) -> None:
-    """Let objects of a class hold active values beside SciPy's plain ones."""
+def _holding_values(cls: type, name: str, known: Callable, arranged: Callable) -> None:
+    """Let objects of a class hold active values beside SciPy's plain ones, arranged as these."""
     init = vars(cls)["__init__"]
 
     def handle(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
@@ -227,8 +228,17 @@ def _holding_values(cls: type, name: str, position: int, known: Callable) -> Non
         with passive():
             bound.arguments[name] = np.array(plain_of(values))
             found.original(*bound.args, **bound.kwargs)
-        arguments[0]._ampi_values = values.copy()
+        held = arranged(values, given).copy()
+        arguments[0]._ampi_values = held
+        show(arguments[0], held.copy())
         return None
+
+    def show(x: Any, values: Any) -> None:
+        """Make the values that the program can read the ones with derivatives."""
+        attribute = name if name in vars(x) else f"_{name}"
+        plain = vars(x).get(attribute)
+        if isinstance(values, np.ndarray) and isinstance(plain, np.ndarray) and plain.shape == values.shape:
+            setattr(x, attribute, values.astype(plain.dtype, copy=False))
 
     hook(init, handle, f"scipy.interpolate.{cls.__name__}")
 
@@ -239,6 +249,7 @@ def _holding_values(cls: type, name: str, position: int, known: Callable) -> Non
     def put_together(arrays: tuple, x: Any) -> Any:
         new = copy.copy(x)
         new._ampi_values = arrays[0]
+        show(new, arrays[0])
         return new
 
     define_class(cls, take_apart, put_together)
@@ -295,7 +306,13 @@ def _splined(self: Any) -> None:
         raise refusal("scipy.interpolate.interp1d", f" for kind={self._kind!r}", "use make_interp_spline")
 
 
-_holding_values(ip.interp1d, "y", 2, _known_kind)
+def _in_order_of_x(values: Any, given: dict) -> Any:
+    if given["assume_sorted"]:
+        return values
+    return np.take(values, np.argsort(given["x"], kind="mergesort"), given["axis"])
+
+
+_holding_values(ip.interp1d, "y", _known_kind, _in_order_of_x)
 _call = ip.interp1d.__mro__[1].__call__
 define(_call, adjoint={"self": _interp1d_of_y, "x": _interp1d_of_x}, require=_splined)
 hook(_call, None).name = "scipy.interpolate.interp1d"
@@ -342,6 +359,9 @@ def _as_places(xi: Any, self: Any) -> Any:
 
 
 def _grid_of_places(g: Any, self: Any, xi: Any, method: Any) -> Any:
+    if isinstance(xi, tuple):
+        bar = _grid_of_places(g, self, _as_places(xi, self), method)
+        return tuple(unbroadcast(bar[..., k], np.shape(x)) for k, x in enumerate(xi))
     axes, inside = _corners(self, xi, method or self.method)
     g = np.asanyarray(g).reshape(len(inside), -1)
     values = np.asarray(self.values).reshape(*self.values.shape[: len(axes)], -1)
@@ -357,10 +377,12 @@ def _grid_of_places(g: Any, self: Any, xi: Any, method: Any) -> Any:
 def _rising(self: Any, xi: Any, method: Any) -> None:
     if any(knots[0] > knots[-1] for knots in self.grid) or getattr(self, "_descending_dimensions", ()):
         raise refusal("scipy.interpolate.RegularGridInterpolator", " for descending points")
+    if any(len(knots) < 2 for knots in self.grid):
+        raise refusal("scipy.interpolate.RegularGridInterpolator", " for an axis with one point")
     _known_method({"method": method or self.method})
 
 
-_holding_values(ip.RegularGridInterpolator, "values", 2, _known_method)
+_holding_values(ip.RegularGridInterpolator, "values", _known_method, lambda values, _: values)
 define(
     ip.RegularGridInterpolator.__call__,
     adjoint={"self": _grid_of_values, "xi": _grid_of_places},

@@ -22,9 +22,25 @@ define(
 )
 
 
+def _pinv_of_rank(a: Any, rank: Any, pivoted: bool) -> Any:
+    """The pseudoinverse with a number of singular values (``cond`` decides)."""
+    s, rank = np.linalg.svd(a, compute_uv=False), np.asarray(rank)
+    if not s.shape[-1] or np.all(rank == s.shape[-1]):
+        return np.linalg.pinv(a, rcond=0)
+    around = np.concatenate([2 * s[..., :1], s, np.zeros_like(s[..., :1])], -1)
+    last, after = (np.take_along_axis(around, (rank + k)[..., None], -1)[..., 0] for k in (0, 1))
+    if pivoted and np.any(after > np.sqrt(np.finfo(s.dtype).eps) * s[..., 0]):
+        raise refusal(
+            "scipy.linalg.lstsq",
+            " with lapack_driver='gelsy' for a matrix of a lower rank by cond",
+            "use lapack_driver='gelsd'",
+        )
+    return np.linalg.pinv(a, rcond=(last + after) / (2 * np.where(s[..., 0] > 0, s[..., 0], 1)))
+
+
 def _lstsq(g: Any, a: Any, b: Any, result: Any) -> tuple:
-    x, squares, _, s = result
-    p, vector = np.linalg.pinv(a), np.ndim(b) == 1
+    x, squares, rank, s = result
+    p, vector = _pinv_of_rank(a, rank, s is None), np.ndim(b) == 1
     b2, x2, g2 = columns(b, vector), columns(x, vector), columns(g[0], vector)
     b_bar = np.matmul(h(p), g2)
     a_bar = pinv_bar(np.matmul(g2, h(b2)), a, p)

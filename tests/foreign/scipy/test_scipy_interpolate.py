@@ -57,7 +57,11 @@ def test_one_axis(kind):
     check(lambda y, at: ip.interp1d(X, y, kind)(at), values(), inner)
     check(lambda y: ip.interp1d(X, y, kind, axis=1)(inner), values(2).T)
     check(lambda y: ip.interp1d(X, y, kind, bounds_error=False, fill_value=0.5)(AT), values())
+    mixed = X[[3, 0, 5, 1, 2, 4]]
+    check(lambda y: ip.interp1d(mixed, y, kind, axis=0)(inner), values(2))
+    check(lambda y: ip.interp1d(mixed, y, kind).y * values(), values())
     if kind == "linear":
+        check(lambda y, at: ip.interp1d(mixed, y, kind)(at), values(), inner)
         check(lambda y, at: ip.interp1d(X, y, kind, fill_value="extrapolate")(at), values(), AT)
 
 
@@ -72,6 +76,8 @@ def test_grids(method):
     check(lambda v: ip.RegularGridInterpolator(points, v, method, False, 0.3)(3 * at - 2), v)
     check(lambda v: ip.RegularGridInterpolator(points, v, method, False, None)(3 * at - 2), v)
     check(lambda v: ip.interpn(points, v, at, method), v)
+    check(lambda v, a, b: ip.RegularGridInterpolator(points, v, method)((a, b[:, 0])), v, at[..., 0], at[:2, :1, 1])
+    check(lambda v, a, b: ip.interpn(points, v, (a, b), method), v, at[0, :, 0], at[0, :, 1])
 
 
 @pytest.mark.parametrize(
@@ -87,6 +93,7 @@ def test_grids(method):
         ("integrate", lambda y: ip.CubicSpline(X, y).integrate(0, 1)),
         ("derivative", lambda y: ip.make_interp_spline(X, y).derivative()),
         ("RegularGridInterpolator", lambda y: ip.RegularGridInterpolator((X,), y, "cubic")),
+        ("RegularGridInterpolator", lambda y: ip.RegularGridInterpolator((X, [1.0]), y[:, None])([[1.0, 1.0]])),
         ("UnivariateSpline", lambda y: ip.UnivariateSpline(X, y)),
         ("splrep", lambda y: ip.splrep(X, y)),
         ("griddata", lambda y: ip.griddata(X, y, 0.5)),

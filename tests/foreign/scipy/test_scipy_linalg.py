@@ -37,6 +37,13 @@ OLD = tuple(map(int, scipy.__version__.split(".")[:2])) < (
     1,
     17,
 )  # no stacks of matrices
+
+
+def graded(rng, rows, complex):
+    """A matrix whose singular values are about 3, 2 and 1."""
+    return np.eye(rows, 3) * [3, 2, 1] + 0.1 * full(rng, rows, 3, complex)
+
+
 CASES = {
     "solve": lambda rng, c, k: (sl.solve, regular(rng, 4, c), right(rng, 4, k)),
     "solve stacks": lambda rng, c, k: (sl.solve, stack(regular, rng, 3, c), right(rng, 3, k)),
@@ -144,6 +151,15 @@ CASES = {
     "svdvals": lambda rng, c, k: (sl.svdvals, full(rng, 3, 4 + k, c)),
     "pinv": lambda rng, c, k: (sl.pinv, full(rng, 3 + 2 * k, 4, c)),
     "lstsq": lambda rng, c, k: (lambda a, b: sl.lstsq(a, b)[:2], full(rng, 5, 3), right(rng, 5, k)),
+    "pinv of lower rank": lambda rng, c, k: (
+        lambda a: [sl.pinv(a, rtol=0.5), sl.pinv(a[:2], atol=1.5), np.linalg.pinv(a, rcond=0.3)],
+        graded(rng, 3 + k, c),
+    ),
+    "lstsq of lower rank": lambda rng, c, k: (
+        lambda a, b: [sl.lstsq(a, b, 0.5, lapack_driver=["gelsd", "gelss"][k])[0], np.linalg.lstsq(a, b, 0.3)[0]],
+        graded(rng, 3 + k, c),
+        right(rng, 3 + k, k),
+    ),
     "expm": lambda rng, c, k: (sl.expm, full(rng, 4, complex=c) if k else stack(full, rng, 3)),
     "expm_frechet": lambda rng, c, k: (
         lambda e: sl.expm_frechet(0.5 * full(np.random.default_rng(k), 3, complex=c), e, compute_expm=bool(k)),
@@ -225,3 +241,9 @@ def test_tridiagonal_systems_of_lapack(kind, columns):
     assert float(found) == pytest.approx(float(at(1e-5) - at(-1e-5)) / 2e-5, rel=1e-7)
     with pytest.raises(ampi.ActivityError, match=rf"test_scipy_linalg\.py:.*lapack\.{kind}gtsv has no tangent"):
         ampi.jvp(program, tuple(given), tuple(directions))
+
+
+def test_least_squares_by_pivoting_of_lower_rank_are_refused():
+    a = graded(np.random.default_rng(0), 3, False)
+    with pytest.raises(ampi.ActivityError, match="gelsy"):
+        ampi.grad(lambda b: sl.lstsq(a, b, 0.5, lapack_driver="gelsy")[0].sum())(np.ones(3))
