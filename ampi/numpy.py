@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as _np
 
+from .arrays import extensions as _extensions
 from .arrays import ranges as _ranges
 from .arrays import scalars as _scalars  # noqa: F401
 from .arrays.activity import copies as _copies
@@ -29,6 +30,7 @@ from .base.structures import leaves as _leaves
 from .base.structures import mapped as _mapped
 from .memory import storages as _memory
 from .rules.functions import CONSTANT as _CONSTANT
+from .rules.undispatched import PARTLY as _PARTLY
 from .rules.undispatched import OfNumbers as _OfNumbers
 from .rules.undispatched import RefusingToWrite as _RefusingToWrite
 from .rules.undispatched import any_active as _any_active
@@ -83,6 +85,8 @@ def _ours(function: Callable, formula: Callable | None = None) -> Callable:
         is_seen = formula is not None or _current() is None  # formulas handle lists themselves
         if not is_seen:
             arguments, keywords = _with_lists_joined(function, arguments, keywords)
+        if not is_seen and function in _PARTLY and _any_active(arguments, keywords):
+            return _memory.wrapped(_extensions.call_function(function, arguments, keywords))
         result = run(*arguments, **keywords)
         if not is_seen and function not in _CONSTANT and function is not _np.imag:  # of real numbers
             _require_active(function, arguments, keywords, result)

@@ -10,6 +10,7 @@ import numpy as np
 from ..arrays.activity import plain_of
 from ..arrays.exact import exactly
 from ..arrays.nested import from_nested
+from ..base.missing_rules import no_rule
 from ..base.structures import bound
 from ..memory.storages import region_of, tracked, wrapped
 from ..tape import BaseAdjoint, Push, Sweep, current
@@ -94,6 +95,8 @@ def _rule(function: Callable, kind: str, inverse: bool) -> Callable:
         record.kind, record.inverse, record.norm = kind, inverse, given["norm"]
         wanted = (None if given["n"] is None else (given["n"],)) if single else given["s"]
         record.axes = _axes((given["axis"],) if single else given["axes"], wanted, a.ndim)
+        if len(set(record.axes)) < len(record.axes) and (kind != "complex" or wanted is not None):
+            raise no_rule(function, f" for repeated axes {given['axes']} (transform one axis after the other)")
         record.lengths = _lengths(wanted, record.axes, a.shape, result.shape, kind)
         record.source = region_of(a)
         record.result = region_of(result)

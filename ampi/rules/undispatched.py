@@ -43,6 +43,25 @@ SEPARATE: set[Callable] = {np.block, np.rec.array, np.rec.fromarrays, np.rec.fro
 """Functions whose lists are not arrays: the nesting has a meaning, or the items are columns with different dtypes."""
 
 
+PARTLY: set[Callable] = {
+    np.full_like,
+    np.histogram,
+    np.histogram2d,
+    np.histogram_bin_edges,
+    np.histogramdd,
+    np.interp,
+    np.nan_to_num,
+    np.pad,
+    np.polyint,
+    np.select,
+    np.trapezoid,
+    np.unwrap,
+}
+"""Functions that do not dispatch on the class of each parameter that may be active, such as the range of a histogram.
+
+NumPy's source would run and lose derivatives of some of the results."""
+
+
 def with_lists_joined(function: Callable, arguments: tuple, keywords: dict) -> tuple[tuple, dict]:
     """The arguments of a function, with lists that hold active numbers converted to arrays if NumPy would do so."""
     if not any(isinstance(x, (list, tuple)) for x in (*arguments, *keywords.values())):

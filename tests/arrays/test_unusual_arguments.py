@@ -201,3 +201,37 @@ def test_rows_with_results_of_another_dtype_than_the_first():
 
     _is_right(f, _POINT)
     _is_right(f, _POINT[::-1].copy() - 0.5)
+
+
+_ONLY_ACTIVE = {
+    "range": lambda np, x: np.histogram(_WEIGHTS, 4, (x[0] - 3.0, x[1] + 3.0), True)[0] * _WEIGHTS[:4],
+    "range=": lambda np, x: np.histogram(_WEIGHTS, 4, range=(x[0] - 3.0, x[1] + 3.0), density=True)[0] ** 2,
+    "range of dd": lambda np, x: np.histogramdd(
+        _WEIGHTS.reshape(3, 2), (2, 3), [None, (x[0] - 5.0, x[1] + 4.0)], density=True
+    )[0],
+    "range of 2d": lambda np, x: np.histogram2d(
+        _WEIGHTS, _WEIGHTS, 3, [[x[0] - 4.0, x[1] + 3.0], [-3, 3]], density=True
+    )[0],
+    "range of edges": lambda np, x: np.histogram_bin_edges(_WEIGHTS, 3, (x[0] - 4.0, x[1] + 3.0)) ** 2,
+    "left": lambda np, x: np.interp([-1.0, 0.5, 3.0], [0, 1.0], [2.0, 3.0], left=x[0], right=x[1]) ** 2,
+    "constant_values": lambda np, x: np.pad(_WEIGHTS, 2, constant_values=x[0] * x[1]) ** 2,
+    "k": lambda np, x: np.polyint(_WEIGHTS, 2, k=[x[0], x[1]]) ** 2,
+    "dx": lambda np, x: np.trapezoid(_WEIGHTS, dx=x[0]) ** 2,
+    "default": lambda np, x: np.select([_WEIGHTS > 0], [_WEIGHTS], x) ** 2,
+    "period": lambda np, x: np.unwrap(9 * _WEIGHTS, period=x[0] + 2.0) ** 2,
+}
+
+
+@pytest.mark.parametrize("name", list(_ONLY_ACTIVE))
+def test_only_a_parameter_on_which_numpy_does_not_dispatch_is_active(name):
+    _is_right(lambda np, x: np.sum(_ONLY_ACTIVE[name](np, x)), _POINT)
+
+
+@pytest.mark.parametrize("name", ["fftn", "rfftn", "irfftn"])
+def test_a_transform_along_one_axis_twice(name):
+    def f(x):
+        return np.sum(np.abs(getattr(np.fft, name)(x.reshape(2, 3), s=(5, 4), axes=(1, 1))) ** 2)
+
+    with pytest.raises(ampi.ActivityError, match="repeated axes"):
+        ampi.grad(f)(_POINT)
+    _is_right(lambda np, x: np.sum(np.abs(np.fft.fftn(x.reshape(2, 3), axes=(1, 1)) * _WEIGHTS[:3]) ** 2), _POINT)
