@@ -23,25 +23,44 @@ _stacks: dict[tuple[Any, str], _Stack] = {}
 
 
 class _Stack:
-    """The layers around one method, and what the class had before."""
+    """The layers around one method.
 
-    def __init__(self, owner: Any, name: str) -> None:
-        self.owner, self.name = owner, name
-        self.before = vars(owner).get(name, _MISSING)
+    Attributes
+    ----------
+    before : object
+        What the class had before: its own method, or none.
+    put : object
+        What the class has now, unless other code has replaced the method since.
+    under : _Stack or None
+        The layers below a method that other code put into the class.
+    """
+
+    def __init__(self, owner: Any, name: str, under: _Stack | None) -> None:
+        self.owner, self.name, self.under = owner, name, under
+        self.before = self.put = vars(owner).get(name, _MISSING)
         static = isinstance(inspect.getattr_static(owner, name), (staticmethod, classmethod))
         self.is_static = static or getattr(getattr(owner, name), "__self__", None) is owner
         self.layers: dict[str, list[Make]] = {}
+        self.made: dict[Any, Any] = {}  # so that the class has the same method again when an inner layer is gone
+
+    def is_replaced(self) -> bool:
+        """Return whether other code has replaced the method."""
+        return vars(self.owner).get(self.name, _MISSING) is not self.put
 
     def add(self, user: str, make: Make) -> None:
         self.layers.setdefault(user, []).append(make)
         if any(ORDER.index(other) > ORDER.index(user) for other in self.layers):
             self.build()
         else:
-            self.put(make)
+            self.wrap(make)
 
-    def put(self, make: Make) -> None:
-        method = make(getattr(self.owner, self.name))
-        setattr(self.owner, self.name, staticmethod(method) if self.is_static else method)
+    def wrap(self, make: Make) -> None:
+        key = make, getattr(self.owner, self.name)
+        if key not in self.made:
+            method = make(key[1])
+            self.made[key] = staticmethod(method) if self.is_static else method
+        self.put = self.made[key]
+        setattr(self.owner, self.name, self.put)
 
     def build(self) -> None:
         """Put all layers around the original method again."""
@@ -49,25 +68,34 @@ class _Stack:
             setattr(self.owner, self.name, self.before)
         elif self.name in vars(self.owner):
             delattr(self.owner, self.name)
+        self.put = self.before
         for user in ORDER:
             for make in self.layers.get(user, ()):
-                self.put(make)
+                self.wrap(make)
 
 
 def add(user: str, owner: Any, name: str, make: Make) -> None:
-    """Put a layer around a method: ``make`` takes the method that is inside, and returns the one that calls it."""
+    """Put a layer around a method: ``make`` takes the method that is inside, and returns the one that calls it.
+
+    A method that other code has put around the layers stays, and the new layer is around it.
+    """
     with _lock:
         stack = _stacks.get((owner, name))
-        if stack is None:
-            stack = _stacks[owner, name] = _Stack(owner, name)
+        if stack is None or stack.is_replaced():
+            stack = _stacks[owner, name] = _Stack(owner, name, stack)
         stack.add(user, make)
 
 
 def remove(user: str) -> None:
-    """Remove all layers of a user."""
+    """Remove all layers of a user, except below a method that other code has put around them."""
     with _lock:
         for key, stack in list(_stacks.items()):
             if stack.layers.pop(user, None) is not None:
-                stack.build()
-                if not stack.layers:
+                if not stack.is_replaced():
+                    stack.build()
+                if stack.layers:
+                    continue
+                if stack.under is not None:
+                    _stacks[key] = stack.under
+                else:
                     del _stacks[key]

@@ -71,6 +71,32 @@ def test_random_orders(seed, monkeypatch):
     assert dict(vars(Owner)) == before
 
 
+def test_a_method_that_other_code_replaces_stays(monkeypatch):
+    """As in a program, or a test, that counts calls of a class's methods."""
+    monkeypatch.setattr(layers, "_stacks", {})
+    original = vars(Owner)["method"]
+    outer, inner = layers.OUTCOMES, layers.REPORT
+    layers.add(outer, Owner, "method", layer("time loop ", 0))
+    alone = vars(Owner)["method"]
+    try:
+        layers.add(inner, Owner, "method", layer("report ", 0))
+        layers.remove(inner)
+        assert vars(Owner)["method"] is alone
+        Owner.method = theirs = lambda self, x: ["theirs", alone(self, x)]
+        layers.add(inner, Owner, "method", layer("report ", 1))
+        assert Owner().method(3) == ["report 1", ["theirs", ["time loop 0", ["own method", 3]]]]
+        layers.remove(inner)
+        assert vars(Owner)["method"] is theirs
+        Owner.method = alone
+        layers.add(inner, Owner, "method", layer("report ", 2))
+        assert Owner().method(3) == ["time loop 0", ["report 2", ["own method", 3]]]
+        layers.remove(inner)
+        layers.remove(outer)
+        assert vars(Owner)["method"] is original and not layers._stacks
+    finally:
+        Owner.method = original
+
+
 class Tracer:
     """A tracer that is already inside a call, and records nothing."""
 
