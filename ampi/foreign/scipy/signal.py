@@ -34,10 +34,17 @@ def _widened(g: Any, a: tuple, b: tuple, axes: tuple, mode: str) -> Any:
     return wide
 
 
-def _convolution_bar(g: Any, own: tuple, other: Any, first: tuple, second: tuple, axes: tuple, mode: str) -> Any:
-    """Return the adjoint of one factor of a convolution: the correlation with the other one."""
+def _convolution_bar(
+    g: Any, own: tuple, other: Any, first: tuple, second: tuple, axes: tuple, mode: str, method: str | None
+) -> Any:
+    """Return the adjoint of one factor of a convolution: the correlation with the other one.
+
+    It is computed by the same method: Fourier transforms give small elements the error of large ones.
+    """
     wide = _widened(g, first, second, axes, mode)
     reversed_other = np.conj(np.flip(other, axes))
+    if method is not None and wide.size and reversed_other.size:
+        return sg.convolve(wide, reversed_other, "valid", method)
     found = sg.fftconvolve(wide, reversed_other, axes=axes) if wide.size and reversed_other.size else np.zeros(own)
     key = [slice(None)] * found.ndim
     for axis in axes:
@@ -47,14 +54,14 @@ def _convolution_bar(g: Any, own: tuple, other: Any, first: tuple, second: tuple
 
 
 def _factors(correlation: bool, several: bool, same: str = "same") -> dict[str, Callable]:
-    def of_first(g: Any, in1: Any, in2: Any, mode: Any, axes: Any) -> Any:
+    def of_first(g: Any, in1: Any, in2: Any, mode: Any, axes: Any, method: Any = None) -> Any:
         mode = same if mode == "same" else mode
         other = np.conj(np.flip(in2, axes)) if correlation else in2
-        return _convolution_bar(g, in1.shape, other, in1.shape, in2.shape, axes, mode)
+        return _convolution_bar(g, in1.shape, other, in1.shape, in2.shape, axes, mode, method)
 
-    def of_second(g: Any, in1: Any, in2: Any, mode: Any, axes: Any) -> Any:
+    def of_second(g: Any, in1: Any, in2: Any, mode: Any, axes: Any, method: Any = None) -> Any:
         mode = same if mode == "same" else mode
-        found = _convolution_bar(g, in2.shape, in1, in1.shape, in2.shape, axes, mode)
+        found = _convolution_bar(g, in2.shape, in1, in1.shape, in2.shape, axes, mode, method)
         return np.conj(np.flip(found, axes)) if correlation else found
 
     if several:
@@ -62,11 +69,18 @@ def _factors(correlation: bool, several: bool, same: str = "same") -> dict[str, 
             "in1": lambda g, in1, in2, mode, axes: of_first(g, in1, in2, mode, axes_of(axes, g.ndim)),
             "in2": lambda g, in1, in2, mode, axes: of_second(g, in1, in2, mode, axes_of(axes, g.ndim)),
         }
+
+    def along_all(of: Callable, g: Any, in1: Any, in2: Any, mode: Any, method: Any) -> Any:
+        return of(g, np.asarray(in1), np.asarray(in2), mode, axes_of(None, np.ndim(g)), method)
+
+    if same != "same":  # in a plane
+        return {
+            "in1": lambda g, in1, in2, mode: along_all(of_first, g, in1, in2, mode, "direct"),
+            "in2": lambda g, in1, in2, mode: along_all(of_second, g, in1, in2, mode, "direct"),
+        }
     return {
-        "in1": lambda g, in1, in2, mode: of_first(g, np.asarray(in1), np.asarray(in2), mode, axes_of(None, np.ndim(g))),
-        "in2": lambda g, in1, in2, mode: of_second(
-            g, np.asarray(in1), np.asarray(in2), mode, axes_of(None, np.ndim(g))
-        ),
+        "in1": lambda g, in1, in2, mode, method: along_all(of_first, g, in1, in2, mode, method),
+        "in2": lambda g, in1, in2, mode, method: along_all(of_second, g, in1, in2, mode, method),
     }
 
 

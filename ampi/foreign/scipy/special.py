@@ -23,6 +23,7 @@ from ...memory.storages import TrackedArray
 from ...partials.of_arrays import ELEMENTARY, called, function
 from ...partials.special import COMPLEX, FORMULAS, PARTIALS, UNKNOWN, WHOLE, in_words
 from ...rules.definitions import define
+from .tracked_arrays import as_tracked
 
 # -------------------------------------------------------------------------------- expressions of the table, for arrays
 
@@ -120,6 +121,7 @@ define(sp.gammasgn, constant=True)
 
 @define(sp.logsumexp)
 def _logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, return_sign: bool = False) -> Any:
+    a, b = (as_tracked(x) if isinstance(x, (list, tuple)) else x for x in (a, b))
     top = np.max(
         np.where(plain_of(b) == 0, -np.inf, plain_of(a).real) if b is not None else plain_of(a).real,
         axis=axis,

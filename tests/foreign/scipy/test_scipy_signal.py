@@ -19,6 +19,23 @@ def test_convolutions(name, mode, seed):
     check(lambda a, b: getattr(sg, name)(a, b, mode=mode), a, b)
 
 
+@pytest.mark.parametrize("name", ["convolve", "correlate", "convolve2d", "correlate2d"])
+def test_small_elements_beside_large_ones(name):
+    """Without Fourier transforms all elements of the derivative are exact."""
+    x, w = (np.exp(-40.0 * np.arange(n)) for n in (6, 3))
+    if name.endswith("2d"):
+        x, w = x[None], w[None]
+    for reverse in (False, True):
+        weights = np.exp(-40.0 * np.arange(8.0))[:: -1 if reverse else 1].reshape((1,) * (x.ndim - 1) + (-1,))
+        f = lambda x, w, weights=weights: (getattr(sg, name)(x, w) * weights).sum()
+        for k, one in enumerate((x, w)):
+            found = ampi.grad(f, argnums=k)(x, w)
+            for place in np.ndindex(one.shape):
+                unit = np.zeros(one.shape)
+                unit[place] = 1
+                np.testing.assert_allclose(found[place], f(*[(x, unit), (unit, w)][1 - k]), rtol=1e-12)
+
+
 def test_along_some_axes():
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(3, 7)), rng.normal(size=(1, 4))

@@ -119,6 +119,8 @@ def test_sums_of_exponentials(axis):
     check(lambda x: sp.logsumexp(x, axis=axis), x)
     check(lambda x, b: sp.logsumexp(x, axis=axis, b=b, keepdims=True), x, x * x + 0.1)
     check(lambda x, b: sp.logsumexp(x, axis=axis, b=b, return_sign=True), x, -x * x - 0.1)
+    check(lambda b: sp.logsumexp([0.3, 1.0], axis, b), np.array([0.7, 0.4]))
+    check(lambda b: sp.logsumexp([0.3, b[0]], axis, [b[1], 0.5]), np.array([0.7, 0.4]))
     check(lambda x: sp.softmax(x, axis=axis), x)
     check(lambda x: sp.log_softmax(x, axis=axis), np.asfortranarray(x))
 
