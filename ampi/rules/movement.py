@@ -16,6 +16,7 @@ import numpy as np
 
 from ..arrays.activity import carries, carry, plain_of, run_plainly
 from ..arrays.elementwise import unbroadcast
+from ..arrays.indexing import scatter_add
 from ..arrays.nested import from_nested
 from ..base.missing_rules import no_rule
 from ..base.structures import bound, leaves, mapped
@@ -120,6 +121,10 @@ def _sums(origin: np.ndarray, g: np.ndarray, n: int) -> np.ndarray:
     """For each index the sum of the adjoints of the elements that came from it."""
     place = origin.ravel()
     values = g.ravel()
+    if g.dtype.names is not None or g.dtype.char in "gG":  # which bincount does not take
+        total = np.zeros_like(g, shape=n)
+        scatter_add(total, place, values)
+        return total
     if g.dtype.kind == "c":
         return np.bincount(place, values.real, n) + 1j * np.bincount(place, values.imag, n)
     return np.bincount(place, values, n)

@@ -235,3 +235,21 @@ def test_a_transform_along_one_axis_twice(name):
     with pytest.raises(ampi.ActivityError, match="repeated axes"):
         ampi.grad(f)(_POINT)
     _is_right(lambda np, x: np.sum(np.abs(np.fft.fftn(x.reshape(2, 3), axes=(1, 1)) * _WEIGHTS[:3]) ** 2), _POINT)
+
+
+def test_elements_of_long_double_that_are_taken():
+    def f(np, x):
+        y = np.take(x.astype(np.longdouble), [[1, 1, 2], [5, 0, 1]])
+        z = np.roll((x * (1 + 2j)).astype(np.clongdouble), 2)
+        return (np.sum(y * y * y).astype(float) + np.sum((z * z).imag).astype(float)) * x[0]
+
+    _is_right(f, _POINT)
+
+
+def test_structured_elements_that_are_taken():
+    def f(np, x):
+        s = np.zeros(3, [("a", "f8"), ("b", "f8")])
+        s["a"], s["b"] = x[:3], x[3:] * x[:3]
+        return np.sum(np.take(s, [2, 0, 0])["b"] ** 2 * _WEIGHTS[:3]) + np.sum(np.roll(s, 1)["a"] * x[:3])
+
+    _is_right(f, _POINT)
