@@ -151,3 +151,79 @@ def test_constant_exponents(exponent, x, expected):
     kernel = ampi.kernel(real if isinstance(exponent, complex) else plain)
     assert ampi.grad(kernel)(x) == pytest.approx(expected, nan_ok=True)
     assert ampi.jvp(kernel, (x,), (1.0,))[1] == pytest.approx(expected, nan_ok=True)
+
+
+# ------------------------------------------------------------------------------------------------ integers that wrap
+
+EDGES = {
+    "{}": (-(2**63), 1 - 2**63, 2**63 - 1, 2**62, 3037000500, 1, -1, 2, 63),
+    "np.int8({})": (-128, 127, 1, -1, 2),
+    "np.uint8({})": (255, 0, 1, 128),
+    "np.int32({})": (-(2**31), 2**31 - 1, 1, -1, 65536),
+    "np.uint32({})": (2**32 - 1, 0, 1),
+    "np.int64({})": (-(2**63), 2**63 - 1, 2**62, -1, 3),
+    "np.uint64({})": (2**64 - 1, 2**63, 0, 1),
+}
+BINARY = ("{} + {}", "{} - {}", "{} * {}", "{} & {}", "{} | {}", "{} ^ {}", "min({}, {})", "max({}, {})")
+LIMITED = {"{} << {}": (0, 1, 31, 62, 63), "{} >> {}": (0, 1, 63), "{} ** {}": (0, 1, 2, 3, 63), "{} // {}": (1, -1, 7)}
+UNARY = ("-{}", "~{}", "abs({})", *(form for form in EDGES if form != "{}"))
+CONDITIONS = ("> 0", "< 0", "== 0", "> 127", "!= 1", ">= 4611686018427387904")
+
+
+def program_of_integers(seed):
+    """Operations on constants, and a branch that depends on the last one."""
+    rng = random.Random(seed)
+
+    def number():
+        form = rng.choice(list(EDGES))
+        return form.format(rng.choice(EDGES[form]))
+
+    lines, names = [f"s0 = {number()}"], ["s0"]
+    for k in range(1, rng.randint(3, 5)):
+        form = rng.choice((*BINARY, *LIMITED, *UNARY))
+        first = rng.choice(names) if rng.random() < 0.8 else f"({number()})"
+        second = rng.choice(LIMITED[form]) if form in LIMITED else rng.choice((*names, number()))
+        lines.append(f"s{k} = {form.format(first, second)}")
+        names.append(f"s{k}")
+    return "\n    ".join(lines) + f"\n    t = {names[-1]}", rng.choice(CONDITIONS)
+
+
+def check_branch(lines, condition):
+    """The derivative program takes the branch of the kernel: x * x, or x."""
+    text = f"def f(x):\n    {lines}\n    if t {condition}:\n        return x * x\n    return x\n"
+    kernel = ampi.kernel(written(text))
+    assert ampi.grad(kernel)(3.0) == {9.0: 6.0, 3.0: 1.0}[kernel(3.0)], text
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "s = 4611686018427387904; t = s + s",
+        "s = -9223372036854775808; t = -s",
+        "s = -9223372036854775808; t = abs(s)",
+        "s = 9223372036854775807; t = np.int8(127) + s",
+        "s = np.uint64(18446744073709551615); t = s + np.uint32(2)",
+        "s = 3; t = s ** 41",
+        "t = np.int8(200)",
+        "t = 4611686018427387904 + 4611686018427387904",
+        "t = 3 << 62",
+        "t = 0 - -9223372036854775808",
+    ],
+)
+def test_integers_that_overflow(lines):
+    check_branch(lines, "> 0")
+
+
+def test_integers():
+    for seed in (41, 3, 24):
+        check_branch(*program_of_integers(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 11))
+def test_many_integers(seed):
+    for k in range(30):
+        try:
+            check_branch(*program_of_integers(1000 * seed + k))
+        except ampi.KernelError:  # Numba has no such operation either
+            continue

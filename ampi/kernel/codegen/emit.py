@@ -168,8 +168,17 @@ def _tree(value: ir.Expr) -> ast.expr:
                 text = entry.source_int
             if args and isinstance(args[0].type, types.Complex):
                 text = text.replace("math.", "cmath.")
-            return _fill(text, *map(_tree, args))
+            return _fill(text, *(map(_converted, args) if all(map(_is_integer, args)) else map(_tree, args)))
     raise AssertionError(value)
+
+
+def _is_integer(value: ir.Expr) -> bool:
+    return isinstance(value, ir.Const) and isinstance(value.type, types.Integer)
+
+
+def _converted(value: ir.Const) -> ast.expr:
+    """An integer in its constructor: Python would compute operations on plain literals without overflow."""
+    return _template(f"{numpy_name(value.type)}({int(value.value)})")
 
 
 def _is_plain(value: ir.Expr) -> bool:

@@ -434,7 +434,11 @@ class _Builder:
         return Group(tuple(items), group.cls)
 
     def negated(self, node: ast.AST, value: ir.Expr) -> ir.Expr:
-        if isinstance(value, ir.Const) and not isinstance(value.type, types.Boolean):
+        if isinstance(value, ir.Const) and isinstance(value.type, types.Integer):
+            type_ = value.type
+            if type_.signed and type_.bitwidth == 64 and -value.value <= type_.maxval:
+                return ir.Const(-value.value, type_)
+        elif isinstance(value, ir.Const) and not isinstance(value.type, types.Boolean):
             return ir.Const(-value.value, value.type)
         return self.operation(node, "neg", operator.neg, value)
 

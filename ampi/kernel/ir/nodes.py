@@ -38,17 +38,31 @@ class Expr:
     """Base of all expressions; ``type`` is a ``numba.types.Type``."""
 
 
+_RANGES = {f"uint{n}": (0, 2**n) for n in (8, 16, 32, 64)} | {
+    f"int{n}": (-(2 ** (n - 1)), 2**n) for n in (8, 16, 32, 64)
+}
+"""The lowest value of each type of integers, and the number of its values."""
+
+
 @dataclass(frozen=True)
 class Const(Expr):
-    """A literal, or a global or closure constant: bool, int, float or complex; rounded to its type."""
+    """A literal, or a global or closure constant: bool, int, float or complex; rounded to its type.
+
+    Integers wrap around, as they do in compiled code.
+    """
 
     value: Any
     type: Any
 
     def __post_init__(self) -> None:
-        match str(self.type):
+        match name := str(self.type):
+            case "int64" | "int32" | "int16" | "int8" | "uint64" | "uint32" | "uint16" | "uint8":
+                lowest, count = _RANGES[name]
+                if not isinstance(self.value, int) or lowest <= self.value < lowest + count:
+                    return
+                value: Any = (self.value - lowest) % count + lowest
             case "float32":
-                value: Any = c_float(self.value).value
+                value = c_float(self.value).value
             case "complex64":
                 z = complex(self.value)
                 value = complex(c_float(z.real).value, c_float(z.imag).value)

@@ -67,3 +67,36 @@ def fold(name: str, function: Callable, left: ir.Expr, right: ir.Expr) -> ir.Con
         return None
     value = function(left.value, right.value)
     return ir.Const(value, types.int64) if -(2**63) <= value < 2**63 else None
+
+
+def literal(node: ast.AST) -> ir.Const | None:
+    """The value of an expression of literal integers, which Python computes exactly before anything is compiled."""
+    value = _literal(node)
+    if isinstance(value, float):
+        return ir.Const(value, types.float64)
+    if value is None or not -(2**63) <= value < 2**64:
+        return None
+    return ir.Const(value, types.int64 if value < 2**63 else types.uint64)
+
+
+def _literal(node: ast.AST) -> int | float | None:
+    match node:
+        case ast.Constant(value=int(value)) if not isinstance(value, bool):
+            return value
+        case ast.UnaryOp(op=op, operand=operand) if type(op) in UNARY:
+            operands = [operand]
+            function = UNARY[type(op)][1]
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in BINARY and not isinstance(op, ast.Div):
+            operands = [left, right]
+            function = BINARY[type(op)][1]
+        case _:
+            return None
+    values = [_literal(o) for o in operands]
+    if not all(isinstance(v, int) and abs(v) < 2**128 for v in values):
+        return None
+    if isinstance(node.op, (ast.Pow, ast.LShift)) and values[1] > 128:  # type: ignore[operator]
+        return None
+    try:
+        return function(*values)
+    except (ArithmeticError, ValueError):
+        return None

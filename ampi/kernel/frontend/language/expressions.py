@@ -32,7 +32,7 @@ from ampi.kernel.frontend.language.desugar import Augmented
 from ampi.kernel.frontend.lists import nodes as list_nodes
 from ampi.kernel.ir import inference, random_draws
 from ampi.kernel.ir.intrinsics import cast
-from ampi.kernel.ir.operators import BINARY, COMPARE, UNARY
+from ampi.kernel.ir.operators import BINARY, COMPARE, UNARY, literal
 
 
 def constant_value(builder: Any, node: ast.Constant) -> Value:
@@ -77,6 +77,8 @@ def unary_value(builder: Any, node: ast.UnaryOp) -> Value:
         if isinstance(operand, Static):
             return ir.Const(not operand.value, types.boolean)
         return negation(builder.truth(node.operand, operand))
+    if (known := literal(node)) is not None:
+        return known
     operand = builder.value(node.operand)
     name, function = UNARY[type(node.op)]
     if is_array(operand):
@@ -99,6 +101,8 @@ def unary_maker(builder: Any, node: ast.AST, name: str, function: Any) -> Callab
 
 
 def binary_value(builder: Any, node: ast.BinOp) -> Value:
+    if (known := literal(node)) is not None:
+        return known
     adds = isinstance(node.op, ast.Add)
     tuples = adds and not isinstance(node, Augmented)  # += changes the list itself
     left, right = builder.operands(*(lambda n=n: builder.value(n, tuples=tuples) for n in (node.left, node.right)))
