@@ -146,6 +146,8 @@ FUNCTIONS = {
     "repeat": lambda np, x: np.repeat([x[0], 0.5, x[1]], 2),
     "roll": lambda np, x: np.roll([x[0], 0.5, x[1]], 1),
     "pad": lambda np, x: np.pad([x[0], 0.5, x[1]], 1),
+    "pad with an active number": lambda np, x: np.pad(A, 1, constant_values=x[0]),
+    "pad with active numbers": lambda np, x: np.pad(A, ((1, 2), (0, 1)), constant_values=((x[0], 2.0), (x[1], x[2]))),
     "full": lambda np, x: np.full((2, 2), [x[0], 0.5]),
     "fft": lambda np, x: np.fft.fft([x[0], 0.5, x[1]]).real,
     "polyval": lambda np, x: np.polyval([x[0], 0.5, x[1]], [0.5, 1.5]),
@@ -161,7 +163,6 @@ FUNCTIONS = {
 }
 SAID = {
     "piecewise": lambda np, x: np.piecewise(A, [A > 0, A <= 0], [x[0], 1.0]),
-    "pad with active constants": lambda np, x: np.pad(A, 1, constant_values=x[0]),
     "sum from an active number": lambda np, x: np.sum(A, initial=x[0]),
 }
 

@@ -59,6 +59,7 @@ def test_interpolation(mode, order):
     check(lambda x: nd.affine_transform(x, [[0.9, 0.2], [-0.1, 1.1]], 0.4, order=order, mode=mode), x)
 
 
+@pytest.mark.filterwarnings("ignore:The behavior of affine_transform with a 1-D array")  # SciPy 1.15
 @pytest.mark.parametrize("order", [0, 1])
 @pytest.mark.parametrize("mode", ["constant", "nearest", "mirror", "reflect", "grid-wrap", "grid-constant"])
 def test_interpolation_where_rounding_decides(mode, order):
