@@ -28,7 +28,6 @@ from . import (
     elements,
     extensions,
     fast_calls,
-    fast_writes,
     indexing,
     known_classes,
     nested,
@@ -508,7 +507,6 @@ class FlatView:
 set_array_type(ndarray)
 elements.leave_to_numpy(ndarray)
 fast_calls.set_array_type(ndarray)
-fast_writes.set_array_type(ndarray)
 
 
 def _number_of(x: Any) -> Any:

@@ -71,16 +71,21 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> Any:
     numbers = False
     for x in inputs:
         kind = type(x)
-        if kind is _array:
-            region = getattr(x, "_region", None) or new_region(x)
+        if kind is _array or kind is np.ndarray:
             if shape is None:
-                shape, dtype = region.shape, region.dtype
+                shape, dtype = x.shape, x.dtype
                 if not shape or not 0 < x.size <= fast_writes.LARGEST or dtype not in dtypes:
                     return None
-            elif region.shape != shape or region.dtype is not dtype:
+            elif x.shape != shape or x.dtype is not dtype:
                 return None
             if not is_in_rows(x):
                 return None  # the result might have another memory order, and elements might be repeated
+            if kind is np.ndarray:
+                if storage_of(x) is not None:
+                    return None
+                values.append(x)
+                continue
+            region = getattr(x, "_region", None) or new_region(x)
             storage = region.storage
             if storage.guard or storage.swapped_by:
                 return None
@@ -97,16 +102,6 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> Any:
                     active += (len(values),)
                     sources += (region,)
             values.append(as_viewed(x, np.ndarray))
-        elif kind is np.ndarray:
-            if shape is None:
-                shape, dtype = x.shape, x.dtype
-                if not shape or not 0 < x.size <= fast_writes.LARGEST or dtype not in dtypes:
-                    return None
-            elif x.shape != shape or x.dtype is not dtype:
-                return None
-            if not is_in_rows(x) or storage_of(x) is not None:
-                return None
-            values.append(x)
         elif kind in NUMBERS:
             values.append(x)
             numbers = True
@@ -160,11 +155,11 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> Any:
 
 def update(tape: Tape, ufunc: np.ufunc, target: Any, x: Any) -> Any:
     """``target += x`` or ``-=``; None: record it with `ufuncs`."""
-    if type(target) is not _array or not target.size or tape.pen is None or tape.accesses is not None:
+    if type(target) is not _array or tape.pen is None or tape.accesses is not None:
         return None
     region = region_of(target)
     storage, dtype = region.storage, region.dtype
-    if dtype not in _CONSTANTS or not may_write(tape, target, region) or target.size > fast_writes.LARGEST:
+    if not may_write(tape, target, region):
         return None
     if is_scalar(x):
         node = node_of(x, tape, tape.pen)

@@ -9,33 +9,26 @@ from typing import Any
 import numpy as np
 
 from ..memory.extents import Extent
-from ..memory.storages import Region, Storage, TrackedArray, as_viewed, region_of
+from ..memory.storages import Region, Storage, TrackedArray, array_type, as_viewed, region_of
 from ..tape import Record, Tape, Undo, current, save
 from .writing import Assign
 
 LARGEST = sys.maxsize
 """Most elements of the arrays for which there are fast paths; tests lower it."""
 _DTYPES = frozenset((np.dtype(np.float64), np.dtype(np.float32)))
-_array: type = TrackedArray
 _copy = np.copyto
-
-
-def set_array_type(cls: type) -> None:
-    """Set the class of arrays (`ampi.ndarray`)."""
-    global _array
-    _array = cls
 
 
 def assign(target: Any, x: Any) -> bool:
     """``target[...] = x`` for active arrays of one shape and precision; False: record it with `writing`."""
-    if type(target) is not _array or type(x) is not _array or not 0 < target.size <= LARGEST:
+    if not type(target) is type(x) is array_type():
         return False
     tape = current()
     if tape is None or tape.pen is None or tape.accesses is not None:
         return False
     region = region_of(target)
     source = source_of(tape, x, region)
-    if source is None or region.dtype not in _DTYPES or not may_write(tape, target, region):
+    if source is None or not may_write(tape, target, region):
         return False
     storage = region.storage
     if source.storage is storage and len(region.shape) == 1 and source.strides != region.strides:
@@ -69,7 +62,9 @@ def may_write(tape: Tape, target: TrackedArray, region: Region) -> bool:
     """Return whether a record of the fast path may overwrite all of an array."""
     storage = region.storage
     return (
-        (storage.tape is None or storage.tape is tape.reference)
+        0 < target.size <= LARGEST
+        and region.dtype in _DTYPES
+        and (storage.tape is None or storage.tape is tape.reference)
         and is_ordinary(storage)
         and target.flags.writeable
         and is_in_rows(target)

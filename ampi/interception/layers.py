@@ -90,7 +90,9 @@ def remove(user: str) -> None:
     """Remove all layers of a user, except below a method that other code has put around them."""
     with _lock:
         for key, stack in list(_stacks.items()):
-            if stack.layers.pop(user, None) is not None:
+            gone = stack.layers.pop(user, None)
+            if gone is not None:
+                stack.made = {key: method for key, method in stack.made.items() if key[0] not in gone}
                 if not stack.is_replaced():
                     stack.build()
                 if stack.layers:

@@ -1,5 +1,6 @@
 """Layers around methods: reports, time loops and device arrays wrap MPI's methods, and unwrap them in any order."""
 
+import functools
 import itertools
 import random
 
@@ -71,6 +72,10 @@ def test_random_orders(seed, monkeypatch):
     assert dict(vars(Owner)) == before
 
 
+def same(_, inner):
+    return sum
+
+
 def test_a_method_that_other_code_replaces_stays(monkeypatch):
     """As in a program, or a test, that counts calls of a class's methods."""
     monkeypatch.setattr(layers, "_stacks", {})
@@ -82,6 +87,12 @@ def test_a_method_that_other_code_replaces_stays(monkeypatch):
         layers.add(inner, Owner, "method", layer("report ", 0))
         layers.remove(inner)
         assert vars(Owner)["method"] is alone
+        (stack,) = layers._stacks.values()
+        methods = len(stack.made)
+        for _ in range(5):  # as reports do, whose layers are the same function each time
+            layers.add(inner, Owner, "method", functools.partial(same, None))
+            layers.remove(inner)
+        assert len(stack.made) <= methods + 1
         Owner.method = theirs = lambda self, x: ["theirs", alone(self, x)]
         layers.add(inner, Owner, "method", layer("report ", 1))
         assert Owner().method(3) == ["report 1", ["theirs", ["time loop 0", ["own method", 3]]]]
