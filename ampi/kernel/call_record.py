@@ -109,6 +109,17 @@ class StandIn:
             array.flags.writeable = False
         return array
 
+    def filled(self) -> np.ndarray:
+        """Return zeros in the layout of the array, with memory for all elements: `make` has it for one only."""
+        if self.strides is None or 0 in self.shape:
+            return np.zeros(self.shape, self.dtype)
+        reach = [(n - 1) * stride for n, stride in zip(self.shape, self.strides)]
+        low = sum(min(each, 0) for each in reach)
+        high = sum(max(each, 0) for each in reach) + self.dtype.itemsize
+        array = np.ndarray(self.shape, self.dtype, np.zeros(high - low, np.uint8), -low, self.strides)
+        array.flags.writeable = self.writeable
+        return array
+
 
 class CallRecord(tape.AdjointRecord):
     """The record of a kernel's call; calling it runs the adjoint."""
@@ -192,9 +203,7 @@ class CallRecord(tape.AdjointRecord):
         values = []
         for v in self.values:
             if isinstance(v, StandIn):  # no derivative depends on it
-                v = v.make()
-                if v.flags.writeable:
-                    v[...] = 0
+                v = v.filled()
             elif isinstance(v, np.ndarray):
                 v = memory.plain(v)
             values.append(v)
