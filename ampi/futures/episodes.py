@@ -20,14 +20,14 @@ import numpy as np
 from ..base.program_lines import where_called
 from ..errors import ActivityError
 from ..interception.hooks import hook_of
-from ..memory.regions import Region
 from ..memory.storages import storage_of
 from ..tape import Need, Sweep, Tape, at_closing
 from ..tape.recording import note_tasks
 from ..tape.recording import tasks as running
 from . import races, sweeps
 from .strands import Path, Strand, in_order
-from .task_tapes import need_noted, note_activated, reads_of
+from .task_pushes import note_no_reads, note_reads
+from .task_tapes import need_noted, note_activated
 
 OWN = "the thread of the tape"
 
@@ -112,8 +112,8 @@ class Episode:
         tape.pen = self._pen
         for name in _NOTED:
             vars(tape).pop(name, None)
-        for name in _NOTED_TANGENTS if _push_of(tape) is not None else ():
-            vars(_push_of(tape)).pop(name, None)
+        if (push := _push_of(tape)) is not None:
+            note_no_reads(push)
         records = tape.records
         found: list[Any] = []
         for strand, k in in_order(self.strands):
@@ -128,7 +128,6 @@ class Episode:
 
 
 _NOTED = ("need", "need_again", "activate", "is_active")
-_NOTED_TANGENTS = ("shadow", "shadow_again", "reading", "get")
 
 
 def _note_reads(tape: Tape, strand: Strand) -> None:
@@ -152,20 +151,8 @@ def _note_reads(tape: Tape, strand: Strand) -> None:
         return kind.is_active(reference(), array) and strand.knows_active(storage_of(array))  # type: ignore[arg-type]
 
     vars(tape).update(need=need, need_again=need_again, activate=activate, is_active=is_active)
-    push = _push_of(tape)
-    if push is not None:
-        read, of_push = reads_of(strand), type(push)
-        pushing = weakref.ref(push)
-
-        def shadow(region: Region) -> np.ndarray:
-            read(region)
-            return of_push.shadow(pushing(), region)
-
-        def get(region: Region) -> np.ndarray:
-            read(region)
-            return of_push.get(pushing(), region)
-
-        vars(push).update(shadow=shadow, shadow_again=shadow, reading=shadow, get=get)
+    if (push := _push_of(tape)) is not None:
+        note_reads(push, strand)
 
 
 def _push_of(tape: Tape) -> Any:

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 from ..interception.hooks import AlwaysHook, EverHook, Hook, hook, when_imported
 from ..tape.recording import is_passive, open_tapes
+from ..tape.spill import PlainExecutor
 from ..tape.sweep import is_sweeping
 from .tasks import Task, joined, passively, strand_lock, submitted, tasks_of
 
@@ -18,7 +19,7 @@ def _submit(found: Hook, arguments: tuple, keywords: dict[str, Any]) -> Any:
     executor, function, *rest = arguments
     if executor._shutdown and is_sweeping():
         executor = _again(executor)
-    if not open_tapes:
+    if not open_tapes or isinstance(executor, PlainExecutor):
         return found.original(executor, function, *rest, **keywords)
     if is_passive():
         return found.original(executor, passively(function), *rest, **keywords)

@@ -15,13 +15,13 @@ import numpy as np
 
 from ..base.program_lines import where_called
 from ..errors import ActivityError
-from ..memory.regions import Region
-from ..memory.storages import region_of, storage_of
-from ..tape import ForwardTape, Need, Push, SecondTape, Sweep, Tape, living
-from ..tape.budget import Spool
+from ..memory.extents import Extent
+from ..memory.storages import Storage, region_of, storage_of
+from ..tape import ForwardTape, Need, SecondTape, Sweep, Tape, Undo, living
 from ..tape.recording import this_thread
 from . import races
 from .strands import Strand
+from .task_pushes import can_be_shared, end_push, push_for
 
 
 class OfTask(Tape):
@@ -72,18 +72,18 @@ class OfTask(Tape):
     def at_sweep_start(self, key: Any, callback: Callable[[Sweep], None]) -> None:
         """Accept a log of messages of constants; messages with derivatives are refused when they are recorded."""
         if key != "communication":
-            self.refuse()
+            self.refuse_messages()
         super().at_sweep_start(key, callback)
         append = self.append_record
 
         def append_local(record: Any) -> None:
             if record.adjoint is not None and not record.adjoint.is_local:
-                self.refuse()
+                self.refuse_messages()
             append(record)
 
         self.append_record = append_local
 
-    def refuse(self) -> None:
+    def refuse_messages(self) -> None:
         """Raise the error for messages in tasks."""
         raise ActivityError(
             f"{where_called()}: MPI is called in a task, in thread {self.thread_name!r}, with values that carry "
@@ -105,61 +105,42 @@ class TaskTape(OfTask):
         self.append_record = self._noting(self.records.append) if noting else self.records.append
 
 
-class TaskPush(Push):
-    """The tangents of the program's tape, in the thread of a task."""
-
-    def __init__(self, tape: OfTask, whole: Push, strand: Strand) -> None:
-        super().__init__(tape)
-        self._blocks, self._unusual, self.state = whole._blocks, whole._unusual, whole.state
-        self._read = reads_of(strand)
-
-    def shadow(self, region: Region) -> np.ndarray:
-        """Record the read for `races`, and do as `Push.shadow`."""
-        self._read(region)
-        return super().shadow(region)
-
-    shadow_again = reading = shadow
-
-    def get(self, region: Region) -> np.ndarray:
-        """Record the read for `races`, and do as `Push.get`."""
-        self._read(region)
-        return super().get(region)
-
-    def at_end(self, callback: Callable[[BaseException | None], None]) -> None:
-        """Refuse: only messages and windows ask for it."""
-        self.tape.at_message()  # type: ignore[misc]
-
-
 class ForwardTaskTape(OfTask, ForwardTape):
     """The tape of a task in forward mode."""
 
     def __init__(self, root: Tape, strand: Strand) -> None:
-        super().__init__(lambda tape: TaskPush(tape, root.forward, strand))  # type: ignore[arg-type]
+        super().__init__(lambda tape: push_for(tape, root.forward, strand))  # type: ignore[arg-type]
         own = self.reference
         self.become_part(root, strand)
-        self.at_message = self.refuse
+        self.at_message = self.refuse_messages
         self.needer = own  # what an operation needs is forgotten after it, and only that
 
     def ends(self) -> None:
         """Note that the task has ended; break reference cycles."""
         super().ends()
-        self.forward.tape = None
+        end_push(self.forward)
 
 
 class SecondTaskTape(OfTask, SecondTape):
     """The tape of a task in second order."""
 
     def __init__(self, root: Tape, strand: Strand) -> None:
-        super().__init__(lambda tape: TaskPush(tape, root.tangents, strand))  # type: ignore[arg-type]
+        super().__init__(lambda tape: push_for(tape, root.tangents, strand))  # type: ignore[arg-type]
         self.become_part(root, strand)
-        self.at_message = self.refuse
+        self.at_message = self.refuse_messages
         self.records = strand.records
 
     def ends(self) -> None:
         """Note that the task has ended; break reference cycles."""
         super().ends()
         self.root.undone_bytes += self.undone_bytes  # type: ignore[attr-defined]
-        self.tangents.tape = None  # type: ignore[assignment]
+        end_push(self.tangents)
+
+    def undo_of(self, storage: Storage, array: np.ndarray, extent: Extent, key: Any) -> Undo:
+        """Do as `SecondTape.undo_of`; the sweep restores tangents of the program's tape."""
+        new = super().undo_of(storage, array, extent, key)
+        new.push = self.root.tangents  # type: ignore[attr-defined]
+        return new
 
 
 def tape_for(root: Tape, strand: Strand) -> OfTask:
@@ -172,14 +153,9 @@ def tape_for(root: Tape, strand: Strand) -> OfTask:
 def takes_tasks(root: Tape) -> bool:
     """Return whether tasks in other threads can record on a tape."""
     push = root.forward if root.tangents is None else root.tangents
-    if not (push is None or type(push) is Push) or isinstance(root.budget, Spool) or root.observer is not None:
+    if not (push is None or can_be_shared(push)) or root.observer is not None:
         return False
     return type(root.records) is list or hasattr(root.records, "of_task")
-
-
-def reads_of(strand: Strand) -> Callable[[Region], None]:
-    """Return a function that records reads of regions by a strand."""
-    return lambda region: strand.read(region.storage, races.extent_of(region))
 
 
 def need_noted(tape: Any, strand: Strand, array: np.ndarray, need: Callable) -> np.ndarray:

@@ -26,11 +26,6 @@ def lost(array: np.ndarray, tape: Any) -> AmpiError:
         who, instead = "another task of this thread", "start this task inside of the tape"
     else:
         who, instead = f"thread '{tape.thread_name}'", f"let thread '{tape.thread_name}' do it"
-        if tape.forward is not None or tape.tangents is not None or tape.budget is not None:
-            instead = (
-                "(tasks and threads are differentiated by ampi.grad, ampi.vjp, ampi.jvp and ampi.hvp, and not yet in "
-                "several directions at once (vectorised=True, ampi.hessian) or by ampi.Tape(spill=...)); " + instead
-            )
     return ActivityError(
         f"{where_called()}: {what} carries derivatives on a tape of {who}, and is used by thread '{here}', where they "
         f"would be lost; {instead}, or differentiate here what this thread does (`y, pullback = ampi.vjp(f, "

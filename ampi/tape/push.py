@@ -27,7 +27,7 @@ from .undo import Undo
 if TYPE_CHECKING:
     from .tape import Tape
 
-_new_blocks = RLock()  # tasks in other threads share blocks
+new_blocks = RLock()  # tasks in other threads share blocks
 _USUAL = np.dtype(np.float64), 0
 
 
@@ -85,6 +85,10 @@ class Push:
         """The push of all directions to which this one belongs."""
         return self
 
+    def share_blocks(self, whole: Push) -> None:
+        """Use the same memory as another push, in another thread."""
+        self._blocks, self._unusual, self.state = whole._blocks, whole._unusual, whole.state
+
     def like(self, tape: Tape) -> Push:
         """Return a push for another tape, with as many directions."""
         return Push(tape)
@@ -135,7 +139,7 @@ class Push:
         """Return the tangent of a whole storage, as bytes, in place; zeros at first use."""
         block = self._blocks.get(storage)
         if block is None:
-            with _new_blocks:
+            with new_blocks:
                 block = self._blocks.get(storage)
                 if block is None:
                     block = storage.blank(storage.nbytes * SLOT if storage.packed else storage.nbytes)
@@ -157,7 +161,7 @@ class Push:
         slots."""
         if block.size == storage.nbytes * SLOT:
             return block
-        with _new_blocks:
+        with new_blocks:
             block = self._blocks[storage]
             return block if block.size == storage.nbytes * SLOT else self._moved(storage, block)
 

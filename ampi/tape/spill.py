@@ -26,6 +26,11 @@ AHEAD = 2  # blocks that are read before they are requested
 MAX_LOADED = 4  # blocks in memory at a time, those included
 MAX_PIECES = 512  # in one system call
 
+
+class PlainExecutor(ThreadPoolExecutor):
+    """An executor of ampi's own, whose tasks no tape records."""
+
+
 _pools: list[ThreadPoolExecutor] = []
 os.register_at_fork(after_in_child=_pools.clear)
 
@@ -33,7 +38,7 @@ os.register_at_fork(after_in_child=_pools.clear)
 def _pool() -> ThreadPoolExecutor:
     """Return the reading and writing threads, which all tapes share."""
     if not _pools:
-        _pools.append(ThreadPoolExecutor(2, "ampi-spill"))
+        _pools.append(PlainExecutor(2, "ampi-spill"))
     return _pools[0]
 
 

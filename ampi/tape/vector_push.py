@@ -8,7 +8,7 @@ otherwise each of the lanes.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import TapeError
 from ..memory.storages import Region, Storage
 from . import interleaved
-from .push import Push
+from .push import Push, new_blocks
 from .vector import shape_of_all
 
 if TYPE_CHECKING:
@@ -101,21 +101,36 @@ class VectorPush(Push):
     ----------
     lanes : tuple of PushLane
         One for each direction.
-    most : int
-        Bytes that the tangents took at most.
     adopted : set of Storage
         Storages whose tangents are in memory of other objects, where they stay.
     """
 
     lanes: tuple[PushLane, ...]
+    interleaves = True
 
     def __init__(self, tape: Tape, count: int) -> None:
         super().__init__(tape)
         self.lanes = tuple(PushLane(self) for _ in range(count))
-        self.most = 0
         self.adopted: weakref.WeakSet[Storage] = weakref.WeakSet()
-        self._held = [0]
+        self._held = [0, 0]  # bytes now, and at most
         self._woven: weakref.WeakKeyDictionary[Storage, np.ndarray] = weakref.WeakKeyDictionary()
+
+    @property
+    def most(self) -> int:  # type: ignore[override]
+        """The most bytes that the tangents have taken."""
+        return self._held[1]
+
+    def keep_in_rows(self, is_so: bool) -> None:
+        """Interleave no tangents from now on, or do so again: other threads, too, have views of the rows."""
+        self.interleaves = not is_so
+        for storage in list(self._woven):
+            self.take_apart(storage)
+
+    def share(self, whole: VectorPush, lanes: Iterable[PushLane]) -> None:
+        """Become the push of a part of the program that runs in another thread, with lanes that share the blocks."""
+        self.lanes = tuple(lanes)
+        self.adopted, self._held, self._woven = whole.adopted, whole._held, whole._woven
+        self.interleaves = False
 
     def like(self, tape: Tape) -> VectorPush:
         """Return a push for another tape, with as many directions."""
@@ -139,7 +154,8 @@ class VectorPush(Push):
         storage = region.storage
         woven = self._woven.get(storage)
         if (
-            storage in self.adopted
+            not self.interleaves
+            or storage in self.adopted
             or not interleaved.fits(region)
             or (woven is not None and woven.dtype != region.dtype)
         ):
@@ -167,8 +183,9 @@ class VectorPush(Push):
     def hold(self, storage: Storage, nbytes: int) -> None:
         """Count bytes that are held as long as a storage exists."""
         held = self._held
-        held[0] += nbytes
-        self.most = max(self.most, held[0])
+        with new_blocks:
+            held[0] += nbytes
+            held[1] = max(held)
         weakref.finalize(storage, _let_go, held, nbytes).atexit = False
 
     def block(self, storage: Storage) -> np.ndarray:
@@ -207,7 +224,8 @@ class VectorPush(Push):
 
 
 def _let_go(held: list[int], nbytes: int) -> None:
-    held[0] -= nbytes
+    with new_blocks:
+        held[0] -= nbytes
 
 
 def directions_of(where: str, leaves: list[Any], tangents: list[Any], given: bool | int) -> int:

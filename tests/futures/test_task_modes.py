@@ -190,16 +190,65 @@ def test_tapes_of_forward_modes_are_freed():
 
 
 @pytest.mark.parametrize("f", [by_a_task, by_a_thread])
-@pytest.mark.parametrize("how", ["vector mode", "hessian", "a budget"])
-def test_what_tasks_do_not_do_yet_is_an_error(how, f):
-    with pytest.raises(ampi.ActivityError, match="tasks and threads are differentiated by"):
-        if how == "vector mode":
-            ampi.jvp(f, (X,), (numpy.eye(4),), vectorised=True)
-        elif how == "hessian":
-            ampi.hessian(f, X)
-        else:
-            with ampi.Tape(memory="1GiB", spill=True) as tape:
-                f(tape.watch(X))
+def test_several_directions_and_a_file(f):
+    dots = numpy.random.default_rng(0).uniform(size=(5, 4))
+    numpy.testing.assert_allclose(ampi.jvp(f, (X,), (dots,), vectorised=True)[1], 2.0 * dots @ X, rtol=1e-15)
+    numpy.testing.assert_allclose(ampi.jacfwd(f, X)[0], 2.0 * X, rtol=1e-15)
+    numpy.testing.assert_allclose(ampi.hvp(f, X, dots, vectorised=True), 2.0 * dots, rtol=1e-15)
+    numpy.testing.assert_allclose(ampi.hessian(f, X), 2.0 * numpy.eye(4), rtol=1e-15)
+    with ampi.Tape(memory="1GiB", spill=True) as tape:
+        x = tape.watch(X)
+        y = f(x)
+    numpy.testing.assert_allclose(tape.gradient(y, x), 2.0 * X, rtol=1e-15)
+
+
+def test_tangents_of_kernels_are_interleaved_only_where_no_tasks_run():
+    """A kernel asks for interleaved tangents before, beside and after tasks that use rows of the same array."""
+
+    def program(x, pool):
+        y, z = np.zeros(16), np.concatenate([x, x, x, x])
+        squares(z, y)
+        futures = [pool.submit(lambda k: y[k::8].__imul__(z[k::8] + x[0]), k) for k in range(4)]
+        squares(z[12:], y[4:8])
+        for k in range(4):
+            futures[k].result()
+            squares(z[k::8], y[k::8])
+        return np.sum(y * z)
+
+    def f(x):
+        with ThreadPoolExecutor(4) as pool:
+            return program(x, pool)
+
+    dots = numpy.random.default_rng(0).uniform(size=(9, 4))
+    slope = ampi.grad(lambda x: program(x, task_loops.Now()))(X)
+    for _ in range(10):
+        numpy.testing.assert_allclose(ampi.jvp(f, (X,), (dots,), vectorised=True)[1], dots @ slope, rtol=1e-12)
+
+
+def test_old_values_of_tasks_go_to_a_file():
+    def f(x, pool):
+        y = np.zeros((4, 5000))
+
+        def work(k):
+            for j in range(20):
+                y[k] = y[k] * x[j] + x[j + 1] * 0.5
+                squares(y[k], y[k])
+                y[k] *= 0.5
+
+        for _ in range(2):
+            list(pool.map(work, range(4)))
+        return np.sum(y * y)
+
+    x0 = numpy.linspace(0.1, 0.5, 21)
+    with ThreadPoolExecutor(4) as pool:
+        slope = ampi.grad(f)(x0, pool)
+        with ampi.Tape(memory="1MB", spill=True) as tape:
+            x = tape.watch(x0)
+            y = f(x, pool)
+        assert tape.budget.file.nbytes > 5e6 > 10 * tape.budget.held
+        for _ in range(2):
+            numpy.testing.assert_array_equal(tape.gradient(y, x), slope)
+        numpy.testing.assert_allclose(tape.gradient(y, x, seeds=[1.0, 2.0]), [slope, 2.0 * slope], rtol=1e-13)
 
 
 @pytest.mark.parametrize("by", ["NumPy", "a kernel"])

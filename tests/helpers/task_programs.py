@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 import numpy
 
 import ampi
+from ampi.tape import spill
 
 SHAPES = {"a": (14,), "b": (4, 6), "c": (3, 8), "x": (12,)}
 MANY = 48
@@ -425,6 +426,25 @@ def in_forward_modes(program, workers, direction):
     return float(ampi.jvp(run(), (X0,), (direction,))[1]), ampi.hvp(run(), X0, direction)
 
 
+def in_vector_modes(program, workers, directions):
+    """The tangents of the value in several directions, and products of its Hessian with them."""
+    run = lambda: Run(program, workers, blend, lambda shape: ampi.numpy.zeros(shape))
+    forward = ampi.jvp(run(), (X0,), (directions,), vectorised=True)[1]
+    return forward, ampi.hvp(run(), X0, directions, vectorised=True)
+
+
+def on_a_tape(program, workers, seeds, **options):
+    """A gradient of the arrays, one for each of several seeds at once, and the bytes of old values in a file."""
+    run = Run(program, workers, blend, lambda shape: ampi.numpy.zeros(shape))
+    with ampi.Tape(**options) as tape:
+        x = tape.watch(X0)
+        run(x)
+    y = [run.arrays[name] for name in "abc"]
+    one, many = tape.gradient(y, x, [seed[0] for seed in seeds]), tape.gradient(y, x, seeds=seeds)
+    walked = tape.tangent(y[0], x, X0) if options.get("tangents") else None
+    return one, many, walked, tape.budget.file.nbytes if tape.budget else 0
+
+
 def slope(program, direction):
     """The directional derivative by complex step, without ampi."""
     run = Run(program, None, blend_plain, lambda shape: numpy.zeros(shape, complex))
@@ -444,6 +464,8 @@ def check(seed):
         numpy.testing.assert_allclose(bar, gradient, rtol=1e-12, atol=1e-12)
         assert bar.tobytes() == found[0][1].tobytes(), "another number of workers gives other bits"
     check_forward_modes(program, direction, expected)
+    check_vector_modes(program, seed)
+    check_files(program, seed)
 
 
 def check_forward_modes(program, direction, expected):
@@ -456,6 +478,35 @@ def check_forward_modes(program, direction, expected):
         assert dot == found[0][0], "other workers give other bits"  # second order rounds in other ways
 
 
+def check_vector_modes(program, seed):
+    """Raise unless forward mode and second order in several directions are those of one direction after the other."""
+    count = (2, 5)[seed % 2]  # five: the tangents of kernels are interleaved where no tasks run
+    directions = numpy.random.default_rng(seed).uniform(-1.0, 1.0, (count, 12))
+    for found, product in [in_vector_modes(program, workers, directions) for workers in program.workers[:2]]:
+        for dot, other, direction in zip(found, product, directions):
+            expected, second = in_forward_modes(program, None, direction)
+            numpy.testing.assert_allclose(dot, expected, rtol=1e-12, atol=1e-12)
+            numpy.testing.assert_allclose(other, second, rtol=1e-9, atol=1e-9)
+
+
+def check_files(program, seed):
+    """Raise unless sweeps in one and in several directions, and walks, find the values that have gone to a file."""
+    random_numbers = numpy.random.default_rng(seed)
+    seeds = [random_numbers.uniform(-1.0, 1.0, (2, *SHAPES[name])) for name in "abc"]
+    expected = on_a_tape(program, None, seeds)
+    walks = on_a_tape(program, None, seeds, tangents=True)[2]
+    least, spill.MIN_BYTES = spill.MIN_BYTES, 8
+    try:
+        for k, workers in enumerate(program.workers):
+            one, many, walked, _ = on_a_tape(program, workers, seeds, memory=64, spill=True, tangents=bool(k))
+            numpy.testing.assert_allclose(one, expected[0], rtol=1e-12, atol=1e-12)
+            numpy.testing.assert_allclose(many, expected[1], rtol=1e-12, atol=1e-12)
+            if k:
+                numpy.testing.assert_allclose(walked, walks, rtol=1e-12, atol=1e-12)
+    finally:
+        spill.MIN_BYTES = least
+
+
 RUNS = (
     lambda program, workers, direction: differentiated(program, workers),
     lambda program, workers, direction: ampi.jvp(
@@ -464,8 +515,9 @@ RUNS = (
     lambda program, workers, direction: ampi.hvp(
         Run(program, workers, blend, lambda shape: ampi.numpy.zeros(shape)), X0, direction
     ),
+    lambda program, workers, direction: in_vector_modes(program, workers, numpy.eye(2, 12)),
 )
-"""The modes in which a race has to be found: gradient, forward mode, second order."""
+"""The modes in which a race has to be found: gradient, forward mode, second order, several directions."""
 
 
 def check_race(seed):
@@ -474,7 +526,7 @@ def check_race(seed):
     if not program.planted:
         return None
     direction = numpy.ones(12)
-    for workers, run in zip((*program.workers[:2], program.workers[0]), RUNS):
+    for workers, run in zip((*program.workers[:2], *program.workers[:2]), RUNS):
         try:
             run(program, workers, direction)
         except ampi.ActivityError as error:
