@@ -10,7 +10,7 @@ import cmath
 import itertools
 import linecache
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +22,9 @@ from ..kernel import arguments
 from ..kernel.cuda import launch as launching
 from ..kernel.cuda.emission import HEADER, Emitted, emitted
 from ..kernel.gpu import blocks_of
+from ..memory.regions import Region
 from ..memory.storages import TrackedArray, carries_derivatives, region_of
-from ..tape import BaseAdjoint, recording
+from ..tape import BaseAdjoint, lanes_of, recording
 from ..tape.recording import passive
 from .arrays import DeviceArray, region
 from .backends import device
@@ -254,6 +255,7 @@ class Launched(BaseAdjoint):
     """Record of the launch of a kernel on a device; its adjoint and tangent run there as well."""
 
     reads_memory = False
+    second_order = "joint"
 
     def __init__(
         self,
@@ -267,7 +269,7 @@ class Launched(BaseAdjoint):
         made: Emitted,
     ) -> None:
         self.launch, self.outputs = launch, outputs
-        self.writes = made.writes
+        self.leaves = made.leaves
         self.active = names
         self.types = tuple(map(_like_memory, args))
         self.regions = {
@@ -283,6 +285,8 @@ class Launched(BaseAdjoint):
             wanted |= self._read(program(launch, args, "adjoint", names))
         if self.walks:
             wanted |= {n for role, n in program(launch, args, "tangent", names).emitted.roles if role == "argument"}
+        if tape.tangents is not None:
+            wanted |= self._read(program(launch, args, "second", names))
         self.kept: dict[str, Any] = {}
         self.storages = set()
         for n, v in zip(made.leaves, leaves):
@@ -307,26 +311,47 @@ class Launched(BaseAdjoint):
         return {n for role, n in made.emitted.roles if role == "argument" and n in made.emitted.reads}
 
     def __call__(self, sweep: Any) -> None:
-        """Run the adjoint on the shadows."""
+        """Run the adjoint on the shadows; in second order its tangent, which computes the adjoints, too."""
         if not any(sweep.has_shadow(self.regions[n]) for n in self.written):
             return
         sweep.put_back(self.storages)
+        if sweep.pairs:
+            self._with_tangents(*sweep.lanes, pushes=lanes_of(sweep.tape.tangents))
+            return
         made = program(self.launch, self.types, "adjoint", self.active)
-        shadows: dict[str, Any] = {}
-        apart: list[tuple[Memory, Memory]] = []
-        for role, n in made.emitted.roles:
-            if role == "shadow":
-                shadow = sweep.shadow(self.regions[n])
-                if any(_overlap(shadow, other) for other in shadows.values() if shadow.size and other.size):
-                    whole, shadow = shadow, shadow.new_like()  # a thread may own an element of one argument only
-                    shadow.fill(0)
-                    apart.append((whole, shadow))
-                shadows[n] = shadow
-        given = [shadows[n] if role == "shadow" else self.kept[n] for role, n in made.emitted.roles]
-        found = _call(made, self.launch, [_handle(v) for v in given]) or ()
-        for whole, shadow in apart:
-            whole.add(shadow)
-        numbers = [n for n in made.emitted.leaves if n in self.active and not isinstance(self.regions[n], DeviceRegion)]
+        with _Shadows() as shadows:
+            given = [
+                shadows.of(sweep, self.regions[n]) if role == "shadow" else self.kept[n]
+                for role, n in made.emitted.roles
+            ]
+            found = _call(made, self.launch, [_handle(v) for v in given]) or ()
+        self._add_numbers(sweep, found)
+
+    def _with_tangents(self, adjoints: Any, *tangents: Any, pushes: Sequence[Any]) -> None:
+        made = program(self.launch, self.types, "second", self.active)
+        for lane, push in zip(tangents, pushes):
+            is_last = lane is tangents[-1]
+            with _Shadows() as shadows, _Shadows() as dots:
+                given: list[Any] = []
+                for role, n in made.emitted.roles:
+                    if role == "argument":
+                        given.append(self.kept[n])
+                    elif role == "tangent":
+                        given.append(_tangent_of(push, self.regions[n], self.kept[n]))
+                    elif role == "shadow tangent":
+                        given.append(dots.of(lane, self.regions[n]))
+                    else:  # each run computes the adjoints, and the last one keeps them
+                        given.append(shadows.of(adjoints, self.regions[n], copied=not is_last))
+                found = _call(made, self.launch, [_handle(v) for v in given]) or ()
+            count = len(made.emitted.dotted)
+            if is_last:
+                self._add_numbers(adjoints, found[:count])
+            rest = iter(found[count:])
+            self._add_numbers(lane, [next(rest) if has_tangent else 0.0 for has_tangent in made.emitted.dotted])
+
+    def _add_numbers(self, sweep: Any, found: Sequence[Any]) -> None:
+        """Add to the adjoints of the active numbers among the arguments."""
+        numbers = [n for n in self.leaves if n in self.active and not isinstance(self.regions[n], DeviceRegion)]
         for n, bar in zip(numbers, found):
             sweep.add(self.regions[n], np.asarray(bar))
 
@@ -347,6 +372,48 @@ class Launched(BaseAdjoint):
             else:
                 given.append(np.asarray(push.get(self.regions[n]))[()])
         _call(made, self.launch, [_handle(v) for v in given])
+
+
+class _Shadows:
+    """The shadows that a program updates.
+
+    A thread may own an element of one argument only: where shadows share elements, the program gets zeros instead,
+    which are added afterwards.
+    """
+
+    def __init__(self) -> None:
+        self.given: list[Memory] = []
+        self.apart: list[tuple[Memory, Memory]] = []
+
+    def __enter__(self) -> _Shadows:
+        return self
+
+    def of(self, sweep: Any, place: Region, copied: bool = False) -> Memory:
+        """Return the shadow of a region, or a copy that is dropped."""
+        shadow: Memory = sweep.shadow(place)
+        if copied:
+            return shadow.copy()
+        if any(_overlap(shadow, other) for other in self.given if shadow.size and other.size):
+            whole, shadow = shadow, shadow.new_like()
+            shadow.fill(0)
+            self.apart.append((whole, shadow))
+        self.given.append(shadow)
+        return shadow
+
+    def __exit__(self, error: Any, *more: Any) -> None:
+        for whole, shadow in self.apart if error is None else ():
+            whole.add(shadow)
+
+
+def _tangent_of(push: Any, place: Region, like: Any) -> Any:
+    """Return the tangent of an argument, which is not modified."""
+    if not isinstance(place, DeviceRegion):
+        return np.asarray(push.get(place))[()]
+    if push.has_shadow(place):
+        return push.shadow(place)
+    zeros = like.new_like()
+    zeros.fill(0)
+    return zeros
 
 
 def _bare(array: DeviceArray) -> Memory:

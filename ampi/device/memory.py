@@ -23,6 +23,7 @@ from ..tape.budget import UndoInFile
 from ..tape.elsewhere import lost
 from ..tape.recording import is_passive, would_lose
 from ..tape.replays import step_began
+from ..tape.second import PairUndo
 from ..tape.undo import needs_lock, refuse_swapped
 
 
@@ -221,6 +222,36 @@ class DeviceUndoInFile(UndoInFile):
 
 DeviceUndo.filed = DeviceUndoInFile
 
+
+class DevicePairUndo(PairUndo):
+    """Overwritten values of a device and their tangents, in second order; all are on the device."""
+
+    __slots__ = ()
+    region_of = DeviceRegion
+
+    def _present(self) -> Any:
+        return self.view.copy()
+
+    def _copied(self, tangent: Any) -> Any:
+        return tangent.copy()
+
+    def _put_back_tangent(self, place: Any, tangent: Any) -> None:
+        place.take(tangent)
+
+    put_back = DeviceUndo.put_back
+    holds = DeviceUndo.holds
+
+
+def _undo_of(tape: Any, storage: Storage, array: Any, extent: Extent) -> Undo:
+    """Return the undo of a write that is about to be made."""
+    view = array.part(0, array.shape, array.strides, array.dtype)
+    if tape.tangents is None or tape.sweeping:
+        return DeviceUndo(storage, view, extent, tape.budget is not None)
+    saved = DevicePairUndo(storage, view, extent, None, tape.tangents)
+    tape.undone_bytes += saved.nbytes_of_tangents()
+    return saved
+
+
 _adopted: weakref.WeakValueDictionary[int, DeviceStorage] = weakref.WeakValueDictionary()  # by address
 
 
@@ -315,9 +346,7 @@ def _save(storage: Storage, array: Any, undo: list[Undo]) -> None:
             continue
         if not needs.meets(extent):
             continue
-        saved = DeviceUndo(
-            storage, array.part(0, array.shape, array.strides, array.dtype), extent, tape.budget is not None
-        )
+        saved = _undo_of(tape, storage, array, extent)
         tape.saved_bytes += saved.saved.nbytes
         if tape.budget is not None:
             tape.budget.note_undo(saved)

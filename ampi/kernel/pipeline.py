@@ -68,6 +68,7 @@ from ampi.kernel.normalise.carried_arrays import hoist, keep
 from ampi.kernel.normalise.carried_parts import as_numbers
 from ampi.kernel.normalise.copy_elision import without_copies
 from ampi.kernel.normalise.expand import expand
+from ampi.kernel.normalise.initial_values import with_initial_values
 from ampi.kernel.normalise.lower import lower
 from ampi.kernel.normalise.scalar_replacement import scalarise
 from ampi.kernel.normalise.simplify import simplify
@@ -538,11 +539,8 @@ def build_tangent(function: ir.Function, active: Iterable[str], options: Options
 
 
 def build_second(adjoint: ir.Function, active: Iterable[str], options: Options = ALL_ON) -> Derivative:
-    """The tangent of an adjoint program.
-
-    Values that a branch of the program defines and a later branch under the same condition reads are moved before both.
-    """
-    program = State(options).run("normalise", adjoint, only=("hoist", "expand"))
+    """The tangent of an adjoint program; what one branch defines and a later one reads gets a value before both."""
+    program = State(options).run("normalise", with_initial_values(adjoint), only=("hoist", "expand"))
     return build_tangent(program, active, options)
 
 

@@ -70,16 +70,22 @@ class PairUndo(Undo):
     """
 
     __slots__ = ("push", "region", "tangents")
+    region_of: Callable[[Storage, Any], Region] = Region
 
     def __init__(self, storage: Storage, view: np.ndarray, extent: Extent, key: Any, push: Push) -> None:
         super().__init__(storage, view, extent, key)
         self.push = push
-        self.region = Region(storage, view)
+        self.region = self.region_of(storage, view)
         self.tangents: Any = self._present_tangents() if push.has_block(storage) else None
 
-    def _present_tangents(self) -> list[np.ndarray]:
-        views = [lane.shadow(self.region) for lane in lanes_of(self.push)]
-        return [copied(view) if self.key is None else np.array(view[self.key]) for view in views]
+    def _present_tangents(self) -> list[Any]:
+        return [self._copied(lane.shadow(self.region)) for lane in lanes_of(self.push)]
+
+    def _copied(self, tangent: Any) -> Any:
+        return copied(tangent) if self.key is None else np.array(tangent[self.key])
+
+    def _put_back_tangent(self, place: Any, tangent: Any) -> None:
+        place[... if self.key is None else self.key] = tangent
 
     swap_values = Undo.swap
 
@@ -95,9 +101,8 @@ class PairUndo(Undo):
         if self.tangents is None and not self.push.has_block(self.storage):
             return
         present = self._present_tangents()
-        place = ... if self.key is None else self.key
         for lane, tangent in zip(lanes_of(self.push), self.tangents or [0] * len(present)):
-            lane.shadow(self.region)[place] = tangent
+            self._put_back_tangent(lane.shadow(self.region), tangent)
         self.tangents = present
 
     def nbytes_of_tangents(self) -> int:
@@ -241,7 +246,8 @@ class PairLane(Lane):
 
     def new_block(self, storage: Storage) -> np.ndarray:
         """Return zeros that own their memory, as the array of a storage must."""
-        block = np.zeros(size_of_block(storage), np.uint8)
+        size = size_of_block(storage)
+        block = storage.blank(size) if storage.is_apart else np.zeros(size, np.uint8)
         self.held += block.nbytes
         self.most = max(self.most, self.held)
         return block

@@ -72,10 +72,24 @@ def compare(seed, modes=True):
     close(first, [x_bar, -2 * x_bar])
     close(second, [s_bar, -2 * s_bar])
     close(tape.gradient(y, x), x_bar)  # the sweeps before have put all memory back
+    compare_second(p, (v, w), close)
     if p.dtype is np.float64 and "passive" not in dict(p.steps):
         h = 1e-5
         up, down = (p.run(Device, p.x + sign * h * v, p.s + sign * h * w) for sign in (1, -1))
         np.testing.assert_allclose((up - down) / (2 * h), slope, rtol=0, atol=1e4 * scale, err_msg=repr(p))
+
+
+def compare_second(p, direction, close):
+    """Compare products with the Hessian, in one direction and in two, with those of the program on NumPy arrays."""
+    expected = ampi.hvp(p(Host), (p.x, p.s), direction)
+    found = ampi.hvp(p(Device), (p.x, p.s), direction)
+    size = 1 + max(np.abs(part).max() for part in expected)
+    for one, other in zip(found, expected):
+        close(one / size, other / size)
+    several = tuple(np.stack([part, np.zeros_like(part), -2 * np.asarray(part)]) for part in direction)
+    found = ampi.hvp(p(Device), (p.x, p.s), several, vectorised=True)
+    for one, other in zip(found, expected):
+        close(one / size, np.stack([other, 0 * other, -2 * other]) / size)
 
 
 @in_python
@@ -94,7 +108,8 @@ def test_simulator():
 
 
 @compiled
-def test_compiled(device):
+@pytest.mark.parametrize("second", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_compiled(device, second):
     """The sources for a GPU are compiled for the processor."""
     x = np.linspace(0.5, 1.5, 20)
 
@@ -108,6 +123,13 @@ def test_compiled(device):
     np.testing.assert_allclose(x_bar, 2 * value * 1.2 * (np.sin(x) + x * np.cos(x)), rtol=1e-12)
     np.testing.assert_allclose(s_bar, np.sum(2 * value**2 / 1.2), rtol=1e-12)
     assert device.times
+    if not second:
+        return
+    v, h = np.cos(np.arange(20)), 1e-6
+    products = ampi.hvp(loss, (x, 1.2), (v, 0.3))
+    up, down = (ampi.grad(loss, argnums=(0, 1))(x + sign * h * v, 1.2 + sign * h * 0.3) for sign in (1, -1))
+    for product, one, other in zip(products, up, down):
+        np.testing.assert_allclose(product, (one - other) / (2 * h), rtol=1e-7, atol=1e-7)
 
 
 @in_python
@@ -137,7 +159,13 @@ def test_the_memory_is_protected():
 
 @in_python
 @pytest.mark.parametrize(
-    "what", [pytest.param("undo", marks=pytest.mark.slow), "needs", pytest.param("zero", marks=pytest.mark.slow)]
+    "what",
+    [
+        pytest.param("undo", marks=pytest.mark.slow),
+        "needs",
+        pytest.param("zero", marks=pytest.mark.slow),
+        pytest.param("tangents", marks=pytest.mark.slow),
+    ],
 )
 def test_what_is_broken_is_noticed(what, monkeypatch):
     """Random programs find mistakes in the undo log and in adjoints of overwritten memory."""
@@ -147,8 +175,10 @@ def test_what_is_broken_is_noticed(what, monkeypatch):
         monkeypatch.setattr(memory.DeviceUndo, "put_back", lambda undo: None)
     elif what == "needs":
         monkeypatch.setattr(launches, "need", lambda tape, array: None)
+    elif what == "tangents":
+        monkeypatch.setattr(memory.DevicePairUndo, "_put_back_tangent", lambda undo, place, tangent: None)
     else:
         monkeypatch.setattr(arrays, "taken", lambda sweep, place: arrays.region and sweep.shadow(place).copy())
     with pytest.raises(AssertionError):
         for seed in range(12):
-            compare(seed, modes=False)
+            compare(seed, modes=what == "tangents")

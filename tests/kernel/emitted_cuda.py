@@ -68,8 +68,8 @@ def is_active(value):
     return isinstance(value, float) or (isinstance(value, np.ndarray) and value.dtype.kind == "f")
 
 
-def compare(launch, given, tolerance=1e-12, text="", order=None):
-    """Compare the emitted kernel, adjoint and tangent with the lowered kernel and its gradient."""
+def compare(launch, given, tolerance=1e-12, text="", order=None, second=True):
+    """Compare the emitted kernel, its adjoint, tangent and second order with the lowered kernel and its derivatives."""
     close = lambda x, y: np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance * scale, err_msg=text)
     scale = 1 + max((float(np.max(abs(v), initial=0)) for v in given if is_active(v)), default=0)
     expected, found = ([copied(v) for v in given] for _ in range(2))
@@ -118,6 +118,35 @@ def compare(launch, given, tolerance=1e-12, text="", order=None):
     for (role, n), value in zip(made.roles, arguments):
         if role == "argument":
             close(value, expected[of[n]])
+    if second:
+        compare_second(launch, given, order, weights, dots, objective, names, text, tolerance)
+
+
+def compare_second(launch, given, order, weights, dots, objective, names, text, tolerance):
+    """Compare the emitted tangent of the adjoint with the gradient and the Hessian's product of the lowered kernel."""
+    active = tuple(dots)
+    both = ampi.value_and_grad(objective, argnums=tuple(range(len(active))))(*[given[k] for k in active])[1]
+    products = ampi.hvp(objective, tuple(given[k] for k in active), tuple(dots.values()))
+    made = emission.emitted(launch, given, "second")
+    of = {name: k for k, name in enumerate(names)}
+    shadows = {k: w.astype(given[k].dtype) for k, w in weights.items()}
+    shadow_dots = {k: np.zeros_like(s) for k, s in shadows.items()}
+    sources = {"argument": given, "shadow": shadows, "tangent": dots, "shadow tangent": shadow_dots}
+    arguments = []
+    for role, n in made.roles:
+        value = sources[role][of[n]]
+        arguments.append(value if role.startswith("shadow") else copied(value) if np.ndim(value) else value + 0)
+    found = loaded(made, order)(launch.grid, *arguments) or ()
+    numbers = [k for k in active if k not in weights]
+    bars = {**shadows, **dict(zip(numbers, found))}
+    rest = iter(found[len(numbers) :])
+    bar_dots = {**shadow_dots, **{k: next(rest) if d else 0.0 for k, d in zip(numbers, made.dotted)}}
+    for wanted, given_ in ((both, bars), (products, bar_dots)):
+        scale = 1 + max(float(np.max(abs(np.asarray(g)), initial=0)) for g in wanted)
+        for k, expected in zip(active, wanted):
+            np.testing.assert_allclose(
+                given_[k], expected, rtol=10 * tolerance, atol=10 * tolerance * scale, err_msg=f"{names[k]}\n{text}"
+            )
 
 
 def examine(seed):

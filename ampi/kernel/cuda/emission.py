@@ -15,6 +15,7 @@ from numba import types
 
 from ampi.kernel import arguments, ir, pipeline, programs
 from ampi.kernel.codegen import emit
+from ampi.kernel.cuda import second_program
 from ampi.kernel.cuda.device_source import BOUND, Refuse, Writer, is_launch
 from ampi.kernel.cuda.dialect import in_dialect
 from ampi.kernel.cuda.kernel_text import Kernel
@@ -52,7 +53,8 @@ class Emitted:
     arguments : tuple of str
         The parameters of that function, after the grid.
     roles : tuple of (str, str)
-        Their roles: ``("argument", name)``, ``("shadow", name)`` of an array or ``("tangent", name)`` of a number.
+        Their roles: ``("argument", name)``, ``("shadow", name)`` of an array or ``("tangent", name)`` of a number; in
+        second order `second_program.build` has more.
     kernels : dict
         The types of the arguments of each of its kernels, by the kernels' names.
     facts : list of Kernel
@@ -61,6 +63,9 @@ class Emitted:
         The arguments that a user passes, a structured array as one for each field.
     reads, writes : frozenset of str
         The arguments that are arrays of which elements are read, and written.
+    dotted : tuple of bool
+        In second order: for each active number, whether its adjoint has a tangent, which is returned after all
+        adjoints.
     """
 
     text: str
@@ -72,6 +77,7 @@ class Emitted:
     leaves: tuple[str, ...] = ()
     reads: frozenset[str] = frozenset()
     writes: frozenset[str] = frozenset()
+    dotted: tuple[bool, ...] = ()
 
 
 def primal(launch: Any, args: tuple[Any, ...], bounded: bool = False) -> tuple[ir.Function, Refuse]:
@@ -95,14 +101,15 @@ def geometry_of(launch: Any) -> Geometry:
 
 
 def emitted(launch: Any, args: tuple[Any, ...], mode: str, active: frozenset[str] | None = None) -> Emitted:
-    """Return one of the programs (``mode``: "primal", "adjoint" or "tangent") of a launch."""
+    """Return one of the programs (``mode``: "primal", "adjoint", "tangent" or "second") of a launch."""
     function, refuse = primal(launch, args)
-    made = program(launch, function, mode, active)
+    made, dotted = program(launch, function, mode, active)
     if any(isinstance(s, ir.Grow) for s in ir.walk(made.body)):
         function, refuse = primal(launch, args, bounded=True)
-        made = program(launch, function, mode, active)
+        made, dotted = program(launch, function, mode, active)
     (made,) = emit.identifiers.spelled((programs.without_constants(made, function),), RESERVED)
     result = written(made, launch, refuse)
+    result.dotted = dotted
     shown = {a.name: a.shown for a in made.arguments if a.path}
     result.leaves = tuple(a.shown for a in visible(function))
     result.reads = frozenset(shown[n] for n in read_in(made.body) if n in shown)
@@ -121,16 +128,19 @@ def stored_in(body: tuple[ir.Stmt, ...]) -> set[str]:
     return {n.array.name for n in ir.walk(body) if isinstance(n, (ir.Store, ir.Accumulate))}
 
 
-def program(launch: Any, function: ir.Function, mode: str, active: frozenset[str] | None) -> ir.Function:
-    """Return a program of a lowered kernel, with loops over blocks and threads."""
+def program(
+    launch: Any, function: ir.Function, mode: str, active: frozenset[str] | None
+) -> tuple[ir.Function, tuple[bool, ...]]:
+    """Return a program of a lowered kernel, with loops over blocks and threads, and `Emitted.dotted`."""
     options = Options(without=WITHOUT, unchecked=True)
     if mode == "primal":
         way = pipeline.State(options)
         made = way.run("prune", way.run("construct", programs.prepared(function)))
-        return way.run("finish", made, only=("destruct",))
-    build = pipeline.build_adjoint if mode == "adjoint" else pipeline.build_tangent
+        return way.run("finish", made, only=("destruct",)), ()
+    build = {"adjoint": pipeline.build_adjoint, "tangent": pipeline.build_tangent, "second": second_program.build}[mode]
     names = programs.active_leaves(launch.kernel, visible(function), active)
-    return build(programs.prepared(function), names, options).function
+    made = build(programs.prepared(function), names, options)
+    return made.function, made.result_active if mode == "second" else ()
 
 
 def visible(function: ir.Function) -> tuple[ir.Argument, ...]:
