@@ -6,8 +6,12 @@ import random
 
 import numpy as np
 import pytest
+from numba import types
 
 import ampi
+import ampi.cuda as cuda
+from ampi.kernel import ir
+from ampi.kernel.cuda.constants import evaluated
 
 
 def written(text, name="f"):
@@ -227,3 +231,61 @@ def test_many_integers(seed):
             check_branch(*program_of_integers(1000 * seed + k))
         except ampi.KernelError:  # Numba has no such operation either
             continue
+
+
+FOLDED = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum, "min": np.minimum,
+    "floordiv": np.floor_divide, "mod": np.remainder, "lt": np.less, "ge": np.greater_equal, "eq": np.equal,
+    "lshift": np.left_shift, "rshift": np.right_shift, "neg": np.negative,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOLDED)
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64", "uint64"])
+def test_sizes_of_cuda_kernels_wrap(name, dtype):
+    """Integers that are known when a launch is lowered have the values of compiled code, as NumPy's arrays have."""
+    ty, info = getattr(types, dtype), np.iinfo(dtype)
+    edges = {info.min, info.min + 1, info.max, info.max // 2 + 1, 0, 1, 3, 7}
+    for first in edges:
+        for second in edges if name != "neg" else {0}:
+            if name.endswith("shift") and not 0 <= second < info.bits:
+                continue
+            if name in ("floordiv", "mod") and second == 0:
+                continue
+            values = [first, second][: 1 if name == "neg" else 2]
+            with np.errstate(all="ignore"):
+                expected = FOLDED[name](*(np.array([v], dtype) for v in values))[0]
+            result = types.boolean if expected.dtype == bool else ty
+            found = evaluated(ir.Op(name, tuple(ir.Const(v, ty) for v in values), result))
+            assert found == expected and type(found) is type(expected.item()), (name, values)
+    assert evaluated(ir.Op("lshift", (ir.Const(1, ty), ir.Const(10**3, types.int64)), ty)) is None
+
+
+@cuda.jit
+def overflowing(a, b):
+    t = cuda.threadIdx.x
+    shared = cuda.shared.array(8, np.float64)
+    shared[t] = a[t]
+    half = 4611686018427387904
+    rounds = half + half
+    while rounds < 0:
+        cuda.syncthreads()
+        shared[t] = shared[t] * shared[t]
+        cuda.syncthreads()
+        rounds = 0
+    b[t] = shared[t]
+
+
+def test_integers_wrap():
+    """The number of iterations of an unrolled loop is that of compiled code, whose integers wrap around."""
+    a, b = np.linspace(0.5, 1.5, 8), np.zeros(8)
+    overflowing[1, 8](a, b)
+    np.testing.assert_array_equal(b, a * a)
+    gradient = ampi.grad(lambda x: ampi.numpy.sum(of(overflowing[1, 8], x)))(a)
+    np.testing.assert_allclose(gradient, 2 * a, rtol=1e-14)
+
+
+def of(launch, x):
+    b = ampi.numpy.zeros(8)
+    launch(x, b)
+    return b

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from numba import types
 
 from ampi.kernel import ir
+
+
+def _shifted(shift: Callable[[int, int], int]) -> Callable[[int, int], int]:
+    """Return a shift that raises an error where the result is not defined."""
+
+    def shifted(value: int, places: int) -> int:
+        if places > 63:
+            raise OverflowError
+        return shift(value, places)
+
+    return shifted
+
 
 _OPERATIONS: dict[str, Any] = {
     "add": operator.add,
@@ -16,8 +28,8 @@ _OPERATIONS: dict[str, Any] = {
     "mul": operator.mul,
     "floordiv": operator.floordiv,
     "mod": operator.mod,
-    "lshift": operator.lshift,
-    "rshift": operator.rshift,
+    "lshift": _shifted(operator.lshift),
+    "rshift": _shifted(operator.rshift),
     "max": max,
     "min": min,
     "neg": operator.neg,
@@ -40,7 +52,8 @@ def is_exact(ty: Any) -> bool:
 
 
 def evaluated(e: ir.Expr, names: Mapping[str, Any] = {}, indices: Mapping[str, int] = {}) -> Any:
-    """Return the value of an integer expression or a condition; None if it is not known.
+    """Return the value of an integer expression or a condition, which wraps around as in compiled code; None if it is
+    not known.
 
     ``names`` has the values of variables, ``indices`` those of indices and sizes of threads and blocks.
     """
@@ -56,7 +69,7 @@ def evaluated(e: ir.Expr, names: Mapping[str, Any] = {}, indices: Mapping[str, i
             if all(v is not None for v in values):
                 try:
                     value = _OPERATIONS[name](*values)
-                except (ArithmeticError, ValueError):  # a shift by a negative number
+                except (ArithmeticError, ValueError):  # a shift by a negative number, or by too many places
                     return None
-                return bool(value) if isinstance(e.type, types.Boolean) else int(value)
+                return ir.Const(bool(value) if isinstance(e.type, types.Boolean) else int(value), e.type).value
     return None
