@@ -10,14 +10,15 @@ import cmath
 import itertools
 import linecache
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..base.program_lines import where_called
-from ..errors import ActivityError, KernelError
+from ..base.program_lines import warning_level, where_called
+from ..errors import ActivityError, ActivityWarning, KernelError
 from ..kernel import arguments
 from ..kernel.cuda import launch as launching
 from ..kernel.cuda.emission import HEADER, Emitted, emitted
@@ -187,6 +188,11 @@ def run(launch: Any, args: tuple[Any, ...]) -> None:
     if tape is None:
         return
     if record is not None:
+        one_block = math.prod(launch.grid) == 1
+        for several in made.several:
+            if several.in_one_block or not one_block:
+                text = f"{where_called()}: {launch.kernel.__name__}(), {several}"
+                warnings.warn(text, ActivityWarning, stacklevel=warning_level())
         for array in record.outputs:
             tape.set_active(array.storage)
         record.outputs = ()

@@ -21,6 +21,7 @@ from ampi.kernel.cuda.dialect import in_dialect
 from ampi.kernel.cuda.kernel_text import Kernel
 from ampi.kernel.cuda.loops import Geometry
 from ampi.kernel.cuda.lowering import lowered
+from ampi.kernel.cuda.owners import Several
 from ampi.kernel.cuda.spaces import Spaces
 from ampi.kernel.frontend.base.source import read_source
 from ampi.kernel.ir import index_algebra
@@ -66,6 +67,8 @@ class Emitted:
     dotted : tuple of bool
         In second order: for each active number, whether its adjoint has a tangent, which is returned after all
         adjoints.
+    several : tuple of Several
+        Lines in which threads store to the same element.
     """
 
     text: str
@@ -78,14 +81,17 @@ class Emitted:
     reads: frozenset[str] = frozenset()
     writes: frozenset[str] = frozenset()
     dotted: tuple[bool, ...] = ()
+    several: tuple[Several, ...] = ()
 
 
-def primal(launch: Any, args: tuple[Any, ...], bounded: bool = False) -> tuple[ir.Function, Refuse]:
+def primal(
+    launch: Any, args: tuple[Any, ...], bounded: bool = False, several: list[Several] | None = None
+) -> tuple[ir.Function, Refuse]:
     """Return the lowered form of a launch, ready to be differentiated, and the function that refuses a line."""
     kernel = launch.kernel
     plain = kernel.make(kernel.py_func, {})
     types_ = plain.types_of(tuple(map(arguments.plain, args)))
-    made = lowered(kernel.frozen_func, types_, geometry_of(launch), launch.shared, bounded)
+    made = lowered(kernel.frozen_func, types_, geometry_of(launch), launch.shared, bounded, None, several)
     source = read_source(kernel.frozen_func)
 
     def refuse(line: int, problem: str, advice: str) -> NoReturn:
@@ -102,14 +108,15 @@ def geometry_of(launch: Any) -> Geometry:
 
 def emitted(launch: Any, args: tuple[Any, ...], mode: str, active: frozenset[str] | None = None) -> Emitted:
     """Return one of the programs (``mode``: "primal", "adjoint", "tangent" or "second") of a launch."""
-    function, refuse = primal(launch, args)
+    several: list[Several] = []
+    function, refuse = primal(launch, args, False, several)
     made, dotted = program(launch, function, mode, active)
     if any(isinstance(s, ir.Grow) for s in ir.walk(made.body)):
         function, refuse = primal(launch, args, bounded=True)
         made, dotted = program(launch, function, mode, active)
     (made,) = emit.identifiers.spelled((programs.without_constants(made, function),), RESERVED)
     result = written(made, launch, refuse)
-    result.dotted = dotted
+    result.dotted, result.several = dotted, tuple(several)
     shown = {a.name: a.shown for a in made.arguments if a.path}
     result.leaves = tuple(a.shown for a in visible(function))
     result.reads = frozenset(shown[n] for n in read_in(made.body) if n in shown)

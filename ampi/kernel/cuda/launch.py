@@ -6,6 +6,7 @@ import contextlib
 import functools
 import inspect
 import operator
+import warnings
 from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any
@@ -13,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from ampi.base.checks import is_full
-from ampi.base.program_lines import where_called
-from ampi.errors import KernelError
+from ampi.base.program_lines import warning_level, where_called
+from ampi.errors import ActivityWarning, KernelError
 
 MOST_THREADS = 1024
 MOST_ALONG = (1024, 1024, 64)
@@ -140,8 +141,10 @@ class CudaKernel:
         plain = self.make(self.py_func, {})
         types_ = plain.types_of(tuple(map(arguments.plain, args)))
         names: set[str] = set()
-        made = lowered(self.frozen_func, types_, geometry, apart=names if apart else None)
+        several: list[Any] = []
+        made = lowered(self.frozen_func, types_, geometry, apart=names if apart else None, several=several)
         kernel = self.make(as_function(made, self.py_func), {"parallel": has_parallel_loop(made), **self.options})
+        kernel.stores_of_several = several
         return kernel, tuple(k for k, a in enumerate(made.arguments) if a.name in names)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -256,6 +259,8 @@ class Launch:
             return
         if is_full():
             self.check(self.kernel.bind(args, kwargs))
+        if kernel.stores_of_several:
+            warn_of_several(self.kernel, kernel.stores_of_several, given)
         kernel(*given)
 
     def check(self, args: tuple[Any, ...]) -> None:
@@ -286,6 +291,19 @@ class Launch:
         if apart and any(_meet(leaves, k) for k in apart):
             kernel, _ = self.kernel.lowered(self, args, False)
         return kernel, (*leaves, *self.grid, self.shared)
+
+
+def warn_of_several(kernel: Any, several: Sequence[Any], args: Sequence[Any]) -> None:
+    """Warn that threads store to the same elements, if an argument is active."""
+    from ampi.arrays.activity import is_active
+    from ampi.tape import recording
+
+    tape = recording()
+    if tape is None or not any(isinstance(a, np.ndarray) and is_active(tape, a) for a in args):
+        return
+    for found in several:
+        text = f"{where_called()}: {kernel.__name__}(), {found}"
+        warnings.warn(text, ActivityWarning, stacklevel=warning_level())
 
 
 def _meet(leaves: Sequence[Any], place: int) -> bool:

@@ -19,6 +19,7 @@ from ampi.kernel.cuda import fission, flat
 from ampi.kernel.cuda.guards import has_barrier, with_guards
 from ampi.kernel.cuda.known_loops import written_out
 from ampi.kernel.cuda.loops import Geometry, Launched, over_blocks
+from ampi.kernel.cuda.owners import Several, with_owners
 from ampi.kernel.cuda.registers import in_registers
 from ampi.kernel.cuda.uniformity import analyse, with_warp_guards
 from ampi.kernel.frontend.base.source import Source, read_source
@@ -38,6 +39,7 @@ def lowered(
     shared_bytes: int | None = None,
     bounded: bool = False,
     apart: set[str] | None = None,
+    several: list[Several] | None = None,
 ) -> ir.Function:
     """Return the IR of a launch of a CUDA kernel, whose arguments are the kernel's and those of `Launched`.
 
@@ -45,7 +47,8 @@ def lowered(
     share memory with no other argument are entered there.
 
     With ``shared_bytes``, the size of dynamic shared memory, it is for `emission`: all loops over blocks are parallel,
-    and loops around barriers are unrolled if their iterations are known.  For ``bounded`` see `lower`.
+    and loops around barriers are unrolled if their iterations are known.  For ``bounded`` see `lower`.  In ``several``
+    lines are entered in which threads are found to store to the same element.
     """
     source = read_source(function)
 
@@ -62,6 +65,9 @@ def lowered(
         body = with_guards(body, names)
     body = tuple(s for s in lower(replace(threads, body=body), bounded).body if not isinstance(s, ir.Return))
     body = without_unread_old_values(body)
+    body, found = with_owners(body, geometry, arguments)
+    if several is not None:
+        several += found
     emitted = shared_bytes is not None
     if emitted:
         refuse_order(body, fail)

@@ -15,6 +15,8 @@ from ampi.kernel.frontend.cuda.language import AXES
 
 OF_THREADS = frozenset((*(f"{n}.{a}" for n in ("threadIdx", "grid") for a in AXES), "rank", "laneid", "old"))
 """Operations whose value differs from thread to thread."""
+OF_BLOCKS = OF_THREADS | {f"blockIdx.{a}" for a in AXES}
+"""Operations whose value differs from thread to thread of a launch."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +25,12 @@ class Uniformity:
 
     varying: frozenset[str]
     own: frozenset[str]
+    sources: frozenset[str] = OF_THREADS
 
     def differs(self, value: Any) -> bool:
         """Return whether an expression may have another value in another thread."""
         return any(
-            (isinstance(n, ir.Op) and n.name in OF_THREADS)
+            (isinstance(n, ir.Op) and n.name in self.sources)
             or (isinstance(n, ir.Var) and n.name in self.varying)
             or (isinstance(n, ir.Load) and n.array.name in self.own)
             for n in ir.walk(value)
@@ -45,9 +48,14 @@ def own_arrays(body: tuple[ir.Stmt, ...]) -> frozenset[str]:
     return frozenset(own)
 
 
-def analyse(body: tuple[ir.Stmt, ...]) -> Uniformity:
-    """Find the values that differ between threads, in statements without jumps."""
-    known = Uniformity(frozenset(), own_arrays(body))
+def analyse(
+    body: tuple[ir.Stmt, ...], sources: frozenset[str] = OF_THREADS, own: frozenset[str] = frozenset()
+) -> Uniformity:
+    """Find the values that differ between threads, in statements without jumps.
+
+    ``sources`` are the operations whose values differ, and ``own`` are further arrays that are not the same for all.
+    """
+    known = Uniformity(frozenset(), own_arrays(body) | own, sources)
     everywhere = _names(body)
     partly = set()  # scalars that only some threads of a warp assign, and that are read afterwards
     for s in ir.walk(body):
@@ -72,7 +80,7 @@ def _spread(body: tuple[ir.Stmt, ...], divergent: bool, known: Uniformity, found
             case ir.Alias() | ir.View():
                 if divergent or known.differs(s.index):
                     found.add(s.target.name)
-            case ir.Barrier(target=ir.Var() as target) if divergent:
+            case ir.Barrier(target=ir.Var() as target) if divergent or known.sources > OF_THREADS:
                 found.add(target.name)
             case Guard():
                 _spread(s.then, divergent, known, found)
