@@ -281,6 +281,27 @@ def _iterate(_: int, items: int, named: int) -> Any:
     return None
 
 
+def _convert_several(kind: int, items: int, named: int) -> Any:
+    """Hook of the class by which NumPy's Python code converts operands that are not arrays."""
+    if current() is None or is_called_by_ampi(2):
+        return None
+    arguments, keywords = arguments_at("tuple", items, named)
+    found = tuple([nested.from_nested(x) for x in arguments])
+    return None if all(a is b for a, b in zip(found, arguments)) else object_at(kind)(*found, **keywords)
+
+
+def _as_arrays(converter: int, items: int, n: int, names: int) -> Any:
+    """Hook of that class's method for the converted arrays, from which NumPy may ask for plain ones."""
+    if current() is None or is_called_by_ampi(2):
+        return None
+    arguments, keywords = arguments_at("fast", items, n, names)
+    if arguments or keywords.get("subok", True):
+        return None
+    keywords.pop("subok")
+    found = object_at(converter).as_arrays(**keywords)
+    return None if _first_active(found) is None else found
+
+
 def _places() -> list[Place]:
     """All places that are redirected while a tape records."""
     places = []
@@ -316,6 +337,10 @@ def _places() -> list[Place]:
             signature = "power" if name == "pow" else "binary"
             places.append(Place(address, original, signature, _operate(name), permanent=True))
     places += [*conversions.places(), *_random_places()]
+    several = np._core._multiarray_umath._array_converter
+    places.append(Place(*entry_points.other_slot(several, "new"), "tuple", _convert_several))
+    address, original, _ = entry_points.entry_of_method(several, "as_arrays")
+    places.append(Place(address, original, "any fast", _as_arrays))
     places.append(Place(*entry_points.buffer_slot(ndarray), "buffer", _export))
     places.append(Place(*entry_points.init_slot(np.nditer), "init", _iterate))
     return places
@@ -504,6 +529,7 @@ def _by_a_kernel(name: str) -> Callable[[Callable], Callable]:
 _LATER: dict[str, Callable[[], None]] = {
     "h5py.h5a": _replace_h5py_attributes,
     "h5py.h5d": _replace_h5py_datasets,
+    "numba.core.dispatcher": lambda: numba_containers.guard_functions(redirected),
     "numba.np.ufunc.gufunc": _replace_generalized_ufuncs,
     "numba.stencils.stencil": _replace_stencils,
     "numba.typed.typeddict": numba_containers.guard_dictionaries,

@@ -25,6 +25,8 @@ _OPERATORS = {"add": 0, "sub": 1, "mul": 2, "mod": 3, "divmod": 4, "pow": 5, "fl
 _METHOD_OF_FUNCTION, _PART_OF_DESCRIPTOR, _WRAPPED = 2, 5, 6
 _ENTRY, _FLAGS, _SETTER = 1, 2, 2  # in the table entry of a method, and of a property
 _VARARGS, _KEYWORDS, _FASTCALL = 0x1, 0x2, 0x80
+TYPE_FLAGS = 21  # offset of a type's flags, in words
+IS_LIST, IS_TUPLE, IS_DICTIONARY = 1 << 25, 1 << 26, 1 << 29  # flags of types and of all that are derived from them
 ARRAY_BASE = 6  # offset of the base in NumPy's arrays, in words
 
 
@@ -50,6 +52,13 @@ def slot_of_type(cls: type, table: int, index: int | None, special: str, owner: 
     if original != word_at(id(vars(owner)[special]) + _WRAPPED * WORD):
         raise Unknown(f"{cls.__name__}.{special}")
     return address, original
+
+
+def has_known_flags() -> bool:
+    """Return whether types have their flags where they are expected."""
+    kinds = {list: IS_LIST, tuple: IS_TUPLE, dict: IS_DICTIONARY, int: 0, np.ndarray: 0}
+    sequences = IS_LIST | IS_TUPLE | IS_DICTIONARY
+    return all(word_at(id(cls) + TYPE_FLAGS * WORD) & sequences == flag for cls, flag in kinds.items())
 
 
 def buffer_slot(cls: type) -> tuple[int, int]:

@@ -27,7 +27,7 @@ from ..base.locks import RLock
 from ..base.program_lines import warning_level
 from ..errors import ActivityWarning
 from ..tape import Tape, at_closing, at_opening
-from .entry_points import ARRAY_BASE, WORD, Unknown, object_at, word_at, writeable
+from .entry_points import ARRAY_BASE, WORD, Unknown, has_known_flags, object_at, word_at, writeable
 from .trampolines import Hook, Place, compile_trampolines
 
 
@@ -142,7 +142,7 @@ class Interception:
                 raise Unknown("this Python")
             places = self._find()
             addresses = {address for place in places for address in place.addresses}
-            if object.__basicsize__ != 16 or writeable(addresses) != addresses:
+            if object.__basicsize__ != 16 or writeable(addresses) != addresses or not has_known_flags():
                 raise Unknown("this Python")
             compile_trampolines(places, self._cls)
         except (Unknown, KeyError, AttributeError, ValueError, RuntimeError, ImportError) as error:

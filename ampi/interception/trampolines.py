@@ -14,7 +14,7 @@ import numpy as np
 
 from ..memory import storages as memory
 from ..tape.recording import open_tapes
-from .entry_points import ARRAY_BASE, WORD
+from .entry_points import ARRAY_BASE, IS_DICTIONARY, IS_LIST, IS_TUPLE, TYPE_FLAGS, WORD
 
 Hook = Callable[..., Any]
 """A function of the C function's arguments that returns the result, or None to run the C function."""
@@ -80,8 +80,10 @@ class Place:
 
 
 # some_open: a tape is open; is_own: ampi's own Python code calls; is_ours: an operand is an ampi.ndarray, or a list or
-# tuple that holds one; list_ours: an operand is such a list or tuple; may_hold: is_ours, or a dictionary, which is not
-# searched; views_ours: an array is a plain view of an ampi.ndarray.
+# tuple (or instance of a derived class, such as a named tuple) that holds one; list_ours: an operand is such a list or
+# tuple; may_hold: is_ours, or a dictionary, which is not searched; views_ours: an array is a plain view of an
+# ampi.ndarray; is_opaque: an operand, or an item of one, is neither a plain array nor a number of Python or NumPy, so
+# that it may hold one of ours in a way that only Python finds.
 _HEADER = """
 define internal i1 @some_open() {{
   %sizeat = getelementptr i8, ptr {tapes}, i64 16
@@ -96,7 +98,10 @@ define internal i1 @may_hold(ptr %x, i64 %depth) {{
 look:
   %at = getelementptr i8, ptr %x, i64 8
   %type = load ptr, ptr %at
-  %dictionary = icmp eq ptr %type, {dict}
+  %flagsat = getelementptr i8, ptr %type, i64 {flags}
+  %flags = load i64, ptr %flagsat
+  %dictionaries = and i64 %flags, {is_dictionary}
+  %dictionary = icmp ne i64 %dictionaries, 0
   br i1 %dictionary, label %yes, label %other
 other:
   %ours = call i1 @is_ours(ptr %x, i64 %depth)
@@ -151,32 +156,23 @@ no:
   ret i1 false
 }}
 
-define internal i1 @list_ours(ptr %x, i64 %depth) {{
+{list_ours}
+{list_opaque}
+define internal i1 @is_opaque(ptr %x, i64 %depth) {{
+  %none = icmp eq ptr %x, null
+  br i1 %none, label %no, label %look
+look:
   %at = getelementptr i8, ptr %x, i64 8
   %type = load ptr, ptr %at
-  %list = icmp eq ptr %type, {list}
-  %tuple = icmp eq ptr %type, {tuple}
-  %either = or i1 %list, %tuple
-  br i1 %either, label %count, label %no
-count:
-  %sizeat = getelementptr i8, ptr %x, i64 16
-  %size = load i64, ptr %sizeat
-  %itemsat = getelementptr i8, ptr %x, i64 24
-  br i1 %list, label %outside, label %next
-outside:
-  %moved = load ptr, ptr %itemsat
-  br label %next
-next:
-  %items = phi ptr [%itemsat, %count], [%moved, %outside], [%items, %look]
-  %k = phi i64 [0, %count], [0, %outside], [%after, %look]
-  %more = icmp slt i64 %k, %size
-  br i1 %more, label %look, label %no
-look:
-  %place = getelementptr ptr, ptr %items, i64 %k
-  %item = load ptr, ptr %place
-  %found = call i1 @is_ours(ptr %item, i64 %depth)
-  %after = add i64 %k, 1
-  br i1 %found, label %yes, label %next
+  %number = ptrtoint ptr %type to i64
+  switch i64 %number, label %inspect [{transparent}]
+inspect:
+  %deep = icmp sgt i64 %depth, {deepest}
+  br i1 %deep, label %yes, label %shallow
+shallow:
+  %inside = add i64 %depth, 1
+  %list = call i1 @list_opaque(ptr %x, i64 %inside)
+  ret i1 %list
 yes:
   ret i1 true
 no:
@@ -186,6 +182,7 @@ no:
 {are_ours}
 {have_lists}
 {may_hold_any}
+{any_opaque}
 define internal i1 @views_ours(ptr %array) {{
   br label %next
 next:
@@ -206,6 +203,46 @@ yes:
   ret i1 true
 no:
   ret i1 false
+}}
+"""
+
+# True for a list or tuple if a predicate holds for any of its items; a constant for other objects.
+_LISTED = """
+define internal i1 @{name}(ptr %x, i64 %depth) {{
+  %at = getelementptr i8, ptr %x, i64 8
+  %type = load ptr, ptr %at
+  %flagsat = getelementptr i8, ptr %type, i64 {flags}
+  %flags = load i64, ptr %flagsat
+  %lists = and i64 %flags, {is_list}
+  %list = icmp ne i64 %lists, 0
+  %sequences = and i64 %flags, {is_sequence}
+  %either = icmp ne i64 %sequences, 0
+  br i1 %either, label %count, label %other
+count:
+  %sizeat = getelementptr i8, ptr %x, i64 16
+  %size = load i64, ptr %sizeat
+  %itemsat = getelementptr i8, ptr %x, i64 24
+  br i1 %list, label %outside, label %next
+outside:
+  %moved = load ptr, ptr %itemsat
+  br label %next
+next:
+  %items = phi ptr [%itemsat, %count], [%moved, %outside], [%items, %look]
+  %k = phi i64 [0, %count], [0, %outside], [%after, %look]
+  %more = icmp slt i64 %k, %size
+  br i1 %more, label %look, label %no
+look:
+  %place = getelementptr ptr, ptr %items, i64 %k
+  %item = load ptr, ptr %place
+  %found = call i1 @{predicate}(ptr %item, i64 %depth)
+  %after = add i64 %k, 1
+  br i1 %found, label %yes, label %next
+yes:
+  ret i1 true
+no:
+  ret i1 false
+other:
+  ret i1 {otherwise}
 }}
 """
 
@@ -299,6 +336,7 @@ _BODIES = {
         ("ptr %a", "ptr %b", "i64 %c", "ptr %d"),
         _ALL_GIVEN + "  %found = call i1 @are_ours(ptr %b, i64 %n)",
     ),
+    "any fast": ("ptr", ("ptr %a", "ptr %b", "i64 %c", "ptr %d"), "%found = or i1 true, true"),
     "fast, no names": (
         "ptr",
         ("ptr %a", "ptr %b", "i64 %c"),
@@ -344,6 +382,11 @@ _BODIES = {
         "ptr",
         ("ptr %a", "ptr %b"),
         _IF_OPEN + _HELD_IN_TUPLE.replace("icmp ne ptr %c, null", "or i1 false, false"),
+    ),
+    "gate opaque": (
+        "ptr",
+        ("ptr %a", "ptr %b", "ptr %c"),
+        _IF_OPEN + _HELD_IN_TUPLE.replace("may_hold_any", "any_opaque"),
     ),
     "gate calls": ("ptr", ("ptr %a", "ptr %b", "ptr %c"), _IF_OPEN + "%found = or i1 true, true"),
     "gate object": ("ptr", ("ptr %a", "ptr %b"), _IF_OPEN + "%found = call i1 @may_hold(ptr %b, i64 0)"),
@@ -449,15 +492,18 @@ def _source(places: Sequence[Place], cls: type) -> str:
             scalar=_constant(id(memory._scalar_type)),
             record=_constant(id(memory._record_type)),
             deepest=_DEEPEST,
-            list=_constant(id(list)),
-            tuple=_constant(id(tuple)),
-            dict=_constant(id(dict)),
+            flags=_FLAGS["flags"],
+            is_dictionary=IS_DICTIONARY,
+            list_ours=_LISTED.format(name="list_ours", predicate="is_ours", otherwise="false", **_FLAGS),
+            list_opaque=_LISTED.format(name="list_opaque", predicate="is_opaque", otherwise="true", **_FLAGS),
             tapes=_constant(id(open_tapes)),
             array=_constant(id(np.ndarray)),
             base=ARRAY_BASE * WORD,
             are_ours=_ANY.format(name="are_ours", predicate="is_ours"),
             have_lists=_ANY.format(name="have_lists", predicate="list_ours"),
             may_hold_any=_ANY.format(name="may_hold_any", predicate="may_hold"),
+            any_opaque=_ANY.format(name="any_opaque", predicate="is_opaque"),
+            transparent="".join(f"i64 {id(kind)}, label %no " for kind in _TRANSPARENT),
         )
     ]
     cases = "".join(f"i64 {id(cls)}, label %yes " for cls in dict.fromkeys(cls for p in places for cls in p.only))
@@ -514,6 +560,21 @@ def _body(name: str, signature: str, hook: str, original: str) -> str:
     )
 
 
+_FLAGS = {"flags": TYPE_FLAGS * WORD, "is_list": IS_LIST, "is_sequence": IS_LIST | IS_TUPLE}
+_TRANSPARENT = (
+    np.ndarray,
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    type(None),
+    np.bool_,
+    np.intp,
+    np.int32,
+    np.float64,
+    np.float32,
+)
 _DEEPEST = 8  # depth of nested lists that is searched; a list may contain itself
 _FORMATS = {n: ctypes.create_string_buffer(b"K" * n) for n in (2, 3, 4, 5)}
 _kept: list[Any] = []  # the code may be called until the process ends

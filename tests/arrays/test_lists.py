@@ -1,6 +1,7 @@
 """Lists and tuples with active numbers and arrays in them, which NumPy makes arrays of: it computes the same, and the
 derivative is right or there is a warning or an error."""
 
+import collections
 import operator
 import warnings
 
@@ -151,6 +152,48 @@ FUNCTIONS = {
     "full": lambda np, x: np.full((2, 2), [x[0], 0.5]),
     "fft": lambda np, x: np.fft.fft([x[0], 0.5, x[1]]).real,
     "polyval": lambda np, x: np.polyval([x[0], 0.5, x[1]], [0.5, 1.5]),
+    **{
+        f"{name} of arrays": lambda np, x, name=name, more=more: getattr(np, name)([x, 2 * x], *more)
+        for name, *more in (
+            ("transpose",),
+            ("reshape", (3, 2)),
+            ("swapaxes", 0, 1),
+            ("repeat", 2),
+            ("cumsum",),
+            ("cumprod", 1),
+            ("diagonal",),
+            ("trace",),
+            ("ravel",),
+            ("squeeze",),
+            ("take", [2, 3]),
+            ("percentile", 40.0),
+            ("average", 0),
+            ("nan_to_num",),
+            ("flip", 0),
+            ("rot90",),
+            ("tile", 2),
+            ("unwrap",),
+            ("diff",),
+            ("partition", 1),
+            ("ediff1d",),
+            ("unique",),
+            ("delete", 1, 1),
+            ("resize", (4, 2)),
+            ("moveaxis", 0, 1),
+            ("broadcast_to", (2, 2, 3)),
+            ("expand_dims", 1),
+            ("tril",),
+            ("triu",),
+            ("linspace", A[:2], 3),
+            ("geomspace", [[1.0, 2.0, 3.0]] * 2, 3),
+            ("logspace", [[1.0, 2.0, 3.0]] * 2, 3),
+            ("atleast_3d",),
+            ("real",),
+            ("std",),
+            ("cov",),
+            ("quantile", 0.3, 1),
+        )
+    },
     "array": lambda np, x: np.array([[x, 2 * x], [A[0], x]]),
     "vectorize": lambda np, x: np.vectorize(lambda a, b: a * b)([x[0], 0.5, x[1]], A),
     "ufunc": lambda np, x: np.arctan2([x[0], 0.5, x[1]], [[x[2]], [2.0]]),
@@ -221,3 +264,40 @@ def test_objects_of_classes_derived_from_list_are_themselves(recording):
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_methods_of_plain_arrays_given_lists(method):
     examine(lambda np, x: method(A.copy(), x))
+
+
+class Vectors(list):
+    """A list, as programs derive them."""
+
+
+Pair = collections.namedtuple("Pair", "a b")
+
+
+def assigned(np, pair):
+    found = np.zeros((2, 3))
+    found[...] = pair
+    return found * found
+
+
+@pytest.mark.parametrize("pair", [Pair, lambda *x: Vectors(x)], ids=["named tuple", "derived list"])
+@pytest.mark.parametrize("plain", [True, False], ids=["numpy", "ampi.numpy"])
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda np, x: np.sin(x),
+        lambda np, x: np.add(x, x),
+        lambda np, x: np.sum(x, axis=0) ** 2,
+        lambda np, x: np.add.reduce(x) ** 2,
+        lambda np, x: A[:2, :2] @ np.stack(x) + np.array(x) ** 2,
+        lambda np, x: np.concatenate(x) * np.dot(np.ones(2), x).sum(),
+        lambda np, x: np.where([[True], [False]], x, 1.0) * A[:2] @ np.transpose(x),
+        lambda np, x: np.exp(x) * A[:2] + x,
+        assigned,
+    ],
+)
+def test_classes_derived_from_lists_and_tuples_are_lists_and_tuples(compute, plain, pair):
+    def program(np, x):
+        return compute(numpy if plain else np, pair(x * x, x))
+
+    said = examine(program)
+    assert said is None or (plain and "test_lists.py" in said and "an active array" in said), said
