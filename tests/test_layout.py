@@ -34,7 +34,7 @@ ROOMS = {
         "cuda": FOUNDATIONS | {"kernel", "device"},
         "mpi": FOUNDATIONS | ARRAYS | {"kernel", "device"},
         "futures": FOUNDATIONS | ARRAYS | {"kernel", "mpi"},
-        "checkpoint": FOUNDATIONS | ARRAYS | {"kernel", "mpi"},
+        "checkpoint": FOUNDATIONS | ARRAYS | {"kernel", "mpi", "device"},
         "testing": FOUNDATIONS | {"derivatives"},
         "reports": FOUNDATIONS | {"interception", "kernel", "mpi", "checkpoint"},
         "programs": FOUNDATIONS | ARRAYS | {"kernel", "mpi", "checkpoint", "derivatives", "reports"},

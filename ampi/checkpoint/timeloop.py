@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import sys
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -21,6 +22,7 @@ from ..mpi import COMM_WORLD
 from ..mpi.files import positions
 from ..tape import AdjointRecord, Push, Sweep, Tape, not_kept, passive, recording, where_called
 from ..tape.budget import bytes_of
+from .device_states import carried, carried_step, kept, landed
 from .folder import FORWARD, REVERSE, Folder
 from .measured import MadeArrays
 from .open_communication import completed_of, open_receives
@@ -30,7 +32,7 @@ from .reproduction import Held
 from .resuming import Disk, OnDisk
 from .schedules import IN_MEMORY, ON_DISK, Online, TwoLevel, distance, of_package, offline
 from .states import Snapshot, owner_of, with_tracked_numbers, write
-from .views import View
+from .views import Carried, View
 from .written import Values
 
 
@@ -167,6 +169,26 @@ def timeloop(
             f"{where_called()}: ampi.timeloop: a loop in a step of another one has storage={storage!r}; give it to the "
             "outer one"
         )
+    if "ampi.device.arrays" in sys.modules and (with_copies := carried(state)) is not None:
+        given = with_copies, carried_step(step), last, shown, checkpoints, budget, schedule, storage, resume
+        return landed(_on_tape(tape, *given))
+    return _on_tape(tape, state, step, last, shown, checkpoints, budget, schedule, storage, resume)
+
+
+def _on_tape(
+    tape: Tape,
+    state: Any,
+    step: Callable[[Any], Any],
+    last: _Last,
+    shown: Callable[[Figures], None] | None,
+    checkpoints: int | None,
+    budget: int | None,
+    schedule: Callable[[int, int], Iterable[Any]] | None,
+    storage: Any,
+    resume: bool,
+) -> Any:
+    """Run the loop for a tape that will be swept, which stores the states of a schedule."""
+    until, most = last.until, last.most
     if storage is not None:
         gc.collect()  # memory that is no longer used would be identified as well
     record = _Steps(step, tape, state)
@@ -266,7 +288,7 @@ class _Last:
         if self.until is None:
             return False
         with passive():
-            stops = bool(self.until(state))
+            stops = bool(self.until(state[0] if type(state) is Carried else state))
             if self.comm.size == 1:
                 return stops
             answers = self.comm.allgather(stops)
@@ -462,7 +484,7 @@ class _Steps(AdjointRecord):
             loop.disk.begin_sweep(sweep, self.final)
         present, files = Snapshot(self.roots, lambda array: isinstance(array, TrackedArray)), positions()
         try:
-            with intercepted.on():
+            with intercepted.on(), kept(*self.roots):
                 self._sweep_steps(sweep, executor, check)
         finally:
             loop.first_values.put_back()

@@ -42,6 +42,10 @@ class Paths:
         self.visited = 0
 
 
+class Carried(list):
+    """A state, and the list of copies on the host of its arrays on a device; see `device_states`."""
+
+
 class View:
     """The contents of a state at some time.
 
@@ -62,9 +66,21 @@ class View:
         Random generators.
     differentiable : dict
         The arrays that may carry derivatives.
+    on_device : list
+        In a `Carried` state: the arrays on a device.
     """
 
-    __slots__ = ("_in_tuples", "arrays", "differentiable", "generators", "has_numbers", "inside", "paths", "state")
+    __slots__ = (
+        "_in_tuples",
+        "arrays",
+        "differentiable",
+        "generators",
+        "has_numbers",
+        "inside",
+        "on_device",
+        "paths",
+        "state",
+    )
 
     def __init__(self, state: Any, paths: Paths | None = None) -> None:
         self.state = state
@@ -74,6 +90,7 @@ class View:
         self.generators: list[Any] = []
         self.has_numbers = False
         self.inside: list[Inside] = []
+        self.on_device: list[Any] = []
         self._in_tuples: dict[tuple, Any] = {}  # numbers, which cannot change
         self._visit(((None, state),), (), "", set())
         self.differentiable: dict[tuple, TrackedArray] = {
@@ -108,7 +125,11 @@ class View:
                 self.has_numbers |= kind == NUMBER
                 if within is tuple and is_number(type(part)):
                     self._in_tuples[self.paths((*path, (mark, key)) if mark else path)] = part
-                if kind == LEAF and may_hide(type(part)):
+                if kind == LEAF and type(self.state) is Carried and type(part).__module__ == "ampi.device.arrays":
+                    if id(part) not in visited:
+                        visited.add(id(part))
+                        self.on_device.append(part)
+                elif kind == LEAF and may_hide(type(part)):
                     _refuse_hidden(part, (*path, (mark, key)) if mark else path)
             elif id(part) not in visited:
                 visited.add(id(part))
@@ -301,8 +322,8 @@ def _refuse_hidden(x: Any, path: tuple) -> None:
     if hasattr(type(x), "__cuda_array_interface__"):
         raise TapeError(
             f"ampi.timeloop: {spelled(path)} is an array on a device, whose values are not restored for the adjoint; "
-            "keep it on the host between steps: begin a step with ampi.cuda.to_device(x), and end it with "
-            "d.copy_to_host()"
+            "let the state contain arrays of ampi.cuda (to_device, as_cuda_array) from the beginning, or keep it on "
+            "the host: begin a step with ampi.cuda.to_device(x), and end it with d.copy_to_host()"
         )
     visited, inside = {id(x)}, [x]
     if kind_of(type(x)) == OBJECT:  # its attributes are looked at

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -282,6 +283,13 @@ def is_active(tape: Any, array: Any) -> bool:
     if reference is None or tape is None or reference is tape.reference:
         return reference is not None and tape is not None
     other = reference()
+    in_step = tape.of_step and array.storage not in state_of_step.get()
+    if in_step and (reference in tape.siblings or (other is not None and not other.closed)):
+        raise ActivityError(
+            f"{where_called()}: a step of ampi.timeloop uses an array on a device that carries derivatives, was made "
+            "before the step and is not in the state; add it to the state, or keep it on the host: "
+            "ampi.cuda.to_device(x) in the step"
+        )
     if other is not None and not other.closed and would_lose(other):
         raise lost(array, other)
     return False
@@ -307,6 +315,27 @@ def keep(array: Any) -> list[Undo]:
     return undo
 
 
+state_of_step: ContextVar[frozenset[Storage]] = ContextVar("ampi_state_of_step", default=frozenset())
+"""In a step of `ampi.timeloop`: the memory of the arrays on a device in its state."""
+
+
+def release(array: Any) -> None:
+    """Save all values that tapes need of an array's memory, and make it constant from now on."""
+    storage, tape = array.storage, opened()
+    whole = type(array)(array.device, storage.address, array.owner, (storage.nbytes,), None, np.uint8)
+    whole.storage = storage
+    undo = keep(whole)
+    reference = storage.tape
+    active = None if reference is None else reference()
+    zero = None if active is None or active.closed else Zero([DeviceRegion(storage, whole)])
+    if zero is not None and active is not tape:
+        active.append_unobserved(Record(zero, (), ()))
+        zero = None
+    storage.tape = None
+    if undo or zero:
+        append(tape, zero, undo)
+
+
 def overwrite(array: Any) -> list[Undo]:
     """Save the values of an array that tapes need, before they are overwritten; `ampi.tape.overwrite` for a device."""
     storage, tape = array.storage, opened()
@@ -316,11 +345,11 @@ def overwrite(array: Any) -> list[Undo]:
             "differentiated; wait for them first"
         )
     began = step_began()
-    if began is not None and open_tapes and storage.serial < began:
+    if began is not None and open_tapes and storage.serial < began and storage not in state_of_step.get():
         raise ActivityError(
-            f"{where_called()}: a step of ampi.timeloop writes to an array on a device that was made before the step; "
-            "its old values cannot be restored for the adjoint: make it in the step, with ampi.cuda.to_device(x) or "
-            "ampi.cuda.device_array(...)"
+            f"{where_called()}: a step of ampi.timeloop writes to an array on a device that was made before the step "
+            "and is not in the state, so that its old values are not restored for the adjoint; add it to the state, or "
+            "make it in the step, with ampi.cuda.to_device(x) or ampi.cuda.device_array(...)"
         )
     undo = keep(array)
     if not (open_tapes and is_passive()):
