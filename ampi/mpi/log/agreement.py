@@ -22,7 +22,7 @@ from ..waiting.deadlocks import Whom
 from ..waiting.notices import stranded
 from ..waiting.waiting import Patience
 from .early import Early, meeting_place
-from .matching import match_received, match_sent, received_row, sent_row
+from .matching import Columns, match_received, match_sent, received_columns, sent_columns
 from .messages import Collective, Received, Sent
 from .reverse import AGREEMENT_TAG, COLLECTIVE_AGREEMENT_TAG, Reverse
 from .size_agreement import compare_pairs, sizes_of, unequal_lengths
@@ -175,28 +175,30 @@ def _agree_messages(
 
     def steps() -> Generator[None]:
         reverse = log.reverse
-        header = reverse.identity, len(sent), reverse.sweep_with(partner)
-        to_partner, from_partner = [sent_row(m, early.is_early(m)) for m in sent], list(map(received_row, got))
-        rows = header, (directions, first, early.first > 0), *to_partner, *from_partner
-        mine = np.array(rows, np.int64)
-        request = reverse.comm.Isend(mine, partner, AGREEMENT_TAG)
-        theirs = yield from _rows_from(reverse, reverse.comm, partner, AGREEMENT_TAG, 3)
-        n_sent, sweeps = theirs[0, 1:].tolist()
-        if sweeps != header[2]:
-            problems.append(_other_sweeps(reverse, header[2], f"rank {partner} {sweeps}"))
-        if theirs[1, 0] != directions:
-            problems.append(_other_directions(reverse, directions, f"rank {partner}", int(theirs[1, 0])))
-        match_sent(reverse, partner, sent, to_partner, theirs[2 + n_sent :].tolist(), first, problems)
-        for message in sent:
-            if message.back is not None:
-                early.note_sent(message)
-        their_rows, their_first = theirs[2 : 2 + n_sent].tolist(), int(theirs[1, 1])
-        match_received(reverse, partner, got, from_partner, their_rows, their_first, early, problems)
+        sweeps = reverse.sweep_with(partner)
+        to_partner, from_partner = sent_columns(sent, early), received_columns(got)
+        mine = [reverse.identity, len(sent), sweeps, directions, first, early.first > 0]
+        for column in (*to_partner, *from_partner):
+            mine += column
+        request = reverse.comm.Isend(np.array(mine, np.int64), partner, AGREEMENT_TAG)
+        came = yield from _message_from(reverse, reverse.comm, partner, AGREEMENT_TAG)
+        _, n_sent, their_sweeps, their_directions, their_first, has_early, *theirs = came.tolist()
+        if their_sweeps != sweeps:
+            problems.append(_other_sweeps(reverse, sweeps, f"rank {partner} {their_sweeps}"))
+        if their_directions != directions:
+            problems.append(_other_directions(reverse, directions, f"rank {partner}", their_directions))
+        match_sent(reverse, partner, sent, to_partner, _columns_in(theirs[3 * n_sent :]), first, problems)
+        if early.first:
+            for message in sent:
+                if message.back is not None:
+                    early.note_sent(message)
+        their_columns = _columns_in(theirs[: 3 * n_sent])
+        match_received(reverse, partner, got, from_partner, their_columns, their_first, early, problems)
         while not request.Test():
             yield
         if sent or got:
             log.agreed[partner] = len(sent), len(got)
-            if early.first or theirs[1, 2]:
+            if early.first or has_early:
                 early.connect(log, partner)
 
     def describe() -> str:
@@ -211,11 +213,22 @@ def _agree_messages(
 def _rows_from(
     reverse: Reverse, comm: mpi.Comm, source: int, tag: int, width: int
 ) -> Generator[None, None, np.ndarray]:
-    """Receive a rank's message in this communicator's agreement: rows of integers, the first one with its identity."""
+    """Receive a rank's message in this communicator's agreement as rows, the first one with its identity."""
+    return (yield from _message_from(reverse, comm, source, tag)).reshape(-1, width)
+
+
+def _message_from(reverse: Reverse, comm: mpi.Comm, source: int, tag: int) -> Generator[None, None, np.ndarray]:
+    """Receive a rank's message in this communicator's agreement: integers, the first of which is its identity."""
     status = mpi.Status()
     while (theirs := reverse.channel.told(reverse.identity, comm, source, tag, status)) is None:
         yield
-    return theirs.reshape(-1, width)
+    return theirs
+
+
+def _columns_in(numbers: list[int]) -> Columns:
+    """Cut what a rank sent about messages into columns."""
+    n = len(numbers) // 3
+    return numbers[:n], numbers[n : 2 * n], numbers[2 * n :]
 
 
 def _other_sweeps(reverse: Reverse, sweeps: int, others: str) -> str:

@@ -162,13 +162,15 @@ class Log:
         sent: defaultdict[int, list[Sent]] = defaultdict(list)
         received: defaultdict[int, list[Received]] = defaultdict(list)
         for message in self.messages:
+            partner = message.route.partner
             if message.void:
                 message.back = None
             elif isinstance(message, Sent):
-                sent[message.route.partner].append(message)
+                sent[partner].append(message)
             else:
-                _check_completed(message)
-                received[message.route.partner].append(message)
+                if message.request is not None or partner == mpi.ANY_SOURCE:
+                    _check_completed(message)
+                received[partner].append(message)
         return sent, received
 
 

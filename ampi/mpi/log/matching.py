@@ -6,7 +6,7 @@ the order in which they were sent, by the receives in the order in which those w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from mpi4py import MPI as mpi
@@ -26,20 +26,46 @@ _UNCERTAIN = 8  # bytes that may or may not hold active values
 _EARLY = 16  # sent before the sender's tape had watched anything
 
 
-def sent_row(sent: Sent, is_early: bool) -> tuple[int, int, int]:
-    """Return what is sent to the receiver about a message: its tag, its length, and the form of its adjoint."""
-    if not sent.active:
-        return sent.route.tag, sent.nbytes, 0
-    uncertain = _UNCERTAIN if sent.buffer.packed and sent.buffer.uncertain() else 0
-    early = _EARLY if is_early else 0
-    return sent.route.tag, sent.nbytes, _ACTIVE | uncertain | early | _form(sent.buffer)
+Columns = tuple[Sequence[int], Sequence[int], Sequence[int]]
+"""What two ranks exchange about messages in one direction: the tag of each, its length (of a receive: its number of
+partitions, 0 for an ordinary one), and the form of its adjoint."""
 
 
-def received_row(got: Received) -> tuple[int, int, int]:
-    """Return what is sent to the sender about a receive: its tag, its number of partitions, the form of its adjoint."""
-    if not got.active:
-        return got.route.tag, 0, _DROPPED if got.dropped else 0
-    return got.route.tag, getattr(got, "parts", 0), _ACTIVE | _form(got.buffer)
+def sent_columns(sent: Sequence[Sent], early: Early) -> Columns:
+    """Return what is sent to the receiver about messages."""
+    forms = _forms(sent, _sent_form)
+    if early.first:
+        forms = [form | _EARLY if form and early.is_early(message) else form for form, message in zip(forms, sent)]
+    return [message.route.tag for message in sent], [message.nbytes for message in sent], forms
+
+
+def received_columns(got: Sequence[Received]) -> Columns:
+    """Return what is sent to the sender about receives."""
+    forms = _forms(got, _received_form)
+    if 0 in forms:
+        forms = [form or (_DROPPED if receive.dropped else 0) for form, receive in zip(forms, got)]
+    parts = [0 if type(receive) is Received or not receive.active else getattr(receive, "parts", 0) for receive in got]
+    return [receive.route.tag for receive in got], parts, forms
+
+
+def _forms(messages: Sequence[Sent] | Sequence[Received], form_of: Callable[[AdjointMemory], int]) -> list[int]:
+    """Return the forms of the adjoints of messages, 0 for those without; often many in a row are of one buffer."""
+    forms = []
+    latest, form = None, 0
+    for message in messages:
+        if message.buffer is not latest:
+            latest = message.buffer
+            form = 0 if latest is None else form_of(latest)
+        forms.append(form)
+    return forms
+
+
+def _sent_form(buffer: AdjointMemory) -> int:
+    return _ACTIVE | _form(buffer) | (_UNCERTAIN if buffer.packed and buffer.uncertain() else 0)  # type: ignore[attr-defined]
+
+
+def _received_form(buffer: AdjointMemory) -> int:
+    return _ACTIVE | _form(buffer)
 
 
 def _form(buffer: AdjointMemory) -> int:
@@ -68,7 +94,7 @@ def _loses(receive: Received) -> bool:
     return isinstance(receive.buffer, Composite) and receive.buffer.within(receive.nbytes).loses
 
 
-def pair(sent: list[int], posted: list[int]) -> list[int]:
+def pair(sent: Sequence[int], posted: Sequence[int]) -> list[int]:
     """Match the messages of one sender to one receiver with its receives.
 
     Messages in the order of sending and receives in the order of posting are paired as MPI prescribes, whatever their
@@ -106,40 +132,53 @@ def pair(sent: list[int], posted: list[int]) -> list[int]:
     return pairs
 
 
-def are_alike(sent: Sequence[Sequence[int]], posted: Sequence[Sequence[int]]) -> bool:
+def are_alike(sent: Columns, posted: Columns) -> bool:
     """Return whether each receive certainly gets the message at its own position, and nothing is wrong with any.
 
-    So it is in most steps of most programs; otherwise the rows (of `sent_row` and `received_row`) may still match.
+    So it is in most steps of most programs; otherwise the messages may still match.
     """
-    if len(sent) != len(posted):
+    (tags, _, forms), (others, parts, wanted) = sent, posted
+    if len(tags) != len(others) or any(parts):
         return False
-    for (tag, _, flags), (other, parts, others) in zip(sent, posted):
-        if tag != other != mpi.ANY_TAG or parts or (flags and flags != others):
+    if tags == others and forms == wanted:
+        return True
+    for tag, form, other, want in zip(tags, forms, others, wanted):
+        if tag != other != mpi.ANY_TAG or (form and form != want):
             return False
     return True
+
+
+def _tags_of_adjoints(reverse: Reverse, first: int, count: int) -> Sequence[int]:
+    """Return the tags of the adjoints of messages, the first of which has the index ``first``."""
+    first %= reverse.tags
+    if first + count <= reverse.tags:
+        return range(FIRST_TAG + first, FIRST_TAG + first + count)
+    return [FIRST_TAG + (first + position) % reverse.tags for position in range(count)]
 
 
 def match_sent(
     reverse: Reverse,
     partner: int,
     sent: list[Sent],
-    mine: Sequence[Sequence[int]],
-    theirs: list[list[int]],
+    mine: Columns,
+    theirs: Columns,
     first: int,
     problems: list[str],
 ) -> None:
     """Determine which of the messages sent to a partner have an adjoint that comes back.
 
-    ``first`` is the index of the first one, from which the tags of adjoints are counted. ``mine``: their rows.
+    ``first`` is the index of the first one, from which the tags of adjoints are counted. ``mine``: their columns.
     """
+    backs = _tags_of_adjoints(reverse, first, len(sent))
     if are_alike(mine, theirs):
-        for position, message in enumerate(sent):
-            message.back = FIRST_TAG + (first + position) % reverse.tags if message.active else None
+        for message, form, back in zip(sent, mine[2], backs):
+            message.back = back if form else None
         return
     here = f"rank {reverse.rank}"
-    pairs = pair([message.route.tag for message in sent], [tag for tag, _, _ in theirs])
-    flags_of = {k: flags for k, (_, _, flags) in zip(pairs, theirs) if k >= 0}
-    parts_of = {k: parts for k, (_, parts, _) in zip(pairs, theirs) if k >= 0}
+    tags, parts, forms = theirs
+    pairs = pair(mine[0], tags)
+    flags_of = {k: flags for k, flags in zip(pairs, forms) if k >= 0}
+    parts_of = {k: count for k, count in zip(pairs, parts) if k >= 0}
     for position, message in enumerate(sent):
         message.back = None
         if not message.active:
@@ -155,7 +194,7 @@ def match_sent(
         elif flags & _ACTIVE:
             if not _same_form(message, flags):
                 problems.append(f"{here}: {message.describe()} of {message.buffer.dtype} is received as another dtype")
-            message.back = FIRST_TAG + (first + position) % reverse.tags
+            message.back = backs[position]
             if parts_of[position]:
                 message.parts_there = parts_of[position]  # type: ignore[attr-defined]
         elif not flags & _DROPPED and not (message.buffer.packed and message.buffer.uncertain()):
@@ -164,13 +203,13 @@ def match_sent(
                 "is not tracked; make its receive buffer with ampi.numpy, or send ampi.value(...)"
             )
     active = {message.route.tag for message in sent if message.active}
-    extra = [tag for k, (tag, _, _) in zip(pairs, theirs) if k < 0 and (tag in active or (active and tag < 0))]
+    extra = [tag for k, tag in zip(pairs, tags) if k < 0 and (tag in active or (active and tag < 0))]
     if extra:
         problems.append(
             f"{here}: rank {partner} received {len(extra)} messages more with tag {extra[0]} than this rank sent on "
             f"{reverse.name} while its tape recorded; which ones carry derivatives is not known"
         )
-    wild = any(tag < 0 for tag, _, _ in theirs)
+    wild = any(tag < 0 for tag in tags)
     more = [m for k, m in enumerate(sent) if k not in flags_of and not m.active and (wild or m.route.tag in active)]
     if active and more:
         problems.append(
@@ -191,27 +230,31 @@ def match_received(
     reverse: Reverse,
     partner: int,
     got: list[Received],
-    mine: Sequence[Sequence[int]],
-    theirs: list[list[int]],
+    mine: Columns,
+    theirs: Columns,
     first: int,
     early: Early,
     problems: list[str],
 ) -> None:
     """Determine which of the messages received from a partner have an adjoint to be sent back, and its length.
 
-    ``mine``: the rows of the receives.
+    ``mine``: the columns of the receives.
     """
+    tags, lengths, forms = theirs
+    backs = _tags_of_adjoints(reverse, first, len(tags))
     if are_alike(theirs, mine) and not any(isinstance(receive.buffer, Composite) for receive in got):
-        for position, (receive, (_, nbytes, flags)) in enumerate(zip(got, theirs)):
+        for receive, nbytes, form, back in zip(got, lengths, forms, backs):
             receive.nbytes = nbytes
-            receive.back = FIRST_TAG + (first + position) % reverse.tags if flags else None
-            if flags:
-                early.note_received(receive, False)
+            receive.back = back if form else None
+        if early.first:
+            for receive in got:
+                if receive.back is not None:
+                    early.note_received(receive, False)
         return
     here = f"rank {reverse.rank}"
-    pairs = pair([tag for tag, _, _ in theirs], [receive.route.tag for receive in got])
-    active = {tag for tag, _, flags in theirs if flags & _ACTIVE}
-    missing = dict(enumerate(theirs))
+    pairs = pair(tags, mine[0])
+    active = {tag for tag, form in zip(tags, forms) if form & _ACTIVE}
+    missing = dict(enumerate(zip(tags, lengths, forms)))
     for position, receive in zip(pairs, got):
         receive.back, receive.nbytes = None, ALL
         if position < 0:
@@ -226,7 +269,7 @@ def match_received(
         if receive.active:
             if not _same_form(receive, flags):
                 problems.append(f"{here}: {receive.describe()} as {receive.buffer.dtype} was sent as another dtype")
-            receive.back = FIRST_TAG + (first + position) % reverse.tags
+            receive.back = backs[position]
             early.note_received(receive, bool(flags & _EARLY))
         if not receive.dropped and not flags & _UNCERTAIN and _loses(receive):
             problems.append(

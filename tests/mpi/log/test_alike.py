@@ -7,7 +7,7 @@ import pytest
 from mpi4py import MPI
 
 from ampi.mpi.log import matching
-from ampi.mpi.log.matching import match_received, match_sent, received_row, sent_row
+from ampi.mpi.log.matching import match_received, match_sent, received_columns, sent_columns
 
 REVERSE = types.SimpleNamespace(rank=0, tags=5, name="a communicator")
 
@@ -47,10 +47,15 @@ class Message:
 
 
 class Early:
-    """Notes the calls of its methods."""
+    """Notes the calls of its methods; some messages are early."""
 
-    def __init__(self):
-        self.noted = []
+    first = 1
+
+    def __init__(self, early):
+        self.noted, self._early = [], early
+
+    def is_early(self, sent):
+        return self._early[sent.number]
 
     def note_received(self, receive, was_early):
         self.noted.append((receive.number, was_early))
@@ -84,11 +89,10 @@ def drawn(seed):
 def outcome(seed, first):
     """The results of matching on both sides, independent of other calls."""
     sent, got, early, _ = drawn(seed)
-    rows = [sent_row(message, early[k]) for k, message in enumerate(sent)]
-    posted = [received_row(receive) for receive in got]
-    problems, noted = [], Early()
-    match_sent(REVERSE, 1, sent, rows, [list(row) for row in posted], first, problems)
-    match_received(REVERSE, 1, got, posted, [list(row) for row in rows], first, noted, problems)
+    problems, noted = [], Early(early)
+    columns, posted = sent_columns(sent, noted), received_columns(got)
+    match_sent(REVERSE, 1, sent, columns, posted, first, problems)
+    match_received(REVERSE, 1, got, posted, columns, first, noted, problems)
     backs = [(message.back, getattr(message, "parts_there", 0)) for message in sent]
     return backs, [(receive.back, receive.nbytes) for receive in got], problems, noted.noted
 
@@ -99,8 +103,7 @@ def test_matching_at_once(part, monkeypatch):
     for seed in range(400 * part, 400 * part + 400):
         found = outcome(seed, seed % 7)
         sent, got, early, _ = drawn(seed)
-        rows = [sent_row(message, early[k]) for k, message in enumerate(sent)]
-        at_once += matching.are_alike(rows, [received_row(receive) for receive in got])
+        at_once += matching.are_alike(sent_columns(sent, Early(early)), received_columns(got))
         with monkeypatch.context() as patch:
             patch.setattr(matching, "are_alike", lambda *_: False)
             assert outcome(seed, seed % 7) == found
