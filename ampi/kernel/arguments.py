@@ -106,6 +106,15 @@ def opaque(function: Any) -> Any:
     return run
 
 
+def entry_point(compiled: Any, types: tuple[Any, ...]) -> Any:
+    """The code of a dispatcher for arguments of these types, which takes arrays of any class; None if there is none.
+
+    Unlike the dispatcher it does not look at the types of its arguments: the caller is certain of them.
+    """
+    found = getattr(compiled, "overloads", {}).get(types)
+    return None if found is None else found.entry_point
+
+
 def like(result: Any, args: Any) -> Any:
     """A result with its arrays as ``ampi.ndarray`` if an argument is one, as NumPy functions return subclasses."""
     if isinstance(result, (np.ndarray, tuple, list)):
@@ -151,7 +160,7 @@ def rebuilt(like: Any, items: Any) -> Any:
     return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)
 
 
-_LAYOUT = 0x1 | 0x2 | 0x100 | 0x400  # C order, Fortran order, aligned, writeable: the flags in Numba's array types
+LAYOUT = 0x1 | 0x2 | 0x100 | 0x400  # C order, Fortran order, aligned, writeable: the flags in Numba's array types
 
 
 def kind(value: Any) -> Any:
@@ -160,7 +169,7 @@ def kind(value: Any) -> Any:
         ndim = value.ndim
         if not ndim and isinstance(value, memory.TrackedArray):
             return value.dtype
-        return value.dtype, ndim, value.flags.num & _LAYOUT
+        return value.dtype, ndim, value.flags.num & LAYOUT
     if isinstance(value, tuple):
         return type(value), tuple(map(kind, value))
     if isinstance(value, ListArgument):
@@ -220,7 +229,7 @@ def location(array: np.ndarray) -> Any:
     storage = memory.storage_of(array)
     if storage is not None and storage.volatile:
         return None
-    return storage, memory.address_of(array), array.shape, array.strides, array.dtype, array.flags.num & _LAYOUT
+    return storage, memory.address_of(array), array.shape, array.strides, array.dtype, array.flags.num & LAYOUT
 
 
 def _is_on(scalar: memory.TrackedArray, tape: Any) -> bool | None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numba import typeof
 
 from ampi import tape
 from ampi.arrays.activity import is_active
@@ -197,8 +198,7 @@ class Primal:
         """Call the primal by Numba's dispatcher, which works for all arguments."""
         result = self.dispatcher(*map(arguments.plain, args))
         if self._direct and self.entry is None and len(args) == self.count:
-            compiled = getattr(self.dispatcher, "overloads", {}).get(self.types)
-            self.entry = None if compiled is None else compiled.entry_point
+            self.entry = arguments.entry_point(self.dispatcher, self.types)
         return result
 
 
@@ -232,6 +232,8 @@ class PreparedCall:
         considered if no tape records).
     times : int
         The number of recorded calls so far.
+    reverse : callable or None
+        The compiled code of the adjoint for these arrays, once a sweep has called it.
     """
 
     __slots__ = (
@@ -248,6 +250,7 @@ class PreparedCall:
         "outputs",
         "primal",
         "repeated",
+        "reverse",
         "shadows",
         "times",
         "values",
@@ -270,6 +273,7 @@ class PreparedCall:
         self.on: Sequence[memory.Storage] = ()
         self.off: Sequence[memory.Storage] = ()
         self.times = 0
+        self.reverse: Any = None
 
     def fits(self, reference: Any, accesses: Any) -> bool:
         """Return whether the same arrays are active on a tape (a reference) as when the call was prepared.
@@ -285,7 +289,7 @@ class PreparedCall:
             if storage.volatile or storage.guard:
                 return False
             other = storage.tape
-            if other is not None and (other is reference or other() is not None):
+            if other is not None and (other is reference or _is_open(other)):
                 return False
         return True
 
@@ -298,7 +302,7 @@ class PreparedCall:
             if other is reference:
                 if accesses.knows_active(storage):
                     return False
-            elif other is not None and other() is not None:
+            elif other is not None and _is_open(other):
                 return False
         return True
 
@@ -324,6 +328,14 @@ class PreparedCall:
                 return entry(*args), ()
         return primal.by_dispatcher(args), ()
 
+    def bind(self, given: Sequence[Any]) -> None:
+        """Keep the compiled code of the adjoint, which has been called with these arguments.
+
+        The arrays of all calls have the same layouts, and so have their shadows, which are views of the same regions.
+        """
+        if self.flat and not self.guarded and all(isinstance(v, (np.ndarray, float, int)) for v in given):
+            self.reverse = arguments.entry_point(self.contract.adjoint, tuple(map(typeof, given)))
+
     def values_for(self, recording: tape.Tape, leaves: Sequence[Any]) -> list[Any]:
         """The value of each leaf for the adjoint; called before the primal runs."""
         values = self.values.copy()
@@ -337,6 +349,12 @@ class PreparedCall:
         for k in self.needed:
             values[k] = recording.need(leaves[k])
         return values
+
+
+def _is_open(reference: Any) -> bool:
+    """Return whether a tape records: arrays that were active on a closed one are passive."""
+    tape = reference()
+    return tape is not None and not tape.closed
 
 
 MAX_PREPARED = 256  # calls of a kernel

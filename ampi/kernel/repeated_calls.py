@@ -85,14 +85,18 @@ class RecordedAgain:
     """
 
     __slots__ = (
-        *("_accesses", "_entry", "_fixed", "_integers", "_needed", "_numbers", "_plain", "_room", "_several"),
-        "_written",
+        *("_accesses", "_entry", "_fixed", "_forward", "_integers", "_needed", "_numbers", "_plain", "_room"),
+        *("_several", "_written"),
         *("actives", "prepared"),
     )
 
     def __init__(self, prepared: Any, recording: tape.Tape, args: Sequence[Any]) -> None:
         self.prepared = prepared
-        self._entry = prepared.contract.forward or prepared.primal.entry
+        self._forward = prepared.contract.forward
+        if self._forward is None:
+            self._entry = prepared.primal.entry
+        else:
+            self._entry = arguments.entry_point(self._forward, prepared.primal.types)
         self._room = has_room(recording)
         self.actives = len(prepared.on)
         self._written = [(k, memory.storage_of(args[k]), Extent(args[k])) for k in prepared.contract.writes]
@@ -176,10 +180,11 @@ class RecordedAgain:
                 tape.save(storage, args[k], extent, undo)
         saved: tuple[Any, ...] = ()
         try:
-            if prepared.contract.forward is None:
+            if self._forward is None:
                 result = self._entry(*args)
             else:
-                found = self._entry(*map(arguments.plain, args))
+                entry = self._entry
+                found = self._forward(*map(arguments.plain, args)) if entry is None else entry(*args)
                 count = len(prepared.contract.result_dtypes)
                 result = found[:count] if self._several else found[0] if count else None
                 saved = found[count:]

@@ -109,6 +109,12 @@ class Region:
         storage = self.storage
         return self.nbytes == storage.nbytes and not (storage.packed or storage.volatile or storage.elsewhere)
 
+    def lies_like(self, array: np.ndarray) -> bool:
+        """Return whether a C-ordered array has the elements of this region, in the same places of its storage."""
+        flags = array.flags
+        same = array.dtype == self.dtype and array.shape == self.shape and array.strides == self.strides
+        return same and flags.c_contiguous and flags.writeable and flags.aligned and not self.offset
+
     @property
     def nbytes(self) -> int:
         """Bytes of the region's elements."""

@@ -119,6 +119,14 @@ class Sweep:
         """Return whether anything has been added to the region's storage yet; if not, its adjoint is zero."""
         return region.storage in self._shadows
 
+    def has_any_shadow(self, regions: Iterable[Region]) -> bool:
+        """Return whether anything has been added to the storage of one of these regions."""
+        shadows = self._shadows
+        for region in regions:
+            if region.storage in shadows:
+                return True
+        return False
+
     def has_block(self, storage: Storage) -> bool:
         """Return whether anything has been added to a storage's adjoint."""
         return storage in self._shadows
@@ -416,7 +424,7 @@ class Sweep:
         if storage in self._shadows or not region.is_all_ordinary():
             self.add(region, value)
             return
-        if _lies_like(value, region) and storage_of(value) is None:  # tracked memory changes in a sweep
+        if region.lies_like(value) and storage_of(value) is None:  # tracked memory changes in a sweep
             self.adopt(storage, np.ndarray(storage.nbytes, np.uint8, value))
             self._lent.add(storage)
             return
@@ -578,13 +586,6 @@ def _at_once() -> TapeError:
         "both tapes used it before it was overwritten; compute one gradient after the other, or let the threads work "
         "on copies"
     )
-
-
-def _lies_like(array: np.ndarray, region: Region) -> bool:
-    """Return whether a C-ordered array has the elements of a region that begins its storage, in the same places."""
-    flags = array.flags
-    same = array.dtype == region.dtype and array.shape == region.shape and array.strides == region.strides
-    return same and flags.c_contiguous and flags.writeable and flags.aligned and not region.offset
 
 
 def _add_repeated(shadow: np.ndarray, block: np.ndarray, value: np.ndarray) -> None:

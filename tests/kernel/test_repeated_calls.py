@@ -7,6 +7,7 @@ from mpi4py import MPI
 import ampi
 import ampi.numpy as np
 from ampi.kernel import repeated_calls
+from ampi.kernel.recording import PreparedCall
 from ampi.kernel.repeated_calls import RecordedAgain
 
 TURNS = 6
@@ -48,9 +49,17 @@ def from_scalar(a, z):
         z[i] = a * z[i] + a**2
 
 
+@ampi.kernel
+def smoothed(x, z):
+    for i in range(1, x.shape[0] - 1):
+        for j in range(x.shape[1]):
+            z[i, j] = 0.3 * z[i, j] + x[i - 1, j] * np.sin(x[i + 1, j])
+
+
 def without_recognition(monkeypatch):
-    """Record each call as if it were the first."""
+    """Record and reverse each call as if it were the first."""
     monkeypatch.setattr(RecordedAgain, "applies", staticmethod(lambda *_: False))
+    monkeypatch.setattr(PreparedCall, "bind", lambda *_: None)
 
 
 def counting(monkeypatch):
@@ -73,6 +82,7 @@ class Machine:
         self.rng = numpy.random.default_rng(seed)
         self.size = int(self.rng.choice([2, 3, 4, 100]))
         self.steps = [self.draw(k) for k in range(40)]
+        self.keeps_tapes = seed % 2
 
     def draw(self, k):
         names = list(self.CHANGES)
@@ -84,6 +94,8 @@ class Machine:
         n = self.size
         self.a = [np.array(numpy.linspace(0.3, 1.0, n) + 0.1 * k) for k in range(3)]
         self.z = [np.array(numpy.full(n, 0.2 + 0.1 * k)) for k in range(2)]
+        self.tall = np.array(numpy.linspace(0.2, 0.4, 3 * n))
+        self.tapes = []
         self.wide = np.array(numpy.linspace(0.1, 0.9, 2 * n))
         self.table = numpy.linspace(0.5, 1.5, n).copy()
         self.view = numpy.linspace(0.5, 1.5, 2 * n)[::2]
@@ -106,6 +118,8 @@ class Machine:
                 self.values.append(float(ampi.value(found)))
                 self.values += numpy.asarray(ampi.value(args[3])).tolist()
             y = self.out + np.sum(args[3])
+        if self.keeps_tapes:
+            self.tapes.append(tape)
         return [*self.values, *tape.gradient(y, self.w).tolist(), *tape.gradient(y, self.w).tolist()]
 
     def same(self, args, choice):
@@ -116,6 +130,12 @@ class Machine:
 
     def other_target(self, args, choice):
         return [*args[:3], self.z[choice % 2]]
+
+    def strided_target(self, args, choice):
+        return [*args[:3], self.tall[choice::3]]
+
+    def part_of_input_changes(self, args, choice):
+        args[1][choice % self.size :: 2] *= 0.5
 
     def aliased(self, args, choice):
         return [args[0], args[0], *args[2:]]
@@ -211,7 +231,9 @@ def compare(seed, monkeypatch):
     recognised = counts[0]
     with monkeypatch.context() as patch:
         without_recognition(patch)
-        mixed.recorded_again.clear(), moved.recorded_again.clear(), checked.recorded_again.clear()
+        for kernel in (mixed, moved, checked):
+            kernel.recorded_again.clear()
+            kernel.prepared.clear()
         plain = machine.run(x0)
     assert counts[0] == recognised
     assert again[0] == plain and again[1] == plain  # bitwise
@@ -311,6 +333,7 @@ def test_a_read_only_array_that_is_changed(monkeypatch):
     with monkeypatch.context() as patch:
         without_recognition(patch)
         weighted.recorded_again.clear()
+        weighted.prepared.clear()
         plain = gradient()
     assert not counts[0]
     assert gradient() == plain
@@ -358,5 +381,64 @@ def test_received_arrays(monkeypatch):
     with monkeypatch.context() as patch:
         without_recognition(patch)
         moved.recorded_again.clear()
+        moved.prepared.clear()
         assert run() == found
     assert comm.allreduce(sum(found), op=MPI.SUM) != 0.0
+
+
+def test_calls_while_an_earlier_tape_exists(monkeypatch):
+    """Arrays that were active on a closed tape are recognised on the next one; both have their gradients."""
+    counts = counting(monkeypatch)
+    start, tapes = numpy.linspace(0.1, 0.4, 5), []
+    x0, targets = np.array(start), [np.array(start) for _ in range(TURNS)]
+    for turn in range(4):
+        x0[...] = start * (turn + 1)
+        for z in targets:
+            z[...] = start
+        before = counts[0]
+        with ampi.Tape() as tape:
+            x = tape.watch(x0)
+            y = 0.0
+            for z in targets:
+                moved(x, z)
+                y = y + np.sum(z)
+        tapes.append((tape, y))
+        assert counts[0] - before == (TURNS if turn > 2 else 0)
+    for k, (tape, y) in enumerate(tapes):
+        assert tape.gradient(y, x) == pytest.approx(2 * TURNS * start * (k + 1), rel=1e-12)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("part", [np.s_[:, :], np.s_[::2, :], np.s_[:, 1:3], np.s_[::-1, ::2]])
+def test_adjoints_of_recognised_calls_with_arrays_of_any_layout(order, part, monkeypatch):
+    """Saved values may have another layout than the arrays that were overwritten."""
+
+    def gradients():
+        wide = np.array(numpy.linspace(0.1, 1.5, 48).reshape(8, 6), order=order)
+        z = np.array(numpy.full((8, 6), 0.7), order=order)
+        found, parts = [], (wide[part], z[part])
+        for turn in range(3):
+            wide[...] = numpy.linspace(0.1, 1.5, 48).reshape(8, 6)
+            z[...] = 0.7
+            with ampi.Tape() as tape:
+                x = tape.watch(wide)
+                for k in range(TURNS):
+                    smoothed(*parts)
+                    if turn and k % 2:
+                        parts[0][...] *= 0.75  # what the adjoint reads is overwritten
+                    if turn > 1:
+                        smoothed(*parts[::-1])
+                y = np.sum(x * z)
+            found += [tape.gradient(y, x).tolist(), tape.gradient(y, x).tolist()]
+        return found
+
+    bound = []
+    bind = PreparedCall.bind
+    monkeypatch.setattr(PreparedCall, "bind", lambda self, given: (bind(self, given), bound.append(self.reverse)))
+    found = gradients()
+    with monkeypatch.context() as patch:
+        without_recognition(patch)
+        smoothed.recorded_again.clear()
+        smoothed.prepared.clear()
+        assert gradients() == found
+    assert any(bound)
