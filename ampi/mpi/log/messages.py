@@ -16,6 +16,7 @@ from ..waiting.arrivals_seen import has_arrived
 from ..waiting.waiting import outbox_of, wait
 from .reverse import Reverse
 
+_FLOAT64 = np.dtype(np.float64)
 _Prequest = mpi.Prequest  # mpi4py's own: the name in its module is rebound later
 
 
@@ -153,14 +154,17 @@ class Sent(LoggedMessage):
     def begin(self, sweep: Sweep) -> None:
         """Mirror the wait: post the receive of the adjoint."""
         if self.back is not None and self.flight is None:
-            adjoint = np.empty(self.buffer.count * len(lanes_of(sweep)), self.buffer.dtype)
-            self.flight = self.reverse.comm.Irecv(_as_real(adjoint), self.route.partner, self.back), adjoint
+            buffer, lanes = self.buffer, sweep.lanes
+            adjoint = np.empty(buffer.count if lanes is None else buffer.count * len(lanes), buffer.dtype)
+            coming = adjoint if buffer.dtype is _FLOAT64 else _as_real(adjoint)
+            self.flight = self.reverse.comm.Irecv(coming, self.route.partner, self.back), adjoint
 
     def __call__(self, sweep: Sweep) -> None:
         """Mirror the start: x̄ += the adjoint received."""
         if self.back is None:
             return
-        self.begin(sweep)
+        if self.flight is None:
+            self.begin(sweep)
         request, adjoint = self.flight
         if not request.Test():
             wait(request, self.waiting, self.reverse, self.route.partner)
@@ -200,7 +204,13 @@ class Received(LoggedMessage):
         if self.flight is sweep or self.void:
             return
         self.flight = sweep  # done in this sweep
-        overwritten = self.buffer.within(self.nbytes)
+        buffer = self.buffer
+        if sweep.lanes is None and self.back is not None and type(buffer) is Buffer and self.nbytes == buffer.nbytes:
+            adjoint = buffer.take(sweep)
+            going = adjoint if buffer.dtype is _FLOAT64 else _as_real(adjoint)
+            outbox_of(sweep).send(self.reverse, going, self.route.partner, self.back, self.waiting)
+            return
+        overwritten = buffer.within(self.nbytes)
         lanes = lanes_of(sweep)
         if self.back is None:
             for lane in lanes:

@@ -325,7 +325,7 @@ class Buffer:
 
     def take(self, sweep: Sweep) -> np.ndarray:
         """Return the adjoint of what the message overwrote, and set the shadow to zero there."""
-        shadow = self.in_place(sweep)
+        shadow = self._shadow_again(sweep, False) if self._is_sent_again() else self.in_place(sweep)
         if shadow is not None:
             taken = shadow.copy()
             shadow.fill(0)
@@ -359,6 +359,10 @@ class Buffer:
 
     def add(self, sweep: Sweep, flat: np.ndarray) -> None:
         """Add a one-dimensional array of ``count`` elements to the adjoint; nothing where the memory has none."""
+        if self._is_sent_again():
+            shadow = self._shadow_again(sweep, True)
+            shadow += flat
+            return
         if not self._has_adjoint():
             return
         regions = self.regions()
@@ -380,6 +384,17 @@ class Buffer:
                 start += shadow.size
 
     # ------------------------------------------------------------------------------------------------ internals
+
+    def _is_sent_again(self) -> bool:
+        """True if all messages of a whole array share the buffer, whose views of shadows are then cached."""
+        if self.sent is None and self.received is None:
+            return False
+        return self.layout is None and self.count > 0 and not self.storage.packed  # type: ignore[union-attr]
+
+    def _shadow_again(self, sweep: Sweep, always: bool) -> Any:
+        """Return the adjoint itself, one-dimensional; None if it is zero (unless ``always``)."""
+        region = (self._regions or self.regions())[0]
+        return sweep.shadow_again(region) if always or sweep.has_shadow(region) else None
 
     def _has_adjoint(self) -> bool:
         """True if the memory has a shadow: it is tracked, and does not consist only of packed constants."""

@@ -25,6 +25,8 @@ class Reader:
         """Return a copy of the region's tangent."""
         return self.push.shadow(region).copy()
 
+    shadow_again = shadow
+
     def take(self, region: Any) -> np.ndarray | None:
         """Return a copy of the region's tangent; None for zeros."""
         return self.shadow(region) if self.has_shadow(region) else None
