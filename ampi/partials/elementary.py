@@ -1,8 +1,9 @@
 """Partial derivatives of NumPy's ufuncs.
 
 At a kink the derivative is one-sided: that of ``absolute`` and ``hypot`` from the right, that of an extremum of equal
-arguments with respect to the first.  Where a derivative is infinite (``sqrt`` at zero), an adjoint that is exactly zero
-gives zero, and any other one the result of IEEE arithmetic.  The derivative of a power is zero with respect to the base
+arguments with respect to the first, and that of a maximum or minimum that is NaN with respect to the first NaN.  Where
+a derivative is infinite (``sqrt`` at zero), an adjoint that is exactly zero gives zero, and any other one the result of
+IEEE arithmetic.  The derivative of a power is zero with respect to the base
 where the exponent is zero, and with respect to the exponent where the power is zero.  At 0**0 that with respect to the
 exponent is minus infinity, the limit of log(x).
 
@@ -33,8 +34,8 @@ PARTIALS: dict[str, tuple[str | None, ...]] = {
     "float_power": POWER,
     "remainder": ("1", "-floordiv(x, y)"),
     "fmod": ("1", "-round((x - r) / y)"),
-    "maximum": ("1 if x >= y else 0", "0 if x >= y else 1"),
-    "minimum": ("1 if x <= y else 0", "0 if x <= y else 1"),
+    "maximum": ("1 if x >= y else 0 if x == x else 1", "0 if x >= y else 1 if x == x else 0"),
+    "minimum": ("1 if x <= y else 0 if x == x else 1", "0 if x <= y else 1 if x == x else 0"),
     "fmax": (_FIRST, _SECOND),
     "fmin": (_FIRST, _SECOND),
     "logaddexp": (_SHARE.format("x", "exp"), _SHARE.format("y", "exp")),

@@ -168,3 +168,61 @@ def test_the_first_nan_is_the_largest_and_the_smallest(kernel, slopes):
                 np.testing.assert_allclose(
                     bars[n], expected[n][row], atol=1e-14, err_msg=f"{kernel.__name__} {row} {a} {m}"
                 )
+
+
+def pairs(x, y, r):
+    r[:] = np.maximum(x, y[0]) + np.minimum(y[1], x)
+
+
+def carried_through_elements(x, y, r):
+    for k in range(3):
+        for i in range(x.shape[0]):
+            x[i] = np.maximum(x[i], y[k, i] * 2.0)
+            x[i] = np.minimum(y[k, 2 - i], x[i] * 1.0)
+    r[:] = x
+
+
+def carried_largest(x, y, r):
+    m = -1e9
+    for i in range(x.shape[0]):
+        m = np.maximum(m, x[i])
+    r[0] = m
+
+
+def carried_smallest(x, y, r):
+    m = 1e9
+    for i in range(x.shape[0]):
+        m = np.minimum(x[i], m)
+    r[0] = m
+
+
+@pytest.mark.parametrize("kernel", [pairs, carried_through_elements, carried_largest, carried_smallest])
+def test_what_is_nan_has_the_derivative_of_the_first_nan(kernel):
+    """NumPy's maximum and minimum are NaN if an argument is; results are NaN, and derivatives say where from."""
+    compiled = ampi.kernel(kernel)
+    draw = np.random.default_rng(2)
+    for _ in range(20):
+        x, y = draw.integers(-2, 3, 3).astype(float), draw.integers(-2, 3, (3, 3)).astype(float)
+        for a in (x, y):
+            a[draw.random(a.shape) < 0.3] = np.nan
+        found = []
+        for call in (compiled, kernel):
+
+            def total(x, y, call=call):
+                u, r = x * 1.0, ampi.numpy.zeros(3)
+                call(u, y, r)
+                return ampi.numpy.sum(r)
+
+            value, bars = ampi.value_and_grad(total, argnums=(0, 1))(x, y)
+            found.append((float(value), *bars))
+        for of_kernel, of_arrays in zip(*found):
+            np.testing.assert_array_equal(of_kernel, of_arrays)
+        if kernel is carried_largest:
+            np.testing.assert_array_equal(found[0][1], np.arange(3) == np.argmax(x))
+        if kernel is carried_smallest:  # of equal numbers the last is taken
+            nan = np.isnan(x)
+            last = 2 - np.argmax((nan if nan.any() else x == np.min(x))[::-1])
+            np.testing.assert_array_equal(found[0][1], np.arange(3) == last)
+        if kernel is pairs:
+            at = lambda a, b: np.isnan(a) | (a >= b)
+            np.testing.assert_array_equal(found[1][1], at(x, y[0]) * 1.0 + ~at(-y[1], -x))

@@ -70,8 +70,13 @@ class _Search:
         first, second = args
         outcome = Var(self.names.fresh(f"{stem(s.target.name)}_chosen"), types.boolean)
         value = Var(self.names.fresh(stem(s.target.name)), s.target.type)
-        compared = (second, first) if second_first else (first, second)
-        yield ir.Assign(outcome, Op(compare, compared, types.boolean), line=s.line)
+        if second_first:
+            yield ir.Assign(outcome, Op(compare, (second, first), types.boolean), line=s.line)
+        else:
+            parts = [Var(self.names.fresh(stem(outcome.name)), types.boolean) for _ in range(2)]
+            yield ir.Assign(parts[0], Op(compare, (first, second), types.boolean), line=s.line)
+            yield ir.Assign(parts[1], Op("ne", (first, first), types.boolean), line=s.line)
+            yield ir.Assign(outcome, Op("or", tuple(parts), types.boolean), line=s.line)
         yield ir.Assign(value, s.value, line=s.line)
         chosen = (outcome, second, first, value) if second_first else (outcome, first, second, value)
         yield ir.Assign(s.target, Op("chosen", chosen, s.target.type), line=s.line)

@@ -23,7 +23,13 @@ def _choice(name: str, a: Expr, b: Expr) -> tuple[Expr, bool]:
     """The comparison by which an operation selects one of two numbers, and whether it selects the first if it holds."""
     if name in _SECOND_IF:
         return Op(_SECOND_IF[name], (b, a), types.boolean), False
-    return Op(_FIRST_IF[name], (a, b), types.boolean), True
+    return first_taken(_FIRST_IF[name], a, b), True
+
+
+def first_taken(compare: str, a: Expr, b: Expr) -> Expr:
+    """The condition under which NumPy's extreme of two numbers is the first one: it is the better one, or NaN."""
+    better, is_nan = Op(compare, (a, b), types.boolean), Op("ne", (a, a), types.boolean)
+    return Op("or", (better, is_nan), types.boolean)
 
 
 @dataclass(frozen=True)

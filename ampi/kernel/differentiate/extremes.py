@@ -10,6 +10,7 @@ from ampi.kernel.analysis.reduction_recognition import Extreme
 from ampi.kernel.differentiate.recompute import Forward
 from ampi.kernel.differentiate.scopes import Scope
 from ampi.kernel.ir import Const, Expr, Op
+from ampi.kernel.ir.builder import Builder
 from ampi.kernel.ir.intrinsics import constant
 from ampi.kernel.ir.names import stem
 from ampi.kernel.ir.ssa import INT, Branch, Carried, Join, Loop
@@ -42,11 +43,8 @@ def search(
             (trip,) = forward.saving.trips((s,), inner)
             for (x, _), value, place in zip(wanted, values, places):
                 carried.append(Carried(value, scope.atom(x.carried.init), inner.atom(x.carried.next)))
-                replaces = x.replaces
-                if isinstance(replaces, Op):
-                    replaces = replace(replaces, args=inner.atoms(replaces.args))
                 options = (place, trip) if x.negated else (trip, place)
-                replaces = to.value(inner.atom(replaces))
+                replaces = _computed(x.replaces, inner, to)
                 carried.append(Carried(place, nowhere, to.value(Op("select", (replaces, *options), INT))))
         start, stop, step = forward.range(s, scope)
         again, parallel = tuple(block.statements), forward.is_shared(s)
@@ -55,3 +53,10 @@ def search(
     joins = tuple(Join(j, p, nowhere) for j, p in zip(joined, places))
     to.emit(Branch(condition, tuple(branch.statements), (), joins, line=s.line))
     return [(x, g, j) for (x, g), j in zip(wanted, joined)]
+
+
+def _computed(e: Expr, scope: Scope, to: Builder) -> Expr:
+    """The value of an expression of a scope's variables, as an atom."""
+    if isinstance(e, Op):
+        return to.value(replace(e, args=tuple([_computed(a, scope, to) for a in e.args])))
+    return to.value(scope.atom(e))
