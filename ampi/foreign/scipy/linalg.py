@@ -36,6 +36,13 @@ def columns(b: Any, vector: bool) -> Any:
     return b[..., None] if vector else b
 
 
+def _solved(solve: Callable[[Any], Any], g: Any, shape: Any) -> Any:
+    """Solve with the adjoint of a solution; a vector on the right of a stack of matrices has a stack of solutions."""
+    vector = len(shape) == 1
+    found = solve(columns(g, vector))
+    return unbroadcast(found[..., 0] if vector else found, shape)
+
+
 def _diagonal(x: Any) -> Any:
     return np.eye(x.shape[-1], dtype=bool) * x
 
@@ -142,16 +149,20 @@ def _of_transposed(matrix_bar: Any, trans: int) -> Any:
     return matrix_bar if trans == 0 else t(matrix_bar) if trans == 1 else h(matrix_bar)
 
 
-def _triangular_b(g: Any, a: Any, trans: Any, lower: Any, unit_diagonal: Any) -> Any:
+def _triangular_columns(g: Any, a: Any, trans: Any, lower: Any, unit_diagonal: Any) -> Any:
     trans = _TRANS.get(trans, trans)
     if trans == 1:
         return np.conj(sl.solve_triangular(a, np.conj(g), 0, lower, unit_diagonal))
     return sl.solve_triangular(a, g, 2 - trans, lower, unit_diagonal)
 
 
+def _triangular_b(g: Any, a: Any, shape: Any, trans: Any, lower: Any, unit_diagonal: Any) -> Any:
+    return _solved(lambda g: _triangular_columns(g, a, trans, lower, unit_diagonal), g, shape)
+
+
 def _triangular_a(g: Any, a: Any, b: Any, result: Any, shape: Any, trans: Any, lower: Any, unit_diagonal: Any) -> Any:
     vector = np.ndim(b) == 1
-    bar = columns(_triangular_b(g, a, trans, lower, unit_diagonal), vector)
+    bar = _triangular_columns(columns(g, vector), a, trans, lower, unit_diagonal)
     found = unbroadcast(-np.matmul(bar, h(columns(result, vector))), shape)
     found = _triangle(_of_transposed(found, _TRANS.get(trans, trans)), lower)
     return found - _diagonal(found) if unit_diagonal else found
@@ -159,12 +170,7 @@ def _triangular_a(g: Any, a: Any, b: Any, result: Any, shape: Any, trans: Any, l
 
 define(
     sl.solve_triangular,
-    adjoint={
-        "a": _triangular_a,
-        "b": lambda g, a, shape, trans, lower, unit_diagonal: unbroadcast(
-            _triangular_b(g, a, trans, lower, unit_diagonal), shape
-        ),
-    },
+    adjoint={"a": _triangular_a, "b": _triangular_b},
 )
 
 
@@ -192,7 +198,7 @@ def _solve_banded_b(g: Any, l_and_u: Any, ab: Any) -> Any:
 
 def _solve_banded_ab(g: Any, l_and_u: Any, ab: Any, b: Any, result: Any, shape: Any) -> Any:
     vector = np.ndim(b) == 1
-    bar = columns(_solve_banded_b(g, l_and_u, ab), vector)
+    bar = _solve_banded_b(columns(g, vector), l_and_u, ab)
     return unbroadcast(_banded_bar(bar, columns(result, vector), *(int(k) for k in l_and_u)), shape)
 
 
@@ -205,7 +211,7 @@ define(
     sl.solve_banded,
     require=_with_axes,
     adjoint={
-        "b": lambda g, l_and_u, ab, shape: unbroadcast(_solve_banded_b(g, l_and_u, ab), shape),
+        "b": lambda g, l_and_u, ab, shape: _solved(lambda g: _solve_banded_b(g, l_and_u, ab), g, shape),
         "ab": _solve_banded_ab,
     },
 )
@@ -213,7 +219,7 @@ define(
 
 def _solveh_banded_ab(g: Any, ab: Any, b: Any, result: Any, lower: Any, shape: Any) -> Any:
     vector = np.ndim(b) == 1
-    bar, x = columns(sl.solveh_banded(ab, g, lower=lower), vector), columns(result, vector)
+    bar, x = sl.solveh_banded(ab, columns(g, vector), lower=lower), columns(result, vector)
     return unbroadcast(_hermitian_band(bar, x, shape[-2] - 1, lower), shape)
 
 
@@ -235,7 +241,7 @@ define(
     sl.solveh_banded,
     require=_with_axes,
     adjoint={
-        "b": lambda g, ab, lower, shape: unbroadcast(sl.solveh_banded(ab, g, lower=lower), shape),
+        "b": lambda g, ab, lower, shape: _solved(lambda g: sl.solveh_banded(ab, g, lower=lower), g, shape),
         "ab": _solveh_banded_ab,
     },
 )
@@ -251,7 +257,8 @@ def _toeplitz_parts(c_or_cr: Any) -> tuple:
 def _toeplitz_bar(left: Any, right: Any, c_or_cr: Any) -> Any:
     """The adjoint of column and row, from that of the matrix as left @ rightᴴ: sums over its diagonals."""
     one = _toeplitz_parts(c_or_cr)[-1]
-    left, right = (x.reshape(len(x), -1) for x in (left, right))
+    left, right = (columns(x, x.ndim == 1) for x in (left, right))
+    left, right = (np.moveaxis(x, -2, 0).reshape(x.shape[-2], -1) for x in (left, right))
     sums = sum(np.convolve(left[:, k], np.conj(right[::-1, k])) for k in range(left.shape[1]))
     middle = len(right) - 1
     c_bar, r_bar = sums[middle:].copy(), sums[middle::-1].copy()
@@ -335,7 +342,8 @@ def _lu_solve_lu(g: Any, lu_and_piv: Any, b: Any, trans: Any, result: Any) -> An
     lu, piv = lu_and_piv
     vector = np.ndim(b) == 1
     bar = columns(_lu_solve_b(g, lu_and_piv, trans, g.shape), vector)
-    bar = _of_transposed(-bar @ h(columns(result, vector)), trans)[_permutation(piv)]
+    bar = unbroadcast(-bar @ h(columns(result, vector)), lu.shape)
+    bar = _of_transposed(bar, trans)[_permutation(piv)]
     lower, upper = _unpacked(lu)
     return np.tril(bar @ h(upper), -1) + np.triu(h(lower) @ bar), None
 
@@ -385,7 +393,7 @@ define(sl.cho_factor, adjoint={"a": _cho_factor})
 def _cho_solve_c(g: Any, c_and_lower: Any, b: Any, result: Any) -> Any:
     c, lower = c_and_lower
     vector = np.ndim(b) == 1
-    bar = -np.matmul(columns(sl.cho_solve(c_and_lower, g), vector), h(columns(result, vector)))
+    bar = -np.matmul(sl.cho_solve(c_and_lower, columns(g, vector)), h(columns(result, vector)))
     bar = unbroadcast(bar, c.shape)
     factor = _triangle(c, lower)
     both = bar + h(bar)
@@ -395,13 +403,13 @@ def _cho_solve_c(g: Any, c_and_lower: Any, b: Any, result: Any) -> Any:
 define(
     sl.cho_solve,
     adjoint={
-        "b": lambda g, c_and_lower, shape: unbroadcast(sl.cho_solve(c_and_lower, g), shape),
+        "b": lambda g, c_and_lower, shape: _solved(lambda g: sl.cho_solve(c_and_lower, g), g, shape),
         "c_and_lower": _cho_solve_c,
     },
 )
 define(
     sl.cho_solve_banded,
-    adjoint={"b": lambda g, cb_and_lower, shape: unbroadcast(sl.cho_solve_banded(cb_and_lower, g), shape)},
+    adjoint={"b": lambda g, cb_and_lower, shape: _solved(lambda g: sl.cho_solve_banded(cb_and_lower, g), g, shape)},
 )
 
 

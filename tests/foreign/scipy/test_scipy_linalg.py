@@ -247,3 +247,46 @@ def test_least_squares_by_pivoting_of_lower_rank_are_refused():
     a = graded(np.random.default_rng(0), 3, False)
     with pytest.raises(ampi.ActivityError, match="gelsy"):
         ampi.grad(lambda b: sl.lstsq(a, b, 0.5, lapack_driver="gelsy")[0].sum())(np.ones(3))
+
+
+STACKS = {
+    "solve": (sl.solve, (3, 3)),
+    "solve_triangular": (lambda a, b: sl.solve_triangular(a, b, lower=True), (3, 3)),
+    "solve_triangular transposed": (lambda a, b: sl.solve_triangular(a, b, trans=1, unit_diagonal=True), (3, 3)),
+    "cho_solve": (lambda a, b: sl.cho_solve((a, True), b), (3, 3)),
+    "lu_solve": (lambda a, b: sl.lu_solve(sl.lu_factor(a), b), (3, 3)),
+    "solve_banded": (lambda a, b: sl.solve_banded((1, 1), a, b), (3, 3)),
+    "solveh_banded": (lambda a, b: sl.solveh_banded(a, b), (2, 3)),
+    "solve_toeplitz": (sl.solve_toeplitz, (3,)),
+    "matmul_toeplitz": (sl.matmul_toeplitz, (3,)),
+}
+
+
+@pytest.mark.parametrize("name", STACKS)
+@pytest.mark.parametrize("number", [(), (3,), (2,), (2, 3)], ids=str)
+@pytest.mark.parametrize("right", [(3,), (3, 3), (3, 2), (3, 3, 3), (2, 3, 1)], ids=str)
+def test_stacks_of_systems(name, number, right):
+    """Vectors and stacks on the right of matrices and stacks, also where a stack of vectors looks like a matrix."""
+    solve, shape = STACKS[name]
+    rng = np.random.default_rng(1)
+    a, b = rng.standard_normal((*number, *shape)), rng.standard_normal(right)
+    if len(shape) == 1:
+        a[..., 0] += 5.0
+    elif "banded" in name:
+        a[..., 1, :] += 5.0
+    else:
+        a += 5.0 * np.eye(3)
+    try:
+        expected = solve(a, b)
+    except (ValueError, IndexError, TypeError, np.linalg.LinAlgError):
+        pytest.skip("SciPy does not solve it")
+    weights = rng.standard_normal(expected.shape)
+    try:
+        found = ampi.grad(lambda a, b: ampi.numpy.sum(weights * solve(a, b)), argnums=(0, 1))(a, b)
+    except ampi.ActivityError as error:
+        assert ("several matrices" in str(error)) == bool(number) == ("lu_" in name or "toeplitz" in name)
+        return
+    d, e, step = rng.standard_normal(a.shape), rng.standard_normal(b.shape), 1e-6
+    moved = [np.sum(weights * solve(a + s * d, b + s * e)) for s in (step, -step)]
+    slope = np.sum(found[0] * d) + np.sum(found[1] * e)
+    np.testing.assert_allclose(slope, (moved[0] - moved[1]) / (2 * step), rtol=1e-6, atol=1e-7)
