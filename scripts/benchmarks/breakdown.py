@@ -21,7 +21,7 @@ AMPI = str(ROOT / "ampi") + "/"
 INTERVAL = 0.001  # seconds
 PHASES = ("primal", "record", "sweep")
 KINDS = ("compiled code", "waiting", "kernel calls", "messages", "agreement", "tape and memory", "the program")
-COMPILED = ("_entry(*args)", "contract.forward(", "contract.adjoint(", "self.dispatcher(", "entry(*args)")
+COMPILED = ("entry(*args)", "entry(*given)", "self._forward(", "contract.adjoint(", "self.dispatcher(")
 WAITING = {"attend", "Waitall", "wait", "pause", "told", "_going_on", "Barrier", "Allreduce"}
 
 
