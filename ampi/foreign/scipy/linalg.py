@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import scipy
 import scipy.linalg as sl
 
 from ...arrays.elementwise import unbroadcast
@@ -247,6 +248,10 @@ define(
 )
 
 
+_ROWS = -2 if tuple(map(int, scipy.__version__.split(".")[:2])) >= (1, 17) else 0
+"""The axis of a right-hand side along which a Toeplitz matrix is applied; older versions of SciPy know no stacks."""
+
+
 def _toeplitz_parts(c_or_cr: Any) -> tuple:
     """Column and row of a Toeplitz matrix, and whether the row is the column's conjugate."""
     if isinstance(c_or_cr, tuple):
@@ -258,7 +263,7 @@ def _toeplitz_bar(left: Any, right: Any, c_or_cr: Any) -> Any:
     """The adjoint of column and row, from that of the matrix as left @ rightᴴ: sums over its diagonals."""
     one = _toeplitz_parts(c_or_cr)[-1]
     left, right = (columns(x, x.ndim == 1) for x in (left, right))
-    left, right = (np.moveaxis(x, -2, 0).reshape(x.shape[-2], -1) for x in (left, right))
+    left, right = (np.moveaxis(x, _ROWS, 0).reshape(x.shape[_ROWS], -1) for x in (left, right))
     sums = sum(np.convolve(left[:, k], np.conj(right[::-1, k])) for k in range(left.shape[1]))
     middle = len(right) - 1
     c_bar, r_bar = sums[middle:].copy(), sums[middle::-1].copy()
