@@ -231,6 +231,13 @@ class Elementwise(BaseAdjoint):
         self.mask = mask
         self.recompute = recompute
 
+    @property
+    def reads_memory(self) -> bool:  # type: ignore[override]
+        """True if the adjoint needs values: that of a sum needs none, for which memory would have to be put back."""
+        return (
+            self.recompute is not None or self.mask is not None or any(isinstance(v, np.ndarray) for v in self.values)
+        )
+
     def __call__(self, sweep: Sweep) -> None:
         if not sweep.has_shadow(self.result):
             return

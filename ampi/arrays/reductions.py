@@ -87,6 +87,11 @@ class _Reduction(BaseAdjoint):
     __slots__ = ("adjoint", "axes", "factor", "fresh", "mask", "recompute", "result", "source", "x", "z")
     second_order = "differentiated"
 
+    @property
+    def reads_memory(self) -> bool:  # type: ignore[override]
+        """True if the adjoint needs values: that of a sum needs none, for which memory would have to be put back."""
+        return not all(v is None for v in (self.x, self.z, self.recompute, self.factor, self.mask))
+
     def __call__(self, sweep: Sweep) -> None:
         if not sweep.has_shadow(self.result):
             return

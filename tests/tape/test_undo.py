@@ -78,3 +78,37 @@ def test_a_sweep_that_stops_leaves_memory_as_it_was():
     with pytest.raises(RuntimeError, match="on purpose"):
         tape.gradient(total, watched)
     numpy.testing.assert_array_equal(ampi.value(x), after)
+
+
+SEVERAL = 200  # elements, which are not copied
+
+
+@pytest.mark.parametrize(
+    ("operation", "restores"),
+    [
+        (lambda x: x + 1.0, False),
+        (lambda x: x.sum(axis=0) - x, False),
+        (lambda x: x * x, True),
+        (lambda x: np.where(x > 0, x, 0.0) * x, True),
+        (lambda x: np.max(x) * x, True),
+        (lambda x: np.add(x, x, where=x > 0.5, out=np.zeros(SEVERAL)), True),
+    ],
+)
+def test_memory_is_not_restored_for_sums(operation, restores, monkeypatch):
+    """Records that read no values do not have the sweep put back what was overwritten after them."""
+    from ampi.tape.sweep import Sweep
+
+    done = []
+    original = Sweep._undo
+    monkeypatch.setattr(Sweep, "_undo", lambda sweep, storage: (done.append(storage), original(sweep, storage)))
+
+    def program(x):
+        y, out = operation(x), np.zeros(SEVERAL)
+        squares(y, out)  # needs y, which is overwritten
+        double(y)
+        return out.sum() + y.sum()
+
+    x, v, h = numpy.linspace(0.2, 0.9, SEVERAL), numpy.cos(numpy.arange(SEVERAL)), 1e-6
+    slope = numpy.sum(ampi.grad(program)(x) * v)
+    assert bool(done) == restores
+    numpy.testing.assert_allclose(slope, (program(x + h * v) - program(x - h * v)) / (2 * h), rtol=1e-6)
