@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from ..base.pools import runs_alone
 from ..base.program_lines import warning_level
 from ..errors import ActivityError, ActivityWarning, AmpiError, CommunicationError, TapeError
 from ..memory.storages import plain
@@ -67,7 +68,10 @@ def _check_scalar(y: Any) -> None:
 
 
 def ranks_of(comm: Any) -> Any:
-    return MPI.COMM_WORLD if comm is None else comm
+    """Return the communicator of the ranks that call together: the given one, or by default that of all ranks."""
+    if comm is not None:
+        return comm
+    return MPI.COMM_SELF if runs_alone() else MPI.COMM_WORLD
 
 
 def _check_replicated(y: Any, comm: Any) -> None:

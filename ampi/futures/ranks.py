@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import sys
 import time
 from _thread import get_ident
@@ -25,12 +26,12 @@ from ..base import arrivals
 from ..base.program_lines import where_called
 from ..base.structures import leaves, mapped
 from ..errors import ActivityError
-from ..interception.hooks import EverHook, Hook, hook
+from ..interception.hooks import AlwaysHook, EverHook, Hook, hook
 from ..mpi.comm import Communicator, adopt
 from ..mpi.messages.object_messages import send_object
 from ..mpi.namespace import BASE
-from ..tape import Tape
 from ..tape.recording import is_passive, opened, passive, recording, resumed
+from . import remote
 
 _TASK, _RESULT = 1, 2  # tags
 _LONGEST = 1e-3  # most seconds between two checks for messages
@@ -297,6 +298,8 @@ def _enter(found: Hook, arguments: tuple, keywords: dict[str, Any]) -> Any:
     """Run ``MPICommExecutor.__enter__``, collective, with mpi4py's own pool if no rank has a tape."""
     executor, comm, root = _bind(*arguments, **keywords)
     tape = opened()
+    if executor is not None:
+        remote.of_communicators.add(executor)
     if _core().SharedPool is not None or not any(BASE["Comm"].allgather(comm, tape is not None)):
         return found.original(executor, comm, root)
     own = comm.Dup() if isinstance(comm, Communicator) else adopt(BASE["Comm"].Dup(comm))
@@ -320,41 +323,37 @@ def _bind(executor: Any, comm: Any, root: int) -> tuple[Any, Any, int]:
     return executor, comm, root
 
 
-# ------------------------------------------------------------------------------------------ what is not differentiated
+# ---------------------------------------------------------------------- pools whose workers do not run the program
 
 
-def _held(x: Any) -> Iterator[Any]:
-    """Iterate over the values in the arguments of a task, and in the closure of its function."""
-    for leaf in leaves(x):
-        if isinstance(leaf, functools.partial):
-            yield from _held((leaf.func, leaf.args, leaf.keywords))
-            continue
-        yield leaf
-        for cell in getattr(leaf, "__closure__", None) or ():
-            try:
-                yield cell.cell_contents
-            except ValueError:  # empty
-                continue
-
-
-def _submit(found: Hook, tape: Tape, arguments: tuple, keywords: dict) -> Any:
-    pool = getattr(arguments[0], "_pool", None)
-    if not (isinstance(pool, Pool) and pool.tape is tape) and any(
-        is_active(tape, x) for x in _held((arguments[1:], keywords))
-    ):
+def _submit(found: Hook, arguments: tuple, keywords: dict) -> Any:
+    pool, tape = getattr(arguments[0], "_pool", None), recording()
+    if not isinstance(pool, Pool):
+        return remote.submit(found, arguments, keywords)
+    if tape not in (None, pool.tape) and any(is_active(tape, x) for x in _held((arguments[1:], keywords))):
         raise ActivityError(
-            f"{where_called()}: a task of mpi4py.futures is given a value that carries derivatives, and its workers do "
-            "not record its use. Enter a `with MPICommExecutor(comm, root=0) as executor:` inside the "
-            "function or program that is differentiated, on all ranks of comm (workers that MPIPoolExecutor spawns, or "
-            "`python -m mpi4py.futures` has, are not differentiated); or pass ampi.value(x), let each task return its "
-            "gradient (ampi.value_and_grad), and put these together with ampi.custom_vjp"
+            f"{where_called()}: a task is given a value that carries derivatives on an inner tape, and the tasks of "
+            "this MPICommExecutor are recorded on the tape that was open when it was entered; enter another one "
+            "inside, or pass ampi.value(x)"
         )
     return found.original(*arguments, **keywords)
 
 
+def _held(x: Any) -> Iterator[Any]:
+    """Iterate over the values in the arguments of a task."""
+    for leaf in leaves(x):
+        if isinstance(leaf, functools.partial):
+            yield from _held((leaf.func, leaf.args, leaf.keywords))
+        else:
+            yield leaf
+
+
 def _see() -> None:
     hook(_core()._comm_executor_helper, _enter, "mpi4py.futures.MPICommExecutor", EverHook)
-    hook(sys.modules["mpi4py.futures.pool"].MPIPoolExecutor.submit, _submit, "mpi4py.futures.MPIPoolExecutor.submit")
+    kind = sys.modules["mpi4py.futures.pool"].MPIPoolExecutor
+    found = hook(kind.submit, _submit, "mpi4py.futures.MPIPoolExecutor.submit", AlwaysHook)
+    shut_down = operator.attrgetter("_shutdown")
+    remote.enter_kind(kind, found.original, shut_down, lambda executor: type(executor)(**executor._options))
 
 
 arrivals.when_imported("mpi4py.futures.pool", _see)

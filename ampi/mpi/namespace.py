@@ -13,6 +13,7 @@ from typing import Any
 
 from mpi4py import MPI as mpi
 
+from ..base.pools import has_servers
 from . import comm as _comm
 from . import pkl5
 from .base.handles import predefined
@@ -22,7 +23,6 @@ from .messages.point_to_point import Message
 from .messages.requests import Prequest, Request
 from .operations import Op
 from .packing import Datatype
-from .waiting.board import has_servers
 from .windows.windows import Win
 
 BASE: dict[str, Any] = dict(vars(mpi))

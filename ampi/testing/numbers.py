@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.pools import runs_alone
 from ..base.structures import leaves, mapped
 from ..memory.storages import TrackedArray, carries_derivatives, is_scalar, plain, tracked_copy
 
@@ -27,7 +28,8 @@ def ranks(comm: Any) -> Iterator[Any]:
     """The communicator of the participating ranks; for an intercommunicator, one of both groups."""
     from mpi4py import MPI
 
-    comm = MPI.COMM_WORLD if comm is None else comm
+    if comm is None:
+        comm = MPI.COMM_SELF if runs_alone() else MPI.COMM_WORLD
     if not comm.Is_inter():
         yield comm
         return

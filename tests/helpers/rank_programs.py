@@ -199,13 +199,41 @@ def check(seed, comm=ampi.COMM_WORLD):
         assert not found[1].any()
 
 
+def check_apart(seed, pool):
+    """Raise unless a random program is right with a pool whose workers do not run it; on the root of the pool."""
+    program = Program(seed)
+    f, g = (lambda x: program.body(pool, x)), program.serially
+    directions = numpy.random.default_rng(seed).uniform(-1.0, 1.0, (3, 5))
+    mode = ("value_and_grad", "value_and_grad", "jvp", "several", "walk")[seed % 5]
+    if mode == "jvp":
+        found, expected = (ampi.jvp(h, (X0,), (directions[0],)) for h in (f, g))
+    elif mode == "several":
+        found, expected = (
+            (
+                *ampi.jvp(h, (X0,), (directions,), vectorised=True),
+                ampi.jacrev(lambda x, h=h: h(x) * np.ones(2), X0, comm=MPI.COMM_SELF),
+            )
+            for h in (f, g)
+        )
+    elif mode == "walk":
+        found, expected = ((value, push(directions[1])) for value, push in (ampi.linearize(h, X0) for h in (f, g)))
+    else:
+        found, expected = (ampi.value_and_grad(h)(X0) for h in (f, g))
+        assert ampi.grad(f)(X0).tobytes() == found[1].tobytes(), "another run gives other bits"
+    for one, other in zip(found, expected):
+        numpy.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
+
+
 if __name__ == "__main__":
     import sys
 
-    first, count = map(int, sys.argv[1:])
+    from mpi4py.futures import MPIPoolExecutor
+
+    first, count = map(int, sys.argv[1:3])
+    pool = MPIPoolExecutor() if sys.argv[3:] == ["apart"] else None
     for seed in range(first, first + count):
         try:
-            check(seed)
+            check(seed) if pool is None else check_apart(seed, pool)
         except BaseException:
             print(f"rank {ampi.COMM_WORLD.rank}: seed {seed}", flush=True)
             import traceback

@@ -154,10 +154,11 @@ class _Contents:
         self.arrays = arrays
 
     def __reduce__(self) -> Any:
-        return _contents_of, (self.arrays, self.pickled)
+        return loaded, (self.pickled, self.arrays)
 
 
-def _contents_of(arrays: list[TrackedArray], pickled: bytes) -> Any:
+def loaded(pickled: bytes, arrays: Sequence[Any]) -> Any:
+    """Return the object that `dumped` has pickled, with these arrays."""
     outer, _pickling.places = _pickling.places, arrays
     try:
         return mpi.pickle.loads(pickled)
@@ -276,10 +277,15 @@ def _arrays_in(obj: Any) -> tuple[list[TrackedArray], Any]:
     found: dict[int, TrackedArray] = {}
     if _walk(obj, found, set()):
         return list(found.values()), obj
+    pickled, arrays = dumped(obj)
+    return arrays, _Contents(pickled, arrays)
+
+
+def dumped(obj: Any) -> tuple[bytes, list[TrackedArray]]:
+    """Pickle an object without the `ampi.ndarray`s in it; return the bytes, and these arrays."""
     outer, _pickling.arrays = _pickling.arrays, []
     try:
-        pickled = mpi.pickle.dumps(obj)
-        return _pickling.arrays, _Contents(pickled, _pickling.arrays)
+        return mpi.pickle.dumps(obj), _pickling.arrays
     finally:
         _pickling.arrays = outer
 

@@ -20,6 +20,7 @@ from types import MappingProxyType
 import numpy as np
 from mpi4py import MPI as mpi
 
+from ...base.pools import has_servers
 from ...kernel.runtime import progress
 from ...tape import Tape, at_closing, at_opening
 
@@ -273,13 +274,6 @@ def _await_import() -> None:
                 file=sys.stderr,
                 flush=True,
             )
-
-
-def has_servers() -> bool:
-    """Return whether ``python -m mpi4py.futures`` runs the program: the other ranks wait for tasks, and import ampi at
-    other times or never."""
-    futures = sys.modules.get("mpi4py.futures._core")
-    return getattr(futures, "SharedPool", None) is not None
 
 
 def alone(rank: int = 0) -> Board:
