@@ -49,6 +49,7 @@ _guarded: list[Interception] = []
 
 def _family(cls: type) -> Iterator[type]:
     yield cls
+    derived: type
     for derived in type.__subclasses__(cls):
         yield from _family(derived)
 
