@@ -141,7 +141,7 @@ class View:
                 elif kind == GENERATOR:
                     self.generators.append(part)
                 else:
-                    mark_within = "." if kind == OBJECT else "["
+                    mark_within = _mark_within(part, kind)
                     if kind == OBJECT and is_container(type(part)):
                         _refuse_hidden(part, to_part)
                     if not isinstance(part, tuple):
@@ -208,7 +208,7 @@ class Inside:
                 return False
             elif type(part) is not tuple:
                 path = (*self.path, (self.mark, parts[k] if first else k))
-                known.append(Inside(part, kind, path, "." if kind == OBJECT else "["))
+                known.append(Inside(part, kind, path, _mark_within(part, kind)))
         self.parts = parts
         return True
 
@@ -258,7 +258,15 @@ def contents_of(x: Any, kind: int) -> list[Any]:
 
 def spelled(path: tuple) -> str:
     """Return the path to an array as the program would write it."""
-    return "state" + "".join(f".{part}" if kind == "." else f"[{part!r}]" for kind, part in path)
+    return "state" + "".join(f".{part}" if kind == "." else f"[{part!r}]" for kind, part in path if kind != _CARRIED)
+
+
+_CARRIED = "of carried"
+"""The mark of the parts of a `Carried` state in paths, which are no parts of the program's state."""
+
+
+def _mark_within(part: Any, kind: int) -> str:
+    return "." if kind == OBJECT else _CARRIED if type(part) is Carried else "["
 
 
 PLAIN_NUMBERS = frozenset((bool, int, float, complex))
