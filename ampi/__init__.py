@@ -219,5 +219,6 @@ for _module in ("pyfftw.pyfftw", "mpi4py_fft.fftw"):  # plans are made before a 
     arrivals.when_imported(_module, _complete)
 arrivals.when_imported("mpi4py.futures.pool", lambda: importlib.import_module(f"{__name__}.futures.ranks"))
 arrivals.when_imported(f"{__name__}.device.arrays", lambda: importlib.import_module(f"{__name__}.mpi.device_buffers"))
+arrivals.when_imported(f"{__name__}.device.arrays", lambda: importlib.import_module(f"{__name__}.device.functions"))
 arrivals.when_imported(f"{__name__}.kernel.cuda.launch", lambda: importlib.import_module(f"{__name__}.device.launches"))
 arrivals.when_imported(f"{__name__}.numpy", lambda: _import(_WITH_NUMBERS))

@@ -30,7 +30,7 @@ ROOMS = {
         "derivatives": FOUNDATIONS | {"arrays"},
         "kernel": FOUNDATIONS | {"arrays", "numpy", "derivatives", "partials"},
         "foreign": FOUNDATIONS | ARRAYS | {"kernel", "partials"},
-        "device": FOUNDATIONS | {"kernel", "arrays", "interception"},
+        "device": FOUNDATIONS | {"kernel", "arrays", "rules", "interception"},
         "cuda": FOUNDATIONS | {"kernel", "device"},
         "mpi": FOUNDATIONS | ARRAYS | {"kernel", "device"},
         "futures": FOUNDATIONS | ARRAYS | {"kernel", "mpi"},

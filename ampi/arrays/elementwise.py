@@ -50,7 +50,10 @@ def has_nan(x: Any) -> bool:
     if _FEW < size < _MANY and x.dtype.kind == "c":
         total: Any = np.vdot(x, x)  # infinite squares give NaN as well: the caller checks each element
     elif size:
-        total = _maximum(x, None)
+        try:
+            total = _maximum(x, None)
+        except (NotImplementedError, TypeError):  # CuPy has functions for reductions
+            return bool(np.isnan(x).any())
     else:
         return False
     return bool(total != total)
@@ -147,7 +150,7 @@ class Rule:
     def tangent(self, k: int, x_dot: Any, values: Any) -> Any:
         """The contribution of argument k's tangent to the result's; ``values`` are those in ``needs[k]``."""
         if self.name == "absolute":
-            return np.real(np.conj(self.terms[k](np.ones((), x_dot.real.dtype), *values)) * x_dot)
+            return np.real(np.conj(self.terms[k](x_dot.real.dtype.type(1), *values)) * x_dot)
         # The term multiplies by the conjugate of the partial derivative.
         if x_dot.dtype.kind == "c":
             x_dot = np.conj(x_dot)
@@ -214,8 +217,9 @@ def _constant_term(partial: float) -> Callable:
 def _partial_term(partial: Callable) -> Callable:
     def term(g: Any, *values: Any) -> Any:
         p = partial(*values)
-        if isinstance(p, (np.ndarray, np.generic)):
-            return times(g, p if p.dtype.kind != "c" else np.conj(p))
+        dtype = getattr(p, "dtype", None)
+        if dtype is not None:
+            return times(g, p if dtype.kind != "c" else np.conj(p))
         return g * p if type(p) is float and p and -_INF < p < _INF else times(g, np.conj(p))
 
     return term

@@ -64,9 +64,8 @@ def compute(ufunc: np.ufunc, method: str, inputs: tuple) -> Any:
     if hasattr(type(shown), "__cuda_array_interface__"):
         package = type(shown).__module__.partition(".")[0]
         raise ActivityError(
-            f"{where_called()}: numpy.{ufunc.__name__} of an active array and an array of {package} on a device; ampi "
-            "computes on a device in CUDA kernels only: write one, with ampi.cuda.as_cuda_array(x), or copy the array "
-            "to the host"
+            f"{where_called()}: numpy.{ufunc.__name__} of an active array and an array of {package} on a device; "
+            "copy the first one there (ampi.cuda.to_device(x)), or the other one to the host"
         )
     what = "an array of objects" if isinstance(shown, np.ndarray) else f"an object of class {type(shown).__name__}"
     raise ActivityError(

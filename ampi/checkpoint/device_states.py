@@ -60,13 +60,15 @@ def landed(state: Carried) -> Any:
 @contextmanager
 def kept(*states: Any) -> Iterator[None]:
     """Restore the values of arrays on a device at the end of the block."""
+    from ..device.memory import Memory
+
     arrays = [array for state in states if isinstance(state, Carried) for array in View(state).on_device]
-    values = [array.copy() for array in arrays]
+    values = [Memory.copy(array) for array in arrays]
     try:
         yield
     finally:
         for array, copy in zip(arrays, values):
-            array.take(copy)
+            Memory.take(array, copy)
 
 
 def _with_copies(state: Any) -> Carried:

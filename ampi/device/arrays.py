@@ -22,14 +22,15 @@ from ..tape import BaseAdjoint, Zero, recording
 from ..tape import overwrite as overwrite_host
 from .backends import device
 from .memory import DeviceRegion, Memory, append, is_active, keep, overwrite, storage_for
+from .methods import Methods, arithmetic
 
 
-class DeviceArray(Memory):
+class DeviceArray(Methods, Memory):
     """An array on a device, as returned by `ampi.cuda.to_device` and `ampi.cuda.device_array`.
 
-    CUDA kernels accept it, and it can be copied to and from the host.  Slices (``d[1:-1]``) are arrays on the device,
-    and can be assigned to; reading an element (``d[0]``) copies it to the host.  While a tape records, all of this is
-    differentiated.  The array has no arithmetic: write a kernel.
+    CUDA kernels accept it, functions of NumPy compute with it on the device (on a GPU by CuPy), and it can be copied to
+    and from the host.  Slices (``d[1:-1]``) are arrays on the device, and can be assigned to; reading an element
+    (``d[0]``) copies it to the host.  While a tape records, all of this is differentiated.
     """
 
     __slots__ = ("storage",)
@@ -69,7 +70,8 @@ class DeviceArray(Memory):
         if is_active(tape, self):
             raise ActivityError(
                 f"{where_called()}: an array on a device that carries derivatives is passed to another package, "
-                "where they would be lost; write d.copy_to_host(), or `with ampi.passive():` if a constant is meant"
+                "where they would be lost; compute with functions of ampi.numpy, with the other array as "
+                "ampi.cuda.as_cuda_array(c); write d.copy_to_host(), or `with ampi.passive():` if a constant is meant"
             )
         if self.storage.needs:
             undo = keep(self)
@@ -94,39 +96,30 @@ class DeviceArray(Memory):
 
     def __getitem__(self, key: Any) -> Any:
         """Return a part as an array on the device, or a single element as a number on the host."""
+        if has_arrays(key):
+            return arithmetic[0].gather(self, key)
         view = self._part(key)
-        return view.copy_to_host()[()] if not view.shape else view
+        is_element = not view.shape and key is not Ellipsis and not (isinstance(key, tuple) and Ellipsis in key)
+        return view.copy_to_host()[()] if is_element else view
 
     def _part(self, key: Any) -> DeviceArray:
         key = key if isinstance(key, tuple) else (key,)
-        for item in key:
-            if item is not None and item is not Ellipsis and not isinstance(item, (slice, int, np.integer)):
-                raise KernelError(
-                    f"{where_called()}: an array on a device is indexed by {type(item).__name__}; it takes integers "
-                    "and slices; gather elements in a kernel"
-                )
         if not any(item is Ellipsis for item in key):
             key = (*key, Ellipsis)  # without it NumPy would read an element
         return self.like(self.sketch()[key])  # type: ignore[return-value]
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Copy an array of the same shape, or a number, from the device or the host."""
-        transfer(self._part(key), value)
+        """Copy an array, or a number, from the device or the host."""
+        arithmetic[0].assign(self, key, value)
 
-    def reshape(self, *shape: Any) -> DeviceArray:
+    def reshape(self, *shape: Any, order: str = "C") -> DeviceArray:
         """Return the same elements in another shape."""
         shape = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
-        if not (self.is_c_contiguous() or self.size == 0):  # NumPy would copy elements
-            raise KernelError(
-                f"{where_called()}: reshape of an array on a device that is not contiguous; copy it first: "
-                "ampi.cuda.to_device(d).reshape(...)"
-            )
-        view = self.sketch().reshape(shape)
-        return self.like(view)  # type: ignore[return-value]
+        return np.reshape(self, shape, order)  # type: ignore[return-value,call-overload]
 
-    def ravel(self) -> DeviceArray:
+    def ravel(self, order: str = "C") -> DeviceArray:
         """Return the same elements with one axis."""
-        return self.reshape(-1)
+        return np.ravel(self, order)  # type: ignore[return-value,call-overload]
 
     def transpose(self, *axes: Any) -> DeviceArray:
         """Return the same elements with axes in another order."""
@@ -189,18 +182,30 @@ class DeviceArray(Memory):
             )
         return array_at(self.address, self.shape, self.strides, self.dtype).__dlpack__(**keywords)
 
-    def _no(self, *args: Any) -> NoReturn:
-        raise KernelError(
-            f"{where_called()}: arrays on a device have no arithmetic; write a CUDA kernel, or compute with "
-            ".copy_to_host()"
-        )
+    get = copy_to_host
 
-    def __array_ufunc__(self, *args: Any, **keywords: Any) -> NoReturn:
-        self._no()
+    def item(self) -> Any:
+        """Return the only element as a number."""
+        return self._number("item()").item()
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = _no
-    __iadd__ = __isub__ = __imul__ = __itruediv__ = __neg__ = __matmul__ = __rmatmul__ = __lt__ = __gt__ = _no
-    __float__ = __int__ = __bool__ = _no
+    def __float__(self) -> float:
+        return float(self._number("float()"))
+
+    def __int__(self) -> int:
+        return int(self._number("int()"))
+
+    def __complex__(self) -> complex:
+        return complex(self._number("complex()"))
+
+    def __index__(self) -> int:
+        return operator.index(self._number("an index"))
+
+    def __bool__(self) -> bool:
+        return bool(self.to_host())  # a decision, which has no derivative
+
+    def _number(self, what: str) -> Any:
+        self.require_constant(what)
+        return self.to_host()
 
 
 # ------------------------------------------------------------------------------------------------------ makers
@@ -248,6 +253,26 @@ def device_array_like(ary: Any, stream: Any = 0) -> DeviceArray:
     return device_array(tuple(ary.shape), ary.dtype, order=order)
 
 
+def foreign(array: Any) -> Memory:
+    """Return an array of another package on the device, whose derivatives are not tracked."""
+    one = device()
+    one.adopt(array)
+    interface = array.__cuda_array_interface__
+    dtype = np.dtype(interface["typestr"])
+    if dtype.kind == "V":
+        dtype = np.dtype(interface["descr"])
+    return Memory(one, interface["data"][0], array, interface["shape"], interface.get("strides"), dtype)
+
+
+def has_arrays(key: Any) -> bool:
+    """Return whether an index has arrays, lists or masks."""
+    simple = (slice, int, np.integer)
+    return any(
+        not (item is None or item is Ellipsis or (isinstance(item, simple) and not isinstance(item, bool)))
+        for item in (key if isinstance(key, tuple) else (key,))
+    )
+
+
 def as_cuda_array(obj: Any, sync: bool = True) -> DeviceArray:
     """Return an array on the device that shares memory with an array of CuPy, PyTorch, JAX or numba-cuda.
 
@@ -269,7 +294,7 @@ def as_cuda_array(obj: Any, sync: bool = True) -> DeviceArray:
     made = DeviceArray(one, interface["data"][0], obj, shape, interface.get("strides"), dtype)
     sketch = made.sketch()
     low, high = np.lib.array_utils.byte_bounds(sketch) if made.size else (made.address, made.address)
-    made.storage = storage_for(one, low, high - low, False)
+    made.storage = storage_for(one, low, high - low, False, obj)
     made.announce()
     return made
 
@@ -358,11 +383,11 @@ def _move(target: Any, source: Any) -> None:
     if isinstance(source, Memory):
         if source.shape == target.shape and source.dtype == target.dtype:
             overlaps = np.shares_memory(source.sketch(), target.sketch(), max_work=1) if source.size else False
-            target.take(source.copy() if overlaps else source)
+            Memory.take(target, Memory.copy(source) if overlaps else source)
             return
         source = source.to_host()
     values = np.asarray(plain(source), target.dtype)
-    target.take(values if values.shape == target.shape else values.reshape(()))
+    Memory.take(target, values if values.shape == target.shape else values.reshape(()))
 
 
 class Transfer(BaseAdjoint):

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.program_lines import where_called
 from ..errors import KernelError
 from ..memory.extents import address_of, array_at
 
@@ -121,6 +122,19 @@ class Processor:
             "computes on the processor\n  pass a NumPy array, or ampi.cuda.to_device(NumPy array)"
         )
 
+    library: Any = np
+    """The module that computes with arrays on the device."""
+
+    def computing(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which `library` may compute with arrays of the device."""
+        return self.reach()
+
+    array = handle  # in the form that `library` takes
+
+    def adopted(self, array: Any) -> tuple[int, Any]:
+        """Return the address of a result of `library`, and the object that keeps it alive."""
+        return address_of(array), array
+
     def synchronize(self) -> None:
         """Do nothing: launches are done when they return."""
 
@@ -205,9 +219,49 @@ class Gpu:
     def adopt(self, array: Any) -> None:
         """Do nothing: arrays of other packages can be used."""
 
+    @functools.cached_property
+    def library(self) -> Any:
+        """Return the module that computes with arrays on the device: CuPy, or NumPy for the simulator."""
+        if self.is_simulated:
+            return np
+        try:
+            import cupy  # type: ignore[import-not-found]
+        except ImportError:
+            raise KernelError(
+                f"{where_called()}: arithmetic with arrays on a GPU needs CuPy, which is not installed\n  install it "
+                "(pip install cupy-cuda12x), or write a CUDA kernel"
+            ) from None
+        return cupy
+
+    def computing(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which `library` may compute with arrays of the device."""
+        return contextlib.nullcontext()
+
+    def array(self, memory: Any) -> Any:
+        """Return an array in the form that `library` takes."""
+        if self.is_simulated:
+            return array_at(memory.address, memory.shape, memory.strides, memory.dtype)
+        if type(memory.owner) is self.library.ndarray and _is_all_of(memory, memory.owner):
+            return memory.owner
+        return self.library.asarray(_Interface(memory))
+
+    def adopted(self, array: Any) -> tuple[int, Any]:
+        """Return the address of a result of `library`, and the object that keeps it alive."""
+        return address_of(array) if self.is_simulated else array.data.ptr, array
+
     def synchronize(self) -> None:
         """Wait until all launches have finished."""
         self.cuda.synchronize()
+
+
+def _is_all_of(memory: Any, array: Any) -> bool:
+    """Return whether an array of the library is the one that a `Memory` describes."""
+    return (memory.address, memory.shape, memory.strides, memory.dtype) == (
+        array.data.ptr,
+        array.shape,
+        array.strides,
+        array.dtype,
+    )
 
 
 def device() -> Any:

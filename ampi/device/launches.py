@@ -27,7 +27,7 @@ from ..memory.regions import Region
 from ..memory.storages import TrackedArray, carries_derivatives, region_of
 from ..tape import BaseAdjoint, lanes_of, recording
 from ..tape.recording import passive
-from .arrays import DeviceArray, region
+from .arrays import DeviceArray, foreign, region
 from .backends import device
 from .memory import DeviceRegion, Memory, append, is_active, need, overwrite
 
@@ -111,24 +111,13 @@ def _checked(launch: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
         launching.require_argument(where.removesuffix(" is"), name, value)
         if launching.is_on_device(value) and not isinstance(value, DeviceArray):
             try:
-                value = _foreign(value)
+                value = foreign(value)
             except KernelError as problem:
                 raise KernelError(f"{where} {problem}") from None
         elif isinstance(value, DeviceArray) and value.device is not device():
             raise KernelError(f"{where} on {value.device!r}, but kernels are launched on {device()!r}\n  copy it there")
         found.append(value)
     return tuple(found)
-
-
-def _foreign(value: Any) -> Memory:
-    """An array of another package, whose derivatives are not tracked."""
-    one = device()
-    one.adopt(value)
-    interface = value.__cuda_array_interface__
-    dtype = np.dtype(interface["typestr"])
-    if dtype.kind == "V":
-        dtype = np.dtype(interface["descr"])
-    return Memory(one, interface["data"][0], value, interface["shape"], interface.get("strides"), dtype)
 
 
 def leaves_of(args: tuple[Any, ...]) -> list[Any]:
@@ -210,6 +199,11 @@ def _record(
         if isinstance(value, DeviceArray):
             if carries_derivatives(value.dtype) and is_active(tape, value):
                 names.add(name)
+                if value.repeats_elements():  # a thread may own an element of an argument
+                    raise KernelError(
+                        f"{where_called()}: {launch.kernel.__name__}(): argument '{name}' has elements that share "
+                        f"memory, since it was broadcast\n  pass a copy: {name}.copy()"
+                    )
         elif name in numbers and carries_derivatives(numbers[name].dtype) and tape.is_active(numbers[name]):
             names.add(name)
     if not names:

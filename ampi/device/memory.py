@@ -89,6 +89,10 @@ class Memory:
         """Return an array in the same block."""
         return Memory(self.device, self.address + offset, self.owner, shape, strides, dtype)
 
+    def bare(self) -> Memory:
+        """Return the same array, not tracked; it keeps the block alive."""
+        return Memory(self.device, self.address, self.owner, self.shape, self.strides, self.dtype)
+
     def like(self, view: np.ndarray) -> Memory:
         """Return the array in this block that a view of `sketch` describes."""
         address = view.__array_interface__["data"][0] if view.size else self.address
@@ -97,7 +101,7 @@ class Memory:
     def in_three_axes(self, shape: Sequence[int]) -> Memory:
         """Return the same elements with three axes."""
         if self.ndim > 3 and not self.is_contiguous():
-            return self.copy().in_three_axes(shape)
+            return Memory.copy(self).in_three_axes(shape)
         view = self.sketch()
         return self.like(view.reshape(shape) if self.ndim > 3 else view[(None,) * (3 - self.ndim)])
 
@@ -133,8 +137,18 @@ class Memory:
         else:
             self.device.write(self, source)
 
+    def repeats_elements(self) -> bool:
+        """Return whether several indices stand for the same element, as in an array that was broadcast."""
+        return any(stride == 0 and n > 1 for n, stride in zip(self.shape, self.strides))
+
     def add(self, source: Any) -> None:
-        """Add an array on the device or on the host."""
+        """Add an array on the device or on the host; to an element with several indices, the sum over these."""
+        if self.repeats_elements():
+            axes = tuple(k for k, stride in enumerate(self.strides) if stride == 0)
+            values = source.to_host() if isinstance(source, Memory) else np.broadcast_to(source, self.shape)
+            once = tuple(slice(1) if k in axes else slice(None) for k in range(self.ndim))
+            self.like(self.sketch()[once]).add(values.sum(axis=axes, keepdims=True))
+            return
         self.device.add(self, source if isinstance(source, Memory) else self.new_like(source))
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -154,12 +168,13 @@ def contiguous(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
 class DeviceStorage(Storage):
     """A block of a device's memory that carries derivatives."""
 
-    __slots__ = ("device",)
+    __slots__ = ("device", "owner")
     is_apart = True
 
-    def __init__(self, device: Any, address: int, nbytes: int) -> None:
+    def __init__(self, device: Any, address: int, nbytes: int, owner: Any = None) -> None:
         super().__init__(address, nbytes)
         self.device = device
+        self.owner = owner  # keeps memory of another package alive: no other array may get its address
         self.guard = 0  # the host cannot read it to check it
 
     def blank(self, nbytes: int) -> Any:
@@ -245,7 +260,7 @@ class DevicePairUndo(PairUndo):
 
 def _undo_of(tape: Any, storage: Storage, array: Any, extent: Extent) -> Undo:
     """Return the undo of a write that is about to be made."""
-    view = array.part(0, array.shape, array.strides, array.dtype)
+    view = array.bare()
     if tape.tangents is None or tape.sweeping:
         return DeviceUndo(storage, view, extent, tape.budget is not None)
     saved = DevicePairUndo(storage, view, extent, None, tape.tangents)
@@ -256,7 +271,7 @@ def _undo_of(tape: Any, storage: Storage, array: Any, extent: Extent) -> Undo:
 _adopted: weakref.WeakValueDictionary[int, DeviceStorage] = weakref.WeakValueDictionary()  # by address
 
 
-def storage_for(device: Any, address: int, nbytes: int, is_new: bool) -> DeviceStorage:
+def storage_for(device: Any, address: int, nbytes: int, is_new: bool, owner: Any = None) -> DeviceStorage:
     """Return the storage of a block; memory of another package may have one already."""
     if is_new:
         return DeviceStorage(device, address, nbytes)
@@ -268,7 +283,7 @@ def storage_for(device: Any, address: int, nbytes: int, is_new: bool) -> DeviceS
                 f"{where_called()}: this array overlaps another one on the device, for which "
                 "ampi.cuda.as_cuda_array was called before; call it for the whole array, and slice the result"
             )
-    storage = _adopted[address] = DeviceStorage(device, address, nbytes)
+    storage = _adopted[address] = DeviceStorage(device, address, nbytes, owner)
     return storage
 
 

@@ -42,7 +42,17 @@ class _OfArrays(_OfNumbers):
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
         test, *branches = [self.visit(part) for part in (node.test, node.body, node.orelse)]
+        # A condition of numbers alone: a number, which arrays of any library take, instead of an array without axes.
+        branches = [_item(b) if isinstance(b, ast.Call) and _is_where(b) else b for b in branches]
         return ast.Call(ast.Name("where", ast.Load()), [test, *map(_as_float, branches)], [])
+
+
+def _is_where(node: ast.Call) -> bool:
+    return isinstance(node.func, ast.Name) and node.func.id == "where"
+
+
+def _item(node: ast.AST) -> ast.AST:
+    return ast.Subscript(node, ast.Tuple([], ast.Load()), ast.Load())  # type: ignore[arg-type]
 
 
 def _as_float(node: Any) -> ast.AST:

@@ -19,7 +19,7 @@ from ..tape import BaseAdjoint, Push, Sweep, current
 ADJOINT_NORM = {None: "forward", "backward": "forward", "ortho": "ortho", "forward": "backward"}
 
 
-class _Transform(BaseAdjoint):
+class Transform(BaseAdjoint):
     """A transform along some axes of an array cropped or padded to ``lengths``."""
 
     __slots__ = ("axes", "forward", "inverse", "kind", "lengths", "norm", "result", "source")
@@ -28,7 +28,7 @@ class _Transform(BaseAdjoint):
     def __call__(self, sweep: Sweep) -> None:
         if sweep.has_shadow(self.result):
             g = sweep.shadow(self.result)
-            sweep.add(self.source, resized(_ADJOINTS[self.kind](self, g), self.axes, self.source.shape))
+            sweep.add(self.source, resized(ADJOINTS[self.kind](self, g), self.axes, self.source.shape))
 
     def tangent(self, push: Push) -> None:
         """The transform of the tangent."""
@@ -48,12 +48,12 @@ def resized(x: np.ndarray, axes: tuple, shape: tuple) -> np.ndarray:
     return x
 
 
-def _complex_adjoint(t: _Transform, g: np.ndarray) -> np.ndarray:
+def _complex_adjoint(t: Transform, g: np.ndarray) -> np.ndarray:
     back = np.fft.fftn if t.inverse else np.fft.ifftn
     return back(g, axes=t.axes, norm=ADJOINT_NORM[t.norm])
 
 
-def _from_real_adjoint(t: _Transform, g: np.ndarray) -> np.ndarray:
+def _from_real_adjoint(t: Transform, g: np.ndarray) -> np.ndarray:
     # The half spectrum is the cropped full one: its adjoint is padded with zeros.
     last = t.axes[-1]
     shape = list(g.shape)
@@ -61,7 +61,7 @@ def _from_real_adjoint(t: _Transform, g: np.ndarray) -> np.ndarray:
     return np.fft.ifftn(resized(g, (last,), tuple(shape)), axes=t.axes, norm=ADJOINT_NORM[t.norm]).real
 
 
-def _to_real_adjoint(t: _Transform, g: np.ndarray) -> np.ndarray:
+def _to_real_adjoint(t: Transform, g: np.ndarray) -> np.ndarray:
     # Each frequency of the half spectrum except the first (and the last, for an even length) represents two.
     last, n = t.axes[-1], t.lengths[-1]
     norm = ADJOINT_NORM[t.norm]
@@ -71,7 +71,7 @@ def _to_real_adjoint(t: _Transform, g: np.ndarray) -> np.ndarray:
     return np.fft.fftn(half, axes=t.axes[:-1], norm=norm) if len(t.axes) > 1 else half
 
 
-_ADJOINTS: dict[str, Callable] = {
+ADJOINTS: dict[str, Callable] = {
     "complex": _complex_adjoint,
     "from real": _from_real_adjoint,
     "to real": _to_real_adjoint,
@@ -90,14 +90,14 @@ def _rule(function: Callable, kind: str, inverse: bool) -> Callable:
         assert tape is not None
         options = [given[name] for name in names.split()[1:]]
         result = wrapped(function(plain_of(a), *options))
-        record = _Transform()
+        record = Transform()
         record.forward = lambda a_dot: function(a_dot, *options)
         record.kind, record.inverse, record.norm = kind, inverse, given["norm"]
         wanted = (None if given["n"] is None else (given["n"],)) if single else given["s"]
-        record.axes = _axes((given["axis"],) if single else given["axes"], wanted, a.ndim)
+        record.axes = axes_of((given["axis"],) if single else given["axes"], wanted, a.ndim)
         if len(set(record.axes)) < len(record.axes) and (kind != "complex" or wanted is not None):
             raise no_rule(function, f" for repeated axes {given['axes']} (transform one axis after the other)")
-        record.lengths = _lengths(wanted, record.axes, a.shape, result.shape, kind)
+        record.lengths = lengths_of(wanted, record.axes, a.shape, result.shape, kind)
         record.source = region_of(a)
         record.result = region_of(result)
         tape.activate(result)
@@ -107,13 +107,14 @@ def _rule(function: Callable, kind: str, inverse: bool) -> Callable:
     return rule
 
 
-def _axes(axes: Any, wanted: Any, ndim: int) -> tuple:
+def axes_of(axes: Any, wanted: Any, ndim: int) -> tuple:
+    """The axes of a transform."""
     if axes is None:
         axes = range(ndim) if wanted is None else range(ndim - len(wanted), ndim)
     return tuple(k % ndim for k in axes)
 
 
-def _lengths(wanted: Any, axes: tuple, shape: tuple, result_shape: tuple, kind: str) -> tuple:
+def lengths_of(wanted: Any, axes: tuple, shape: tuple, result_shape: tuple, kind: str) -> tuple:
     """Lengths of the transforms, which a half spectrum does not determine."""
     lengths = [result_shape[k] for k in axes]
     if kind == "from real":
@@ -133,19 +134,23 @@ def _of_conjugate(function: Callable, transform: Callable, before: bool) -> Call
     return rule
 
 
+KINDS: dict[Callable, tuple[str, bool]] = {
+    np.fft.fft: ("complex", False),
+    np.fft.ifft: ("complex", True),
+    np.fft.fft2: ("complex", False),
+    np.fft.ifft2: ("complex", True),
+    np.fft.fftn: ("complex", False),
+    np.fft.ifftn: ("complex", True),
+    np.fft.rfft: ("from real", False),
+    np.fft.rfft2: ("from real", False),
+    np.fft.rfftn: ("from real", False),
+    np.fft.irfft: ("to real", True),
+    np.fft.irfft2: ("to real", True),
+    np.fft.irfftn: ("to real", True),
+}
+"""The transforms, whether they are of complex numbers, and whether they are inverse."""
 RULES: dict[Callable, Callable] = {
     np.fft.hfft: _of_conjugate(np.fft.hfft, np.fft.irfft, True),
     np.fft.ihfft: _of_conjugate(np.fft.ihfft, np.fft.rfft, False),
-    np.fft.fft: _rule(np.fft.fft, "complex", False),
-    np.fft.ifft: _rule(np.fft.ifft, "complex", True),
-    np.fft.fft2: _rule(np.fft.fft2, "complex", False),
-    np.fft.ifft2: _rule(np.fft.ifft2, "complex", True),
-    np.fft.fftn: _rule(np.fft.fftn, "complex", False),
-    np.fft.ifftn: _rule(np.fft.ifftn, "complex", True),
-    np.fft.rfft: _rule(np.fft.rfft, "from real", False),
-    np.fft.rfft2: _rule(np.fft.rfft2, "from real", False),
-    np.fft.rfftn: _rule(np.fft.rfftn, "from real", False),
-    np.fft.irfft: _rule(np.fft.irfft, "to real", True),
-    np.fft.irfft2: _rule(np.fft.irfft2, "to real", True),
-    np.fft.irfftn: _rule(np.fft.irfftn, "to real", True),
+    **{function: _rule(function, *kind) for function, kind in KINDS.items()},
 }

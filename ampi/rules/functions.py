@@ -78,7 +78,7 @@ def apply(function: Callable, arguments: tuple, keywords: dict) -> Any:
         return inplace.WRITERS[function](*arguments, **keywords)
     if function in _OVERWRITING:
         arguments, keywords = _leaving_input(function, arguments, keywords)
-    out = _given_out(function, arguments, keywords)
+    out = given_out(function, arguments, keywords)
     if out is not None:
         if not all(isinstance(x, np.ndarray) for x in (out if isinstance(out, tuple) else (out,))):
             return function(*mapped(plain_of, arguments), **mapped(plain_of, keywords))  # raises NumPy's error
@@ -190,7 +190,8 @@ def _out_position(function: Callable) -> int | None:
     return positional.index("out") if "out" in positional else None
 
 
-def _given_out(function: Callable, arguments: tuple, keywords: dict) -> Any:
+def given_out(function: Callable, arguments: tuple, keywords: dict) -> Any:
+    """Return the argument out of a call, or None."""
     if "out" in keywords:
         return None if function in _NOT_WRITING and _leaves_out_alone(function) else keywords["out"]
     k = _out_position(function) if len(arguments) > 1 else None
@@ -207,7 +208,8 @@ def _leaves_out_alone(function: Callable) -> bool:
     return function(np.ones((1, 2)), out=out) is not out
 
 
-def _without_out(function: Callable, arguments: tuple, keywords: dict) -> tuple[tuple, dict]:
+def without_out(function: Callable, arguments: tuple, keywords: dict) -> tuple[tuple, dict]:
+    """Return the arguments of a call without out."""
     if "out" in keywords:
         return arguments, {name: x for name, x in keywords.items() if name != "out"}
     k: Any = _out_position(function)
@@ -220,7 +222,7 @@ def _into(out: Any, function: Callable, arguments: tuple, keywords: dict) -> Any
     if out.ndim or not (is_scalar(first) or isinstance(first, np.generic)):
         return _into_array(out, function, arguments, keywords)
     # Methods of NumPy's scalars return a scalar despite out=; not all functions call them.
-    given, named = _without_out(function, arguments, keywords)
+    given, named = without_out(function, arguments, keywords)
     found = function(*mapped(plain_of, given), **mapped(plain_of, named), out=plain(out).copy())
     _into_array(out, function, arguments, keywords)
     return out if isinstance(found, np.ndarray) else out[()]
@@ -228,7 +230,7 @@ def _into(out: Any, function: Callable, arguments: tuple, keywords: dict) -> Any
 
 def _into_array(out: Any, function: Callable, arguments: tuple, keywords: dict) -> Any:
     tape = current()
-    given, named = _without_out(function, arguments, keywords)
+    given, named = without_out(function, arguments, keywords)
     active = any_active(tape, (given, named))
     if not active:
         run = lambda: function(*mapped(plain_of, arguments), **mapped(plain_of, keywords))

@@ -34,6 +34,9 @@ class State:
         self.__dict__.update(parts)
 
 
+ACTS = ["squared", "stencil", "new", "host", "scratch", "functions", "in place"]
+
+
 class Program:
     """A random loop: what its state consists of, what a step does, and the options of the loop."""
 
@@ -43,14 +46,16 @@ class Program:
         self.x = draw.uniform(0.4, 1.2, SIZE)
         self.steps = int(draw.integers(1, 8))
         self.form = str(draw.choice(["array", "tuple", "swapped", "dict", "object", "part", "twice"]))
-        self.acts = [str(a) for a in draw.choice(["squared", "stencil", "new", "host", "scratch"], draw.integers(1, 4))]
+        self.acts = [str(a) for a in draw.choice(ACTS, draw.integers(1, 4))]
         self.before, self.after = draw.random(2) < 0.6
         self.options = [
             {"checkpoints": int(draw.integers(1, 4))},
             {},
             {"memory": "1MiB"},
             {"checkpoints": 2, "schedule": "Revolve"},
-            {"checkpoints": 2, "storage": folder} if folder and "new" not in self.acts else {"checkpoints": 2},
+            {"checkpoints": 2, "storage": folder}
+            if folder and not {"new", "functions"} & set(self.acts)
+            else {"checkpoints": 2},
         ][draw.integers(5)]
         self.until = draw.random() < 0.2 and "schedule" not in self.options
 
@@ -68,6 +73,11 @@ class Program:
                 w = cuda.to_device(u)
                 squared[LAUNCH](w, 0.9)
                 v = w
+            elif act == "functions":
+                v = anp.sin(u) * 0.7 + anp.where(v > 0.5, v[::-1], u * 0.3)
+            elif act == "in place":
+                u *= 0.9
+                u[1:4] += v[:3] * v[1:4]
             elif act == "host":
                 h = h * 0.9 + u.copy_to_host() * 0.1
                 u.copy_to_device(h)

@@ -178,6 +178,20 @@ class Program:
             elif name == "number":
                 d[int(draw.integers(d.size))] = s * s if draw.random() < 0.5 else 0.75
                 d[int(draw.integers(d.size))] = d[int(draw.integers(d.size))] * 0.5
+            elif name == "functions":
+                arrays.append(np_.sin(d) * s + np_.where(d[::-1] > 0.5, d, d * d))
+            elif name == "in place":
+                d *= 0.5 if draw.random() < 0.5 else s
+                d[: d.size // 2] += d[d.size - d.size // 2 :]
+            elif name == "sums":
+                total = total + place.to_host(np_.sum(d * d) * 0.1 + np_.max(d) + np_.mean(d))
+            elif name == "products":
+                matrix = np_.stack([d, d[::-1] * 0.5])
+                arrays.append(np_.concatenate([matrix @ d * 0.1, d[2:]]) if d.size > 4 else d + 0.1)
+            elif name == "keys":
+                places = draw.permutation(d.size)[:3]
+                arrays.append(d[draw.integers(0, d.size, d.size + 1)])
+                d[places] = d[places[::-1]] * 0.75
             elif name == "passive":
                 with ampi.passive():
                     fixed[grid](d, 0.5)
@@ -187,9 +201,10 @@ class Program:
         return total + 0.0 * s
 
 
+FUNCTIONS = ["functions", "in place", "sums", "products", "keys"]  # of NumPy, which have no second derivatives here
 STEPS = (
     "squared stencil product reduced fixed to_device new to_host out into part number squared stencil product passive"
-).split()
+).split() + FUNCTIONS
 
 
 def sketch(array):

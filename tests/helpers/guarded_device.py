@@ -6,6 +6,7 @@ import mmap
 import weakref
 
 from ampi.device.backends import Processor
+from ampi.memory.extents import array_at
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -55,3 +56,11 @@ class Guarded(Processor):
 
     def adopt(self, array):
         pass
+
+    def adopted(self, array):
+        if any(block.address <= array.ctypes.data < block.address + block.size for block in self.blocks):
+            return array.ctypes.data, array
+        address, block = self.empty(array.nbytes)
+        made = array_at(address, array.shape, array.strides, array.dtype)
+        made[...] = array
+        return address, block
