@@ -238,7 +238,8 @@ class _Scatter(BaseAdjoint):
         g = shadow[self.key]
         shadow[self.key] = 0
         if _may_repeat(self.key):
-            g[~_written_last(shadow, self.key, g.shape)] = 0
+            writers, order = writers_of(shadow, self.key, g.shape)
+            g[writers != order] = 0
         sweep.add(self.source, unbroadcast(np.asarray(g), self.source.shape))
 
     def tangent(self, push: Push) -> None:
@@ -249,15 +250,16 @@ class _Scatter(BaseAdjoint):
         push.shadow(self.target)[self.key] = np.real(x_dot) if self.target.dtype.kind == "f" else x_dot
 
 
-def _written_last(like: np.ndarray, key: Any, shape: tuple) -> np.ndarray:
-    """A mask of the values in ``like[key] = values`` that are not overwritten by later ones.
+def writers_of(like: Any, key: Any, shape: tuple, arange: Callable[[int], Any] = np.arange) -> tuple[Any, Any]:
+    """Return for each value of ``like[key] = values`` the number of the one that remains in its element, and its own.
 
-    NumPy itself is run to find them, since its order of writing is not specified.
+    They differ where elements repeat.  The library itself is run to find them, since its order of writing is not
+    specified.
     """
     writer = np.empty_like(like, dtype=np.intp)
-    order = np.arange(int(np.prod(shape))).reshape(shape)
+    order = arange(int(np.prod(shape))).reshape(shape)
     writer[key] = order
-    return writer[key] == order
+    return writer[key], order
 
 
 def setitem(array: TrackedArray, key: Any, value: Any, action: Callable[[], Any] | None = None) -> None:

@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 
 from ..arrays.elementwise import unbroadcast
+from ..arrays.indexing import writers_of
 from ..base.missing_rules import no_rule
 from ..base.program_lines import where_called
 from ..base.structures import bound, leaves, mapped
 from ..errors import KernelError
+from ..rules.movement import VIEWS, available
 from ..tape import recording
 from .arrays import DeviceArray, has_arrays, region, to_device, transfer
 from .backends import device
@@ -42,27 +44,8 @@ from .operations import (
 
 # ---------------------------------------------------------------------------------------------------------- views
 
-_VIEWS = {
-    "array_split": "ary indices_or_sections axis",
-    "broadcast_to": "array shape subok",
-    "diagonal": "a offset axis1 axis2",
-    "dsplit": "ary indices_or_sections",
-    "expand_dims": "a axis",
-    "flip": "m axis",
-    "fliplr": "m",
-    "flipud": "m",
-    "hsplit": "ary indices_or_sections",
-    "matrix_transpose": "x",
-    "moveaxis": "a source destination",
-    "permute_dims": "a axes",
-    "rollaxis": "a axis start",
-    "rot90": "m k axes",
-    "split": "ary indices_or_sections axis",
-    "squeeze": "a axis",
-    "swapaxes": "a axis1 axis2",
-    "transpose": "a axes",
-    "vsplit": "ary indices_or_sections",
-}
+_OTHERS = "ravel", "reshape", "trim_zeros", "unstack"  # they may copy, look at values, or have no parameter axis
+_VIEWS = {name: parameters for name, parameters in VIEWS.items() if parameters is not None and name not in _OTHERS}
 
 
 def _viewing(function: Callable, parameters: str) -> Callable:
@@ -328,7 +311,7 @@ def gather(x: DeviceArray, key: Any) -> Any:
 
 
 class Scattered(Computed):
-    """Record of ``target[key] = source``, where the key has arrays."""
+    """Record of ``target[key] = source``, where the key has arrays; the values are the key and the `_writers`."""
 
     __slots__ = ()
 
@@ -338,8 +321,10 @@ class Scattered(Computed):
             return
         sweep.put_back(self.storages)
         with self.device.computing():
-            shadow, key = array_of(sweep.shadow(self.result)), mapped(array_of, self.values)
+            shadow, (key, writers) = array_of(sweep.shadow(self.result)), mapped(array_of, self.values)
             g = shadow[key]
+            if writers is not None:
+                g = np.where(writers == _order(writers), g, 0)
             self.end(shadow, key)
             for _, source in self.sources:
                 add(sweep.shadow(source), unbroadcast(g, source.shape))
@@ -355,7 +340,8 @@ class Scattered(Computed):
             return
         with self.device.computing():
             dot = of_kind(array_of(dots[0]), self.result.dtype) if dots else 0
-            self.put(array_of(push.shadow(self.result)), mapped(array_of, self.values), dot)
+            key, writers = mapped(array_of, self.values)
+            self.put(array_of(push.shadow(self.result)), key, _of_writers(dot, writers) if dots else 0)
 
     def put(self, y_dot: Any, key: Any, x_dot: Any) -> None:
         """Set tangents."""
@@ -375,6 +361,25 @@ class AddedAt(Scattered):
         np.add.at(y_dot, key, x_dot)
 
 
+def _order(writers: Any) -> Any:
+    return device().library.arange(writers.size).reshape(writers.shape)
+
+
+def _writers(target: DeviceArray, key: tuple[Any, ...]) -> Any:
+    """Return for each value of ``target[key] = values`` the number of the one that is to be in its element."""
+    arange = device().library.arange
+    return compute(lambda target, key: writers_of(target, key, target[key].shape, arange)[0], target, key)
+
+
+def _of_writers(value: Any, writers: Any) -> Any:
+    """Return values for ``target[key] = values`` of which those of one element are equal: CuPy has no order."""
+    return value if writers is None else np.broadcast_to(value, writers.shape).ravel()[writers]
+
+
+def _may_repeat(key: tuple[Any, ...]) -> bool:
+    return any([isinstance(item, Memory) and item.dtype != bool and item.size > 1 for item in key])
+
+
 def _write(target: DeviceArray, key: Any, value: Any, run: Callable, kind: type[Scattered]) -> None:
     """Call ``run(target, key, value)``, which writes to elements of the target, and record it."""
     key, value = _key(key), operand(value, "an assignment")
@@ -386,10 +391,12 @@ def _write(target: DeviceArray, key: Any, value: Any, run: Callable, kind: type[
             "it: x.astype(...)"
         )
     recorded = source or (active(tape, target) and kind is Scattered)
+    # The same value remains in each sweep, also where the library has no order of writing.
+    writers = _writers(target, key) if source and kind is Scattered and _may_repeat(key) else None
     storages: set[Any] = set()
-    kept = mapped(lambda x: kept_value(tape, x, storages), key) if recorded else None
+    kept = mapped(lambda x: kept_value(tape, x, storages), (key, writers)) if recorded else None
     undo = overwrite(target)
-    compute(run, target, key, value)
+    compute(lambda y, key, x, writers: run(y, key, _of_writers(x, writers)), target, key, value, writers)
     if recorded:
         sources = [(0, region(value))] if source else []
         record = kind("an assignment", None, None, sources, region(target), kept, storages)  # type: ignore[arg-type]
@@ -428,13 +435,9 @@ def assign(target: DeviceArray, key: Any, value: Any) -> None:
     transfer(part, value)
 
 
-def _available(names: dict[str, Any]) -> dict[str, Any]:
-    return {name: rest for name, rest in names.items() if hasattr(np, name)}
-
-
 RULES: dict[Callable, Callable] = {
-    **{getattr(np, name): _viewing(getattr(np, name), p) for name, p in _available(_VIEWS).items()},
-    **{getattr(np, name): _moving(getattr(np, name), p, data) for name, (p, data) in _available(_COPIES).items()},
+    **{getattr(np, name): _viewing(getattr(np, name), p) for name, p in available(_VIEWS).items()},
+    **{getattr(np, name): _moving(getattr(np, name), p, data) for name, (p, data) in available(_COPIES).items()},
     **{function: _at_least(function) for function in (np.atleast_1d, np.atleast_2d, np.atleast_3d)},
     np.broadcast_arrays: _broadcast_arrays,
     np.copy: lambda a, order="C", subok=False: copied(operand(a, "numpy.copy"), "F" if order == "F" else "C"),

@@ -200,7 +200,7 @@ def _control(tape: Tape, x: Any) -> Any:
 
 # ------------------------------------------------------------------------------------------- views, mostly
 
-_VIEWS = {
+VIEWS = {
     "atleast_1d": None,
     "atleast_2d": None,
     "atleast_3d": None,
@@ -363,15 +363,15 @@ def _concatenate(arrays: Any, axis: Any = 0, out: None = None, **keywords: Any) 
     return result
 
 
-def _available(names: dict) -> dict:
+def available(names: dict) -> dict:
     return {name: rest for name, rest in names.items() if hasattr(np, name)}
 
 
 RULES: dict[Callable, Callable] = {
-    **{getattr(np, name): _viewing(getattr(np, name), p) for name, p in _available(_VIEWS).items()},
+    **{getattr(np, name): _viewing(getattr(np, name), p) for name, p in available(VIEWS).items()},
     **{
         getattr(np, name): _moving(getattr(np, name), p, data, _check_pad if name == "pad" else None)
-        for name, (p, data) in _available(_COPIES).items()
+        for name, (p, data) in available(_COPIES).items()
     },
     np.concatenate: _concatenate,
     np.where: _where,

@@ -121,7 +121,7 @@ def program(seed, dtype, place):
     def run(x):
         draw = np.random.default_rng(seed)
         a, b = place.new(x) * 1.5, place.new(np.ones((6, 4), dtype)) * 0.5
-        for step in draw.permutation(10):
+        for step in draw.permutation(12):
             rows, columns = draw.integers(0, 4, 5), draw.permutation(6)[:3]
             mask = place.new(draw.random((4, 6)) < 0.5)
             views = a, a[::-1], a[:, ::2], a.T, a[1:3], a.reshape(2, 12), a[None, 2:, 1:], np.moveaxis(a, 0, 1)
@@ -146,6 +146,10 @@ def program(seed, dtype, place):
                 b[:, :2] = np.mean(view.real) + b[:, 2:]
             elif step == 9:
                 np.add.at(a.real, (rows[rows < 4], rows[::-1]), np.broadcast_to(b.real[0, 1, ...], 5))
+            elif step == 10:
+                b[rows] = a.T[:5] * 0.75  # the last one of a row's values remains
+            elif step == 11:
+                b[rows, rows[::-1] % 4] = b[0, 0] if seed % 2 else b[rows, 1] * b[0][rows % 4]
         return place.back(np.sum((np.cos(a) @ b).real))
 
     return run
