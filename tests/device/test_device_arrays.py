@@ -1,15 +1,13 @@
 """Arrays on a device: copies, views, arrays of other packages, and everything that is refused, by name."""
 
 import copy
-import os
 import pickle
-import subprocess
-import sys
 
 import guarded_device
 import numpy as np
 import pytest
 from numba import config
+from uncompiled import in_python, run_in_python
 
 import ampi
 import ampi.cuda as cuda
@@ -18,16 +16,12 @@ from ampi import ActivityError, CommunicationError, KernelError, TapeError
 from ampi.device import backends
 
 compiled = pytest.mark.skipif(config.DISABLE_JIT, reason="time loops need compiled code")
-in_python = pytest.mark.skipif(not config.DISABLE_JIT, reason="runs where nothing is compiled: see test_in_python")
 
 
 @compiled
 def test_in_python(request):
     """Most tests here are run in a process of their own in which nothing is compiled, which would take far longer."""
-    slow = ["--slow"] if request.config.getoption("--slow") else []
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, *slow]
-    run = subprocess.run(command, env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout + run.stderr
+    run_in_python(__file__, request)
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,6 @@
 """Programs with arrays on a device: values and derivatives as on NumPy arrays, on a device whose memory the host cannot
 touch, and in Numba's simulator."""
 
-import os
 import pathlib
 import subprocess
 import sys
@@ -12,24 +11,14 @@ import guarded_device
 import numpy as np
 import pytest
 from device_programs import Device, Host, Program
-from numba import config
+from uncompiled import compiled, in_a_process, in_python, run_in_python
 
 import ampi
 import ampi.cuda as cuda
 from ampi.device import backends
 
-in_python = pytest.mark.skipif(not config.DISABLE_JIT, reason="runs where nothing is compiled: see test_in_python")
-compiled = pytest.mark.skipif(config.DISABLE_JIT, reason="Numba compiles nothing")
 HERE = pathlib.Path(__file__).parent
 CASES = "stencil", "lbm", "in place", "reduction", "ping-pong"
-
-
-def in_a_process(*command, **environment):
-    run = subprocess.run(
-        [sys.executable, *map(str, command)], env={**os.environ, **environment}, capture_output=True, text=True
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    return run.stdout
 
 
 @pytest.fixture(autouse=True)
@@ -44,8 +33,7 @@ def device():
 @compiled
 def test_in_python(request):
     """Most tests here are run in a process of their own in which nothing is compiled, which would take far longer."""
-    slow = ["--slow"] if request.config.getoption("--slow") else []
-    in_a_process("-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, *slow, NUMBA_DISABLE_JIT="1")
+    run_in_python(__file__, request)
 
 
 def compare(seed, modes=True):

@@ -1,38 +1,24 @@
 """Examples of CUDA kernels: resonances (RSBench), Maxwell's equations, LULESH; and examples on a GPU."""
 
 import argparse
-import os
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from example import EXAMPLES, load
-from numba import config
+from uncompiled import compiled, in_a_process, in_python, run_in_python
 
 import ampi
 
 device = load("device", "gpu")
 resonances = load("resonances", "gpu")
 maxwell = load("maxwell", "gpu")
-in_python = pytest.mark.skipif(not config.DISABLE_JIT, reason="runs where nothing is compiled: see test_in_python")
-compiled = pytest.mark.skipif(config.DISABLE_JIT, reason="Numba compiles nothing")
-
-
-def in_a_process(*command, **environment):
-    done = subprocess.run(
-        [sys.executable, *map(str, command)], env={**os.environ, **environment}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @compiled
 def test_in_python(request):
     """Derivatives are compared in a process in which nothing is compiled, which would take far longer."""
-    slow = ["--slow"] if request.config.getoption("--slow") else []
-    in_a_process("-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, *slow, NUMBA_DISABLE_JIT="1")
+    run_in_python(__file__, request)
 
 
 # ------------------------------------------------------------------------------------------------------ with a GPU

@@ -1,16 +1,14 @@
 """CUDA kernels on the CPU: lowered kernels compared with the interpreter, gradients, races, and refusals."""
 
 import math
-import os
-import subprocess
-import sys
 
 import numba
 import numpy as np
 import pytest
 import random_cuda
-from numba import config, float32, float64, int32
+from numba import float32, float64, int32
 from random_cuda import compare
+from uncompiled import compiled, in_python, run_in_python
 
 import ampi
 import ampi.cuda as cuda
@@ -22,17 +20,10 @@ RANDOM = np.random.default_rng(5)
 SIZE = 24
 
 
-in_python = pytest.mark.skipif(not config.DISABLE_JIT, reason="runs where nothing is compiled: see test_in_python")
-compiled = pytest.mark.skipif(config.DISABLE_JIT, reason="Numba compiles nothing")
-
-
 @compiled
 def test_in_python(request):
     """Run most of these tests in a separate process without compilation, which would take far longer."""
-    slow = ["--slow"] if request.config.getoption("--slow") else []
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, *slow]
-    run = subprocess.run(command, env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout
+    run_in_python(__file__, request)
 
 
 @cuda.jit(device=True)

@@ -2,31 +2,25 @@
 structured arrays, and device arrays."""
 
 import math
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-from numba import complex128, config, float64
+from numba import complex128, float64
+from uncompiled import compiled, in_python, run_in_python
 
 import ampi
 import ampi.cuda as cuda
 from ampi import ActivityError, KernelError
 from ampi.kernel.pipeline import has_parallel_sum
 
-in_python = pytest.mark.skipif(not config.DISABLE_JIT, reason="runs where nothing is compiled: see test_in_python")
-compiled = pytest.mark.skipif(config.DISABLE_JIT, reason="Numba compiles nothing")
 SIZE = 8
 RANDOM = np.random.default_rng(11)
 
 
 @compiled
-def test_in_python():
+def test_in_python(request):
     """Run most of these tests in a separate process without compilation, which would take far longer."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    run = subprocess.run(command, env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout
+    run_in_python(__file__, request)
 
 
 def result(kernel, a, *more):

@@ -1,16 +1,14 @@
 """CUDA kernels in which several threads store the same value to one element: one adjoint, or a warning."""
 
 import linecache
-import os
 import random
-import subprocess
-import sys
 import warnings
 
 import guarded_device
 import numpy as np
 import pytest
-from numba import config, float64
+from numba import float64
+from uncompiled import compiled, in_python, run_in_python
 
 import ampi
 import ampi.cuda as cuda
@@ -18,9 +16,6 @@ import ampi.numpy as anp
 from ampi import ActivityWarning
 from ampi.device import backends
 from ampi.kernel.cuda import owners
-
-in_python = pytest.mark.skipif(not config.DISABLE_JIT, reason="runs where nothing is compiled: see test_in_python")
-compiled = pytest.mark.skipif(config.DISABLE_JIT, reason="Numba compiles nothing")
 
 INDICES = (
     "0 k blockIdx threadIdx i i//2 i%3 2*i+1 b.size-1-i threadIdx//2 4*blockIdx+1 j j//3 n i+n "
@@ -140,10 +135,7 @@ def examine(seed, on_device=False):
 @compiled
 def test_in_python(request):
     """Run most of these tests in a separate process without compilation, which would take far longer."""
-    slow = ["--slow"] if request.config.getoption("--slow") else []
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, *slow]
-    run = subprocess.run(command, env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout
+    run_in_python(__file__, request)
 
 
 @in_python

@@ -2,18 +2,16 @@
 numba-cuda is installed."""
 
 import math
-import os
 import pathlib
 import re
-import subprocess
-import sys
 
 import emitted_cuda
 import numpy as np
 import ptx_budgets
 import pytest
 import test_cuda
-from numba import complex128, config, float64
+from numba import complex128, float64
+from uncompiled import compiled, in_a_process, in_python, run_in_python
 
 import ampi.cuda as cuda
 from ampi import KernelError
@@ -22,23 +20,12 @@ from ampi.kernel.cuda import device_source, spaces, together
 RANDOM = np.random.default_rng(8)
 SIZE = 24
 HERE = pathlib.Path(__file__).parent
-in_python = pytest.mark.skipif(not config.DISABLE_JIT, reason="runs where nothing is compiled: see test_in_python")
-compiled = pytest.mark.skipif(config.DISABLE_JIT, reason="Numba compiles nothing")
-
-
-def in_a_process(*command, **environment):
-    run = subprocess.run(
-        [sys.executable, *map(str, command)], env={**os.environ, **environment}, capture_output=True, text=True
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    return run.stdout
 
 
 @compiled
 def test_in_python(request):
     """Run most of these tests in a separate process without compilation, which would take far longer."""
-    slow = ["--slow"] if request.config.getoption("--slow") else []
-    in_a_process("-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, *slow, NUMBA_DISABLE_JIT="1")
+    run_in_python(__file__, request)
 
 
 @cuda.jit
