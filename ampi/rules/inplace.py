@@ -38,6 +38,8 @@ def _writing(name: str, parameter: str, formula: Callable) -> Callable:
             if written is _NOTHING:
                 function(plain_of(target), *given, **named)  # raises NumPy's errors
             elif written is not None:
+                if is_active(current(), written[0]):  # constants, too: NumPy writes to a copy, and copies it back
+                    require_tracked(written[0], f"np.{name}")
                 setitem(*written, action=lambda: function(plain(target), *given, **named))
             return
         tape = current()

@@ -329,3 +329,27 @@ def test_an_error_before_anything_was_written_changes_nothing(write):
         return np.sum(b * b)
 
     assert ampi.grad(f)(numpy.array([1.0, 2.0, 3.0])).tolist() == [2, 4, 6]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda v: v.put([0], 2.0),
+        lambda v: np.put(v, [0, 2], [2.0, 3.0]),
+        lambda v: np.putmask(v, [[False, True, False]], 2.0),
+        lambda v: np.place(v, [[False, True, False]], [2.0]),
+        lambda v: np.copyto(v, 2.0, where=[[True, False, False]]),
+        lambda v: np.put_along_axis(v, numpy.zeros((1, 1), int), 2.0, 1),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_constants_written_to_elements_that_share_memory(write):
+    """NumPy writes to a copy and copies it back, so that the last of these elements decides: the error says so."""
+
+    def program(x):
+        v = np.broadcast_arrays(numpy.ones((1, 3)), np.sum(x))[1]
+        write(v)
+        return np.sum(v * numpy.arange(1.0, 4.0))
+
+    with pytest.raises(ampi.ActivityError, match="share memory"):
+        ampi.grad(program)(numpy.array([1.3, 2.2]))
