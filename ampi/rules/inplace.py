@@ -13,6 +13,7 @@ from ..arrays.indexing import assign_in_turn, elements_at, overtakes_itself, set
 from ..arrays.nested import from_nested, nested_plain
 from ..arrays.writing import assign
 from ..errors import ActivityError
+from ..memory.extents import repeats_elements
 from ..memory.storages import is_scalar, plain, region_of, storage_of, tracked, writable
 from ..tape import current
 from .known_parameters import for_this_numpy
@@ -38,7 +39,8 @@ def _writing(name: str, parameter: str, formula: Callable) -> Callable:
             if written is _NOTHING:
                 function(plain_of(target), *given, **named)  # raises NumPy's errors
             elif written is not None:
-                if is_active(current(), written[0]):  # constants, too: NumPy writes to a copy, and copies it back
+                # Constants, too: NumPy writes to a copy, and copies it back.
+                if repeats_elements(written[0]) and is_active(current(), written[0]):
                     require_tracked(written[0], f"np.{name}")
                 setitem(*written, action=lambda: function(plain(target), *given, **named))
             return
