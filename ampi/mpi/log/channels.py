@@ -142,10 +142,15 @@ class Channel:
             message.Recv(came)
             if came[0] == identity:
                 return came
-            other = self.tenants.get(int(came[0]))
-            if other is not None:
-                other.aside.setdefault(place, deque()).append(came)
+            self.put_aside(place, came)
         return None
+
+    def put_aside(self, place: tuple[int, int, int], came: np.ndarray) -> None:
+        """Keep a message for the tenant that it is about, if that still exists; its place is its handle of a
+        communicator, its sender and its tag."""
+        tenant = self.tenants.get(int(came[0]))
+        if tenant is not None:
+            tenant.aside.setdefault(place, deque()).append(came)
 
 
 # ------------------------------------------------------------------------------------------------------- taking over

@@ -33,7 +33,7 @@ from ..memory.bundles import Bundle
 from ..memory.packed_adjoints import SLOT_DTYPE, PackedAdjoints
 from ..memory.tangents import set_tangent, tangent_in
 from ..waiting.arrivals_seen import is_done
-from ..waiting.notices import stranded
+from ..waiting.notices import STOPPED_TAG, put_aside, stranded
 from ..waiting.waiting import Patience, outbox_of
 
 
@@ -258,13 +258,17 @@ class ForwardLog(Log):
                     continue
                 array = np.empty(status.Get_count(mpi.BYTE), np.uint8)
                 message.Recv(array)
-                there, count = array[:16].view(np.int64).tolist()
-                came.setdefault((partner, there, count), []).append(array)
+                self.keep_aside(partner, array)
         self.balance -= 1
         array = came[partner, key, number].pop(0)
         if not came[partner, key, number]:
             del came[partner, key, number]
         return array[: 8 * length].view(np.int64).tolist(), array[8 * length :]
+
+    def keep_aside(self, partner: int, array: np.ndarray) -> None:
+        """Keep a message of `send_aside`."""
+        key, number = array[:16].view(np.int64).tolist()
+        self.came.setdefault((partner, key, number), []).append(array)
 
     def find_earlier_tangents(self, receive: ForwardReceived) -> None:
         """Find the tangents of earlier receives that matched earlier messages of the same sender and tag."""
@@ -299,9 +303,25 @@ class ForwardLog(Log):
         with Patience(receive.waiting, lambda: [(self.reverse, source)]) as patience:
             while True:
                 message = self.reverse.comm.Improbe(source, self.tag(tag), status)
-                if message is not None:
+                if message is None:
+                    patience.pause()
+                elif status.Get_tag() >= FIRST_TAG:
                     return message
-                patience.pause()
+                else:
+                    self.put_aside(message, status)
+
+    def put_aside(self, message: mpi.Message, status: mpi.Status) -> None:
+        """Receive what is no tangent, but came first of a sender's messages with any tag, for those whom it concerns:
+        notices of sweeps that have stopped, and messages of ranks that have begun a sweep."""
+        source, tag, channel = status.Get_source(), status.Get_tag(), self.reverse.channel
+        came = np.empty(status.Get_count(mpi.BYTE), np.uint8)
+        message.Recv(came)
+        if tag == STOPPED_TAG:
+            put_aside(channel, source, came.tobytes())
+        elif tag == _ASIDE_TAG:
+            self.keep_aside(source, came)
+        else:
+            channel.put_aside((self.reverse.comm.handle, source, tag), came.view(np.int64))
 
 
 _NOTHING = np.zeros(0, np.uint8)

@@ -91,10 +91,15 @@ def _hear(channel: Line) -> None:
     while comm.Iprobe(mpi.ANY_SOURCE, STOPPED_TAG, status):
         notice, source = bytearray(status.Get_count(mpi.BYTE)), status.Get_source()
         comm.Recv([notice, mpi.BYTE], source, STOPPED_TAG)
-        identity, number, stopped = notice.decode(errors="replace").split(" ", 2)
-        reverse = channel.tenants.get(int(identity))
-        if reverse is not None:
-            reverse.notices.append((source, int(number), stopped))
+        put_aside(channel, source, bytes(notice))
+
+
+def put_aside(channel: Line, source: int, notice: bytes) -> None:
+    """Give a notice to the communicator that it concerns, if that still exists."""
+    identity, number, stopped = notice.decode(errors="replace").split(" ", 2)
+    reverse = channel.tenants.get(int(identity))
+    if reverse is not None:
+        reverse.notices.append((source, int(number), stopped))
 
 
 def notice_of(error: BaseException) -> str:

@@ -9,6 +9,8 @@ from programs import WORLD, broken_in, check
 from request_programs import Original, around
 
 import ampi
+from ampi.mpi.log.reverse import AGREEMENT_TAG, reverse_of
+from ampi.mpi.waiting.notices import STOPPED_TAG
 
 pytestmark = pytest.mark.mpi
 
@@ -212,3 +214,24 @@ def test_overwritten_before_completion_is_noticed():
         return v * v
 
     check(program, ampi.COMM_WORLD, WORLD)
+
+
+def test_messages_of_other_sweeps_are_no_tangents():
+    """A receive of any tag that completes unseen gets the next tangent, and not what a stopped sweep has left."""
+    comm = ampi.COMM_WORLD
+    after, _ = around(comm)
+    reverse = reverse_of(comm)
+    left = [f"{reverse.identity} -1 1 an earlier sweep stopped".encode(), f"{reverse.identity + 1} 0 1 gone".encode()]
+    requests = [reverse.comm.Isend([text, MPI.BYTE], after, STOPPED_TAG) for text in left]
+    rows = numpy.array([reverse.identity + 1, 0, 0, 1, 0, 0])  # of a communicator that no longer exists
+    requests.append(reverse.comm.Isend(rows, after, AGREEMENT_TAG))
+
+    def program(np, comm, x):
+        after, before = around(comm)
+        v = np.zeros(x.shape, x.dtype)
+        requests = [comm.Irecv(v, before), comm.Isend(x * x, after)]
+        Original.Request.Waitall(requests)
+        return v * v
+
+    check(program, ampi.COMM_WORLD, WORLD)
+    Original.Request.Waitall(requests)
