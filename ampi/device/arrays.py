@@ -286,12 +286,9 @@ def as_cuda_array(obj: Any, sync: bool = True) -> DeviceArray:
             f"{where_called()}: ampi.cuda.as_cuda_array() of a {type(obj).__name__}, which is not on a device; copy it "
             "there: ampi.cuda.to_device(x)"
         )
-    one = device()
-    one.adopt(obj)
-    shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
-    if dtype.kind == "V":
-        dtype = np.dtype(interface["descr"])
-    made = DeviceArray(one, interface["data"][0], obj, shape, interface.get("strides"), dtype)
+    found = foreign(obj)
+    one = found.device
+    made = DeviceArray(one, found.address, obj, found.shape, found.strides, found.dtype)
     sketch = made.sketch()
     low, high = np.lib.array_utils.byte_bounds(sketch) if made.size else (made.address, made.address)
     made.storage = storage_for(one, low, high - low, False, obj)

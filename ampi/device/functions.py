@@ -65,8 +65,14 @@ def _copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -
 
 
 def _without_nan(function: Callable, fill: float) -> Callable:
-    """Return a reduction with NaNs replaced by its neutral element."""
-    return lambda a, axis=None, **keywords: function(np.where(np.isnan(a), fill, a), axis=axis, **keywords)
+    """Return a reduction with NaNs replaced by its neutral element; an extremum of NaNs alone is NaN."""
+
+    def reduce(a: Any, axis: Any = None, **keywords: Any) -> Any:
+        is_nan = np.isnan(a)
+        found = function(np.where(is_nan, fill, a), axis=axis, **keywords)
+        return np.where(np.all(is_nan, axis=axis, **keywords), np.nan, found) if np.isinf(fill) else found
+
+    return reduce
 
 
 def _full_like(
@@ -92,7 +98,11 @@ def _median(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
         return np.reshape(_median(np.ravel(a), 0), (1,) * a.ndim if keepdims else ())
     ordered = np.moveaxis(np.sort(a, axis), axis, 0)
     n = len(ordered)
-    found = (ordered[(n - 1) // 2, ...] + ordered[n // 2, ...]) * 0.5
+    if n:
+        found = (ordered[(n - 1) // 2, ...] + ordered[n // 2, ...]) * 0.5
+        found = np.where(np.isnan(ordered[-1, ...]), np.nan, found)  # sorted last
+    else:
+        found = np.mean(ordered, axis=0)
     return np.expand_dims(found, axis) if keepdims else found
 
 

@@ -293,10 +293,10 @@ class Launched(BaseAdjoint):
             if not isinstance(v, Memory):
                 self.kept[n] = v
             elif n not in wanted:
-                self.kept[n] = v.part(0, v.shape, v.strides, v.dtype) if not isinstance(v, DeviceArray) else _bare(v)
+                self.kept[n] = v.bare()
             elif isinstance(v, DeviceArray):
                 need(tape, v)
-                self.kept[n] = _bare(v)
+                self.kept[n] = v.bare()
                 self.storages.add(v.storage)
             else:
                 self.kept[n] = v.copy()
@@ -416,14 +416,9 @@ def _tangent_of(push: Any, place: Region, like: Any) -> Any:
     return zeros
 
 
-def _bare(array: DeviceArray) -> Memory:
-    """Return the same array as `Memory`: it is not tracked, and keeps the block alive."""
-    return Memory(array.device, array.address, array.owner, array.shape, array.strides, array.dtype)
-
-
 def _like_memory(value: Any) -> Any:
     """Return an argument in a form that tells `program` its type."""
-    return _bare(value) if isinstance(value, DeviceArray) else arguments.plain(value)
+    return value.bare() if isinstance(value, DeviceArray) else arguments.plain(value)
 
 
 launching.on_device[:] = [run]

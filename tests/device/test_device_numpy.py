@@ -312,3 +312,13 @@ def test_a_gpu_without_cupy(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "cupy", None)
     with pytest.raises(KernelError, match="needs CuPy, which is not installed"):
         _ = one.library
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+@pytest.mark.parametrize("name", "median nanmax nanmin nansum nanprod max min ptp sort std cumprod argmax".split())
+def test_not_a_number(name, axis, device):
+    """Values are those of arrays on the host, where elements are NaN, alone or with others."""
+    a = np.array([[1.0, np.nan, 3.0], [2.0, 5.0, 4.0], [np.nan, np.nan, np.nan]])
+    function = getattr(anp, name)
+    np.testing.assert_array_equal(np.asarray(Device.back(function(Device.new(a), axis=axis))), function(a, axis=axis))
