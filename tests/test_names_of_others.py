@@ -140,7 +140,7 @@ def options(path, call, keyword):
 
 SHORT = {
     "functions": lambda: lists_in("rules/functions.py"),
-    "movement": lambda: [f"np.{name}" for name in (*movement._VIEWS, *movement._COPIES)],
+    "movement": lambda: [f"np.{name}" for name in (*movement.VIEWS, *movement._COPIES)],
     "ufuncs": lambda: [f"np.{name}" for name in (*elementary.PARTIALS, *elementwise.CONSTANT, "absolute", "conjugate")],
     "foreign": lambda: (
         [f"numpy._core.multiarray.{name}" for name in foreign._FUNCTIONS]
