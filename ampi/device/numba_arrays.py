@@ -22,12 +22,26 @@ def _refuse_active(found: Any, tape: Any, arguments: tuple[Any, ...], keywords: 
     return found.original(*arguments, **keywords)
 
 
+TO_DEVICE = "numba.cuda.to_device"
+COPY_TO_DEVICE = "numba.cuda.cudadrv.devicearray.DeviceNDArray.copy_to_device"
+SIMULATED = "numba.cuda.simulator.cudadrv.devicearray"
+
+
 def _hook() -> None:
-    hook(sys.modules["numba.cuda.api"].to_device, _refuse_active, "numba.cuda.to_device")
+    to_device = getattr(sys.modules["numba.cuda.api"], "to_device", None)
     arrays = sys.modules.get("numba.cuda.cudadrv.devicearray")
     base = getattr(arrays, "DeviceNDArrayBase", None)
+    if to_device is not None:
+        hook(to_device, _refuse_active, TO_DEVICE)
     if base is not None:
-        hook(base.copy_to_device, _refuse_active, "numba.cuda.cudadrv.devicearray.DeviceNDArray.copy_to_device")
+        hook(base.copy_to_device, _refuse_active, COPY_TO_DEVICE)
+
+
+def _hook_simulator() -> None:
+    arrays = sys.modules[SIMULATED]
+    hook(arrays.to_device, _refuse_active, TO_DEVICE)
+    hook(arrays.FakeCUDAArray.copy_to_device, _refuse_active, COPY_TO_DEVICE)
 
 
 when_imported("numba.cuda.api", _hook)
+when_imported(SIMULATED, _hook_simulator)

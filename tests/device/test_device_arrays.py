@@ -7,7 +7,7 @@ import guarded_device
 import numpy as np
 import pytest
 from numba import config
-from uncompiled import in_python, run_in_python
+from uncompiled import in_a_process, in_python, run_in_python
 
 import ampi
 import ampi.cuda as cuda
@@ -431,6 +431,28 @@ def test_copies_by_numba_are_refused():
         ActivityError, match=r"numba.cuda.to_device\(\) of an array that carries.*import ampi.cuda as cuda"
     ):
         ampi.grad(lambda x: anp.sum(of_numba.to_device(x * x)))(np.arange(4.0))
+
+
+SIMULATED = """
+import numba.cuda, numpy, ampi
+x = numpy.arange(4.0)
+print(ampi.grad(lambda x: ampi.numpy.sum(x * x))(x))
+for copy in (numba.cuda.to_device, lambda x: numba.cuda.device_array(4).copy_to_device(x)):
+    try:
+        ampi.grad(lambda x: ampi.numpy.sum(copy(x)))(x)
+    except ampi.ActivityError as error:
+        print(error)
+"""
+
+
+@compiled
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_copies_in_the_simulator():
+    """Numba's simulator has these functions elsewhere."""
+    pytest.importorskip("numba.cuda")
+    gradient, *refused = in_a_process("-W", "ignore", "-c", SIMULATED, NUMBA_ENABLE_CUDASIM="1").splitlines()
+    assert gradient == "[0. 2. 4. 6.]"
+    assert len(refused) == 2 and "to_device() of an array that carries" in refused[0] and "copy_to_device()" in refused[1]
 
 
 @in_python
