@@ -22,6 +22,7 @@ from ..memory.storages import (
     wrapped,
 )
 from ..tape import current
+from ..tape.apart import is_apart, is_tracked
 from . import (
     activity,
     byte_views,
@@ -529,7 +530,7 @@ def value(x: Any) -> Any:
     Returns
     -------
     numpy.ndarray, scalar, or the structure of ``x``
-        Plain copies; a 0-d array gives a NumPy scalar.
+        Plain copies; a 0-d array gives a NumPy scalar.  Of an array on a device, a constant copy there.
 
     Examples
     --------
@@ -547,4 +548,4 @@ def value(x: Any) -> Any:
         return type(x)(*(value(item) for item in x))
     if isinstance(x, (tuple, list)):
         return type(x)(value(item) for item in x)
-    return x
+    return x.passive() if is_apart(x) and is_tracked(x) else x

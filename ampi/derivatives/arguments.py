@@ -11,6 +11,7 @@ from ..arrays.activity import plain_of
 from ..errors import ActivityError, TapeError
 from ..memory.layouts import behaves_otherwise
 from ..memory.storages import carries_derivatives, tracked_copy
+from ..tape.apart import copied_apart, is_apart, is_tracked
 
 
 def map_leaves(function: Callable, x: Any) -> Any:
@@ -33,7 +34,7 @@ def leaves_of(x: Any) -> list:
 
 
 def is_inexact(x: Any) -> bool:
-    return carries_derivatives(x.dtype if isinstance(x, np.ndarray) else np.asarray(x).dtype)
+    return carries_derivatives(x.dtype if isinstance(x, np.ndarray) or is_apart(x) else np.asarray(x).dtype)
 
 
 def _is_list_of_numbers(x: Any) -> bool:
@@ -58,17 +59,36 @@ def with_arrays(x: Any) -> Any:
 
 
 def require_on_host(leaf: Any, where: str) -> None:
-    """Raise an error if an argument or a result of a differentiated function is an array on a device."""
-    if hasattr(type(leaf), "__cuda_array_interface__"):
+    """Raise an error if an argument or a result is an array on a device, where a function takes none."""
+    if is_apart(leaf):
         raise ActivityError(
-            f"{where} is an array on a device; arguments and results are arrays on the host: let the function begin "
-            "with "
-            "ampi.cuda.to_device(x), and return d.copy_to_host()"
+            f"{where} is an array on a device; here arguments and results are arrays on the host: let the function "
+            "begin with ampi.cuda.to_device(x), and return d.copy_to_host()"
         )
 
 
+def require_tracked(leaf: Any, where: str) -> None:
+    """Raise an error if a result is an array of another package on a device."""
+    if is_apart(leaf) and not is_tracked(leaf):
+        raise ActivityError(
+            f"{where} is an array of {type(leaf).__module__.partition('.')[0]} on a device, whose derivatives are not "
+            "tracked; return one of ampi.cuda (as_cuda_array(x) before x is computed), or d.copy_to_host()"
+        )
+
+
+def on_host(y: Any) -> Any:
+    """Return a copy on the host of a result on a device; other results unmodified."""
+    require_tracked(y, "the result of the function")
+    return y.copy_to_host() if is_apart(y) else y
+
+
+def unboxed(found: Any) -> Any:
+    """Return an array of no axes on the host as a number."""
+    return found if is_apart(found) else found[()]
+
+
 def has_tangent(leaf: Any) -> bool:
-    return isinstance(leaf, (np.ndarray, np.generic, float, complex)) and is_inexact(leaf)
+    return (isinstance(leaf, (np.ndarray, np.generic, float, complex)) or is_apart(leaf)) and is_inexact(leaf)
 
 
 def number_of_directions(asked: str, tangents: Any, given: bool | int) -> int:
@@ -113,8 +133,11 @@ def with_tangents(
         pairs = enumerate(zip(x, x_dot))
         items = [with_tangents(tape, a, b, f"{where}[{k}]", asked, start, lead) for k, (a, b) in pairs]
         return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
+    if is_apart(x):
+        if start is not None:
+            require_on_host(x, f"{asked}: {where}")
+        return _on_device(tape, x, x_dot, f"{asked}: {where}", lead)
     tape.is_active(x)  # raises if it carries derivatives on an outer tape
-    require_on_host(x, f"{asked}: {where}")
     plainly = plain_of(x)
     if x is None or x_dot is None:
         if start is not None and x is not None:
@@ -131,5 +154,22 @@ def with_tangents(
     if start is not None:
         return start(plainly, given)
     copy = tracked_copy(plainly)
+    tape.start(copy, given)
+    return copy
+
+
+def _on_device(tape: Any, x: Any, x_dot: Any, where: str, lead: tuple[int, ...]) -> Any:
+    """Return a copy of an argument on a device, with its tangent (on the host or the device; None: it is constant)."""
+    copy = copied_apart(x)
+    if x_dot is None:
+        return copy
+    if not is_inexact(copy):
+        raise ActivityError(f"{where} is of dtype {copy.dtype}; its tangent must be None")
+    given = copied_apart(x_dot) if is_apart(x_dot) else np.asarray(plain_of(x_dot))
+    if given.shape != (*lead, *copy.shape):
+        beside = f", which has to be {(*lead, *copy.shape)}" if lead else ""
+        raise TapeError(f"{where} has the shape {copy.shape}, its tangent {given.shape}{beside}")
+    if given.dtype.kind == "c" and copy.dtype.kind != "c":
+        raise TapeError(f"{where} is real, its tangent complex")
     tape.start(copy, given)
     return copy

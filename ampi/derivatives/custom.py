@@ -34,6 +34,7 @@ from ..tape import (
     recording,
     where_called,
 )
+from ..tape.apart import is_active_at, is_apart
 
 
 class custom_vjp:
@@ -113,6 +114,12 @@ class custom_vjp:
         tape = recording()
         if tape is None:
             return self.f(*arguments)
+        for x in leaves(arguments):
+            if is_apart(x) and is_active_at(tape, x):
+                raise ActivityError(
+                    f"{where_called()}: {self.__name__}, which has a rule of its own, is given an array on a device "
+                    "that carries derivatives; pass d.copy_to_host(), or let a kernel call a function with the rule"
+                )
         if tape.forward is not None:
             return self._call_forward(tape, arguments)
         if self.forward is None or self.backward is None:

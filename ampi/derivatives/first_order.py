@@ -13,8 +13,8 @@ from ..arrays.activity import is_active, plain_of
 from ..arrays.array import value
 from ..base.program_lines import warning_level
 from ..errors import ActivityWarning, TapeError
-from ..memory.storages import TrackedArray
 from ..tape import ForwardTape, Push, Tape, VectorPush
+from ..tape.apart import copied_apart, is_active_at, is_apart, is_tracked
 from ..tape.recording import recording
 from .arguments import (
     has_tangent,
@@ -22,7 +22,9 @@ from .arguments import (
     leaves_of,
     map_leaves,
     number_of_directions,
-    require_on_host,
+    on_host,
+    require_tracked,
+    unboxed,
     with_arrays,
     with_tangents,
 )
@@ -35,6 +37,8 @@ def _watch(tape: Tape, x: Any) -> Any:
     """Return watched copies of an argument's leaves: the caller's arrays are not modified."""
 
     def watched(leaf: Any) -> Any:
+        if is_apart(leaf):
+            return tape.watch(copied_apart(leaf))
         tape.is_active(leaf)  # raises if it carries derivatives on an outer tape, which a copy would drop
         return tape.watch(plain_of(leaf))
 
@@ -44,7 +48,7 @@ def _watch(tape: Tape, x: Any) -> Any:
 def adjoints_of(tape: Tape, outputs: list, x: Any, seeds: list, warn: bool = True) -> Any:
     """Return adjoints in the structure of ``x``, one array per leaf; warn if an output depends on nothing."""
     # An output that depends on nothing is a constant, with adjoint zero.
-    constant = [isinstance(y, TrackedArray) and not tape.is_active(y) for y in outputs]
+    constant = [is_tracked(y) and not is_active_at(tape, y) for y in outputs]
     if warn and any(is_constant and np.any(s) for is_constant, s in zip(constant, seeds)):
         warnings.warn(
             "what the function returned depends on nothing that was differentiated, so its derivative is zero; was it "
@@ -55,7 +59,7 @@ def adjoints_of(tape: Tape, outputs: list, x: Any, seeds: list, warn: bool = Tru
         )
     pairs = [(y, s) for y, s, is_constant in zip(outputs, seeds, constant) if not is_constant]
     found = iter(tape.gradient([y for y, _ in pairs], leaves_of(x), seed=[s for _, s in pairs]))
-    return map_leaves(lambda leaf: next(found)[()], x)
+    return map_leaves(lambda leaf: unboxed(next(found)), x)
 
 
 def vjp(f: Callable, *x: Any) -> tuple[Any, Callable]:
@@ -104,7 +108,7 @@ def vjp(f: Callable, *x: Any) -> tuple[Any, Callable]:
         y = f(*watched)
     outputs = leaves_of(y)
     for leaf in outputs:
-        require_on_host(leaf, "ampi.vjp: a result")
+        require_tracked(leaf, "ampi.vjp: a result")
 
     def pullback(y_bar: Any) -> tuple:
         seeds = leaves_of(y_bar)
@@ -234,14 +238,16 @@ def linearize(f: Callable, *x: Any) -> tuple[Any, Callable]:
     def push(*x_dot: Any) -> Any:
         if len(x_dot) != len(x):
             raise TapeError(f"push: {len(x)} arguments but {len(x_dot)} tangents")
-        given = [plain_of(leaf) for leaf in leaves_of(with_arrays(x_dot))]
+        given = [plain_of(leaf) for leaf in leaves_of(with_arrays(x_dot))]  # of arrays on a device: themselves
         outputs = [leaf for leaf in leaves_of(y) if _is_leaf_of(leaf, tape)]
         found = iter(tape.tangent(outputs, leaves_of(watched), given))
 
         def tangent(leaf: Any) -> Any:
-            require_on_host(leaf, "ampi.linearize: a result")
+            require_tracked(leaf, "ampi.linearize: a result")
             if _is_leaf_of(leaf, tape):
-                return next(found)[()]
+                return unboxed(next(found))
+            if is_apart(leaf) and has_tangent(leaf):
+                return np.zeros_like(leaf)
             return np.zeros_like(np.asarray(plain_of(leaf)))[()] if has_tangent(leaf) else None
 
         return map_leaves(tangent, y)
@@ -250,17 +256,17 @@ def linearize(f: Callable, *x: Any) -> tuple[Any, Callable]:
 
 
 def _is_leaf_of(leaf: Any, tape: Tape) -> bool:
-    return has_tangent(leaf) and tape.is_active(leaf)
+    return has_tangent(leaf) and is_active_at(tape, leaf)
 
 
 def _tangent_of(tape: ForwardTape, leaf: Any) -> Any:
-    require_on_host(leaf, "ampi.jvp: a result")
+    require_tracked(leaf, "ampi.jvp: a result")
     if not has_tangent(leaf):
         return None
-    if not isinstance(leaf, np.ndarray):
+    if not is_tracked(leaf) and not isinstance(leaf, np.ndarray):
         lanes = tape.forward.lanes
         return np.zeros(() if lanes is None else len(lanes), np.asarray(leaf).dtype)[()]
-    return tape.tangent_at(leaf)[()]
+    return unboxed(tape.tangent_at(leaf))
 
 
 def value_and_grad(
@@ -323,7 +329,7 @@ def value_and_grad(
             given = list(arguments)
             for k, x, label in zip(numbers, watched, labels):
                 given[k] = label(x)
-            y = array_of(f(*given, **keywords))
+            y = on_host(array_of(f(*given, **keywords)))
         seed = weight_of(tape, y, objective, ranks_of(comm))
         counted = [] if seed is None else [(y, seed)]
         found = adjoints_of(tape, [y for y, _ in counted], watched, [s for _, s in counted])

@@ -20,7 +20,7 @@ import numpy as np
 from ..arrays.activity import plain_of
 from ..errors import ActivityError, CommunicationError, TapeError
 from ..tape import Tape, bytes_of
-from .arguments import has_tangent, leaves_of
+from .arguments import has_tangent, leaves_of, require_on_host
 from .first_order import push_forward
 from .objectives import ranks_of, require_objective
 from .second_order import products
@@ -278,6 +278,7 @@ def hessian(
 
 
 def _independent(x: Any, asked: str) -> np.ndarray:
+    require_on_host(x, f"{asked}: x")
     here = np.asanyarray(plain_of(x))  # of which a copy is watched
     if here.dtype.kind != "f":
         raise ActivityError(f"{asked}: x is of dtype {here.dtype}; pass real floating-point numbers")
@@ -286,6 +287,8 @@ def _independent(x: Any, asked: str) -> np.ndarray:
 
 def _outputs(y: Any, asked: str) -> list[Any]:
     """Return the arrays and numbers of a result that have derivatives, which must be real."""
+    for leaf in leaves_of(y):
+        require_on_host(leaf, f"{asked}: a result")
     found = [leaf for leaf in leaves_of(y) if has_tangent(leaf)]
     for leaf in found:
         if np.asarray(plain_of(leaf)).dtype.kind != "f":

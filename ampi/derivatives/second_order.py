@@ -17,7 +17,16 @@ from ..memory.layouts import laid_out_copy
 from ..memory.storages import TrackedArray, tracked_copy
 from ..tape import Push, SecondTape, VectorPush, second_order
 from ..tape.recording import restored
-from .arguments import has_tangent, leaves_of, map_leaves, number_of_directions, with_arrays, with_tangents
+from .arguments import (
+    has_tangent,
+    leaves_of,
+    map_leaves,
+    number_of_directions,
+    on_host,
+    require_on_host,
+    with_arrays,
+    with_tangents,
+)
 from .objectives import ranks_of, require_objective, warn_of_replicated, weight_of
 
 
@@ -53,7 +62,7 @@ def products(f: Callable, primals: tuple, v: tuple, objective: str, comm: Any, c
         leaves = [x for x in leaves_of(arguments) if isinstance(x, TrackedArray) and tape.is_active(x)]
         error: BaseException | None = None
         try:
-            y = f(*arguments)
+            y = on_host(f(*arguments))
         except BaseException as problem:
             error = problem
             tape.refuse(problem)  # others may be about to sweep
@@ -88,6 +97,7 @@ def _watched(tape: SecondTape, primals: tuple, v: tuple, lead: tuple[int, ...]) 
     """Return watched copies of the leaves of arguments, with tangents."""
 
     def watch(x: Any, x_dot: Any) -> Any:
+        require_on_host(x, "ampi.hvp: an argument")
         if not has_tangent(x):
             return x
         array = tape.watch(plain_of(x))

@@ -14,12 +14,14 @@ import numpy as np
 
 from ..arrays import array as _arrays  # noqa: F401 (the class of copies on the host)
 from ..base.program_lines import where_called
-from ..errors import ActivityError, KernelError
-from ..memory.extents import array_at
+from ..errors import ActivityError, KernelError, TapeError
+from ..memory.extents import array_at, bounds_of
 from ..memory.regions import Region
 from ..memory.storages import carries_derivatives, plain, region_of, storage_of, tracked
 from ..tape import BaseAdjoint, Zero, recording
 from ..tape import overwrite as overwrite_host
+from ..tape.apart import is_apart
+from ..tape.sweep import lanes_of
 from .backends import device
 from .memory import DeviceRegion, Memory, append, is_active, keep, overwrite, storage_for
 from .methods import Methods, arithmetic
@@ -37,6 +39,13 @@ class DeviceArray(Methods, Memory):
     storage: Any
     at_first: list[Callable[[], None]] = []  # called when the first array is made
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("shape", "dtype", "strides") and hasattr(self, "storage"):
+            raise AttributeError(
+                f"the {name} of an array on a device cannot be set; write d = d.reshape(shape), or d = d.astype(dtype)"
+            )
+        object.__setattr__(self, name, value)
+
     @classmethod
     def new(cls, shape: Any, dtype: Any, strides: Sequence[int] | None = None) -> DeviceArray:
         """Return a new array on the device."""
@@ -45,6 +54,31 @@ class DeviceArray(Methods, Memory):
         made.storage = storage_for(made.device, made.address, made.nbytes, True)
         made.announce()
         return made
+
+    @classmethod
+    def over(cls, memory: Memory, is_new: bool, owner: Any = None) -> DeviceArray:
+        """Return the tracked array with this memory, which is new, or another package's."""
+        made = cls(memory.device, memory.address, memory.owner, memory.shape, memory.strides, memory.dtype)
+        low, high = bounds_of(made.sketch()) if made.size else (made.address, made.address)
+        made.storage = storage_for(made.device, low, high - low, is_new, owner)
+        made.announce()
+        return made
+
+    def region(self) -> DeviceRegion:
+        """Return its place in its storage."""
+        return ArrayRegion(self.storage, self)
+
+    def is_active_on(self, tape: Any) -> bool:
+        """Return whether it carries derivatives on a tape; raise an error if another tape would lose them."""
+        return tape is not None and carries_derivatives(self.dtype) and is_active(tape, self)
+
+    def copied(self) -> DeviceArray:
+        """Return a copy on the device, which is recorded."""
+        return to_device(self)
+
+    def passive(self) -> DeviceArray:
+        """Return a copy on the device that carries no derivatives."""
+        return DeviceArray.over(Memory.copy(self), True)
 
     @classmethod
     def announce(cls) -> None:
@@ -286,14 +320,7 @@ def as_cuda_array(obj: Any, sync: bool = True) -> DeviceArray:
             f"{where_called()}: ampi.cuda.as_cuda_array() of a {type(obj).__name__}, which is not on a device; copy it "
             "there: ampi.cuda.to_device(x)"
         )
-    found = foreign(obj)
-    one = found.device
-    made = DeviceArray(one, found.address, obj, found.shape, found.strides, found.dtype)
-    sketch = made.sketch()
-    low, high = np.lib.array_utils.byte_bounds(sketch) if made.size else (made.address, made.address)
-    made.storage = storage_for(one, low, high - low, False, obj)
-    made.announce()
-    return made
+    return DeviceArray.over(foreign(obj), False, obj)
 
 
 def from_dlpack(obj: Any) -> Any:
@@ -368,7 +395,7 @@ def _is_active(tape: Any, array: Any) -> bool:
 
 def region(array: Any) -> Region:
     """Return the place of an array on the host or a device in its storage."""
-    return DeviceRegion(array.storage, array) if isinstance(array, DeviceArray) else region_of(array)
+    return array.region() if isinstance(array, DeviceArray) else region_of(array)
 
 
 def _move(target: Any, source: Any) -> None:
@@ -385,6 +412,40 @@ def _move(target: Any, source: Any) -> None:
         source = source.to_host()
     values = np.asarray(plain(source), target.dtype)
     Memory.take(target, values if values.shape == target.shape else values.reshape(()))
+
+
+class ArrayRegion(DeviceRegion):
+    """The place of an array on a device, as an independent or an output."""
+
+    __slots__ = ()
+
+    def adjoint(self, sweep: Any, is_new: bool) -> DeviceArray:
+        """Return a copy of the adjoint, on the device."""
+        return self.tangent(sweep)
+
+    def seed(self, sweep: Any, value: Any) -> None:
+        """Add to the adjoint of an output: an array on the host or on the device."""
+        if is_apart(value):
+            value = value if isinstance(value, Memory) else foreign(value)
+            if value.shape != self.shape:
+                raise TapeError(f"tape.gradient: the seed has shape {value.shape}, its output {self.shape}")
+            value = value.to_host() if value.dtype != self.dtype else value
+        added(sweep, self, value)
+
+    def tangent(self, push: Any) -> DeviceArray:
+        """Return a copy of the tangent, on the device; in vector mode with a first axis for the directions."""
+        lead = () if push.lanes is None else (len(push.lanes),)
+        made = DeviceArray.new((*lead, *self.shape), self.dtype)
+        Memory.fill(made, 0)
+        for part, lane in zip(made if lead else [made], lanes_of(push)):
+            if lane.has_shadow(self):
+                Memory.take(part, lane.shadow(self))
+        return made
+
+
+def tracked_apart(x: Any) -> DeviceArray:
+    """Return an array on a device as one whose derivatives are tracked: itself, or a copy of another package's."""
+    return x if isinstance(x, DeviceArray) else to_device(x)
 
 
 class Transfer(BaseAdjoint):

@@ -1,4 +1,5 @@
-"""Errors for active arrays that numba.cuda itself would copy to a device, without their derivatives."""
+"""What tapes know of devices before a program uses one: how arrays there become independents, and errors for active
+arrays that numba.cuda itself would copy there, without their derivatives."""
 
 from __future__ import annotations
 
@@ -10,6 +11,16 @@ import numpy as np
 from ..base.program_lines import where_called
 from ..errors import ActivityError
 from ..interception.hooks import hook, when_imported
+from ..tape.apart import trackers
+
+
+def _tracked(x: Any) -> Any:
+    from .arrays import tracked_apart
+
+    return tracked_apart(x)
+
+
+trackers.append(_tracked)
 
 
 def _refuse_active(found: Any, tape: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:

@@ -15,13 +15,12 @@ from ..arrays.activity import plain_of
 from ..base.program_lines import where_called
 from ..base.structures import leaves, mapped
 from ..errors import KernelError
-from ..memory.extents import bounds_of
 from ..memory.regions import Region
 from ..memory.storages import carries_derivatives
 from ..tape import BaseAdjoint, recording
 from .arrays import DeviceArray, foreign, region, to_device
 from .backends import device
-from .memory import Memory, append, is_active, need, storage_for
+from .memory import Memory, append, is_active, need
 
 
 def operand(x: Any, name: str) -> Any:
@@ -83,11 +82,7 @@ def _returned(one: Any, found: Any, inputs: Iterable[DeviceArray]) -> Any:
     for x in inputs:
         if x.storage.address <= address < x.storage.address + x.storage.nbytes and found.size:
             return x.part(address - x.address, found.shape, found.strides, found.dtype)
-    made = DeviceArray(one, address, owner, found.shape, found.strides, found.dtype)
-    low, high = bounds_of(made.sketch()) if made.size else (address, address)
-    made.storage = storage_for(one, low, high - low, True)
-    made.announce()
-    return made
+    return DeviceArray.over(Memory(one, address, owner, found.shape, found.strides, found.dtype), True)
 
 
 def active(tape: Any, x: Any) -> bool:

@@ -82,6 +82,16 @@ class Region:
         strides = tuple(SLOT * stride for stride in self.strides)
         return np.ndarray(self.shape, np.float64, block, SLOT * self.offset, strides)
 
+    def tangent(self, push: Any) -> Any:
+        """Return a copy of this region's tangent, for the program."""
+        return np.array(push.get(self))
+
+    def adjoint(self, sweep: Any, is_new: bool) -> Any:
+        """Return this region's adjoint, that of an independent, without gaps, for the program; ``is_new``: no earlier
+        record adds to it."""
+        found = sweep.shadow(self) if is_new else sweep.result(self)
+        return found if found.flags.forc else found.copy(order="K")
+
     def row(self, index: int) -> Region:
         """Return the region of ``array[index]``."""
         region = Region.__new__(Region)

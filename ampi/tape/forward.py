@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import TapeError
-from ..memory.storages import Region, Storage, region_of, storage_of
+from ..memory.storages import Region, Storage, storage_of
+from .apart import is_apart, region_at
 from .push import Push
 from .records import Zero
 from .tape import Tape
@@ -42,17 +43,21 @@ class ForwardTape(Tape):
     def latest(self, given: tuple[Any, Any, Any]) -> None:
         self._latest = None, *given[1:]
 
-    def start(self, array: np.ndarray, tangent: Any) -> None:
+    def start(self, array: Any, tangent: Any) -> None:
         """Give the memory of an independent its tangent."""
-        self.activate(array)
-        self.forward.put(region_of(array), tangent)
+        region = region_at(array)
+        if region.storage.is_apart:
+            self.set_active(region.storage)
+        else:
+            self.activate(array)
+        self.forward.put(region, tangent)
 
-    def tangent_at(self, array: np.ndarray) -> np.ndarray:
+    def tangent_at(self, array: Any) -> Any:
         """Return a copy of the tangent of an array."""
-        if not self.is_active(array):
+        if not is_apart(array) and not self.is_active(array):
             lead = () if self.forward.lanes is None else (len(self.forward.lanes),)
             return np.zeros((*lead, *array.shape), array.dtype)
-        return np.array(self.forward.get(region_of(array)))
+        return region_at(array).tangent(self.forward)
 
     def finish(self, error: BaseException | None) -> None:
         """End forward mode; ``error`` is the one with which the program ended, or None."""

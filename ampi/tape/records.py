@@ -154,10 +154,7 @@ class Watch(BaseAdjoint):
         self.is_new = is_new
 
     def __call__(self, sweep: Sweep) -> None:
-        found = sweep.shadow(self.region) if self.is_new else sweep.result(self.region)
-        if not found.flags.forc:
-            found = found.copy(order="K")  # without gaps
-        sweep.state["watch results"][id(self.region)] = found
+        sweep.state["watch results"][id(self.region)] = self.region.adjoint(sweep, self.is_new)
 
     def tangent(self, push: Push) -> None:
         """Set the tangent that was given for the independent."""

@@ -11,7 +11,8 @@ import numpy as np
 
 from ..base.program_lines import warning_level
 from ..errors import ActivityWarning, TapeError
-from ..memory.storages import carries_derivatives, region_of, storage_of
+from ..memory.storages import carries_derivatives, region_of
+from .apart import is_apart, is_tracked, region_at
 from .records import Output
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def in_structure_of(x: Any, found: Iterator[np.ndarray]) -> Any:
 
 def warn_of_constants(tape: Tape, y: Any) -> None:
     """Warn if one of the outputs ``y`` carries no derivative on the tape."""
-    if any(not isinstance(y, Output) and storage_of(y).tape is not tape.reference for y in leaves(y)):
+    if any(not isinstance(y, Output) and region_at(y).storage.tape is not tape.reference for y in leaves(y)):
         warnings.warn(
             "tape.gradient(y, x): a y carries no derivative on this tape, so it contributes nothing; was it "
             "computed after the tape was closed, or on another tape? (Pass None on a rank without output.)",
@@ -68,13 +69,16 @@ def set_seeds(sweep: Sweep, y: Any, seed: Any) -> None:
                 raise TapeError(f"tape.gradient(y, x): {output!r} is an output of another tape")
             _set_output_seed(sweep, output, s)
             continue
-        if not isinstance(output, np.ndarray) or storage_of(output) is None:
+        if not is_tracked(output):
             raise TapeError(
                 f"tape.gradient(y, x): y is a plain {type(output).__name__}, which carries no derivative; "
                 "compute it with ampi.numpy so that it is an ampi.ndarray, or pass None on a rank without output"
             )
         if not carries_derivatives(output.dtype):
             raise TapeError(f"tape.gradient(y, x): y of dtype {output.dtype} has no derivative")
+        if is_apart(output):
+            output.region().seed(sweep, s if is_apart(s) else _seed_for(output.shape, s))
+            continue
         sweep.begin(region_of(output), _seed_for(output.shape, s))
 
 

@@ -25,10 +25,10 @@ from ..memory.storages import (
     carries_derivatives,
     forget_node,
     plain,
-    region_of,
     storage_of,
     tracked_copy,
 )
+from .apart import is_active_at, is_apart, is_tracked, region_at, tracked_apart
 from .budget import Limit, Spool, budget_for
 from .elements import Elements
 from .elsewhere import lost
@@ -250,42 +250,41 @@ class Tape(metaclass=PublicHelp):
         Parameters
         ----------
         x : array_like of float or complex
-            A plain array or a scalar is copied into a new `ampi.ndarray` and left untouched; an `ampi.ndarray` is
-            itself declared, with respect to the value it has here.
+            A plain array or a scalar is copied into a new `ampi.ndarray` and left untouched; an `ampi.ndarray`, or an
+            array of `ampi.cuda` on a device, is itself declared, with respect to the value it has here.
 
         Returns
         -------
-        ampi.ndarray
+        ampi.ndarray, or an array of `ampi.cuda`
             The array to compute with.
 
         Raises
         ------
         ActivityError
-            ``x`` is of an integer, boolean or object dtype, or an array on a device.
+            ``x`` is of an integer, boolean or object dtype.
         TapeError
             The tape is not recording; ``x`` carries derivatives on an outer tape, which would lose them; or its memory
             was watched before, with respect to an earlier value that `gradient` could not tell from this one.
         """
         if current() is not self:
             raise TapeError("tape.watch(x) must be called inside `with tape:`, on the innermost tape")
-        self.is_active(x)  # raises if an outer tape would lose it
-        if hasattr(x, "__cuda_array_interface__"):
-            raise ActivityError(
-                f"cannot differentiate with respect to an array on a device ({type(x).__name__}): ampi differentiates "
-                "with respect to arrays on the host; watch one, and copy it to the device: ampi.cuda.to_device(x)"
-            )
-        array = x if isinstance(x, TrackedArray) else tracked_copy(x)
+        given = tracked_apart(x) if is_apart(x) else x
+        is_active_at(self, given)  # raises if an outer tape would lose it
+        array = given if is_apart(given) or isinstance(given, TrackedArray) else tracked_copy(given)
         if not carries_derivatives(array.dtype):
             raise ActivityError(
                 f"cannot differentiate with respect to an array of dtype {array.dtype}; "
                 "convert it to a floating-point or complex dtype before tape.watch"
             )
-        region = region_of(array)
+        region = region_at(array)
         place = region.place
         if place in self.watches:
             self._require_same_value(place)
             return array
-        self.activate(array)
+        if region.storage.is_apart:
+            self.set_active(region.storage)
+        else:
+            self.activate(array)
         self.watches[place] = region, len(self.records) - len(self.watches)
         self.append_record(Record(Watch(region, array is not x), (), ()))
         return array
@@ -590,8 +589,8 @@ class Tape(metaclass=PublicHelp):
 
     def watched(self, x: Any, call: str = "gradient(y, x)") -> Region:
         """Return the region of an independent; raise if it was not watched."""
-        if isinstance(x, TrackedArray):
-            found = self.watches.get(region_of(x).place)
+        if isinstance(x, TrackedArray) or (is_apart(x) and is_tracked(x)):
+            found = self.watches.get(region_at(x).place)
             if found is not None:
                 return found[0]
         raise TapeError(

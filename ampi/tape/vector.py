@@ -25,6 +25,7 @@ import numpy as np
 from ..errors import TapeError
 from ..memory.storages import Region, Storage
 from . import interleaved
+from .apart import is_tracked
 from .lanes import Lane, LanedSweep
 from .records import Output
 from .seeds import leaves, set_seeds
@@ -365,7 +366,7 @@ def set_lane_seeds(sweep: VectorSweep, y: Any, seeds: Any) -> None:
     """Set the seeds of the outputs, in each lane those of its direction."""
     given = [] if isinstance(seeds, (int, np.integer)) else [np.asarray(seed) for seed in _in_order(y, seeds)]
     for output, seed in zip(leaves(y), given):
-        if not isinstance(output, (np.ndarray, Output)):
+        if not isinstance(output, Output) and not is_tracked(output):
             set_seeds(sweep, output, seed)  # raises the error
         for lane, part in zip(sweep.lanes, seed):
             set_seeds(lane, output, part)

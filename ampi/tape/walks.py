@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import ActivityError, TapeError
-from ..memory.storages import carries_derivatives, region_of, storage_of
+from ..memory.storages import carries_derivatives
+from .apart import is_apart, is_tracked, region_at
 from .push import Push, tangent_of
 from .recording import actively, is_around, passively
 from .seeds import in_structure_of, leaves
@@ -103,12 +104,12 @@ def walk_for(tape: Tape, y: Any, x: Any, x_dot: Any, vectorised: bool | int = Fa
         like = [np.broadcast_to(0.0, region.shape) for region in places]
         lead = (directions_of("tape.tangent", like, [np.asarray(value) for value in given], vectorised),)
     for region, value in zip(places, given):
-        value = np.asarray(value)
+        value = value if is_apart(value) else np.asarray(value)
         if value.shape != (*lead, *region.shape):
             raise TapeError(f"tape.tangent: the tangent has shape {value.shape}, its x {region.shape}")
         pairs.append((region, value))
     for output in leaves(y):
-        if not isinstance(output, np.ndarray) or storage_of(output) is None:
+        if not is_tracked(output):
             raise TapeError(f"tape.tangent: y is a plain {type(output).__name__}, which carries no derivative")
         if not carries_derivatives(output.dtype):
             raise TapeError(f"tape.tangent: y of dtype {output.dtype} has no derivative")
@@ -117,6 +118,6 @@ def walk_for(tape: Tape, y: Any, x: Any, x_dot: Any, vectorised: bool | int = Fa
         push.state.update((region.place, value) for region, value in pairs)
 
     def finish(push: Push) -> Any:
-        return in_structure_of(y, iter([np.array(push.get(region_of(output))) for output in leaves(y)]))
+        return in_structure_of(y, iter([region_at(output).tangent(push) for output in leaves(y)]))
 
     return walk(tape, prepare, finish, (lambda tape: VectorPush(tape, *lead)) if lead else Push)

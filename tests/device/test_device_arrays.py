@@ -233,7 +233,7 @@ def written_in_steps(x):
 
 
 LOST = {
-    "result": (lambda x: on_device(x), (ActivityError, TapeError), "array on a device|DeviceArray"),
+    "result": (lambda x: on_device(x), TapeError, "must return one real number"),
     "steps": (written_in_steps, ActivityError, "ampi.timeloop writes to an array on a device that was made before"),
     "asarray": (lambda x: np.sum(np.asarray(on_device(x))), ActivityError, r"asarray\(\).*write .copy_to_host\(\)"),
     "spread": (
@@ -268,16 +268,6 @@ def test_refusals(what):
     function, error, text = LOST[what]
     with pytest.raises(error, match=text):
         ampi.grad(function)(np.arange(4.0))
-
-
-@in_python
-def test_forward_results():
-    with pytest.raises(ActivityError, match=r"ampi\.jvp: a result is an array on a device"):
-        ampi.jvp(on_device, (np.arange(4.0),), (np.ones(4),))
-    with pytest.raises(ActivityError, match=r"ampi.jvp: primals\[0\] is an array on a device"):
-        ampi.jvp(anp.sum, (cuda.to_device(np.arange(4.0)),), (np.ones(4),))
-    with pytest.raises(ActivityError, match=r"watch one.*ampi.cuda.to_device\(x\)"):
-        ampi.grad(anp.sum)(cuda.to_device(np.arange(4.0)))
 
 
 @in_python
