@@ -2,7 +2,7 @@
 
 Each is lowered and compared with an interpreter that runs thread after thread, its gradient with its tangent and with
 differences.  Nothing is compiled, unless with --compiled.  With --emitted the source for a GPU is
-interpreted, and compared with the lowered form.
+interpreted, and compared with the lowered form; with --simulator it runs in Numba's simulator.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import pathlib
 import random
 import sys
 import time
+import warnings
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "kernel"), str(ROOT / "tests")]
@@ -22,11 +23,16 @@ def main():
     parser.add_argument("--seed", type=int, default=None, help="seed of the first kernel (default: random)")
     parser.add_argument("--compiled", action="store_true", help="compile the kernels: far slower")
     parser.add_argument("--emitted", action="store_true", help="examine the source for a GPU")
+    parser.add_argument("--simulator", action="store_true", help="run that source in Numba's simulator: small grids")
     options = parser.parse_args()
     os.environ.setdefault("AMPI_VERIFY", "1")
     if not options.compiled:
         os.environ["NUMBA_DISABLE_JIT"] = "1"
-    if options.emitted:
+    if options.simulator:
+        os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
+        sys.setswitchinterval(1e-4)  # the simulator polls its threads
+        warnings.simplefilter("ignore", DeprecationWarning)
+    if options.emitted or options.simulator:
         from emitted_cuda import examine
     else:
         from random_cuda import examine

@@ -2,7 +2,7 @@
 or run in Numba's simulator.
 
 As a program it examines random kernels: ``emitted_cuda.py FIRST COUNT``, with ``NUMBA_ENABLE_CUDASIM=1`` in the
-simulator.
+simulator, where launches are small: it takes a thread of Python for each thread.
 """
 
 import cmath
@@ -151,7 +151,7 @@ def compare_second(launch, given, order, weights, dots, objective, names, text, 
 
 def examine(seed):
     """Compare a random kernel; returns the reason if it is refused."""
-    kernel = random_cuda.drawn(seed)
+    kernel = random_cuda.drawn(seed, small=bool(config.ENABLE_CUDASIM))
     run = kernel.load(f"<cuda kernel {seed}>")
     given = kernel.arguments()
     launch = run[kernel.grid, kernel.block, 0, kernel.dynamic]

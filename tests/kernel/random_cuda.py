@@ -36,15 +36,17 @@ def neighbour(s, t, size):
 """
 BLOCKS = [(8,), (7,), (1,), (33,), (64,), (4, 2), (3, 5), (2, 2, 2)]
 GRIDS = [(1,), (3,), (5,), (2, 3), (1, 2, 2)]
+SMALL = [(8,), (7,), (1,), (3,), (5,), (2, 2), (3, 2), (2, 1, 2)], [(1,), (3,), (2,), (1, 2), (1, 2, 1)]
 
 
 class Kernel:
-    """One kernel, its launch, and its arguments."""
+    """One kernel, its launch, and its arguments; a small launch has 24 threads at most."""
 
-    def __init__(self, seed):
+    def __init__(self, seed, small=False):
         self.draw = random.Random(seed)
-        self.block = self.draw.choice(BLOCKS)
-        self.grid = self.draw.choice(GRIDS)
+        blocks, grids = SMALL if small else (BLOCKS, GRIDS)
+        self.block = self.draw.choice(blocks)
+        self.grid = self.draw.choice(grids)
         self.threads = int(np.prod(self.block))
         self.total = self.threads * int(np.prod(self.grid))
         self.n = max(1, self.total - self.draw.choice([0, 0, 1, 2, self.threads + 1]))
@@ -304,11 +306,11 @@ def examine(seed):
     compare(launch, given, (0, 2, 3), text=f"seed {seed}\n{kernel.source}", order=seed, by_step=True)
 
 
-def drawn(seed):
+def drawn(seed, small=False):
     """A random kernel, with barriers unless the seed is a multiple of three (`random_grids`)."""
     from random_grids import GridKernel
 
-    return GridKernel(seed) if seed % 3 == 0 else Kernel(seed)
+    return (GridKernel if seed % 3 == 0 else Kernel)(seed, small)
 
 
 def compare(launch, given, active, tolerance=1e-9, text="", order=None, by_step=False):

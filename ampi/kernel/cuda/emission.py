@@ -8,6 +8,7 @@ kernel needs (buffers, copies of arrays, sums), launches it, and returns the adj
 from __future__ import annotations
 
 import re
+import weakref
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -84,21 +85,31 @@ class Emitted:
     several: tuple[Several, ...] = ()
 
 
+_primals: weakref.WeakKeyDictionary[Any, dict[Any, tuple[ir.Function, tuple[Several, ...]]]]
+_primals = weakref.WeakKeyDictionary()
+
+
 def primal(
-    launch: Any, args: tuple[Any, ...], bounded: bool = False, several: list[Several] | None = None
-) -> tuple[ir.Function, Refuse]:
-    """Return the lowered form of a launch, ready to be differentiated, and the function that refuses a line."""
+    launch: Any, args: tuple[Any, ...], bounded: bool = False
+) -> tuple[ir.Function, tuple[Several, ...], Refuse]:
+    """Return the lowered form of a launch, ready to be differentiated, the lines in which threads store to the same
+    element, and the function that refuses a line.  All programs of a launch share it."""
     kernel = launch.kernel
     plain = kernel.make(kernel.py_func, {})
     types_ = plain.types_of(tuple(map(arguments.plain, args)))
-    made = lowered(kernel.frozen_func, types_, geometry_of(launch), launch.shared, bounded, None, several)
+    key = geometry_of(launch), launch.shared, types_, bounded
+    made = _primals.setdefault(kernel, {})
+    if key not in made:
+        several: list[Several] = []
+        function = lowered(kernel.frozen_func, types_, *key[:2], bounded, None, several)
+        way = pipeline.State()
+        made[key] = way.run("simplify", way.run("normalise", function)), tuple(several)
     source = read_source(kernel.frozen_func)
 
     def refuse(line: int, problem: str, advice: str) -> NoReturn:
         raise source.error(line, problem, advice) from None
 
-    way = pipeline.State()
-    return way.run("simplify", way.run("normalise", made)), refuse
+    return (*made[key], refuse)
 
 
 def geometry_of(launch: Any) -> Geometry:
@@ -108,15 +119,14 @@ def geometry_of(launch: Any) -> Geometry:
 
 def emitted(launch: Any, args: tuple[Any, ...], mode: str, active: frozenset[str] | None = None) -> Emitted:
     """Return one of the programs (``mode``: "primal", "adjoint", "tangent" or "second") of a launch."""
-    several: list[Several] = []
-    function, refuse = primal(launch, args, False, several)
+    function, several, refuse = primal(launch, args)
     made, dotted = program(launch, function, mode, active)
     if any(isinstance(s, ir.Grow) for s in ir.walk(made.body)):
-        function, refuse = primal(launch, args, bounded=True)
+        function, _, refuse = primal(launch, args, bounded=True)
         made, dotted = program(launch, function, mode, active)
     (made,) = emit.identifiers.spelled((programs.without_constants(made, function),), RESERVED)
     result = written(made, launch, refuse)
-    result.dotted, result.several = dotted, tuple(several)
+    result.dotted, result.several = dotted, several
     shown = {a.name: a.shown for a in made.arguments if a.path}
     result.leaves = tuple(a.shown for a in visible(function))
     result.reads = frozenset(shown[n] for n in read_in(made.body) if n in shown)
