@@ -185,6 +185,8 @@ def _complete() -> None:
         at_first_opening.remove(_complete)
         futures = f"{__name__}.futures"
         arrivals.when_imported("concurrent.futures.thread", lambda: importlib.import_module(futures))
+        for module in ("concurrent.futures.process", "multiprocessing.process", "multiprocess.process"):
+            arrivals.when_imported(module, lambda: importlib.import_module(f"{futures}.processes"))
         if futures not in sys.modules:
             hooks = importlib.import_module(f"{__name__}.interception.hooks")
             hooks.hook(threading.Thread.start, _first_start, "threading.Thread.start", hooks.AlwaysHook)

@@ -15,10 +15,15 @@ _PYTHONS = f"{os.path.dirname(os.__file__)}{os.sep}"
 
 def is_of_a_library(frame: Any) -> bool:
     """Return whether a frame is ampi's, a library's or Python's, and not the program's."""
-    package = frame.f_globals.get("__name__", "").partition(".")[0]
+    return is_code_of_a_library(frame.f_code, frame.f_globals)
+
+
+def is_code_of_a_library(code: Any, names: dict[str, Any]) -> bool:
+    """Return whether code with these globals is ampi's, a library's or Python's, and not the program's."""
+    package = names.get("__name__", "").partition(".")[0]
     if package in LIBRARIES:
         return True
-    return package in sys.stdlib_module_names and frame.f_code.co_filename.startswith((_PYTHONS, "<frozen "))
+    return package in sys.stdlib_module_names and code.co_filename.startswith((_PYTHONS, "<frozen "))
 
 
 def calling_frame() -> Any:

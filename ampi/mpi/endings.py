@@ -73,6 +73,9 @@ def install(world: mpi.Comm, comm: mpi.Comm) -> None:
 
 def abort(world: mpi.Comm, status: int) -> None:
     """End all ranks; this one even if the launcher cannot be reached, because a link between hosts is cut."""
+    if (processes := sys.modules.get("multiprocessing.process")) is not None:
+        for child in processes.active_children():  # they would wait forever for tasks of this process
+            child.terminate()
     timer = threading.Timer(UNREACHABLE, os._exit, (status or 1,))
     timer.daemon = True
     timer.start()

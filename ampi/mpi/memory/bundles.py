@@ -23,6 +23,7 @@ from mpi4py import MPI as mpi
 from ...arrays.activity import is_active
 from ...arrays.byte_views import movable
 from ...arrays.losses import warn_lost, would_be_lost
+from ...base.program_lines import calling_frame
 from ...errors import ActivityError, CommunicationError
 from ...memory.storages import (
     RECEIVED,
@@ -215,6 +216,10 @@ def _open(activated: tuple[Any, ...], contents: Any) -> Any:
 _ATOMS = (numbers.Number, str, bytes, type(None))
 
 
+of_processes: set[str] = set()
+"""Packages that pickle for other processes, in threads of their own: what the program gives them has been examined."""
+
+
 class _Pickling(threading.local):
     """The arrays that this thread pickles (None if they are not collected), and the error for active ones, if any.
 
@@ -240,8 +245,9 @@ def _reduced(array: TrackedArray) -> Any:
     if _pickling.refused is not None:
         if would_be_lost(array):
             raise _pickling.refused(array)
-    elif _pickler_of(sys._getframe(1)) not in ("ampi", "mpi4py"):
-        warn_lost("a pickle of", array, "send it with methods of ampi's communicators")
+    elif (pickler := _pickler_of(sys._getframe(1))) not in ("ampi", "mpi4py"):
+        if pickler not in of_processes or calling_frame() is not None:
+            warn_lost("a pickle of", array, "send it with methods of ampi's communicators")
     return array.__reduce__()
 
 
