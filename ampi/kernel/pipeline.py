@@ -77,6 +77,7 @@ from ampi.kernel.normalise.views import resolve_views
 from ampi.kernel.observations import Observation, observed
 from ampi.kernel.optimise import parallel
 from ampi.kernel.optimise.allocations import allocate_once
+from ampi.kernel.optimise.batched_products import with_batched_products
 from ampi.kernel.optimise.destinations import with_destinations
 from ampi.kernel.optimise.flat_indices import with_flat_indices
 from ampi.kernel.optimise.gather import in_gather_form
@@ -349,6 +350,9 @@ PASSES = (
     Pass("slice", "prune", _each(live_part), ON, "dead code is removed"),
     Pass("products", "optimise", lambda f, s: with_products(f, s.names, s.shadow_names), ON,
          "several rank-one updates of a matrix become one product"),
+    Pass("batched", "optimise",
+         lambda f, s: f if s.options.lanes or s.options.threads else with_batched_products(f, s.names, s.shadow_names),
+         ON, "products with vectors in a loop become products of matrices"),
     Pass("sums", "optimise", _blocks(sum_in_registers), ON, "elements that a loop adds to are summed up in registers"),
     Pass("gather", "optimise",
          lambda f, s: s.remarking(in_gather_form(f, s.names, s.options.has("behind"), s.options.threads)), ON,
@@ -393,7 +397,7 @@ ANALYSES = tuple(dict.fromkeys(step.name for step in PASSES if step.default != A
 LAST = frozenset({"flat", "destinations"})
 """Passes after which a program cannot be differentiated again."""
 
-SERIAL = Options(without=frozenset({"products", "strips", "stages", "gather", "branches"}) | LAST)
+SERIAL = Options(without=frozenset({"products", "batched", "strips", "stages", "gather", "branches"}) | LAST)
 """Options for adjoints that become part of others, which are optimised as a whole."""
 
 
