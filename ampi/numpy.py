@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as _np
 
 from .arrays import extensions as _extensions
+from .arrays import few_elements as _few_elements
 from .arrays import ranges as _ranges
 from .arrays import scalars as _scalars  # noqa: F401
 from .arrays.activity import copies as _copies
@@ -79,9 +80,17 @@ __all__ = list(_np.__all__)
 def _ours(function: Callable, formula: Callable | None = None) -> Callable:
     """Wrap a function of NumPy so that it returns an `ampi.ndarray`; a formula, if given, computes the result."""
     run = formula or (function if hasattr(function, "_implementation") else _checked(function))
+    is_sum = function is _np.sum
 
     @functools.wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
+        if (
+            is_sum
+            and len(arguments) == 1
+            and not keywords
+            and (found := _few_elements.sum_of(arguments[0])) is not None
+        ):
+            return found
         is_seen = formula is not None or _current() is None  # formulas handle lists themselves
         if not is_seen:
             arguments, keywords = _with_lists_joined(function, arguments, keywords)
@@ -143,6 +152,11 @@ def _array(
     like: Any = None,
     **newer: Any,
 ) -> Any:
+    if type(object) in (list, tuple) and (dtype is None or dtype is float) and not ndmin and order in ("K", "C"):
+        tape = _current()
+        found = None if tape is None else _few_elements.array_of(tape, object)
+        if found is not None:
+            return found
     nested = _from_nested(object, dtype=dtype)
     if nested is not object:
         object, dtype, copy = nested, None, None

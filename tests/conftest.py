@@ -151,7 +151,7 @@ def pytest_runtest_setup(item):
 def most_elements(request, monkeypatch):
     """Calls with arrays of few elements, and usual calls, are recorded in ways of their own: every third test does
     without the first, and every third without both. A module that says ``MOST_ELEMENTS = 0`` does without the first."""
-    from ampi.arrays import fast_calls, fast_writes
+    from ampi.arrays import fast_calls, fast_writes, few_writes
 
     most = getattr(request.module, "MOST_ELEMENTS", None)
     if most is None and (ways := zlib.crc32(request.node.nodeid.encode()) % 3):
@@ -160,6 +160,7 @@ def most_elements(request, monkeypatch):
             monkeypatch.setattr(fast_writes, "LARGEST", 0)
     if most is not None:
         monkeypatch.setattr(fast_calls, "MOST_ELEMENTS", most)
+        monkeypatch.setattr(few_writes, "MOST", min(most, few_writes.MOST))
 
 
 @pytest.fixture(autouse=True)

@@ -29,6 +29,7 @@ from . import (
     elements,
     extensions,
     fast_calls,
+    few_elements,
     indexing,
     known_classes,
     nested,
@@ -89,6 +90,10 @@ class ndarray(TrackedArray):
         def __abs__(self) -> ndarray: ...
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> Any:
+        if not keywords and method == "__call__":
+            tape = current()
+            if tape is not None and (found := few_elements.call(tape, ufunc, inputs)) is not None:
+                return found
         return ufuncs.apply(ufunc, method, inputs, keywords)
 
     def __array_function__(self, function: Any, types: Any, arguments: tuple, keywords: dict) -> Any:
@@ -508,6 +513,7 @@ class FlatView:
 set_array_type(ndarray)
 elements.leave_to_numpy(ndarray)
 fast_calls.set_array_type(ndarray)
+few_elements.set_array_type(ndarray)
 
 
 def _number_of(x: Any) -> Any:

@@ -24,7 +24,7 @@ from ..tape import Tape, at_opening, living, open_tapes
 from ..tape.element_places import BITS, offset_of, row_of
 from ..tape.elements import CLEAR, LONGEST, READ, STORE, UNUSED, Elements
 from ..tape.recording import scope_now
-from . import indexing
+from . import few_writes, indexing
 
 _item = np.ndarray.__getitem__
 _set_item = np.ndarray.__setitem__
@@ -46,8 +46,8 @@ def getitem(self: Any, key: Any) -> Any:
             found = _item(self, key)
             set_region(found, rows[key])
             return found
+        offset = region.offsets[key]  # raises an error for slices
         found = region.numbers[key]
-        offset = region.offsets[key]
         storage = region.storage
         reference = storage.tape
     except (AttributeError, KeyError, NotImplementedError, TypeError):
@@ -84,9 +84,13 @@ def _getitem(self: Any, key: Any) -> Any:
     found = _item(self, key)
     kind = type(found)
     if kind not in BITS:
-        if kind is type(self) and type(key) is int and (row := row_of(region_of(self), key)) is not None:
-            set_region(found, row)
-            return found
+        if kind is type(self):
+            if type(key) is int and (row := row_of(region_of(self), key)) is not None:
+                set_region(found, row)
+                return found
+            base = found.base
+            if base is self or (base is not None and base is self.base):
+                return found  # a view
         return indexing.selected(self, key, found)
     try:
         region = self._region
@@ -176,6 +180,11 @@ def setitem(self: Any, key: Any, value: Any) -> None:
 
 
 def _setitem(self: Any, key: Any, value: Any) -> None:
+    if type(value) is type(self) and value.size <= few_writes.MOST:
+        target = _item(self, key)
+        if type(target) is type(self) and ((base := target.base) is self or (base is not None and base is self.base)):
+            if few_writes.assign(target, value):
+                return
     if type(key) is slice and open_tapes:
         indexing.setitem(self, key, value)
         return
@@ -284,7 +293,6 @@ def node_of(x: Any, tape: Tape, pen: Elements) -> tuple | None:
         if not pen.can_read(storage):
             return None
         place = pen.place(storage)
-    pen.current.read.add(storage)  # type: ignore[union-attr]
     pen.integers += (region_of(x).offset, place + BITS[x.dtype.type] + READ)
     number = pen.count
     pen.count = number + 1

@@ -29,7 +29,7 @@ from ..memory.storages import (
 )
 from ..tape import AdjointRecord, BaseAdjoint, Push, Record, Sweep, Tape, Undo
 from ..tape.elements import of_variables
-from . import fast_writes
+from . import fast_writes, few_writes
 from .elements import NUMBERS, node_of
 from .elementwise import RULES, Rule, unbroadcast
 from .fast_writes import is_in_rows, may_write, saved, source_of
@@ -179,6 +179,9 @@ def update(tape: Tape, ufunc: np.ufunc, target: Any, x: Any) -> Any:
     undo = saved(storage, view)
     ufunc(view, value, view)
     storage.tape = tape.reference
+    if not undo and region.dtype is _FLOAT64 and target.size <= few_writes.MOST:
+        if few_writes.add(tape, source, region, target.size, ufunc is np.subtract):
+            return target
     tape.append_record(_Update(region, source, ufunc is np.subtract, undo))
     return target
 

@@ -31,6 +31,8 @@ def assign(target: Any, x: Any) -> bool:
     if source is None or not may_write(tape, target, region):
         return False
     storage = region.storage
+    if source.storage is storage and source.offset == region.offset and source.strides == region.strides:
+        return True  # `a[key] += b` assigns what it has just computed in place
     if source.storage is storage and len(region.shape) == 1 and source.strides != region.strides:
         return False  # writing might overtake reading
     if tape.before_append is not None:

@@ -64,6 +64,8 @@ class scalar(ndarray):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> Any:
         if method == "__call__" and not keywords and len(inputs) <= 2:
+            if len(inputs) == 2 and (type(inputs[0]) is ndarray or type(inputs[1]) is ndarray):
+                return ndarray.__array_ufunc__(self, ufunc, method, *inputs)
             of = element_arithmetic.of_one if len(inputs) == 1 else element_arithmetic.of_two
             found = of(ufunc, *inputs)
             if found is not NotImplemented:

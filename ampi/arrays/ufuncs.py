@@ -20,7 +20,7 @@ from ..memory.storages import (
     writable,
 )
 from ..tape import BaseAdjoint, Push, Sweep, Tape, current
-from . import element_arithmetic, extensions, fast_calls, operands, reductions
+from . import element_arithmetic, extensions, fast_calls, few_elements, operands, reductions
 from .activity import is_active, is_inexact, plain_of, require_arrays, require_tracked
 from .callers import is_called_by_numpy
 from .elementwise import CONSTANT_FOR_REAL, CONSTANTS, RULES, Rule, unbroadcast
@@ -92,7 +92,10 @@ def apply(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
         except _Deferred:
             return NotImplemented
     if not keywords and method == "__call__":
-        found = fast_calls.call(tape, ufunc, inputs)
+        if ufunc is np.matmul:
+            found = few_elements.product(tape, ufunc, *inputs)
+        else:
+            found = fast_calls.call(tape, ufunc, inputs)
         if found is None and all([not isinstance(x, np.ndarray) or is_scalar(x) for x in inputs]):
             found = element_arithmetic.call(tape, ufunc, inputs)
         if found is not None:

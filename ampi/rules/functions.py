@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import extensions
+from ..arrays import extensions, few_elements
 from ..arrays.activity import any_active, is_active, is_inexact, plain_of, require_arrays, run_plainly
 from ..arrays.byte_views import movable
 from ..arrays.losses import warn_filed
@@ -72,6 +72,10 @@ RULES: dict[Callable, Callable] = for_this_numpy(
 
 def apply(function: Callable, arguments: tuple, keywords: dict) -> Any:
     """Run ``function(*arguments, **keywords)`` and record it if it has an active operand."""
+    if function is np.sum and len(arguments) == 1 and not keywords:
+        found = few_elements.sum_of(arguments[0])
+        if found is not None:
+            return found
     if function in inplace.WRITERS:
         if keywords and current() is not None:
             require_known(function, keywords)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import extensions
+from ..arrays import extensions, few_elements
 from ..arrays.activity import is_active, is_inexact, plain_of
 from ..arrays.elementwise import unbroadcast
 from ..arrays.exact import exactly
@@ -98,6 +98,9 @@ def _product(function: Callable, a: Any, b: Any) -> Any:
     """Record a matrix product with ampi's own rule (`function` is matmul, or dot where they agree)."""
     tape = current()
     assert tape is not None
+    found = few_elements.product(tape, function, a, b)
+    if found is not None:
+        return found
     result = wrapped(function(plain_of(a), plain_of(b)))
     a_active, b_active = is_active(tape, a), is_active(tape, b)
     if not is_inexact(result):

@@ -16,6 +16,7 @@ Each statement appends these numbers to the lists of its record, which a sweep r
     SCALE           a, SCALE                    p       variable = a p
     SUM             a, b, SUM                   p, q    variable = a p + b q
     ADD, SUBTRACT   a, b, ADD or SUBTRACT               variable = a ± b
+    FLOW            see `flows`                 p ...   a few elements = or += others, or a variable, times p
 
 The new variable is not stored: it has the next number.  Memory is given by the index of its storage in a list (its
 place) and an offset, so views and overwriting need no further care.  Statements share a record until another record is
@@ -42,6 +43,7 @@ from ..memory.needs import Needs
 from ..memory.regions import SLOT
 from ..memory.storages import Region, Storage, TrackedArray, set_node, variables_in
 from ..memory.storages import variable as new_variable
+from . import flows
 from .element_places import BITS, SINGLE
 from .records import AdjointRecord, Record
 from .undo import Undo, needs_lock
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
     from .push import Push
     from .sweep import Sweep
 
-READ, STORE, CLEAR, SCALE, SUM, ADD, SUBTRACT = range(7)
+READ, STORE, CLEAR, SCALE, SUM, ADD, SUBTRACT, FLOW = range(8)
 PLACE = 16
 """The factor of a storage's place in the codes of memory."""
 
@@ -85,14 +87,14 @@ class Statements(AdjointRecord):
     storages : list of Storage
         By their places.
     created : list of Storage
-        The memory of scalars that code other than these statements has seen.
-    read : set of Storage
-        Those among them that statements read.
+        The memory of scalars that code other than these statements has seen, and of small arrays that they made.
+    unread : set of Storage
+        Those among them that no statement of the record has read.
     late : list of int
         Statements that store into such memory, added since the record was completed.
     """
 
-    __slots__ = ("_recorder", "created", "first", "integers", "last", "late", "read", "reals", "storages", "undo")
+    __slots__ = ("_recorder", "created", "first", "integers", "last", "late", "reals", "storages", "undo", "unread")
     reads_memory = False
 
     def __init__(self, recorder: Elements) -> None:
@@ -103,7 +105,7 @@ class Statements(AdjointRecord):
         self.reals: Any = []
         self.storages: list[Storage] = []
         self.created: list[Storage] = []
-        self.read: set[Storage] = set()
+        self.unread: set[Storage] = set()
         self.late: list[int] = []
         self.undo: list[Undo] = []
 
@@ -147,7 +149,7 @@ class Statements(AdjointRecord):
 
     def _block(self, sweep: Sweep, storage: Storage) -> np.ndarray | None:
         """Return the shadow of a storage; None if it is zero and stays so."""
-        if storage in self.created and storage not in self.read and not sweep.has_block(storage):
+        if storage in self.unread and not sweep.has_block(storage):
             return None
         return sweep.block(storage)
 
@@ -189,6 +191,14 @@ def sweep_in_python(
     integers = integers[:] if type(integers) is list else integers.tolist()
     reals = array("d", reals).tolist()  # a NumPy number of single precision would round what it multiplies
     pop, pop_real = integers.pop, reals.pop
+
+    def elements(place: int) -> tuple[Any, int]:
+        """The adjoints of a storage's double numbers, None if they are zero; and the bytes from one to the next."""
+        view = views.get(place)
+        if view is None:
+            view = views[place] = _elements_of(place, storages, blocks)
+        return view
+
     while integers:
         code = pop()
         kind = code & 7
@@ -206,6 +216,9 @@ def sweep_in_python(
                 shadow[at] = 0.0
             elif shadow is not None:
                 shadow[at] = 0.0
+            continue
+        if kind == FLOW:
+            variable = flows.reverse(code, integers, reals, elements, sums, variable)
             continue
         variable -= 1
         g = sums[variable]
@@ -267,10 +280,14 @@ def walk_in_python(
     k, r = len(integers), len(reals)
     while k:
         kind = integers[k - 1] & 7
-        k -= 2 if kind in (READ, CLEAR, SCALE) else 3
-        r -= 1 if kind == SCALE else 2 if kind == SUM else 0
+        r -= 1 if kind == SCALE else 2 if kind == SUM else flows.partials(integers[k - 1]) if kind == FLOW else 0
+        k -= 2 if kind in (READ, CLEAR, SCALE) else flows.WORDS if kind == FLOW else 3
         found.append((k, kind, r))
+    elements_of = lambda place: (_element(place, 0, storages, push)[0], _bytes_between(storages[place // PLACE]))
     for k, kind, r in reversed(found):
+        if kind == FLOW:
+            variable = flows.forward(integers[k : k + flows.WORDS], reals, r, elements_of, tangents, variable)
+            continue
         if kind in (READ, CLEAR):
             elements, at = _element(integers[k + 1], integers[k], storages, push)
             if kind == CLEAR:
@@ -294,6 +311,10 @@ def walk_in_python(
 
 def _product(x_dot: float, partial: float) -> float:
     return x_dot * partial if x_dot and partial else 0.0
+
+
+def _bytes_between(storage: Storage) -> int:
+    return 1 if storage.packed else SLOT
 
 
 def _element(code: int, offset: int, storages: list[Storage], push: Push) -> tuple[np.ndarray, int]:
@@ -441,15 +462,27 @@ class Elements:
         return not (storage.arriving or storage.packed or storage.volatile or storage.guard)
 
     def place(self, storage: Storage) -> int:
-        """Return the code of a storage that is new in the present record."""
-        found = self.places[storage] = self.current.place(storage)  # type: ignore[union-attr]
+        """Return the code of a storage that is read or written, and was not before, in the present record."""
+        current: Any = self.current
+        current.unread.discard(storage)
+        found = self.places[storage] = current.place(storage)
         return found
+
+    def creates(self, storage: Storage) -> int:
+        """Return the code of the storage of a new array, which statements are about to fill."""
+        if self.records[-1] is not self.current or len(self.integers) > LONGEST:
+            self.open()
+        made: Any = self.current
+        made.created.append(storage)
+        made.unread.add(storage)
+        return made.place(storage)  # not among the places of what is read
 
     def store(self, variable: int, storage: Storage, dtype: np.dtype) -> None:
         """Store a variable in memory that no other code has seen yet, and which holds its value from now on."""
         made = self.statements[bisect_right(self.first_of, variable) - 1]
         code = made.place(storage) + STORE + BITS[dtype.type]
         made.created.append(storage)
+        made.unread.add(storage)
         with _lock:  # another thread may be looking at the number
             if made.last is None:
                 made.integers += (variable, 0, code)

@@ -12,7 +12,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from ampi.kernel.runtime import cache
-from ampi.tape import elements
+from ampi.tape import elements, flows
 
 _READ, _STORE, _CLEAR, _SCALE, _SUM, _ADD = (
     elements.READ,
@@ -23,11 +23,15 @@ _READ, _STORE, _CLEAR, _SCALE, _SUM, _ADD = (
     elements.ADD,
 )
 _SINGLE, _PLACE = elements.SINGLE, elements.PLACE
+_FLOW, _WORDS, _STEP, _COUNT = elements.FLOW, flows.WORDS, flows.STEP, flows.COUNT
+_OVERWRITES, _SPREAD, _MAKES, _FORM = flows.OVERWRITES, flows.SPREAD, flows.MAKES, flows.FORM
+_WEIGHTED, _NEGATIVE, _MOST = flows.WEIGHTED, flows.NEGATIVE, flows.MOST
 
 
 @functools.cache
 def _compiled() -> Any:
-    key = cache.key(_READ, _STORE, _CLEAR, _SCALE, _SUM, _ADD, _SINGLE, _PLACE)
+    flow = _FLOW, _WORDS, _STEP, _COUNT, _OVERWRITES, _SPREAD, _MAKES, _FORM, _WEIGHTED, _NEGATIVE, _MOST
+    key = cache.key(_READ, _STORE, _CLEAR, _SCALE, _SUM, _ADD, _SINGLE, _PLACE, *flow)
     return cache.compiled(_sweep, f"elements_{key}", {"error_model": "numpy"})
 
 
@@ -38,6 +42,7 @@ def sweep(integers: np.ndarray, reals: np.ndarray, addresses: np.ndarray, adjoin
 
 def _sweep(integers, reals, addresses, adjoints, variable):
     k, r = len(integers), len(reals)
+    few = np.empty(_MOST)
     while k > 0:
         code = integers[k - 1]
         kind = code & 7
@@ -49,6 +54,53 @@ def _sweep(integers, reals, addresses, adjoints, variable):
                     adjoints[integers[k - 3]] += _load(at, code & _SINGLE)
                 _store(at, code & _SINGLE, 0.0)
             k -= 3 if kind == _STORE else 2
+            continue
+        if kind == _FLOW:
+            count, form = code // _COUNT, code & _FORM
+            source, where, target, to = integers[k - 5], integers[k - 4], integers[k - 3], integers[k - 2]
+            k -= _WORDS
+            weighted = code & _WEIGHTED
+            if weighted:
+                r -= count
+            any_flows = True
+            if form >= _MAKES:
+                if form == _MAKES:
+                    variable -= 1
+                    target = variable
+                g = adjoints[target]
+                if form == _MAKES:
+                    adjoints[target] = 0.0
+                any_flows = g != 0.0
+                for n in range(count):
+                    few[n] = g
+            else:
+                base = addresses[(to % _STEP) // _PLACE]
+                any_flows = base != 0
+                step = 8 * (to // _STEP)
+                if any_flows:
+                    for n in range(count):
+                        few[n] = _load(base + target + n * step, 0)
+                    if code & _OVERWRITES:
+                        for n in range(count):
+                            _store(base + target + n * step, 0, 0.0)
+            if not any_flows:
+                continue
+            if weighted:
+                for n in range(count):
+                    few[n] = few[n] * reals[r + n] if few[n] != 0.0 and reals[r + n] != 0.0 else 0.0
+            elif code & _NEGATIVE:
+                for n in range(count):
+                    few[n] = -few[n]
+            if form == _SPREAD:
+                total = 0.0
+                for n in range(count):
+                    total += few[n]
+                adjoints[source] += total
+            else:
+                base = addresses[(where % _STEP) // _PLACE] + source
+                step = 8 * (where // _STEP)
+                for n in range(count):
+                    _store(base + n * step, 0, _load(base + n * step, 0) + few[n])
             continue
         variable -= 1
         g = adjoints[variable]

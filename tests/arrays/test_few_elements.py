@@ -1,0 +1,144 @@
+"""Operations of slices with a few elements: statements on the tape, with the same bits as records of their own."""
+
+import random
+
+import numpy as np
+import pytest
+from test_elements import by_complex_step
+
+import ampi
+import ampi.numpy as anp
+from ampi.arrays import few_writes
+from ampi.tape import element_places, elements
+
+N = 6
+FORMS = {
+    "product": "t = x[i, j : j + 3] * y[i, j : j + 3]\nz += t",
+    "sum of slices": "c[i, j : j + 3] = x[i, j : j + 3] + y[j, i % 3 : i % 3 + 3]",
+    "difference with a number": "z -= x[i, j : j + 3] - y[i, j]",
+    "added in place": "c[i, j : j + 3] += x[i, j : j + 3] * y[i, j]",
+    "a row shifted along itself": "c[i, 1:4] = c[i, 0:3]\nc[i, 1:5] += x[i, 0:4]\nc[i, 0:3] -= c[i, 2:5]",
+    "every second element": "z += x[i, ::2] * y[::2, j]\nc[::2, j] = z",
+    "backwards": "z += x[i, 3:0:-1] * y[i, j]",
+    "quotient": "z /= 1.5\nz += 2.0 / (x[i, j : j + 3] + y[i, j : j + 3])",
+    "functions": "z += numpy.sin(x[i, j : j + 3]) * numpy.exp(-y[i, j : j + 3]) + numpy.sqrt(x[j, :3])",
+    "powers": "z += x[i, j : j + 3] ** 2 + x[i, :3] ** y[j, :3]",
+    "sum": "w += numpy.sum(x[i, j : j + 3]) * y[i, j] + x[i, :2].sum()",
+    "inner product": "w += x[i, j : j + 3] @ y[i, j : j + 3] - numpy.dot(x[i, 1:5:2], y[j, :2])",
+    "of one vector": "w += x[i, j : j + 3] @ x[i, j : j + 3]",
+    "array of numbers": "t = numpy.array([x[i, j], 2.5, y[i, j] * x[j, i]])\nz += t * t[1]",
+    "with a plain array": "z += x[i, j : j + 3] * plain - plain",
+    "elements of a result": "t = x[i, j : j + 3] * 2.0\nt[0] = t[2] * y[i, j]\nz += t",
+    "constants in a slice": "c[i, j : j + 3] = x[i, j : j + 3]\nc[i, j + 1 : j + 2] = 0.5\nz += c[i, j : j + 3]",
+    "an unused result": "x[i, j : j + 3] * y[i, j : j + 3]",
+    "a matrix of few": "t = x[:2, :3] * y[:2, :3]\nz += t[i % 2]",
+}
+
+
+def function_of(form):
+    body = form.replace("\n", "\n            ")
+    text = f"""
+def loops(numpy, x, y):
+    z, c, w = x[0, :3] * 1.0, x * 1.0, x[0, 0] * 0.0
+    plain = PLAIN
+    for i in range(N - 1):
+        for j in range(N - 3):
+            {body}
+    return numpy.concatenate((z, c.reshape(-1), numpy.array([w]), c[2, 1:3] * z[1]))
+"""
+    names = {"PLAIN": np.linspace(1.0, 2.0, 3), "N": N}
+    exec(compile(text, "<few>", "exec"), names)
+    return names["loops"]
+
+
+def starts():
+    rng = np.random.default_rng(3)
+    return rng.uniform(0.5, 1.0, (N, N)), rng.uniform(0.5, 1.0, (N, N))
+
+
+def gradient(function, monkeypatch, most):
+    monkeypatch.setattr(few_writes, "MOST", most)
+    with ampi.Tape() as tape:
+        x, y = map(tape.watch, starts())
+        out = function(anp, x, y)
+    seed = np.linspace(1.0, 2.0, out.size)
+    return ampi.value(out), tape.gradient(out, [x, y], seed=seed), tape, (out, x, y, seed)
+
+
+@pytest.fixture(params=["python", "compiled"])
+def swept(request, monkeypatch):
+    """Sweeps by Python, and by compiled code."""
+    for name in ("FEW", "MANY", "SHORT"):
+        monkeypatch.setattr(elements, name, 0 if request.param == "compiled" else 1 << 40)
+    monkeypatch.setattr(element_places, "FEWEST", 1)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_forms(name, swept, monkeypatch):
+    function = function_of(FORMS[name])
+    value, found, tape, (out, x, y, seed) = gradient(function, monkeypatch, 7)
+    np.testing.assert_array_equal(value, function(np, *starts()))
+    by_records = gradient(function, monkeypatch, 0)
+    np.testing.assert_array_equal(found, by_records[1])
+    expected = [
+        by_complex_step(
+            lambda v, k=k: function(np, *[v if n == k else a + 0j for n, a in enumerate(starts())]), s, seed
+        )
+        for k, s in enumerate(starts())
+    ]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    x_dot = [np.linspace(-1.0, 1.0, N * N).reshape(N, N), np.linspace(0.5, 2.0, N * N).reshape(N, N)]
+    by_tangent = np.vdot(tape.tangent(out, [x, y], x_dot), seed)
+    np.testing.assert_allclose(by_tangent, sum(np.vdot(a, b) for a, b in zip(expected, x_dot)), rtol=1e-12)
+
+
+PARTS = ("x[i, j : j + 3]", "y[j, i % 3 : i % 3 + 3]", "z", "c[i, ::2]", "t", "x[i, j]", "w", "s[1]", "0.75", "plain")
+TARGETS = (
+    "z {o} {e}",
+    "c[i, j : j + 3] {o} {e}",
+    "c[::2, j] {o} {e}",
+    "t = {e} + z * 0",
+    "w = w + ({e} + z * 0).sum()",
+)
+LAST = ("s = numpy.array([w, z[0], 0.5])", "w = z @ c[i, j : j + 3] * 0.1", "z[j % 3] = w", "t = numpy.sin(z)")
+
+
+def drawn(seed):
+    rng = random.Random(seed)
+    lines = ["t, s = z * 1.0, z * 0.5"]
+    for _ in range(rng.randint(2, 6)):
+        a, b = rng.choice(PARTS), rng.choice(PARTS)
+        e = rng.choice((f"({a} * {b})", f"({a} - {b})", f"({a} / (4.0 + {b}))", f"numpy.cos({a})", a))
+        lines.append(rng.choice(TARGETS).format(e=e, o=rng.choice(("=", "+=", "-=", "*="))))
+        lines.append(rng.choice(LAST))
+    return "\n".join(line.replace("z = ", "z[:] = ") if line.startswith("z = ") else line for line in lines)
+
+
+@pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(10, 400, 10))])
+def test_drawn_programs(first, swept, monkeypatch):
+    for seed in range(first, first + 10):
+        text = drawn(seed)
+        function = function_of(text)
+        with np.errstate(all="ignore"):
+            value, found, tape, (out, x, y, weights) = gradient(function, monkeypatch, 7)
+            by_records = gradient(function, monkeypatch, 0)
+            np.testing.assert_array_equal(value, function(np, *starts()), err_msg=text)
+            x_dot = [np.full((N, N), 0.5), np.full((N, N), -0.25)]
+            by_tangent = np.vdot(tape.tangent(out, [x, y], x_dot), weights)
+        np.testing.assert_allclose(found, by_records[1], rtol=1e-9, err_msg=text)
+        if not np.isfinite(found).all():
+            continue  # it has grown beyond all numbers
+        by_gradient = sum(np.vdot(a, b) for a, b in zip(found, x_dot))
+        scale = sum(np.abs(a * b).sum() for a, b in zip(found, x_dot))
+        np.testing.assert_allclose(by_tangent, by_gradient, rtol=1e-9, atol=1e-12 * scale, err_msg=text)
+
+
+def test_what_slices_of_few_elements_keep(monkeypatch):
+    monkeypatch.setattr(few_writes, "MOST", 7)
+    with ampi.Tape() as tape:
+        x = tape.watch(np.ones((40, 5)))
+        z = x[0, :3] * 1.0
+        for i in range(40):
+            z += x[i, :3] * x[i, 1] + x[i, 1:4]
+            z += anp.array([x[i, 0], x[i, 1], 1.0]) * anp.sum(x[i, :2])
+    assert len(tape) < 6
