@@ -12,7 +12,8 @@ from ..base import checks
 from ..base.program_lines import calling_frame, warning_level
 from ..errors import ActivityError, ActivityWarning
 from ..memory import handouts
-from ..memory.storages import LENT, behind, storage_of
+from ..memory.extents import behind
+from ..memory.storages import LENT, storage_of
 from ..tape import BaseAdjoint, Bystander, current, keep_needed, where_called
 from .activity import is_active
 from .callers import SHOWING, is_formatting, is_of_program, package_of

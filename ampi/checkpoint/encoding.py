@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import array
+import collections
 import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -14,8 +16,8 @@ from ..memory.extents import address_of, bounds_of
 from ..memory.storages import Region, Storage, TrackedArray, is_scalar, memory_at, plain, storage_of, tracked
 from ..memory.storages import tracked_copy as as_number
 from ..mpi.messages.requests import Request
-from .states import owner_of
-from .views import ATOMS, GENERATORS, attributes, has_state, spelled
+from .states import new_tuple, owner_of
+from .views import ATOMS, GENERATORS, attributes, further_attributes, has_state, refill, set_attributes, spelled
 
 
 class Outside:
@@ -77,7 +79,7 @@ def objects_of(state: Any) -> list[Any]:
         if type(x) in ATOMS or issubclass(type(x), np.generic) or id(x) in found:
             return
         found[id(x)] = x
-        for part in _parts(x).values():
+        for part in (*_parts(x).values(), *further_attributes(x).values()):
             visit(part)
 
     visit(state)
@@ -87,11 +89,14 @@ def objects_of(state: Any) -> list[Any]:
 def _parts(x: Any) -> dict[Any, Any]:
     if isinstance(x, (np.ndarray, *GENERATORS)):
         return {}
-    if isinstance(x, (tuple, list)):
+    if isinstance(x, _SEQUENCES):
         return dict(enumerate(x))
     if isinstance(x, dict):
         return dict(x)
     return dict(attributes(x)) if has_state(x) else {}
+
+
+_SEQUENCES = tuple, list, collections.deque
 
 
 class Encoder:
@@ -120,17 +125,33 @@ class Encoder:
             return "again", self._visited[id(x)][0]
         number = len(self._visited)
         self._visited[id(x)] = number, x
-        return (*self._encoded(x, path), self._first.get(id(x)), number)
+        encoded = self._encoded(x, path)
+        if held := further_attributes(x):
+            attributes_of = {name: self.encode(part, (*path, (".", name))) for name, part in held.items()}
+            encoded = "with attributes", encoded, attributes_of
+        return (*encoded, self._first.get(id(x)), number)
 
     def _encoded(self, x: Any, path: tuple) -> tuple:
         if isinstance(x, np.ndarray):
             return self._array(x)
-        kind = "[" if isinstance(x, (tuple, list, dict)) else "."
+        kind = "[" if isinstance(x, (*_SEQUENCES, dict)) else "."
         parts = {name: self.encode(part, (*path, (kind, name))) for name, part in _parts(x).items()}
         if isinstance(x, (tuple, list)):
             return ("tuple" if isinstance(x, tuple) else "list"), type(x), list(parts.values())
         if isinstance(x, dict):
             return "dict", type(x), parts
+        if isinstance(x, collections.deque):
+            return "deque", type(x), x.maxlen, list(parts.values())
+        if isinstance(x, array.array):
+            return "array", type(x), x.typecode, x.tobytes()
+        if isinstance(x, bytearray):
+            return "bytes", type(x), bytes(x)
+        if isinstance(x, set):
+            return "set", type(x), set(x)
+        if isinstance(x, random.SystemRandom):
+            return self._first_one("same", x, path)
+        if isinstance(x, np.random.BitGenerator):
+            return self._first_one("generator", x, path, x.state)
         if isinstance(x, np.random.RandomState):
             return self._first_one("generator", x, path, x.get_state())
         if isinstance(x, np.random.Generator):
@@ -228,6 +249,8 @@ class Decoder:
     def _generator(self, _: int, present: Any, encoded: Any) -> Any:
         if isinstance(present, np.random.Generator):
             present.bit_generator.state = encoded
+        elif isinstance(present, np.random.BitGenerator):
+            present.state = encoded
         elif isinstance(present, random.Random):
             present.setstate(encoded)
         else:
@@ -238,11 +261,33 @@ class Decoder:
         items = [self.decode(part) for part in parts]
         if present is not None and all(a is b for a, b in zip(items, present)):
             return present
-        return cls(*items) if hasattr(cls, "_fields") else cls(items)
+        return new_tuple(cls, items)
 
     def _list(self, number: int, present: Any, cls: Any, parts: list) -> Any:
         made = self._made[number] = cls() if present is None else present
         made[:] = [self.decode(part) for part in parts]
+        return made
+
+    def _deque(self, number: int, present: Any, cls: Any, maxlen: int | None, parts: list) -> Any:
+        made = self._made[number] = cls((), maxlen) if present is None else present
+        refill(made, [self.decode(part) for part in parts])
+        return made
+
+    def _array(self, _: int, present: Any, cls: Any, typecode: str, values: bytes) -> Any:
+        if present is None:
+            return cls(typecode, values)
+        present[:] = array.array(typecode, values)
+        return present
+
+    def _items(self, _: int, present: Any, cls: Any, values: Any) -> Any:
+        if present is None:
+            return cls(values)
+        refill(present, values)
+        return present
+
+    def _with_attributes(self, number: int, present: Any, encoded: tuple, parts: dict) -> Any:
+        made = self._made[number] = _MAKERS[encoded[0]](self, number, present, *encoded[1:])
+        set_attributes(made, {name: self.decode(part) for name, part in parts.items()})
         return made
 
     def _dict(self, number: int, present: Any, cls: Any, parts: dict) -> Any:
@@ -276,6 +321,11 @@ _MAKERS: dict[str, Callable[..., Any]] = {
     "generator": Decoder._generator,
     "tuple": Decoder._tuple,
     "list": Decoder._list,
+    "deque": Decoder._deque,
+    "array": Decoder._array,
+    "bytes": Decoder._items,
+    "set": Decoder._items,
+    "with attributes": Decoder._with_attributes,
     "dict": Decoder._dict,
     "object": Decoder._object,
     "same": Decoder._same,

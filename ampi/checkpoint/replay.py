@@ -18,6 +18,7 @@ from ..tape import Record, Sweep, Tape, Undo, may_change, passive
 from ..tape.replays import StepRuns
 from . import progress
 from .generators import generators_of_kernels
+from .left_behind import Left
 from .open_communication import left_open
 from .reproduction import Held, Once, compare
 from .resuming import Disk, OnDisk
@@ -43,6 +44,10 @@ class Loop:
         In a sweep: the values of ``written`` when the loop began.
     earlier : dict
         See `Snapshot`.
+    left : Left
+        What steps leave behind.
+    references : set of weakref.ref
+        References to the tapes of steps.
     figures : Figures
         Number of steps that have been run, recorded ones included, the largest memory used, and so on.
     shown : callable or None
@@ -67,6 +72,7 @@ class Loop:
         self.first_values: Values | None = None
         self.references: set[Any] = set()
         self.earlier: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self.left = Left(self.outside)
         self.paths, self.once = Paths(), Once()
         self.final: tuple[int, Held | None] = 0, None
         self.not_reproduced: set[str] = set()
@@ -122,9 +128,19 @@ class Loop:
         """Run step ``n`` without recording it; ``first``: it has not run before."""
         self.figures.executed += 1
         self._is_fresh = False
+        if first:
+            self.left.is_known = False
         with self._runs(n, first, False), passive():
             result = self.step(state)
         return state if result is None else result
+
+    def observe(self, state: Any, n: int, first: bool) -> Any:
+        """Run step ``n``, recording it only to learn which of the arrays that it makes are active."""
+        state, taped = self.record(state, n, first)
+        for storage in self.outside:
+            storage.needs.pop(taped.tape.reference, None)
+        self.left.note_first()
+        return state
 
     def view_of(self, state: Any) -> View:
         """Return the view of a state: its present contents."""
@@ -159,29 +175,31 @@ class Loop:
         self.figures.executed += 1
         tape = StepTape(self.references)
         reference = tape.reference
-        with tape:
-            tape.append_record(Record(None, (), ()))  # activity must follow from a record on the tape
-            given = with_tracked_numbers(self.view_of(state))
-            self._enter(tape, given)
-            before = self._places_of(given)
-            state = given.state
-            self._is_fresh = False
-            with self._runs(n, first, True):
-                result = self.step(state)
-            state = state if result is None else result
-            left = self.view_of(state)
-            after = self._places_of(left)
-        for storage in self.active:  # for steps that run without being recorded
-            set_tape(storage, self.reference)
-        for storage in self.written.storages:
-            set_tape(storage, None)
+        self.references.add(reference)
+        try:
+            with tape:
+                tape.append_record(Record(None, (), ()))  # activity must follow from a record on the tape
+                given = with_tracked_numbers(self.view_of(state))
+                self._enter(tape, given)
+                before = self._places_of(given)
+                state = given.state
+                self._is_fresh = False
+                with self._runs(n, first, True):
+                    result = self.step(state)
+                state = state if result is None else result
+                left = self.view_of(state)
+                after = self._places_of(left)
+        finally:
+            for storage in self.active:  # for steps that run without being recorded
+                set_tape(storage, self.reference)
+            for storage in self.written.storages:
+                set_tape(storage, None)
         self.check_windows(tape)
         problem = left_open(tape)
         if problem:
             error = CommunicationError(f"{self.where}: ampi.timeloop: {problem}")
             tape.refuse(error)  # its sweep may begin on other ranks
             raise error
-        self.references.add(reference)
         owners = {**self._owners(before, given), **self._owners(after, left)}
         taped = Taped(tape, before, after, owners)
         taped.more = self.made_bytes
@@ -383,9 +401,12 @@ class Executor:
             )
         if not action.write_adj_deps:
             self._latest = -1, None
-            self.state = loop.run(self.state, n, first)
+            run = loop.observe if first and loop.left.is_new else loop.run
+            self.state = run(self.state, n, first)
         else:
             taped = self._record(n, first)
+            if first and loop.left.is_new:
+                loop.left.note_first()
             if action.storage is StorageType.WORK:
                 self.work[n] = taped
                 self._keep(taped)

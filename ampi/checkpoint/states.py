@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import array
+import collections
 import copy
 import functools
 import operator
@@ -17,7 +19,7 @@ from ..memory.handouts import settle_all
 from ..memory.storages import TrackedArray, is_scalar, memory_at, plain, storage_of, tracked, tracked_copy
 from ..tape import overwrite
 from ..tape.recording import open_tapes
-from .views import ATOMS, OBJECT, View, attributes, kind_of, set_attributes
+from .views import ATOMS, OBJECT, View, attributes, further_attributes, kind_of, refill, set_attributes
 
 PART, PLAIN, COMPUTED = 850, 200, 650
 """Bytes that a snapshot takes for each part of a state, in addition for plain arrays, and for arrays that steps have
@@ -102,6 +104,8 @@ class Snapshot:
         self._made[id(x)] = x, restore
         self.nbytes += PART
         inside[0] = make(self, x)
+        if held := further_attributes(x):
+            inside[0] = self._with_attributes(dict(held), inside[0])
         return restore
 
     def _of_number(self, x: Any) -> Callable[[dict], Any]:
@@ -149,17 +153,15 @@ class Snapshot:
 
         def restore(done: dict) -> tuple:
             items = _put_back(list(x), parts, done)
-            if all(map(operator.is_, items, x)):
-                return x
-            return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
+            return x if all(map(operator.is_, items, x)) else new_tuple(type(x), items)
 
         return restore
 
-    def _of_list(self, x: list) -> Callable[[dict], Any]:
+    def _of_list(self, x: list | collections.deque) -> Callable[[dict], Any]:
         held, parts = list(x), self._parts(enumerate(x))
 
-        def restore(done: dict) -> list:
-            x[:] = _put_back(held.copy(), parts, done)
+        def restore(done: dict) -> list | collections.deque:
+            refill(x, _put_back(held.copy(), parts, done))
             return x
 
         return restore
@@ -171,6 +173,17 @@ class Snapshot:
             items = _put_back(held.copy(), parts, done)
             x.clear()
             x.update(items)
+            return x
+
+        return restore
+
+    def _with_attributes(self, held: dict, contents: Callable[[dict], Any]) -> Callable[[dict], Any]:
+        """Restore the attributes of a container as well."""
+        parts = self._parts(held.items())
+
+        def restore(done: dict) -> Any:
+            x = contents(done)
+            set_attributes(x, _put_back(held.copy(), parts, done))
             return x
 
         return restore
@@ -232,8 +245,23 @@ def saved_values(x: np.ndarray, earlier: dict[int, tuple[np.ndarray, np.ndarray]
     return values, values.nbytes
 
 
+def new_tuple(cls: type, items: Iterable[Any]) -> Any:
+    """Make an object of a class derived from tuple, without its constructor."""
+    return tuple.__new__(cls, items)
+
+
+def _of_items(_: Any, x: Any) -> Callable[[dict], Any]:
+    held = x.copy() if isinstance(x, set) else x[:]
+
+    def restore(done: dict) -> Any:
+        refill(x, held)
+        return x
+
+    return restore
+
+
 def _of_generator(_: Any, generator: Any) -> Callable[[dict], Any]:
-    bits = generator.bit_generator
+    bits = getattr(generator, "bit_generator", generator)
     state = copy.deepcopy(bits.state)
 
     def restore(done: dict) -> Any:
@@ -266,20 +294,23 @@ def _of_python_generator(_: Any, generator: random.Random) -> Callable[[dict], A
 @functools.cache
 def _maker_of(cls: type) -> Callable[[Snapshot, Any], Callable[[dict], Any]] | None:
     """Return the method that restores objects of a class; None if they never change."""
+    if issubclass(cls, random.SystemRandom):
+        return None
     for kinds, make in _MAKERS:
         if issubclass(cls, kinds):
             return make
     return Snapshot._of_object if kind_of(cls) == OBJECT else None
 
 
-_MAKERS: tuple[tuple[type, Callable[[Snapshot, Any], Callable[[dict], Any]]], ...] = (
+_MAKERS: tuple[tuple[Any, Callable[[Snapshot, Any], Callable[[dict], Any]]], ...] = (
     (np.inexact, Snapshot._of_number),
     (np.ndarray, Snapshot._of_array),
-    (np.random.Generator, _of_generator),
+    ((np.random.Generator, np.random.BitGenerator), _of_generator),
     (np.random.RandomState, _of_random_state),
     (random.Random, _of_python_generator),
+    ((set, bytearray, array.array), _of_items),
     (tuple, Snapshot._of_tuple),
-    (list, Snapshot._of_list),
+    ((list, collections.deque), Snapshot._of_list),
     (dict, Snapshot._of_dict),
 )
 

@@ -20,7 +20,7 @@ from ..memory.live_arrays import tracked_arrays
 from ..memory.storages import Region, Storage, TrackedArray, arrays_of_blocks, forget_node, is_scalar, storage_of
 from ..mpi import COMM_WORLD
 from ..mpi.files import positions
-from ..tape import AdjointRecord, Push, Sweep, Tape, not_kept, passive, recording, where_called
+from ..tape import AdjointRecord, Push, Record, Sweep, Tape, not_kept, passive, recording, where_called
 from ..tape.budget import bytes_of
 from .device_states import carried, carried_step, kept, landed
 from .folder import FORWARD, REVERSE, Folder
@@ -33,7 +33,7 @@ from .resuming import Disk, OnDisk
 from .schedules import IN_MEMORY, ON_DISK, Online, TwoLevel, distance, of_package, offline
 from .states import Snapshot, owner_of, with_tracked_numbers, write
 from .views import Carried, View
-from .written import Values
+from .written import Values, Written
 
 
 def timeloop(
@@ -61,8 +61,8 @@ def timeloop(
         It may communicate.  Everything else that it reads must not change during the loop; arrays of `ampi.numpy` that
         it writes count as part of the state.
     state
-        An array, number, tuple, list, dictionary, dataclass, or an object with such attributes.  Random generators in
-        it are restored with it.
+        An array, number, tuple, list, deque, dictionary, dataclass, or an object with such attributes.  Random
+        generators and sets in it are restored with it.
     steps : int, optional
         Number of steps, the same on all these ranks.  With ``until``: the maximum.
     until : callable, optional
@@ -104,8 +104,9 @@ def timeloop(
     Raises
     ------
     ActivityError
-        A step uses an array that an earlier one has computed and that is not in the state; or it writes to the memory
-        of a window from before the loop.
+        A step, or the program after the loop, uses an array that an earlier step has computed and that is not in the
+        state; the program uses what the steps of a loop have written that ended with an error; or a step writes to the
+        memory of a window from before the loop.
     CommunicationError
         ``until`` is true on some ranks and false on others.
     TapeError
@@ -120,11 +121,12 @@ def timeloop(
 
     Notes
     -----
-    Without a tape, in forward mode and inside `ampi.passive` it is a plain loop.  In a sweep, steps run again from the
-    saved states, and are recorded one at a time and swept, by all ranks in the same order.  A step prints each time
-    that it runs, except by `ampi.once`; ``File.Write...`` is executed the first time only.  The default schedule runs
-    the fewest steps that are possible with this number of units of memory, each of which holds a state or a recorded
-    step (J. R. Maddison, Journal of Computational Science 82, 2024); with ``until`` see
+    Without a tape, in forward mode and inside `ampi.passive` it is a plain loop.  On a tape, the first step is recorded
+    only to tell constants that it leaves behind (tables) from results that belong in the state.  In a sweep, steps run
+    again from the saved states, and are recorded one at a time and swept, by all ranks in the same order.  A step
+    prints each time that it runs, except by `ampi.once`; ``File.Write...`` is executed the first time only.  The
+    default schedule runs the fewest steps that are possible with this number of units of memory, each of which holds a
+    state or a recorded step (J. R. Maddison, Journal of Computational Science 82, 2024); with ``until`` see
     `ampi.checkpoint.schedules.Online`.
 
     Examples
@@ -175,9 +177,21 @@ def timeloop(
     return _on_tape(tape, state, step, last, shown, checkpoints, budget, schedule, storage, resume)
 
 
-def _on_tape(
+def _on_tape(tape: Tape, state: Any, step: Callable[[Any], Any], *given: Any) -> Any:
+    """Run the loop for a tape that will be swept, which stores the states of a schedule."""
+    if given[-2] is not None:
+        gc.collect()  # memory that is no longer used would be identified as well
+    record = _Steps(step, tape, state)
+    try:
+        return _recorded(record, tape, step, *given)
+    except BaseException:
+        record.abandon()
+        raise
+
+
+def _recorded(
+    record: _Steps,
     tape: Tape,
-    state: Any,
     step: Callable[[Any], Any],
     last: _Last,
     shown: Callable[[Figures], None] | None,
@@ -187,11 +201,8 @@ def _on_tape(
     storage: Any,
     resume: bool,
 ) -> Any:
-    """Run the loop for a tape that will be swept, which stores the states of a schedule."""
+    """Run the loop and append its record."""
     until, most = last.until, last.most
-    if storage is not None:
-        gc.collect()  # memory that is no longer used would be identified as well
-    record = _Steps(step, tape, state)
     record.loop.shown = shown
     record.loop.begin("forward", last.known)
     record.is_counted = budget is None
@@ -337,11 +348,18 @@ class _Steps(AdjointRecord):
         self.undo += undo
         self.loop.note_written(undo)
 
+    def abandon(self) -> None:
+        """Leave the tape as it has to be after an error in a step, which the program may catch."""
+        self._absorb()
+        self.loop.tape.append_unobserved(Record(None, self.undo, ()))
+        self.loop.left.after_error(self.loop)
+
     def units(self, budget: int, comm: Any) -> int:
         """Return the number of states or recorded steps that fit in memory, on the rank with the least."""
         self.start = len(self.loop.tape)
         with MadeArrays() as made:
             state, taped = self.loop.record(self.roots, None, first=False)
+            self.loop.left.note_first()
             self._absorb()
             taped.freeze(self.loop.written.storages)
         old = sum(action.saved.nbytes for action in self.undo)
@@ -361,6 +379,9 @@ class _Steps(AdjointRecord):
         found = (budget - kept) // unit
         found = found if comm.size == 1 else comm.allreduce(found, MPI.MIN)
         if found < 1:
+            for storage in self.loop.written.storages.keys() & self.loop.active:
+                set_tape(storage, self.loop.reference)
+            self.loop.written = Written()  # nothing, since the values are restored
             raise TapeError(
                 f"{where_called()}: ampi.timeloop: a state or a recorded step takes {unit} bytes, and {kept} more are "
                 f"needed, so memory={budget} is too small on some rank; give at least {kept + unit}"
@@ -449,6 +470,7 @@ class _Steps(AdjointRecord):
         self.created = tuple({s for a in finals.values() if (s := storage_of(a)) is not None and s not in loop.outside})
         for array in finals.values():
             tape.activate(array)
+        loop.left.after_loop(loop, view)
         for storage in loop.written.storages:
             set_tape(storage, tape.reference)
         self.roots = self.roots, state

@@ -7,6 +7,7 @@ may occur in several places.
 from __future__ import annotations
 
 import argparse
+import array
 import collections
 import functools
 import gc
@@ -14,7 +15,7 @@ import operator
 import random
 import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ class View:
     has_numbers : bool
         True if there are floating-point or complex numbers of NumPy's.
     generators : list
-        Random generators.
+        Random generators, and other objects with contents that are not arrays (`GENERATORS`).
     differentiable : dict
         The arrays that may carry derivatives.
     on_device : list
@@ -131,6 +132,8 @@ class View:
                         self.on_device.append(part)
                 elif kind == LEAF and may_hide(type(part)):
                     _refuse_hidden(part, (*path, (mark, key)) if mark else path)
+                    if _is_iterator(type(part)):
+                        _refuse_iterator(part, (*path, (mark, key)) if mark else path)
             elif id(part) not in visited:
                 visited.add(id(part))
                 to_part = self.paths((*path, (mark, key))) if mark else path
@@ -140,6 +143,8 @@ class View:
                         _refuse_hidden(part, to_part)
                 elif kind == GENERATOR:
                     self.generators.append(part)
+                    if isinstance(part, set):
+                        _refuse_hidden(part, to_part)
                 else:
                     mark_within = _mark_within(part, kind)
                     if kind == OBJECT and is_container(type(part)):
@@ -148,6 +153,9 @@ class View:
                         self.inside.append(Inside(part, kind, to_part, mark_within))
                     cls = tuple if isinstance(part, tuple) else type(part)
                     self._visit(_parts_of(part, kind), to_part, mark_within, visited, cls)
+                if held := further_attributes(part):
+                    self.inside.append(Inside(part, OBJECT, to_part, "."))
+                    self._visit(held.items(), to_part, ".", visited, type(part))
 
 
 class Inside:
@@ -218,7 +226,7 @@ class Inside:
         if _are_same(contents_of(x, self.kind), parts):
             return
         if self.kind == SEQUENCE:
-            x[:] = parts
+            refill(x, parts)
             return
         count = len(parts) // 2
         held = dict(zip(parts[:count], parts[count:]))
@@ -227,6 +235,15 @@ class Inside:
             x.update(held)
         else:
             set_attributes(x, held)
+
+
+def refill(x: Any, parts: Iterable[Any]) -> None:
+    """Replace the items of a list, deque, set, or array of Python's."""
+    if isinstance(x, (list, bytearray, array.array)):
+        x[:] = parts
+        return
+    x.clear()
+    (x.update if isinstance(x, set) else x.extend)(parts)
 
 
 def _are_same(parts: list[Any], others: list[Any]) -> bool:
@@ -274,7 +291,15 @@ ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes))
 
 
 LEAF, NUMBER, ARRAY, GENERATOR, SEQUENCE, DICT, OBJECT = range(7)
-GENERATORS = np.random.Generator, np.random.RandomState, random.Random
+GENERATORS = (
+    np.random.Generator,
+    np.random.RandomState,
+    np.random.BitGenerator,
+    random.Random,
+    set,
+    bytearray,
+    array.array,
+)
 
 
 @functools.cache
@@ -283,7 +308,7 @@ def kind_of(cls: type) -> int:
 
     Attributes belong to the state if the class is the program's.
     """
-    if cls in ATOMS:
+    if cls in ATOMS or issubclass(cls, random.SystemRandom):
         return LEAF
     for kinds, found in _KINDS:
         if issubclass(cls, kinds):
@@ -347,6 +372,18 @@ def _refuse_hidden(x: Any, path: tuple) -> None:
             )
 
 
+@functools.cache
+def _is_iterator(cls: type) -> bool:
+    return issubclass(cls, Iterator) and cls.__module__ in ("builtins", "itertools")
+
+
+def _refuse_iterator(x: Any, path: tuple) -> None:
+    raise TapeError(
+        f"ampi.timeloop: {spelled(path)} is a {type(x).__name__}, which cannot be set back when steps run again; keep "
+        "a list and an index in the state"
+    )
+
+
 _DEPTH = 3
 _FUNCTIONS = types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial
 
@@ -365,7 +402,7 @@ _KINDS: tuple[tuple[Any, int], ...] = (
     (np.inexact, NUMBER),
     (np.ndarray, ARRAY),
     (GENERATORS, GENERATOR),
-    ((tuple, list), SEQUENCE),
+    ((tuple, list, collections.deque), SEQUENCE),
     (dict, DICT),
 )
 
@@ -396,8 +433,14 @@ def _slots(x: Any) -> list[str]:
 
 @functools.cache
 def slots_of(cls: type) -> tuple[str, ...]:
-    names = [n for base in cls.__mro__ for n in _listed(vars(base).get("__slots__", ()))]
+    names = [_mangled(n, base) for base in cls.__mro__ for n in _listed(vars(base).get("__slots__", ()))]
     return tuple(n for n in names if n not in ("__dict__", "__weakref__"))
+
+
+def _mangled(name: str, cls: type) -> str:
+    """Return the name of an attribute that a class names in its body."""
+    owner = cls.__name__.lstrip("_")
+    return f"_{owner}{name}" if owner and name.startswith("__") and not name.endswith("__") else name
 
 
 def _listed(slots: Any) -> tuple[str, ...]:
@@ -406,8 +449,14 @@ def _listed(slots: Any) -> tuple[str, ...]:
 
 def attributes(x: Any) -> dict[str, Any]:
     if not slots_of(type(x)):
-        return x.__dict__
+        return getattr(x, "__dict__", {})
     return {**{n: getattr(x, n) for n in _slots(x)}, **getattr(x, "__dict__", {})}
+
+
+def further_attributes(x: Any) -> dict[str, Any]:
+    """Return the attributes of an object whose class is derived from that of a container, beside its contents."""
+    cls = type(x)
+    return attributes(x) if kind_of(cls) in (GENERATOR, SEQUENCE, DICT) and _is_of_program(cls) else {}
 
 
 def set_attributes(x: Any, held: dict[str, Any]) -> None:

@@ -181,3 +181,28 @@ def may_change(view: np.ndarray) -> bool:
             return True
         array = array.base
     return array is not None and not isinstance(array, bytes)
+
+
+def behind(base: Any) -> Any:
+    """Return the array behind a base: there may be a memoryview, or the dummy of `as_strided`, in between."""
+    if isinstance(base, memoryview):
+        return base.obj
+    if type(base) is _STRIDED:
+        return base.base
+    return base.array if type(base) is _Bytes else base
+
+
+class _Bytes:
+    """A range of an array's memory, for NumPy; it keeps the array alive."""
+
+    def __init__(self, array: np.ndarray, begin: int, end: int) -> None:
+        self.array = array
+        self.__array_interface__ = {"shape": (end - begin,), "typestr": "|u1", "data": (begin, False), "version": 3}
+
+
+def bytes_within(array: np.ndarray, begin: int, end: int) -> np.ndarray:
+    """Return a range of addresses in the memory of an array as bytes."""
+    return np.asarray(_Bytes(array, begin, end))
+
+
+_STRIDED = type(np.lib.stride_tricks.as_strided(np.zeros(1)).base)

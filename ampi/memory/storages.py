@@ -19,7 +19,7 @@ import numpy as np
 from ..base import checks
 from ..base.locks import RLock
 from .blocks import zeroed
-from .extents import address_of, bounds_of, is_power_of_two, memory_at
+from .extents import address_of, behind, bounds_of, is_power_of_two, memory_at
 from .layouts import alike, require_plain_class
 from .regions import Region
 
@@ -243,18 +243,6 @@ def _find(array: np.ndarray, create: bool) -> Storage | None:
         return _find_owned(owner, create)
     with _lock:
         return _find_foreign(array, owner, create)
-
-
-def behind(base: Any) -> Any:
-    """Return the array behind a base: NumPy may put a memoryview, or the dummy of `as_strided`, in between."""
-    if isinstance(base, memoryview):
-        return base.obj
-    if type(base) is _STRIDED:
-        return base.base
-    return base
-
-
-_STRIDED = type(np.lib.stride_tricks.as_strided(np.zeros(1)).base)
 
 
 def _find_owned(owner: np.ndarray, create: bool) -> Storage | None:

@@ -38,7 +38,7 @@ import numpy as np
 from ..base.locks import RLock
 from ..base.program_lines import warning_level, where_called
 from ..errors import PerformanceWarning
-from ..memory.extents import Extent, address_of
+from ..memory.extents import Extent, address_of, bytes_within
 from ..memory.needs import Needs
 from ..memory.regions import SLOT
 from ..memory.storages import Region, Storage, TrackedArray, set_node, variables_in
@@ -517,7 +517,7 @@ class Elements:
                     return False
                 begin = max(storage.address, low - (low - storage.address) % SAVED)
                 end = min(storage.address + storage.nbytes, begin + SAVED)
-                saved = Undo(storage, _bytes_of(array, begin, end), Extent.of_range(begin, end))
+                saved = Undo(storage, bytes_within(array, begin, end), Extent.of_range(begin, end))
                 other.saved_bytes += saved.saved.nbytes
                 if other.budget is not None:
                     other.budget.note_undo(saved)
@@ -534,15 +534,3 @@ class Elements:
 
 
 _said: set[str] = set()
-
-
-class _Bytes:
-    """A range of an array's memory, for NumPy; it keeps the array alive."""
-
-    def __init__(self, array: np.ndarray, begin: int, end: int) -> None:
-        self.array = array
-        self.__array_interface__ = {"shape": (end - begin,), "typestr": "|u1", "data": (begin, False), "version": 3}
-
-
-def _bytes_of(array: np.ndarray, begin: int, end: int) -> np.ndarray:
-    return np.asarray(_Bytes(array, begin, end))

@@ -1,8 +1,9 @@
-"""The error for arrays with derivatives on a tape that does not record here: an outer one, or another thread's."""
+"""The error for arrays whose derivatives would be lost: on an outer tape, on another thread's, or unknown."""
 
 from __future__ import annotations
 
 import threading
+import weakref
 from _thread import get_ident
 from typing import Any
 
@@ -13,9 +14,37 @@ from ..errors import ActivityError, AmpiError, TapeError
 from .recording import is_around
 
 
+class Unknown:
+    """Stands for the tape of memory whose derivatives are not known, so that using it is an error.
+
+    Attributes
+    ----------
+    reference : weakref.ref, the `Storage.tape` of such memory
+    reason : str
+        What the error says about the array.
+    closed : bool
+        True if no tape would lose the derivatives any more.
+    """
+
+    def __init__(self, tape: Any, reason: str) -> None:
+        self.reference = weakref.ref(self)
+        self.reason = reason
+        self._tape = tape.reference
+
+    @property
+    def closed(self) -> bool:
+        tape = self._tape()
+        return tape is None or tape.closed
+
+    def append_unobserved(self, record: Any) -> None:
+        """Record nothing."""
+
+
 def lost(array: np.ndarray, tape: Any) -> AmpiError:
     """The error for an array that carries derivatives on an open tape which does not record here."""
     what = f"an array of shape {array.shape} and dtype {array.dtype}"
+    if isinstance(tape, Unknown):
+        return ActivityError(f"{where_called()}: {what} {tape.reason}")
     if is_around(tape):
         return TapeError(
             f"{what} that carries derivatives on an outer tape is used inside an inner tape, where they would be lost; "

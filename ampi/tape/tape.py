@@ -31,7 +31,7 @@ from ..memory.storages import (
 from .apart import is_active_at, is_apart, is_tracked, region_at, tracked_apart
 from .budget import Limit, Spool, budget_for
 from .elements import Elements
-from .elsewhere import lost
+from .elsewhere import Unknown, lost
 from .recording import PARENT, Scope, current, enter, leave, this_thread, would_lose
 from .records import Adjoint, Output, Record, Watch, Zero
 from .seeds import in_structure_of, leaves, set_seeds, warn_of_constants
@@ -134,6 +134,7 @@ class Tape(metaclass=PublicHelp):
     #     For tasks in other threads: an object with ``sweep(sweep)``; while some run, one with
     #     ``write(storage, array)``.
     # sweep_lock : threading.Lock, held by the sweep of the tape
+    # unknown : tuple of elsewhere.Unknown, which stand for it in memory whose derivatives are not known
     # latest_shadows : int, the most bytes that the shadows of the latest sweep in vector mode took
 
     forward: Any = None
@@ -143,6 +144,7 @@ class Tape(metaclass=PublicHelp):
     walks = False
     of_step = False
     latest_shadows = 0
+    unknown: tuple[Unknown, ...] = ()
     tasks: Any = None
     accesses: Any = None
     resumed: Scope | None = None
@@ -272,6 +274,11 @@ class Tape(metaclass=PublicHelp):
         is_active_at(self, given)  # raises if an outer tape would lose it
         array = given if is_apart(given) or isinstance(given, TrackedArray) else tracked_copy(given)
         if not carries_derivatives(array.dtype):
+            if array.dtype.kind not in "biu":
+                raise ActivityError(
+                    f"cannot differentiate with respect to {'an array' if x is array else f'a {type(x).__name__}'} of "
+                    f"dtype {array.dtype}; pass arrays of numbers, or tuples, lists and dictionaries of them"
+                )
             raise ActivityError(
                 f"cannot differentiate with respect to an array of dtype {array.dtype}; "
                 "convert it to a floating-point or complex dtype before tape.watch"

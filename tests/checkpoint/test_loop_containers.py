@@ -1,6 +1,7 @@
 """Objects that may be a state of a time loop: what they hold is restored, or an error says that it cannot be found."""
 
 import argparse
+import array
 import collections
 import random
 import threading
@@ -43,7 +44,96 @@ def step_drawn(s):
     s["u"] = s["u"] * s["random"].uniform(0.9, 1.1)
 
 
+class Table(dict):
+    """A dictionary with further attributes."""
+
+
+class Items(list):
+    """A list with further attributes."""
+
+
+class Window(collections.deque):
+    """A deque with further attributes."""
+
+
+class Pair(tuple):
+    """A tuple with a further attribute."""
+
+
+class Hidden:
+    """An object with a private slot, whose name Python changes, and one that has nothing."""
+
+    __slots__ = ("__u", "marker")
+
+    def __init__(self, u):
+        self.__u = u
+        self.marker = Marker()
+
+    def step(self):
+        self.__u = self.__u * (1.0 - 0.05 * self.__u)
+
+    def read(self):
+        return self.__u
+
+
+class Marker:
+    __slots__ = ()
+
+
+def with_attributes(cls, *contents, **held):
+    made = cls(*contents)
+    for name, value in held.items():
+        setattr(made, name, value)
+    return made
+
+
+def step_attributes(s):
+    s.u = s.u * s.k
+    s.k *= 0.99
+
+
+def step_pair(s):
+    return with_attributes(Pair, [s[0] * s.k], k=s.k * 0.99)
+
+
+def step_window(s):
+    s.append(s[-1] * (1.0 - 0.05 * s[0]))
+
+
+def step_counted(s):
+    held = s["held"]
+    s["u"] = s["u"] * (1.0 - 0.01 * sum(held))
+    if isinstance(held, set):
+        held.add(max(held) + 1)
+    else:
+        held.append(3)
+        held[0] += 1
+
+
+def counted(held):
+    return lambda x: {"u": x * 1.0, "held": held()}
+
+
+def step_bits(s):
+    s["u"] = s["u"] * numpy.random.Generator(s["bits"]).uniform(0.9, 1.1)
+
+
 HELD = {
+    "dict with attributes": (lambda x: with_attributes(Table, u=x * 1.0, k=0.9), step_attributes, lambda s: s.u),
+    "list with attributes": (lambda x: with_attributes(Items, u=x * 1.0, k=0.9), step_attributes, lambda s: s.u),
+    "deque with attributes": (lambda x: with_attributes(Window, u=x * 1.0, k=0.9), step_attributes, lambda s: s.u),
+    "tuple with attributes": (lambda x: with_attributes(Pair, [x * 1.0], k=0.9), step_pair, lambda s: s[0]),
+    "private slot": (lambda x: Hidden(x * 1.0), lambda s: s.step(), lambda s: s.read()),
+    "deque": (lambda x: collections.deque([x * 1.0, np.sin(x)], 3), step_window, lambda s: s[-1]),
+    "set": (counted(lambda: {1, 2}), step_counted, lambda s: s["u"]),
+    "bytearray": (counted(lambda: bytearray(b"12")), step_counted, lambda s: s["u"]),
+    "array of Python's": (counted(lambda: array.array("i", [1, 2])), step_counted, lambda s: s["u"]),
+    "bit generator": (lambda x: {"u": x * 1.0, "bits": numpy.random.PCG64(3)}, step_bits, lambda s: s["u"]),
+    "generator of the system": (
+        lambda x: {"u": x * 1.0, "k": np.cos(x), "random": SYSTEMS},
+        step_named,
+        lambda s: s["u"],
+    ),
     "namespace": (nested, step_nested, lambda s: s.u),
     "options": (lambda x: argparse.Namespace(u=np.array(x), n=0), step_options, lambda s: s.u),
     "UserDict": (lambda x: collections.UserDict(u=x * 1.0, k=np.cos(x)), step_named, lambda s: s["u"]),
@@ -53,6 +143,9 @@ HELD = {
 }
 
 
+SYSTEMS = random.SystemRandom()
+
+
 def gradients(make, step, read, **options):
     def by_loop(x):
         return np.sum(read(ampi.timeloop(step, make(x), 11, **options)))
@@ -60,7 +153,8 @@ def gradients(make, step, read, **options):
     def plainly(x):
         state = make(x)
         for _ in range(11):
-            step(state)
+            result = step(state)
+            state = state if result is None else result
         return np.sum(read(state))
 
     return ampi.grad(by_loop)(X), ampi.grad(plainly)(X)
@@ -83,17 +177,13 @@ def of_objects(x):
     return found
 
 
-class Wrapped(collections.deque):
-    """A container of the program's own, which holds more than its attributes."""
+class Wrapped(enumerate):
+    """An object of the program's own, which holds more than its attributes."""
 
 
 HIDING = {
-    "deque": (lambda x: collections.deque([np.array(x)], 3), r"state is a deque that contains ampi's arrays"),
     "of the program": (lambda x: {"a": Wrapped([np.array(x)])}, r"state\['a'\] is a Wrapped that contains"),
-    "in a tuple of a deque": (
-        lambda x: [collections.deque([(1, [np.array(x)])])],
-        r"state\[0\] is a deque that contains",
-    ),
+    "in a tuple": (lambda x: [({"u": np.array(x)}.values(),)], r"state\[0\]\[0\] is a dict_values that contains"),
     "array of objects": (lambda x: {"o": of_objects(x)}, r"state\['o'\] is an array of objects that contains"),
     "iterator": (lambda x: {"i": iter([np.array(x)])}, r"state\['i'\] is a list_iterator that contains"),
     "view": (lambda x: {"i": {"u": np.array(x)}.values()}, r"state\['i'\] is a dict_values that contains"),
@@ -107,6 +197,12 @@ def test_what_cannot_be_found_is_named(what):
     make, message = HIDING[what]
     with pytest.raises(ampi.TapeError, match=message):
         gradients(make, lambda s: None, lambda s: np.zeros(1), checkpoints=2)
+
+
+def test_iterators_are_refused():
+    """They cannot be set back."""
+    with pytest.raises(ampi.TapeError, match=r"state\['i'\] is a list_iterator, which cannot be set back"):
+        gradients(lambda x: {"u": np.array(x), "i": iter([1.0, 2.0])}, step_named, lambda s: s["u"], checkpoints=2)
 
 
 def test_what_holds_no_arrays_may_be_anything():
