@@ -10,6 +10,7 @@ import numpy as np
 
 from ..base import checks
 from ..base.missing_rules import no_rule
+from ..base.structures import like
 from ..memory.storages import (
     TrackedArray,
     forget_region,
@@ -548,10 +549,6 @@ def value(x: Any) -> Any:
         return marked(np.array(plain(x)))[()]
     if known_classes.is_known(x):
         return known_classes.mapped(lambda a: value(a) if isinstance(a, TrackedArray) else a, x)
-    if isinstance(x, dict):
-        return {name: value(item) for name, item in x.items()}
-    if isinstance(x, tuple) and hasattr(x, "_fields"):
-        return type(x)(*(value(item) for item in x))
-    if isinstance(x, (tuple, list)):
-        return type(x)(value(item) for item in x)
+    if isinstance(x, (tuple, list, dict)):
+        return like(x, [value(item) for item in (x.values() if isinstance(x, dict) else x)])
     return x.passive() if is_apart(x) and is_tracked(x) else x

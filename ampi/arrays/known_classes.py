@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.structures import like
 from ..interception.hooks import when_imported
 
 
@@ -101,8 +102,7 @@ def parts(x: Any) -> Iterator[Any]:
 def mapped(function: Callable, x: Any) -> Any:
     """The same structure with a function applied to each of its parts."""
     if isinstance(x, tuple):
-        items = [mapped(function, item) for item in x]
-        return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
+        return like(x, [mapped(function, item) for item in x])
     if isinstance(x, list):
         return [mapped(function, item) for item in x]
     if _is_dictionary(x):
@@ -118,8 +118,7 @@ def mapped(function: Callable, x: Any) -> Any:
 def opened(function: Callable, x: Any) -> Any:
     """`mapped`, with a tuple of arrays instead of each object of a declared class."""
     if isinstance(x, (tuple, list)):
-        items = [opened(function, item) for item in x]
-        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
+        return like(x, [opened(function, item) for item in x])
     if _is_dictionary(x):
         return {name: opened(function, item) for name, item in x.items()}
     way = None if isinstance(x, np.ndarray) or not _classes else _methods_of(x)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 
@@ -18,20 +19,47 @@ def leaves(x: Any) -> Iterator[Any]:
         yield x
 
 
+def like(x: Any, items: Iterable[Any]) -> Any:
+    """Return a tuple, list or dictionary of the class of another one, and of its names, with other items.
+
+    Objects of derived classes are copies of it (their constructors may take anything).
+    """
+    cls = type(x)
+    if cls is tuple or cls is list:
+        return cls(items)
+    if cls is dict:
+        return dict(zip(x, items))
+    if not isinstance(x, tuple):
+        made = copy.copy(x)
+        if isinstance(x, dict):
+            made.update(zip(x, items))
+        else:
+            made[:] = items
+        return made
+    if cls.__flags__ & _HEAP_TYPE == 0:  # a class written in C
+        return cls(items)
+    made = tuple.__new__(cls, items)
+    if hasattr(x, "__dict__"):
+        vars(made).update(vars(x))
+    return made
+
+
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+
+
 def mapped(function: Callable, x: Any) -> Any:
     """Return the same structure with a function applied to each leaf.
 
     An instance of a subclass of list or dict is returned itself if no leaf in it changes.
     """
     if isinstance(x, tuple):
-        items = [mapped(function, item) for item in x]
-        return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
+        return like(x, [mapped(function, item) for item in x])
     if isinstance(x, list):
         new = [mapped(function, item) for item in x]
-        return new if type(x) is list or any(a is not b for a, b in zip(new, x)) else x
+        return like(x, new) if type(x) is list or any(a is not b for a, b in zip(new, x)) else x
     if isinstance(x, dict):
         found = {name: mapped(function, item) for name, item in x.items()}
-        return found if type(x) is dict or any(found[name] is not x[name] for name in found) else x
+        return like(x, found.values()) if type(x) is dict or any(found[name] is not x[name] for name in found) else x
     return function(x)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.activity import plain_of
+from ..base.structures import leaves, like
 from ..errors import ActivityError, TapeError
 from ..memory.layouts import behaves_otherwise
 from ..memory.storages import carries_derivatives, tracked_copy
@@ -18,19 +19,51 @@ def map_leaves(function: Callable, x: Any) -> Any:
     """Apply a function to the leaves of tuples, lists and dictionaries."""
     if x is None:
         return None
-    if isinstance(x, dict):
-        return {name: map_leaves(function, item) for name, item in x.items()}
-    if isinstance(x, tuple) and hasattr(x, "_fields"):
-        return type(x)(*(map_leaves(function, item) for item in x))
-    if isinstance(x, (tuple, list)):
-        return type(x)(map_leaves(function, item) for item in x)
+    if isinstance(x, (tuple, list, dict)):
+        return like(x, [map_leaves(function, item) for item in (x.values() if isinstance(x, dict) else x)])
     return function(x)
 
 
 def leaves_of(x: Any) -> list:
-    found: list = []
-    map_leaves(found.append, x)
-    return found
+    """Return the leaves of tuples, lists and dictionaries; None is no leaf."""
+    return [leaf for leaf in leaves(x) if leaf is not None]
+
+
+def parts_for(x: Any, given: Any, where: str) -> list:
+    """Return what is given for each leaf of a structure: a seed or a tangent; None where it is None.
+
+    Parameters
+    ----------
+    x
+        Tuples, lists and dictionaries of arrays.
+    given
+        The same structure, with something else in the place of each leaf.
+    where : str
+        The name of what is given, for errors.
+
+    Raises
+    ------
+    TapeError
+        The structures differ.
+    """
+    if x is None:
+        if given is not None:
+            raise TapeError(f"{where} is a {type(given).__name__}, and has to be None: there is no array")
+        return []
+    if not isinstance(x, (tuple, list, dict)):
+        if isinstance(given, dict):
+            raise TapeError(f"{where} is a {type(given).__name__}, and belongs to a {type(x).__name__}")
+        return [given]
+    if given is None:
+        return [None] * len(leaves_of(x))
+    kind = dict if isinstance(x, dict) else (tuple, list)
+    if not isinstance(given, kind) or len(given) != len(x):
+        size = f" of {len(given)}" if isinstance(given, (tuple, list, dict)) else ""
+        raise TapeError(f"{where} is a {type(given).__name__}{size}, and belongs to a {type(x).__name__} of {len(x)}")
+    names = list(x) if isinstance(x, dict) else range(len(x))
+    if isinstance(x, dict) and given.keys() != x.keys():
+        raise TapeError(f"{where} has the keys {list(given)}, and belongs to a dictionary with {list(x)}")
+    return [part for name in names for part in parts_for(x[name], given[name], f"{where}[{name!r}]")]
 
 
 def is_inexact(x: Any) -> bool:
@@ -50,11 +83,8 @@ def with_arrays(x: Any) -> Any:
     """Return an argument with arrays instead of its lists of numbers."""
     if _is_list_of_numbers(x):
         return np.array(x)
-    if isinstance(x, dict):
-        return {name: with_arrays(item) for name, item in x.items()}
-    if isinstance(x, (tuple, list)):
-        items = [with_arrays(item) for item in x]
-        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
+    if isinstance(x, (tuple, list, dict)):
+        return like(x, [with_arrays(item) for item in (x.values() if isinstance(x, dict) else x)])
     return x
 
 
@@ -85,6 +115,20 @@ def on_host(y: Any) -> Any:
 def unboxed(found: Any) -> Any:
     """Return an array of no axes on the host as a number."""
     return found if is_apart(found) else found[()]
+
+
+def require_readable(tape: Any, leaf: Any, where: str) -> None:
+    """Raise an error if a result is an array of another package, or an object with active arrays in its attributes."""
+    require_tracked(leaf, where)
+    held = getattr(leaf, "__dict__", None)
+    if isinstance(leaf, np.ndarray) or is_apart(leaf) or not isinstance(held, dict):
+        return
+    for name, part in held.items():
+        if any(tape.is_active(array) for array in leaves(part)):
+            raise TapeError(
+                f"{where} is a {type(leaf).__name__}, and derivatives of its attribute {name!r} would be lost; return "
+                "arrays, or tuples, lists and dictionaries of them"
+            )
 
 
 def has_tangent(leaf: Any) -> bool:
@@ -126,13 +170,8 @@ def with_tangents(
         kind = dict if isinstance(x, dict) else (tuple, list)
         if not isinstance(x_dot, kind) or len(x_dot) != len(x) or (isinstance(x, dict) and x_dot.keys() != x.keys()):
             raise TapeError(f"{asked}: {where} is a {type(x).__name__} of {len(x)}, and its tangent is not")
-        if isinstance(x, dict):
-            return {
-                name: with_tangents(tape, x[name], x_dot[name], f"{where}[{name!r}]", asked, start, lead) for name in x
-            }
-        pairs = enumerate(zip(x, x_dot))
-        items = [with_tangents(tape, a, b, f"{where}[{k}]", asked, start, lead) for k, (a, b) in pairs]
-        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
+        names = list(x) if isinstance(x, dict) else range(len(x))
+        return like(x, [with_tangents(tape, x[k], x_dot[k], f"{where}[{k!r}]", asked, start, lead) for k in names])
     if is_apart(x):
         if start is not None:
             require_on_host(x, f"{asked}: {where}")

@@ -130,7 +130,7 @@ class custom_vjp:
         given = None if self.tangent is None else mapped(lambda x: _given(tape, x), arguments)
         start = len(tape)
         with passive():
-            result, residuals = self.forward(*arguments)
+            result, residuals = _pair_of(self.forward(*arguments), f"the forward function of {self.__name__}")
         undo, overwritten = tape.absorb(start)
         kept = mapped(lambda x: _kept(tape, x, undo), residuals)
         written = {region.storage for action in overwritten for region in action.regions}
@@ -154,21 +154,19 @@ class custom_vjp:
         lanes = tape.forward.lanes
         if lanes is None:
             with passive(), tape.noting_overwritten() as overwritten:
-                result, dot = self.tangent(arguments, dots)
+                result, dot = self._pushed(arguments, dots)
         else:
             several = _in_each(dots, lanes)
             with passive():  # the last call gets the arguments themselves, which it may overwrite
-                others = [self.tangent(mapped(_copied, arguments), some)[1] for some in several[:-1]]
+                others = [self._pushed(mapped(_copied, arguments), some)[1] for some in several[:-1]]
             with passive(), tape.noting_overwritten() as overwritten:
-                result, dot = self.tangent(arguments, several[-1])
-            dot = _stacked([*others, dot], len(list(leaves(result))))
+                result, dot = self._pushed(arguments, several[-1])
         written = {region.storage for region in overwritten}
         result = mapped(lambda x: _output(x, active, written), result)
-        found = list(leaves(result))
-        given = [None] * len(found) if dot is None else list(leaves(dot))
-        if len(found) != len(given):
-            raise TapeError(f"the tangent of {self.__name__} returned {len(found)} results and {len(given)} tangents")
-        for x, x_dot in zip(found, given):
+        given = _tangents_for(self.__name__, result, dot)
+        if lanes is not None:
+            given = _stacked([*(_tangents_for(self.__name__, result, other) for other in others), given])
+        for x, x_dot in zip(leaves(result), given):
             if _can_be_active(x):
                 value = plain(np.asarray(0.0 if x_dot is None else x_dot))
                 wanted = x.shape if lanes is None else (len(lanes), *x.shape)
@@ -178,6 +176,10 @@ class custom_vjp:
                     )
                 tape.start(x, value)
         return result
+
+    def _pushed(self, arguments: tuple, dots: tuple) -> tuple:
+        """Return the result and its tangent."""
+        return _pair_of(self.tangent(arguments, dots), f"the tangent of {self.__name__}")  # type: ignore[misc]
 
     def require_tangent(self, known: bool = True) -> None:
         """Raise an error if there is no tangent, or none was known at the call."""
@@ -197,7 +199,7 @@ class custom_vjp:
         several = [dots] if lanes is None else _in_each(dots, lanes)
         given = [mapped(_copied, arguments) for _ in several]
         with passive():
-            found = [self.tangent(mine, its)[1] for mine, its in zip(given, several)]  # type: ignore[misc]
+            found = [self._pushed(mine, its)[1] for mine, its in zip(given, several)]
         inner = SecondTape(tape.tangents.like)
         inner.sweep_begins()  # it only pushes tangents
         with inner:
@@ -205,7 +207,8 @@ class custom_vjp:
             for x, x_dot in zip(leaves(copies), leaves(dots)):
                 if x_dot is not None and isinstance(x, TrackedArray):
                     inner.start(x, x_dot)
-            result, residuals = self.forward(*copies)  # type: ignore[misc]
+            found_here = self.forward(*copies)  # type: ignore[misc]
+            result, residuals = _pair_of(found_here, f"the forward function of {self.__name__}")
             kept = mapped(lambda x: _Pair(plain(x), inner.tangent_at(x)) if _can_be_active(x) else x, residuals)
         inner.dismantle()
         for some in (*given, copies):
@@ -213,13 +216,7 @@ class custom_vjp:
                 if isinstance(x, np.ndarray) and plain(x).tobytes() != plain(copy).tobytes():
                     raise no_second_derivative(f"{self.__name__}, which overwrites an argument,")
         kept = mapped(lambda x: tape.pair(x.value[()], x.tangent) if isinstance(x, _Pair) else x, kept)
-        count = len(list(leaves(result)))
-        for dot in found:
-            if dot is not None and len(list(leaves(dot))) != count:
-                raise TapeError(
-                    f"the tangent of {self.__name__} returned {len(list(leaves(dot)))} tangents for {count} results"
-                )
-        rest = iter(zip(*([None] * count if dot is None else list(leaves(dot)) for dot in found)))
+        rest = iter(zip(*(_tangents_for(self.__name__, result, dot) for dot in found)))
         result = mapped(lambda x: _result(tape, self.__name__, x, next(rest)), result)
         outputs = mapped(lambda x: region_of(x) if _can_be_active(x) else None, result)
         record = _CustomPairs(self, sources, [], kept, outputs)
@@ -227,20 +224,53 @@ class custom_vjp:
         return result
 
 
+def _pair_of(found: Any, what: str) -> tuple:
+    """Return what a function has returned, if that is a pair."""
+    if isinstance(found, tuple) and len(found) == 2:
+        return found
+    second = "its tangent" if what.startswith("the tangent") else "residuals"
+    raise TapeError(f"{what} must return a tuple of the result and {second}, not {_described(found)}")
+
+
 def _in_each(dots: Any, lanes: Any) -> list[Any]:
     """Return tangents in several directions as one structure for each direction."""
     return [mapped(lambda x, j=j: x[j] if isinstance(x, np.ndarray) else x, dots) for j in range(len(lanes))]
 
 
-def _stacked(directions: list, count: int) -> tuple[np.ndarray | None, ...]:
+def _tangents_for(name: str, result: Any, dot: Any) -> list[Any]:
+    """Return the tangent of each leaf of a result, as a custom tangent has returned them; None stands for zeros."""
+    if dot is None:
+        return [None for _ in leaves(result)]
+    if not isinstance(result, (tuple, list, dict)) and not isinstance(dot, (tuple, list, dict)):
+        return [dot]
+    if _keys_of(result) != _keys_of(dot):
+        raise TapeError(
+            f"the tangent of {name} returned {_described(dot)} as the tangent of {_described(result)}; return the same "
+            "structure, with None for zeros"
+        )
+    names = result if isinstance(result, dict) else range(len(result))
+    return [part for key in names for part in _tangents_for(name, result[key], dot[key])]
+
+
+def _keys_of(x: Any) -> Any:
+    """Return what has to agree between a structure and its tangent: names, or the number of items."""
+    return set(x) if isinstance(x, dict) else len(x) if isinstance(x, (tuple, list)) else None
+
+
+def _described(x: Any) -> str:
+    if isinstance(x, dict):
+        return f"a dictionary with {list(x)}"
+    return f"a {type(x).__name__} of {len(x)}" if isinstance(x, (tuple, list)) else f"a {type(x).__name__}"
+
+
+def _stacked(rows: list[list]) -> list[np.ndarray | None]:
     """Stack tangents of several results in several directions; None stands for zero."""
-    rows = [[None] * count if dot is None else list(leaves(dot)) for dot in directions]
     found: list[np.ndarray | None] = []
     for several in zip(*rows):
         known = [plain(np.asarray(x)) for x in several if x is not None]
         stacked = [np.zeros_like(known[0]) if x is None else plain(np.asarray(x)) for x in several] if known else None
         found.append(stacked and np.stack(stacked))
-    return tuple(found)
+    return found
 
 
 class _Pair:
@@ -272,7 +302,12 @@ def _tangent_of(tape: Any, x: Any) -> Any:
     """Return the tangent of a leaf of the arguments."""
     if isinstance(x, np.ndarray):
         return tape.tangent_at(x)[()] if carries_derivatives(x.dtype) else None
-    return x * 0.0 if isinstance(x, (float, complex, np.inexact)) else None
+    return _zero_of(x)
+
+
+def _zero_of(x: Any) -> Any:
+    """Return the tangent of a constant that is no array: zero, also of infinities; None for what cannot have one."""
+    return type(x)() if isinstance(x, (float, complex, np.inexact)) else None
 
 
 def _given(tape: Tape, x: Any) -> Any:
@@ -356,16 +391,10 @@ class _Custom(BaseAdjoint):
         for lane in lanes_of(push):
             given, of = mapped(lambda x: x.copy() if isinstance(x, _Array) else x, self.arguments), iter(regions)
             dots = mapped(lambda x, of=of, lane=lane: _dot(lane, x, next(of)), self.arguments)
-            _, dot = function(given, dots)
+            _, dot = _pair_of(function(given, dots), f"the tangent of {self.name}")
             for action in self.overwritten:
                 action.tangent(lane)
-            found = list(leaves(self.outputs))
-            tangents = [None] * len(found) if dot is None else list(leaves(dot))
-            if len(tangents) != len(found):
-                raise TapeError(
-                    f"the tangent of {self.name} returned {len(tangents)} tangents for {len(found)} results"
-                )
-            for region, x_dot in zip(found, tangents):
+            for region, x_dot in zip(leaves(self.outputs), _tangents_for(self.name, self.outputs, dot)):
                 if region is None:
                     continue
                 value = np.zeros(region.shape) if x_dot is None else plain(np.asarray(x_dot))
@@ -378,16 +407,14 @@ class _Custom(BaseAdjoint):
     def _add(self, sweep: Sweep, number: int, source: Any, bar: Any) -> None:
         if bar is None or source is None:
             return
-        if isinstance(source, dict):
-            for name, item in source.items():
-                self._add(sweep, number, item, bar[name])
-        elif isinstance(source, (tuple, list)):
-            if len(source) != len(bar):
+        if isinstance(source, (tuple, list, dict)):
+            if _keys_of(source) != (len(bar) if isinstance(bar, np.ndarray) and bar.ndim else _keys_of(bar)):
                 raise TapeError(
-                    f"the adjoint of {self.name}: argument {number} has {len(source)} items, not {len(bar)}"
+                    f"the adjoint of {self.name} returned {_described(bar)} for argument {number}, "
+                    f"{_described(source)}; return the same structure, with None for zeros"
                 )
-            for item, part in zip(source, bar):
-                self._add(sweep, number, item, part)
+            for name in source if isinstance(source, dict) else range(len(source)):
+                self._add(sweep, number, source[name], bar[name])
         else:
             value = plain(np.asarray(bar))
             if value.shape != source.shape:
@@ -411,7 +438,7 @@ class _CustomPairs(_Custom):
 def _dot(push: Any, x: Any, region: Region | None) -> Any:
     if isinstance(x, _Array):
         return x.tangent(push, region)
-    return x * 0.0 if isinstance(x, (float, complex, np.inexact)) else None
+    return _zero_of(x)
 
 
 def _taken(sweep: Sweep, region: Region) -> np.ndarray:

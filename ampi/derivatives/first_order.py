@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,8 @@ from .arguments import (
     map_leaves,
     number_of_directions,
     on_host,
-    require_tracked,
+    parts_for,
+    require_readable,
     unboxed,
     with_arrays,
     with_tangents,
@@ -80,8 +81,8 @@ def vjp(f: Callable, *x: Any) -> tuple[Any, Callable]:
         What ``f`` returned, without derivatives.
     pullback : callable
         ``pullback(y_bar)`` gives a tuple with one adjoint per argument, of its structure, shapes and dtypes;
-        ``y_bar`` has the structure of ``y`` (None on a rank whose ``y`` is None; entries for integers and the like are
-        ignored).  Can be called repeatedly, on all ranks alike.
+        ``y_bar`` has the structure of ``y`` (None stands for zeros, and for the part of a rank whose ``y`` is None;
+        entries for integers and the like are ignored).  Can be called repeatedly, on all ranks alike.
 
     Raises
     ------
@@ -108,15 +109,15 @@ def vjp(f: Callable, *x: Any) -> tuple[Any, Callable]:
         y = f(*watched)
     outputs = leaves_of(y)
     for leaf in outputs:
-        require_tracked(leaf, "ampi.vjp: a result")
+        require_readable(tape, leaf, "ampi.vjp: a result")
 
     def pullback(y_bar: Any) -> tuple:
-        seeds = leaves_of(y_bar)
-        if len(seeds) != len(outputs):
-            error = TapeError(f"pullback: y has {len(outputs)} arrays, y_bar {len(seeds)}")
+        try:
+            seeds = parts_for(y, y_bar, "pullback: y_bar")
+        except TapeError as error:
             tape.refuse(error)
-            raise error
-        pairs = [(leaf, seed) for leaf, seed in zip(outputs, seeds) if is_inexact(leaf)]
+            raise
+        pairs = [(leaf, seed) for leaf, seed in zip(outputs, seeds) if seed is not None and is_inexact(leaf)]
         return adjoints_of(tape, [leaf for leaf, _ in pairs], watched, [seed for _, seed in pairs])
 
     return value(y), pullback
@@ -214,7 +215,7 @@ def linearize(f: Callable, *x: Any) -> tuple[Any, Callable]:
         What ``f`` returned, as plain values.
     push : callable
         ``push(*x_dot)`` gives ẏ, in the structure of ``y`` (None for parts without a derivative), for tangents in the
-        structure and shapes of ``x``.  Collective; can be called repeatedly.
+        structure and shapes of ``x`` (None: zeros).  Collective; can be called repeatedly.
 
     Raises
     ------
@@ -238,12 +239,19 @@ def linearize(f: Callable, *x: Any) -> tuple[Any, Callable]:
     def push(*x_dot: Any) -> Any:
         if len(x_dot) != len(x):
             raise TapeError(f"push: {len(x)} arguments but {len(x_dot)} tangents")
-        given = [plain_of(leaf) for leaf in leaves_of(with_arrays(x_dot))]  # of arrays on a device: themselves
+        try:
+            given = [
+                np.zeros_like(leaf) if part is None else plain_of(part)  # of arrays on a device: themselves
+                for leaf, part in zip(leaves_of(watched), parts_for(watched, with_arrays(x_dot), "push: x_dot"))
+            ]
+        except TapeError as error:
+            tape.refuse(error)
+            raise
         outputs = [leaf for leaf in leaves_of(y) if _is_leaf_of(leaf, tape)]
         found = iter(tape.tangent(outputs, leaves_of(watched), given))
 
         def tangent(leaf: Any) -> Any:
-            require_tracked(leaf, "ampi.linearize: a result")
+            require_readable(tape, leaf, "ampi.linearize: a result")
             if _is_leaf_of(leaf, tape):
                 return unboxed(next(found))
             if is_apart(leaf) and has_tangent(leaf):
@@ -260,7 +268,7 @@ def _is_leaf_of(leaf: Any, tape: Tape) -> bool:
 
 
 def _tangent_of(tape: ForwardTape, leaf: Any) -> Any:
-    require_tracked(leaf, "ampi.jvp: a result")
+    require_readable(tape, leaf, "ampi.jvp: a result")
     if not has_tangent(leaf):
         return None
     if not is_tracked(leaf) and not isinstance(leaf, np.ndarray):
@@ -269,9 +277,24 @@ def _tangent_of(tape: ForwardTape, leaf: Any) -> Any:
     return unboxed(tape.tangent_at(leaf))
 
 
-def value_and_grad(
-    f: Callable, argnums: int | tuple[int, ...] = 0, objective: str = "sum", comm: Any = None
-) -> Callable:
+def _positions(argnums: Sequence[Any], count: int) -> tuple[int, ...]:
+    """Return the positions of some of the arguments of a call, from 0 on."""
+    found: list[int] = []
+    for number in argnums:
+        if not isinstance(number, (int, np.integer)) or isinstance(number, bool):
+            raise TapeError(f"argnums has {number!r}; give the positions of arguments, as integers")
+        if not -count <= number < count:
+            raise TapeError(
+                f"argnums has {number}, but the function was called with {count} positional arguments; an argument "
+                "that is passed by keyword has no position: pass it by position"
+            )
+        if int(number) % count in found:
+            raise TapeError(f"argnums has argument {int(number) % count} twice")
+        found.append(int(number) % count)
+    return tuple(found)
+
+
+def value_and_grad(f: Callable, argnums: int | Sequence[int] = 0, objective: str = "sum", comm: Any = None) -> Callable:
     """A function that returns ``f``'s value and its gradient.
 
     Parameters
@@ -279,7 +302,7 @@ def value_and_grad(
     f : callable
         Called on every rank; returns a real scalar (a 0-d array or an array of one element).
     argnums : int or tuple of int
-        Positions of the arguments that the gradient is with respect to.
+        Positions of the arguments that the gradient is with respect to (from the end, if negative).
     objective : {"sum", "replicated", "root"}
         What is differentiated.  ``"sum"``: the sum of what the ranks return (on several ranks, None on those without a
         part).  ``"replicated"``: all ranks return the same value, which is checked; it counts once.  ``"root"``: what
@@ -301,8 +324,8 @@ def value_and_grad(
     CommunicationError
         On every rank: the values of a ``"replicated"`` objective differ.
     TapeError
-        ``f`` did not return one real number (under ``"root"``: on rank 0), or an argument carries derivatives on a tape
-        that records.
+        ``f`` did not return one real number (under ``"root"``: on rank 0); ``argnums`` names no argument, or one twice;
+        or an argument carries derivatives on a tape that records.
 
     Warns
     -----
@@ -316,13 +339,14 @@ def value_and_grad(
     (5.0, array([2., 4.]))
     """
     require_objective(objective)
-    numbers = argnums if isinstance(argnums, tuple) else (argnums,)
+    several = isinstance(argnums, (tuple, list))
 
     def evaluate(*arguments: Any, **keywords: Any) -> tuple[Any, Any]:
+        numbers = _positions(argnums if several else (argnums,), len(arguments))  # type: ignore[arg-type]
         outer = recording()
         if outer is not None and outer.forward is not None and any(is_active(outer, x) for x in leaves_of(arguments)):
             y, found = of_forward_mode(f, numbers, arguments, keywords, objective, comm, outer)
-            return y, found if isinstance(argnums, tuple) else found[0]
+            return y, found if several else found[0]
         opened, labels = zip(*(unlabelled(arguments[k]) for k in numbers)) if numbers else ((), ())
         with Tape() as tape:
             watched = tuple(_watch(tape, x) for x in opened)
@@ -335,12 +359,12 @@ def value_and_grad(
         found = adjoints_of(tape, [y for y, _ in counted], watched, [s for _, s in counted])
         warn_of_replicated(tape.replicated)
         found = tuple(label(x_bar) for label, x_bar in zip(labels, found))
-        return value(y), found if isinstance(argnums, tuple) else found[0]
+        return value(y), found if several else found[0]
 
     return evaluate
 
 
-def grad(f: Callable, argnums: int | tuple[int, ...] = 0, objective: str = "sum", comm: Any = None) -> Callable:
+def grad(f: Callable, argnums: int | Sequence[int] = 0, objective: str = "sum", comm: Any = None) -> Callable:
     """A function that returns the gradient of ``f``; see `value_and_grad`.
 
     Examples

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ..base.structures import leaves
+from ..base.structures import leaves, like
 
 _FLOATS = "fc"
 
@@ -24,11 +24,8 @@ def _opened(xarray: Any, x: Any) -> Any:
         return x.data
     if isinstance(x, xarray.Dataset):
         return {name: part.data for name, part in x.data_vars.items() if part.dtype.kind in _FLOATS}
-    if isinstance(x, dict):
-        return {name: _opened(xarray, item) for name, item in x.items()}
-    if isinstance(x, (tuple, list)):
-        items = [_opened(xarray, item) for item in x]
-        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
+    if isinstance(x, (tuple, list, dict)):
+        return like(x, [_opened(xarray, item) for item in (x.values() if isinstance(x, dict) else x)])
     return x
 
 
@@ -38,10 +35,9 @@ def _labelled(xarray: Any, x: Any, given: Any) -> Any:
     if isinstance(x, xarray.Dataset):
         return x.assign({name: x[name].copy(data=part) for name, part in given.items() if part is not None})
     if isinstance(x, dict):
-        return {name: _labelled(xarray, item, given[name]) for name, item in x.items()}
+        return like(x, [_labelled(xarray, item, given[name]) for name, item in x.items()])
     if isinstance(x, (tuple, list)):
-        items = [_labelled(xarray, item, part) for item, part in zip(x, given)]
-        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
+        return like(x, [_labelled(xarray, item, part) for item, part in zip(x, given)])
     return given
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..base.program_lines import warning_level
+from ..base.structures import like
 from ..errors import ActivityWarning, TapeError
 from ..memory.storages import carries_derivatives, region_of
 from .apart import is_apart, is_tracked, region_at
@@ -35,10 +36,8 @@ def in_structure_of(x: Any, found: Iterator[np.ndarray]) -> Any:
     """Arrange results in the structure that `leaves` flattened."""
     if x is None:
         return None
-    if isinstance(x, tuple) and hasattr(x, "_fields"):
-        return type(x)(*(in_structure_of(item, found) for item in x))
     if isinstance(x, (tuple, list)):
-        return type(x)(in_structure_of(item, found) for item in x)
+        return like(x, [in_structure_of(item, found) for item in x])
     return next(found)
 
 
@@ -77,9 +76,9 @@ def set_seeds(sweep: Sweep, y: Any, seed: Any) -> None:
         if not carries_derivatives(output.dtype):
             raise TapeError(f"tape.gradient(y, x): y of dtype {output.dtype} has no derivative")
         if is_apart(output):
-            output.region().seed(sweep, s if is_apart(s) else _seed_for(output.shape, s))
+            output.region().seed(sweep, s if is_apart(s) else _seed_for(output.shape, s, output.dtype))
             continue
-        sweep.begin(region_of(output), _seed_for(output.shape, s))
+        sweep.begin(region_of(output), _seed_for(output.shape, s, output.dtype))
 
 
 def _set_output_seed(sweep: Sweep, output: Output, seed: Any) -> None:
@@ -88,11 +87,12 @@ def _set_output_seed(sweep: Sweep, output: Output, seed: Any) -> None:
             f"tape.gradient(y, x): {output!r} cannot carry a seed: it has several floating-point dtypes, or bytes that "
             "are not whole elements of the array; write each dtype by itself"
         )
-    value = np.broadcast_to(_seed_for(output.shape, seed), output.shape).astype(output.buffer.dtype)
+    dtype = output.buffer.dtype
+    value = np.broadcast_to(_seed_for(output.shape, seed, dtype), output.shape).astype(dtype)
     sweep.state[output] = sweep.state[output] + value if output in sweep.state else value
 
 
-def _seed_for(shape: tuple[int, ...], seed: Any) -> np.ndarray:
+def _seed_for(shape: tuple[int, ...], seed: Any, dtype: np.dtype) -> np.ndarray:
     """Return the seed for an output of a shape."""
     size = math.prod(shape)
     if seed is None:
@@ -100,6 +100,8 @@ def _seed_for(shape: tuple[int, ...], seed: Any) -> np.ndarray:
             raise TapeError(f"tape.gradient(y, x): y has shape {shape}; pass seed= with an array of that shape")
         seed = 1.0
     value = np.asarray(seed)
+    if value.dtype.kind == "c" and dtype.kind == "f":
+        raise TapeError("tape.gradient: the seed is complex, its output real; pass the real part")
     if value.shape == shape:
         return value
     if value.size != 1:

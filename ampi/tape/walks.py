@@ -107,6 +107,8 @@ def walk_for(tape: Tape, y: Any, x: Any, x_dot: Any, vectorised: bool | int = Fa
         value = value if is_apart(value) else np.asarray(value)
         if value.shape != (*lead, *region.shape):
             raise TapeError(f"tape.tangent: the tangent has shape {value.shape}, its x {region.shape}")
+        if value.dtype.kind == "c" and region.dtype.kind == "f":
+            raise TapeError("tape.tangent: the tangent is complex, its x real")
         pairs.append((region, value))
     for output in leaves(y):
         if not is_tracked(output):
