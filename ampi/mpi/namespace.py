@@ -14,6 +14,8 @@ from typing import Any
 from mpi4py import MPI as mpi
 
 from ..base.pools import has_servers
+from ..memory.storages import TrackedArray
+from ..tape.recording import current
 from . import comm as _comm
 from . import pkl5
 from .base.handles import predefined
@@ -48,6 +50,15 @@ COMM_WORLD = _constant("COMM_WORLD")
 COMM_SELF = _constant("COMM_SELF")
 
 
+def _get_address(location: Any) -> int:
+    """Get the address of a location in memory."""
+    if current() is not None and isinstance(location, TrackedArray):
+        from ..arrays.losses import lend  # which no program needs that has no tape
+
+        lend(location)  # nothing is read here, but other code can write there now
+    return BASE["Get_address"](location)
+
+
 def _make() -> types.ModuleType:
     module = types.ModuleType("ampi.MPI", "mpi4py.MPI with ampi's communicators, requests and messages.")
     module.__dict__.update({name: value for name, value in BASE.items() if not name.startswith("__")})
@@ -55,6 +66,7 @@ def _make() -> types.ModuleType:
         setattr(module, name, getattr(_comm, name))
     module.__dict__.update(_OTHERS)
     module.__dict__.update(_CONSTANTS)
+    module.Get_address = functools.wraps(BASE["Get_address"])(_get_address)  # type: ignore[attr-defined]
     documented: set[type] = set()
     for name in (*_COMMUNICATORS, *_OTHERS):
         getattr(module, name).__module__ = "ampi.MPI"  # where pickle finds the constants
@@ -122,6 +134,7 @@ def rebind_classes() -> None:
     """
     for name in (*_COMMUNICATORS, *_OTHERS, *_CONSTANTS):
         setattr(mpi, name, getattr(MPI, name))
+    mpi.Get_address = MPI.Get_address
     for name in (*_COMMUNICATORS, *_OTHERS):
         copyreg.pickle(BASE[name], _reduce_base)
     names = {id(value): name for name, value in reversed(BASE.items())}

@@ -500,6 +500,8 @@ def _fill(views: Sequence[np.ndarray], values: np.ndarray) -> None:
 def buffer_at(memory: Memory, typemap: Typemap, count: int, address: int) -> Buffer:
     """Return the buffer of ``count`` items of a typemap, starting at an address."""
     array, storage, dtype = memory
+    if not typemap.size or (not count and typemap.dtype is None):  # no elements: as an empty part of the array
+        return Buffer(array, storage, array.dtype if dtype is None else dtype, 0, address)
     if dtype is None or typemap.dtype is None or typemap.dtype in FLOATING:
         dtype, start = None, 0
         if typemap.contiguous:

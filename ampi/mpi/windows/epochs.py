@@ -22,7 +22,7 @@ from .window import ALL, Window, require_own, tape_of, window_of
 _Group, _Win = mpi.Group, mpi.Win  # mpi4py's own: its names may be rebound
 
 
-def complete(window: Window, rank: int = -1, primal: Callable[[], None] | None = None) -> None:
+def complete(window: Window, rank: int = ALL, primal: Callable[[], None] | None = None) -> None:
     """Complete this rank's accesses to a target's memory (to all of them) in lock epochs.
 
     The tickets are drawn first: other ranks may proceed at once.

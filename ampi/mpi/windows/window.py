@@ -176,7 +176,7 @@ def _carries_tangents(tape: Tape | None) -> bool:
     return tape is not None and (tape.forward is not None or tape.tangents is not None)
 
 
-ALL = -1  # stands for all ranks
+ALL = -(1 << 30)  # stands for all ranks; MPI's negative ranks are greater
 windows: dict[int, Window] = {}
 """By handle, in the order of their creation."""
 

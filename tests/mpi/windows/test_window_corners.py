@@ -1,6 +1,7 @@
 """One-sided communication in corner cases: overlapping accesses, freed windows, untracked memory, open epochs."""
 
 import gc
+import weakref
 
 import numpy
 import pytest
@@ -259,4 +260,68 @@ def test_epoch_opened_before_the_tape():
         win.Fence()
     with pytest.raises(ampi.AmpiError, match="opened before the tape"):
         tape.gradient(x, x)
+    win.Free()
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("name", ["Put", "Get", "Accumulate", "Get_accumulate"])
+def test_active_arrays_by_datatypes_without_elements(name):
+    """A rank without a halo describes it by a vector of no blocks; this had been refused as a mixture of dtypes."""
+    comm = ampi.COMM_WORLD
+
+    def program(x):
+        win, memory = allocated(ampi.numpy, comm, 2, x.dtype)
+        memory[...] = x
+        none = MPI.DOUBLE.Create_vector(0, 1, 2).Commit()
+        arguments = [[x * 2, 1, none]] * (2 if name == "Get_accumulate" else 1)
+        win.Fence()
+        getattr(win, name)(*arguments, right(comm), [0, 1, none])
+        win.Fence()
+        comm.Bcast([memory, 1, none])
+        none.Free()
+        y = ampi.numpy.sum(memory * memory)
+        win.Free()
+        return y
+
+    x0 = numpy.array([0.3, 0.7]) + 0.1 * comm.rank
+    numpy.testing.assert_allclose(ampi.grad(program)(x0), 2 * x0)
+
+
+@pytest.mark.mpi
+@pytest.mark.filterwarnings("error::ampi.errors.ActivityWarning")
+def test_the_address_of_active_memory():
+    """A program asks for it to describe the memory of a dynamic window; this reads nothing."""
+    comm = ampi.COMM_WORLD
+
+    def program(x):
+        memory = ampi.numpy.zeros(2)
+        win = ampi.Win.Create_dynamic(comm=comm)
+        win.Attach(memory)
+        memory += x
+        places = comm.allgather(MPI.Get_address(memory))
+        assert places[comm.rank] == ampi.MPI.Get_address(memory)
+        win.Fence()
+        win.Put(x * x, right(comm), places[right(comm)])
+        win.Fence()
+        y = ampi.numpy.sum(memory * memory)
+        win.Detach(memory)
+        win.Free()
+        return y
+
+    x0 = numpy.array([0.3, 0.7]) + 0.1 * comm.rank
+    numpy.testing.assert_allclose(ampi.grad(program)(x0), 4 * x0**3)
+
+
+def test_nobody_is_not_everybody():
+    """MPICH's PROC_NULL is -1: a flush there had let go of buffers that other operations still read."""
+    win = ampi.Win.Allocate(8, comm=ampi.COMM_SELF)
+    win.Lock_all()
+    sent = numpy.ones(1)
+    kept = weakref.ref(sent)
+    win.Put(sent, 0)
+    del sent
+    win.Flush(MPI.PROC_NULL)
+    assert kept() is not None
+    win.Unlock_all()
+    assert kept() is None
     win.Free()
