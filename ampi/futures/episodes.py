@@ -20,14 +20,13 @@ import numpy as np
 from ..base.program_lines import where_called
 from ..errors import ActivityError
 from ..interception.hooks import hook_of
-from ..memory.storages import storage_of
 from ..tape import Need, Sweep, Tape, at_closing
 from ..tape.recording import note_tasks
 from ..tape.recording import tasks as running
 from . import races, sweeps
 from .strands import Path, Strand, in_order
 from .task_pushes import note_no_reads, note_reads
-from .task_tapes import need_noted, note_activated
+from .task_tapes import known_active, need_noted, note_activated
 
 OWN = "the thread of the tape"
 
@@ -148,7 +147,7 @@ def _note_reads(tape: Tape, strand: Strand) -> None:
         note_activated(strand, array)
 
     def is_active(array: Any) -> bool:
-        return kind.is_active(reference(), array) and strand.knows_active(storage_of(array))  # type: ignore[arg-type]
+        return kind.is_active(reference(), array) and known_active(strand, array)  # type: ignore[arg-type]
 
     vars(tape).update(need=need, need_again=need_again, activate=activate, is_active=is_active)
     if (push := _push_of(tape)) is not None:

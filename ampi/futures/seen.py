@@ -137,6 +137,8 @@ def _see() -> None:
         (base.as_completed, _as_completed),
     ):
         hook(function, handle, f"concurrent.futures.{function.__qualname__}", AlwaysHook)
+    if hasattr(base.Future, "_get_snapshot"):  # by which asyncio asks, from Python 3.14 on
+        hook(base.Future._get_snapshot, _asked, "concurrent.futures.Future._get_snapshot", AlwaysHook)
     hook(thread.ThreadPoolExecutor.submit, _submit, "concurrent.futures.ThreadPoolExecutor.submit", EverHook)
 
 

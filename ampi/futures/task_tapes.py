@@ -62,7 +62,7 @@ class OfTask(Tape):
 
     def is_active(self, array: Any) -> bool:
         """Do as `Tape.is_active`, ignoring what concurrent strands have activated."""
-        return super().is_active(array) and self.strand.knows_active(storage_of(array))  # type: ignore[arg-type]
+        return super().is_active(array) and known_active(self.strand, array)
 
     def activate(self, array: np.ndarray) -> None:
         """Do as `Tape.activate`, and record the write for `races`."""
@@ -164,6 +164,18 @@ def need_noted(tape: Any, strand: Strand, array: np.ndarray, need: Callable) -> 
     if storage is not None and found.size:
         strand.read(storage, races.extent_of(region_of(array)))
     return found
+
+
+def known_active(strand: Strand, array: np.ndarray) -> bool:
+    """Return whether an active array became active before the next operation of a strand.
+
+    Otherwise its values are taken as constants, and recorded as read for `races`: another strand may compute them.
+    """
+    storage: Any = storage_of(array)
+    if strand.knows_active(storage):
+        return True
+    strand.read(storage, races.extent_of(region_of(array)))
+    return False
 
 
 def note_activated(strand: Strand, array: np.ndarray) -> None:

@@ -7,14 +7,14 @@ import functools
 import threading
 import weakref
 from _thread import get_ident
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter_ns as now
 from typing import Any
 
 from ..base.locks import RLock
 from ..errors import TapeError
 from ..tape import Tape
-from ..tape.recording import around, end_resumed, is_passive, passive, recording, resumed
+from ..tape.recording import around, end_resumed, is_passive, open_tapes, passive, recording, resumed
 from .episodes import Episode, Episodes
 from .strands import Strand
 from .task_tapes import OfTask, takes_tasks, tape_for
@@ -101,6 +101,11 @@ class Task:
 def _in_context(tape: Any, function: Callable, arguments: tuple) -> tuple[Callable, tuple]:
     """Have a tape record inside ``contextvars.Context.run``, too, if that is what a task calls: the context knows only
     what recorded where it was copied."""
+    if isinstance(function, functools.partial):  # of `asyncio.to_thread`
+        inner, given = _in_context(tape, function.func, (*function.args, *arguments))
+        if inner is function.func:
+            return function, arguments
+        return functools.partial(inner, **function.keywords), given
     context = getattr(function, "__self__", None)
     if not (isinstance(context, contextvars.Context) and function == context.run and arguments):
         return function, arguments
@@ -169,9 +174,9 @@ def joined(tasks: Iterable[Task]) -> None:
     if is_passive():
         return
     for task in tasks:
-        for tape in around():
+        for tape in (*around(), *_of_this_thread(task.episode)):
             root = root_of(tape)
-            episodes = root.tasks
+            episodes = None if tape.closed else root.tasks
             if episodes is None or episodes.present is not task.episode:
                 continue
             with strand_lock:
@@ -183,6 +188,18 @@ def joined(tasks: Iterable[Task]) -> None:
                 if tape is root:
                     episodes.look(tape)
             break
+
+
+def _of_this_thread(episode: Episode) -> Iterator[Any]:
+    """Iterate over the tapes that record an episode in this thread, whose context may be that of another one: asyncio
+    runs the callbacks of futures in the context of the thread that has called them."""
+    thread = get_ident()
+    for task in list(episode.unfinished.values()):
+        if task._tape is not None and task._tape.thread == thread:
+            yield task._tape
+    for tape in list(open_tapes):
+        if tape.tasks is not None and tape.tasks.present is episode and tape.thread == thread:
+            yield tape
 
 
 def passively(function: Callable) -> Callable:

@@ -283,26 +283,13 @@ class PreparedCall:
         for storage in self.on:
             if storage.volatile or storage.guard or storage.tape is not reference:
                 return False
-        if accesses is not None:
-            return all(map(accesses.knows_active, self.on)) and self._fits_beside(reference, accesses)
+        if accesses is not None and not all(map(accesses.knows_active, self.on)):
+            return False
         for storage in self.off:
             if storage.volatile or storage.guard:
                 return False
             other = storage.tape
             if other is not None and (other is reference or _is_open(other)):
-                return False
-        return True
-
-    def _fits_beside(self, reference: Any, accesses: Any) -> bool:
-        """`fits` for passive storages, other parts of which concurrent tasks may have activated."""
-        for storage in self.off:
-            if storage.volatile or storage.guard:
-                return False
-            other = storage.tape
-            if other is reference:
-                if accesses.knows_active(storage):
-                    return False
-            elif other is not None and _is_open(other):
                 return False
         return True
 
