@@ -96,6 +96,7 @@ class Folder:
         self.point: tuple[int, int] | None = None
         self.peak_bytes = 0
         self._sizes: dict[str, int] = {}
+        self._distance = 1
 
     def open(self, about: dict[str, Any], resume: bool) -> None:
         """Make the folder, or find where to resume.
@@ -104,6 +105,7 @@ class Folder:
         """
         about = {**about, "files": f"per {self.per}", "ranks of this file": self.node.allgather(self.comm.rank)}
         begins = not resume
+        self._distance = about.get("steps between states", 1)
 
         def prepare() -> str:
             nonlocal begins
@@ -176,15 +178,17 @@ class Folder:
         return f"{self.path} belongs to another run: {', '.join(reports)}" if reports else ""
 
     def _last(self) -> tuple[int, int] | None:
-        """Return the last point whose files are all present and undamaged."""
+        """Return the last point whose files are all present and undamaged, and the states before it."""
         names = {path.stem for path in self.path.glob("*.h5")}
+        states = sorted(int(name[6:]) for name in names if name.startswith("state-"))
         for kind, prefix in ((REVERSE, "adjoint-"), (FINAL, "final-")):
             for n in sorted(int(name[len(prefix) :]) for name in names if name.startswith(prefix)):
                 if self.load(f"{prefix}{n}") is not None:
-                    return kind, n
-        states = sorted(int(name[6:]) for name in names if name.startswith("state-"))
+                    return (kind, n) if states[: -(-n // self._distance)] == [*range(0, n, self._distance)] else None
         good = [n for n in states if self.load(f"state-{n}") is not None]
-        return (FORWARD, good[-1]) if good and good == states else None
+        if not good or good != states or good != [*range(0, good[-1] + 1, self._distance)]:
+            return None
+        return FORWARD, good[-1]
 
     def clear(self) -> None:
         """Remove all files."""

@@ -130,10 +130,12 @@ def compare(loop: Loop, step: int, found: Held, expected: Held, state: Any) -> N
             if what != now:
                 differing.append(_name_of(view, arrays))
     if differing:
+        resumed = loop.disk is not None and loop.disk.folder.point is not None
         raise TapeError(
             f"{loop.where}: ampi.timeloop: step {step} does not reproduce itself: run again from the same state, "
             f"it gives other values in {', '.join(dict.fromkeys(differing))}; everything else that it reads or counts "
             "must be part of the state (including random generators)"
+            + (", and be as it was when the folder was written" if resumed else "")
         )
     numbers_only = [name for name in numbers_only if name not in loop.not_reproduced]
     if numbers_only:

@@ -9,7 +9,7 @@ import itertools
 import os
 import sys
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -221,10 +221,19 @@ def _named_in(function: FunctionType) -> dict[str, Any]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         with contextlib.suppress(ValueError):  # empty
             found[name] = cell.cell_contents
+    for owner in [*filter(_is_module_of_program, found.values())]:
+        found.update((f"{owner.__name__}.{name}", vars(owner)[name]) for name in names if name in vars(owner))
     defaults = function.__defaults__ or ()
     count = function.__code__.co_argcount
     found.update(zip(function.__code__.co_varnames[count - len(defaults) : count], defaults))
     return {**found, **(function.__kwdefaults__ or {})}
+
+
+def _is_module_of_program(x: Any) -> bool:
+    if not isinstance(x, ModuleType):
+        return False
+    package = x.__name__.partition(".")[0]
+    return package not in LIBRARIES and package not in sys.stdlib_module_names
 
 
 def _codes(code: CodeType) -> list[CodeType]:
@@ -252,6 +261,12 @@ def numbers_of(step: Any) -> dict[str, str]:
         for name, value in _named_in(function).items():
             if issubclass(type(value), _NUMBERS):
                 found[f"{name} in {function.__qualname__}"] = repr(value)
+    owner, method = getattr(step, "__self__", None), getattr(step, "__func__", None)
+    if isinstance(method, FunctionType):
+        names = {name for code in _codes(method.__code__) for name in code.co_names}
+        for name, value in getattr(owner, "__dict__", {}).items():
+            if name in names and issubclass(type(value), _NUMBERS):
+                found[f"{name} of the {type(owner).__name__} of {method.__qualname__}"] = repr(value)
     return found
 
 

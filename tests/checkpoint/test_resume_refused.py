@@ -4,6 +4,7 @@ import errno
 import os
 import random as randomness
 import threading
+import types
 
 import numpy
 import pytest
@@ -268,3 +269,76 @@ def test_a_file_of_a_node_that_cannot_be_made(shared, monkeypatch):
     monkeypatch.setattr(folder, "private", refused)
     with pytest.raises(ampi.TapeError, match=r"rank 0 cannot write 320000 bytes of .*state-.*No space left on device"):
         ampi.grad(f)(numpy.ones(3))
+
+
+class Killed(Exception):
+    """Stands for a kill."""
+
+
+def killed_after(folder, n):
+    """Return the gradient of a loop in a folder; its step is called n times at most."""
+    left = [n]
+
+    def step(u):
+        left[0] -= 1
+        if left[0] < 0:
+            raise Killed
+        u *= 1.1
+        u[0] += 0.1 * u[1]
+
+    as_new_process()
+    comm = COMM_WORLD.Dup()
+    options = {"steps": 20, "checkpoints": 2, "storage": folder, "resume": True, "comm": comm}
+    return ampi.grad(lambda u: np.sum(ampi.timeloop(step, np.array(u), **options)), comm=comm)(numpy.ones(3))
+
+
+@pytest.mark.parametrize("lost", ["state-0", "state-3", "state-*"])
+@pytest.mark.parametrize("n", [12, 20, 25, 30])
+def test_a_folder_without_some_of_its_states(n, lost, tmp_path):
+    """It is not continued: the sweep needs them (it had been a KeyError)."""
+    with pytest.raises(Killed):
+        killed_after(tmp_path / "found", n)
+    removed = [path.unlink() for path in (tmp_path / "found").rglob(f"{lost}.h5")]
+    assert removed
+    numpy.testing.assert_array_equal(killed_after(tmp_path / "found", 1000), killed_after(tmp_path / "whole", 1000))
+
+
+class Model:
+    """A simulation whose step is a method."""
+
+    def __init__(self, rate):
+        self.rate = rate
+
+    def step(self, u):
+        u *= self.rate
+
+
+def test_another_parameter_of_a_method_is_refused(tmp_path):
+    """The attribute of a method's object is neither in the state nor a name of its module."""
+
+    def final(u, rate):
+        options = {"steps": 6, "checkpoints": 1, "storage": tmp_path, "resume": True}
+        return np.sum(ampi.timeloop(Model(rate).step, np.array(u), **options))
+
+    as_new_process()
+    ampi.grad(lambda u: final(u, 0.9))(numpy.ones(2))
+    as_new_process()
+    with pytest.raises(ampi.TapeError, match=r"rate of the Model of Model\.step is '0\.8', there '0\.9'"):
+        ampi.grad(lambda u: final(u, 0.8))(numpy.ones(2))
+
+
+def test_another_function_of_a_module_is_refused(tmp_path):
+    """Functions that a step uses by the name of their module belong to its code."""
+    module = types.ModuleType("equations_of_the_program")
+
+    def final(u):
+        options = {"steps": 6, "checkpoints": 1, "storage": tmp_path, "resume": True}
+        return np.sum(ampi.timeloop(lambda u: module.change(u), np.array(u), **options))
+
+    module.change = lambda u: 0.9 * u
+    as_new_process()
+    ampi.grad(final)(numpy.ones(2))
+    module.change = lambda u: 0.9 * u + 0.1
+    as_new_process()
+    with pytest.raises(ampi.TapeError, match="belongs to another run: its code is"):
+        ampi.grad(final)(numpy.ones(2))
