@@ -212,21 +212,6 @@ def test_structured_arrays():
     assert by_step == pytest.approx(np.sum(v * v))
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_random_numbers_are_refused():
-    of_numba = pytest.importorskip("numba.cuda")
-    random = pytest.importorskip("numba.cuda.random")
-
-    @ampi.kernel(target="cuda")
-    def drawn(states, b):
-        i = of_numba.grid(1)
-        b[i] = random.xoroshiro128p_uniform_float64(states, i)
-
-    states = np.zeros(SIZE, np.dtype([("s0", np.uint64), ("s1", np.uint64)]))
-    with pytest.raises(KernelError, match=r"draws from states in .* of a GPU\n(.*\n)*  draw the numbers before"):
-        drawn[2, 4](states, np.zeros(SIZE))
-
-
 # --------------------------------------------------------------------------------------------- arrays on a device
 
 

@@ -12,7 +12,7 @@ import copy
 import itertools
 import math
 import random
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, NoReturn
 
 import numpy as np
@@ -314,6 +314,23 @@ def warp_answer(name: str, t: _Thread, group: list[_Thread]) -> Any:
     return answers[name]()
 
 
+def _of_bits(name: str) -> Callable[[Any], int]:
+    """Return a function of ``cuda`` that counts or reverses bits."""
+
+    def function(x: Any) -> int:
+        width = 32 if getattr(x, "itemsize", 8) <= 4 else 64
+        bits = format(int(x) & ((1 << width) - 1), f"0{width}b")
+        ends = {"clz": bits, "ffs": bits[::-1]}
+        if name == "popc":
+            return bits.count("1")
+        if name == "brev":
+            return int(bits[::-1], 2)
+        place = ends[name].find("1")
+        return (width if place < 0 else place) if name == "clz" else place + 1
+
+    return function
+
+
 class _Axes:
     def __init__(self, read: Any) -> None:
         self.read = read
@@ -420,6 +437,8 @@ class _Namespace:
         return 1 / math.sqrt(x)
 
     cbrt = staticmethod(np.cbrt)
+    random = _Functions()  # launches with structured arrays are not interpreted
+    popc, brev, clz, ffs = (staticmethod(_of_bits(name)) for name in ("popc", "brev", "clz", "ffs"))
 
     def __getattr__(self, name: str) -> Any:
         raise KernelError(f"the interpreter of CUDA kernels does not know cuda.{name}")

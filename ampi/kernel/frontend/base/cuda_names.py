@@ -42,10 +42,6 @@ class Intrinsic(Mark):
     """A function of ``cuda``."""
 
 
-class Drawing(Intrinsic):
-    """A function of ``cuda.random``."""
-
-
 def _intrinsics(*names: str) -> dict[str, Intrinsic]:
     return {name: Intrinsic(name) for name in names}
 
@@ -71,6 +67,9 @@ ATOMICS = (
     "compare_and_swap",
 )
 
+RANDOM = _space(
+    "random", "xoroshiro128p_next", *(f"xoroshiro128p_{k}_float{n}" for k in ("uniform", "normal") for n in (32, 64))
+)
 NAMES: dict[str, Any] = {
     **{name: Axes(name) for name in ("threadIdx", "blockIdx", "blockDim", "gridDim")},
     "laneid": Place("laneid"),
@@ -106,7 +105,7 @@ def stand_in(value: Any) -> Any:
     if (getattr(value, "__module__", None) or "").startswith("numba.cuda."):
         name = (getattr(value, "__qualname__", None) or getattr(value, "__name__", "")).partition(".")
         if value.__module__ == "numba.cuda.random" and name[0] not in NAMES:
-            return Drawing(f"random.{name[0]}")
+            return getattr(RANDOM, name[0], Intrinsic(f"random.{name[0]}"))
         owner = NAMES.get(name[0])
         return owner if not name[2] or owner is None else getattr(owner, name[2], value)
     return value
@@ -118,7 +117,7 @@ class _Module:
     __name__ = "cuda"
 
     def __init__(self) -> None:
-        vars(self).update(NAMES)
+        vars(self).update(NAMES, random=RANDOM)
 
 
 MODULE = _Module()

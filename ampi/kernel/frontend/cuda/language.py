@@ -17,8 +17,10 @@ from numba.np import numpy_support
 from ampi.kernel import ir
 from ampi.kernel.frontend.arrays import values as array_values
 from ampi.kernel.frontend.arrays.values import is_array
-from ampi.kernel.frontend.base.cuda_names import WARP, Drawing, Intrinsic
+from ampi.kernel.frontend.base.cuda_names import WARP, Intrinsic
 from ampi.kernel.frontend.base.values import Group, Static, Value
+from ampi.kernel.frontend.cuda.device_functions import BITS, DRAWS
+from ampi.kernel.frontend.language.inline import call_function
 from ampi.kernel.frontend.language.invocations import AUTHORED, call_values, shape_of_new
 from ampi.kernel.ir import inference
 from ampi.kernel.ir.intrinsics import cast
@@ -35,8 +37,6 @@ def place(name: str) -> ir.Op:
 def call(builder: Any, function: Intrinsic, node: ast.Call, hint: str | None) -> Value:
     """The value of a call of a function of ``cuda``."""
     rule = RULES.get(function.name)
-    if isinstance(function, Drawing):
-        builder.fail(node, f"cuda.{function.name} draws from states in the memory of a GPU", DRAWN)
     if rule is None:
         builder.fail(node, f"cuda.{function.name} is not known to the differentiator", ADVICE.get(function.name, ""))
     return rule(builder, node, function.name, hint)
@@ -343,6 +343,22 @@ def reciprocal_root(builder: Any, node: ast.Call, name: str, hint: str | None) -
     return builder.binary(node, ast.Div(), cast(ir.Const(1.0, types.float64), root.type), root)
 
 
+def of_bits(builder: Any, node: ast.Call, name: str, hint: str | None) -> Value:
+    (x,) = (number(builder, node, v) for v in positional(builder, node, "x"))
+    if not isinstance(x.type, types.Integer):
+        builder.fail(node, f"cuda.{name} takes an integer, not a {x.type}")
+    width = 32 if x.type.bitwidth <= 32 else 64
+    wide = cast(x, INT)
+    if width == 32:
+        wide = ir.Op("bitand", (wide, ir.Const(0xFFFFFFFF, INT)), INT)
+    return call_function(builder, node, BITS[name], [wide, ir.Const(width, INT)], {}, hint)
+
+
+def drawn(builder: Any, node: ast.Call, name: str, hint: str | None) -> Value:
+    states, index = positional(builder, node, "states index")
+    return call_function(builder, node, DRAWS[name], [states, index], {}, hint)
+
+
 EXTREMES = ("atomic.max", "atomic.min", "atomic.nanmax", "atomic.nanmin")
 RULES: dict[str, Callable[..., Value]] = {
     "grid": grid,
@@ -369,11 +385,12 @@ RULES: dict[str, Callable[..., Value]] = {
     "fma": fused,
     "selp": chosen,
     "rsqrt": reciprocal_root,
+    **dict.fromkeys(BITS, of_bits),
+    **dict.fromkeys(DRAWS, drawn),
 }
 ADVICE = {
     "cg.this_grid": "blocks cannot wait for one another in a launch: split it into two launches",
     "cg.this_block": "write cuda.syncthreads()",
     "activemask": "name the lanes: 0xffffffff",
 }
-DRAWN = "draw the numbers before the launch, with NumPy, and pass them as an array"
 AUTHORED[Intrinsic] = call
