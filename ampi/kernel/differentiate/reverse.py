@@ -64,6 +64,7 @@ class Backward:
         self.forward = forward
         self.shadow = shadow
         self.transpose = transpose
+        self.guarded: set[str] = set()  # loops that run only if an adjoint is not zero
         self.grown = {s.target.name for s in every(facts.primal.body) if isinstance(s, ir.Grow)}
 
     def is_active(self, value: Expr) -> bool:
@@ -280,6 +281,9 @@ class Backward:
             for c in s.carried:
                 adjoints.pop(c.var.name, None)
             return
+        if s.name not in self.guarded and self.is_search(s) and self.has_inner_search(s):
+            self.loop_if_nonzero(s, scope, adjoints)
+            return
         active = [c for c in s.carried if self.is_active(c.var)]
         extremes = [x for c in active if (x := extreme(c, s)) is not None]
         chained = [c for c in active if not any(x.carried is c for x in extremes)]
@@ -323,6 +327,38 @@ class Backward:
         for x, g, place in found:
             nowhere = Op("lt", (place, ZERO), types.boolean)
             self.contribute(adjoints, x.carried.init, self.to.value(select(nowhere, g, constant(0, g.type))))
+
+    def loop_if_nonzero(self, s: Loop, scope: Scope, adjoints: Adjoints) -> None:
+        """Reverse a nest that only searches an extreme, if an adjoint is not zero."""
+        self.guarded |= {t.name for t in every((s,)) if isinstance(t, Loop)}
+        given = [g for c in s.carried if (g := adjoints.get(c.var.name)) is not None]
+        nonzero = [Op("ne", (g, constant(0, g.type)), types.boolean) for g in given]
+        condition = self.to.value(functools.reduce(lambda a, b: Op("or", (a, b), types.boolean), nonzero))
+        own = dict(adjoints)
+        with self.to.nested(self.shadows_touched(s)) as block:
+            self.loop(s, scope, own)
+        joins = []
+        for name in {**adjoints, **own}:
+            if name not in own:
+                del adjoints[name]
+            elif own[name] is not adjoints.get(name):
+                before = adjoints.get(name, constant(0, self.types[name]))
+                adjoints[name] = var = self.to.fresh(f"{stem(name)}_bar", self.types[name])
+                joins.append(Join(var, own[name], before))
+        self.to.emit(Branch(condition, tuple(block.statements), (), tuple(joins), line=s.line))
+
+    def is_search(self, s: Loop) -> bool:
+        """Return whether all that a loop, or a nest of loops, computes and is active are extremes."""
+        active = [c for c in s.carried if self.is_active(c.var)]
+        found = {c.var.name for t in s.body if isinstance(t, Loop) and self.is_search(t) for c in t.carried}
+        if not active or s.condition is not None or s.parallel:
+            return False
+        if any((w := written(t)) is not None and self.is_active(w) for t in every(s.body)):
+            return False
+        return all(getattr(c.next, "name", "") in found or extreme(c, s) is not None for c in active)
+
+    def has_inner_search(self, s: Loop) -> bool:
+        return any(isinstance(t, Loop) and self.is_search(t) for t in s.body)
 
     def is_independent(self, s: Loop) -> bool:
         """Return whether the iterations of a loop, its carried scalars aside, may be reversed in any order."""
