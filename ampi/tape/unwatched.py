@@ -9,7 +9,15 @@ from .records import Watch
 if TYPE_CHECKING:
     from .tape import Tape
 
-_LOCAL = ("ampi.arrays.", "ampi.rules.", "ampi.kernel.", "ampi.tape.")
+_LOCAL = (
+    "ampi.arrays.",
+    "ampi.rules.",
+    "ampi.kernel.",
+    "ampi.tape.",
+    "ampi.mpi.collectives.",
+    "ampi.mpi.packing",
+    "ampi.mpi.operations",
+)
 """Packages whose adjoints compute on this rank alone, and call no function of the program."""
 
 

@@ -27,13 +27,30 @@ def summed(u, comm=WORLD):
     return u + 0.1 * total * u
 
 
+def of_numbers(u, comm=WORLD):
+    """Collective calls of numbers, which are copied on their rank."""
+    u = ring(u, comm)
+    total = comm.allreduce(np.sum(u)) + comm.scan(u[0]) + sum(comm.allgather(u[1]))
+    return u + 0.01 * np.sin(total)
+
+
+def combined_here(u, comm=WORLD):
+    """Operations of MPI that compute on one rank."""
+    u = ring(u, comm)
+    total, packed = u * 0.5, np.empty(8 * N, "uint8")
+    MPI.SUM.Reduce_local(u * 1.0, total)
+    MPI.DOUBLE.Pack(total, packed, 0, comm)
+    MPI.DOUBLE.Unpack(packed, 0, total, comm)
+    return total
+
+
 def first_of(tape):
     """The number of records that the sweep left out."""
     return communication_of(tape).first
 
 
 @pytest.mark.mpi(min_size=1)
-@pytest.mark.parametrize("step", [ring, summed])
+@pytest.mark.parametrize("step", [ring, summed, of_numbers, combined_here])
 @pytest.mark.parametrize("kind", ["gradient", "seeds", "walk"])
 def test_making_data_costs_the_sweep_nothing(step, kind):
     def program(x):
@@ -153,7 +170,7 @@ class Drawn:
         size = WORLD.size
         kinds = ["ring", "back", "pair", "late pair", "local"]
         if rng.random() < 0.5:
-            kinds += ["summed", "bcast"]
+            kinds += ["summed", "bcast", "numbers"]
         if rng.random() < 0.3:
             kinds += ["half"]
         self.steps = []
@@ -196,6 +213,8 @@ class Drawn:
                 u = np.sin(u) + u
             elif kind == "summed":
                 u = summed(u)
+            elif kind == "numbers":
+                u = of_numbers(u)
             elif kind == "bcast":
                 z = u * 1.0
                 WORLD.Bcast(z, root)
