@@ -28,6 +28,7 @@ import numpy as np
 from mpi4py import MPI
 
 import ampi.base.checks
+import ampi.base.pools
 import ampi.mpi
 from ampi.base.arguments import version_line
 from ampi.base.program_lines import is_of_a_library
@@ -57,6 +58,7 @@ fill = command.fill
 def main(arguments=None, prog=NAME, usage=command.USAGE):
     """Entry point of ``python -m ampi.run``."""
     options, arguments = parse(sys.argv[1:] if arguments is None else arguments, command.parser(prog, usage))
+    refuse_servers(arguments)
     require_program(arguments)
     write_whole_lines()
     board = Board()
@@ -87,6 +89,21 @@ def main(arguments=None, prog=NAME, usage=command.USAGE):
         raise
     except BaseException as error:
         fail(board, error, traced.unwritten())
+
+
+def refuse_servers(arguments):
+    """End with an error if the other ranks wait for tasks of ``mpi4py.futures``, or would."""
+    instead = "enter mpi4py.futures.MPICommExecutor in the program, on all ranks, and run it by ampi.run alone"
+    if ampi.base.pools.has_servers():
+        print(
+            f"ampi.run: python -m mpi4py.futures runs it on one rank, while the others wait for tasks; {instead}",
+            file=sys.stderr,
+            flush=True,
+        )
+        sys.exit(2)
+    if arguments[:1] == ["-m"] and arguments[1] == "mpi4py.futures":
+        say(f"ampi.run: -m mpi4py.futures leaves all ranks but one waiting for tasks; {instead}", sys.stderr)
+        sys.exit(2)
 
 
 def parse(arguments, parser=None):

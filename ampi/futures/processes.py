@@ -14,7 +14,7 @@ import pickle
 import sys
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +26,8 @@ from ..interception.hooks import AlwaysHook, Hook, hook, when_imported
 from ..memory.storages import TrackedArray
 from ..mpi.memory.bundles import of_processes
 from ..tape.recording import is_passive
+
+_ELSEWHERE = " to threads (ampi.futures.ThreadPoolExecutor) or ranks (ampi.futures.MPICommExecutor)"
 
 
 class _Found(Exception):
@@ -75,25 +77,23 @@ def require_constant(what: str, parts: dict[str, Any], place: str = "") -> None:
     for name, part in parts.items():
         array = active_array_in(part)
         if array is not None:
-            _refuse(f"{place or where_called()}: {what} is given an active array ({name}, {_of(array)})")
+            raise ActivityError(
+                f"{place or where_called()}: {what} is given an active array ({name}, {_of(array)}): what another "
+                "process computes carries no derivative; use threads (ampi.futures.ThreadPoolExecutor) or ranks "
+                "(ampi.futures.MPICommExecutor), or write ampi.value(x) if a constant is meant"
+            )
 
 
-def require_constant_globals(what: str, function: Any, place: str = "") -> None:
+def require_constant_globals(what: str, function: Any, place: str = "", advice: str = _ELSEWHERE) -> None:
     """Raise an error if a function of the program reads a global that contains an active array."""
     for name, x in _globals_of(function, set()):
         array = active_array_in(x)
         if array is not None:
-            _refuse(
+            raise ActivityError(
                 f"{place or where_called()}: a task of {what} reads the global {name}, an active array "
-                f"({_of(array)}), and other processes have globals of their own; pass it as an argument"
+                f"({_of(array)}), and another process has a global of its own, which is constant; pass it as an "
+                f"argument{advice}"
             )
-
-
-def _refuse(found: str) -> NoReturn:
-    raise ActivityError(
-        f"{found}: what another process computes carries no derivative; use threads (ampi.futures.ThreadPoolExecutor) "
-        "or ranks (ampi.futures.MPICommExecutor), or write ampi.value(x) if a constant is meant"
-    )
 
 
 def _of(array: Any) -> str:

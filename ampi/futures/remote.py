@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..arrays.activity import is_active
+from ..base import checks
 from ..base.program_lines import where_called
 from ..errors import ActivityError, TapeError
 from ..interception.hooks import Hook
@@ -24,6 +25,7 @@ from ..memory.storages import is_scalar, plain, region_of, tracked_copy
 from ..mpi.memory.bundles import dumped, loaded
 from ..tape import BaseAdjoint, Push, Sweep, Tape, place_of
 from ..tape.recording import is_passive, opened, recording
+from .processes import require_constant_globals
 from .tasks import strand_lock
 
 Values = list[Any]  # arrays and numbers of NumPy
@@ -269,9 +271,16 @@ def submitted(executor: Any, tape: Tape | None, function: Any, arguments: tuple,
         return (
             kind_of(executor).submit(executor, run_plainly, contents, list(map(_value_of, arrays))) if arrays else None
         )
+    name = f"mpi4py.futures.{type(executor).__name__}"
+    require_constant_globals(name, function, advice="")
     active = active_among(tape, arrays)
     if not active:
         return None
+    if checks.whole:
+        raise ActivityError(
+            f"{where_called()}: a task of {name} is given an active array, and its workers run the program without "
+            "ampi; use mpi4py.futures.MPICommExecutor, or write the program with ampi.numpy and call ampi.grad"
+        )
     call = Call(contents, [_constant(tape, array) for array in arrays], active)
     record = Submitted(executor, call, arrays)
     tape.append(record)

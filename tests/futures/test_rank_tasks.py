@@ -405,3 +405,34 @@ def test_unmodified_programs(mpiexec, tmp_path, monkeypatch, ranks):
     monkeypatch.chdir(tmp_path)
     result = mpiexec(ranks, "run.py", *GIVEN)
     assert result.returncode == 0 and result.stdout.count("fine") == ranks, result.stderr
+
+
+POOL = """
+import numpy as np
+from mpi4py.futures import MPIPoolExecutor
+x = np.linspace(0.5, 1.0, 4)
+def member(x, k): return np.sum(np.sin(k * x))
+def of_global(k): return np.sum(np.sin(k * x))
+if __name__ == "__main__":
+    with MPIPoolExecutor(1) as pool:
+        loss = pool.submit(CALL).result()
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "error"), [("member, x, 1", "run the program without ampi"), ("of_global, 1", "reads the global x")]
+)
+def test_unmodified_programs_with_spawned_workers_are_refused(mpiexec, tmp_path, call, error):
+    (tmp_path / "program.py").write_text(POOL.replace("CALL", call))
+    result = mpiexec(1, "-m", "ampi.run", "--wrt", "x", "--of", "loss", tmp_path / "program.py", timeout=40)
+    assert result.returncode != 0
+    assert "program.py:9: a task of mpi4py.futures.MPIPoolExecutor" in result.stderr and error in result.stderr
+
+
+@pytest.mark.parametrize("outer", [True, False])
+def test_ranks_that_wait_for_tasks_are_refused_by_the_runner(mpiexec, tmp_path, outer):
+    (tmp_path / "program.py").write_text("x = 1.0\ny = x\n")
+    given = ["-m", "ampi.run", "--wrt", "x", "--of", "y"]
+    given = ["-m", "mpi4py.futures", *given] if outer else [*given, "-m", "mpi4py.futures"]
+    result = mpiexec(2, *given, tmp_path / "program.py", timeout=40)
+    assert result.returncode == 2 and "enter mpi4py.futures.MPICommExecutor" in result.stderr, result.stderr
