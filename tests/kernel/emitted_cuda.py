@@ -10,12 +10,15 @@ import itertools
 import linecache
 import math
 import sys
+import threading
 import types
 import warnings
 
 import numpy as np
 import random_cuda
 from numba import config
+from numba import types as numba_types
+from numba.np import numpy_support
 from random_cuda import copied
 
 import ampi
@@ -24,6 +27,30 @@ from ampi.kernel.cuda import emission
 from ampi.kernel.cuda.interpreter import interpret
 from ampi.kernel.frontend.base.cuda_names import NAMES
 from ampi.kernel.gpu import added_on_host, blocks_of, parts_of
+
+
+def with_one_shared_array_each():
+    """Mend Numba's simulator: threads that meet the allocation of a shared array at once could get an array each."""
+    from numba.cuda.simulator import kernelapi
+
+    lock = threading.Lock()
+
+    def array(self, shape, dtype, alignment=None):
+        dtype = numpy_support.as_dtype(dtype) if isinstance(dtype, numba_types.Type) else np.dtype(dtype)
+        if shape == 0:
+            return np.frombuffer(self._dynshared.data, dtype, self._dynshared_size // dtype.itemsize)
+        caller = sys._getframe(1)
+        key = caller.f_code.co_filename, caller.f_lineno
+        with lock:
+            if key not in self._allocations:
+                self._allocations[key] = np.empty(shape, dtype)
+            return self._allocations[key]
+
+    kernelapi.FakeCUDAShared.array = array
+
+
+if config.ENABLE_CUDASIM:
+    with_one_shared_array_each()
 
 
 def loaded(made, order=None):
