@@ -9,6 +9,7 @@ import scipy.linalg as sl
 
 import ampi.numpy as anp
 
+from ...arrays.elementwise import unbroadcast
 from ...rules.definitions import define, refusal
 from ...rules.factorizations import pinv_bar
 from .linalg import columns, h, svdvals_bar
@@ -45,11 +46,11 @@ def _lstsq(g: Any, a: Any, b: Any, result: Any) -> tuple:
     b_bar = np.matmul(h(p), g2)
     a_bar = pinv_bar(np.matmul(g2, h(b2)), a, p)
     if np.size(squares):
-        rest = 2 * (b2 - np.matmul(a, x2)) * np.reshape(np.real(g[1]), (*np.shape(b2)[:-2], 1, -1))
+        rest = 2 * (b2 - np.matmul(a, x2)) * np.reshape(np.real(g[1]), (*np.shape(x2)[:-2], 1, -1))
         b_bar, a_bar = b_bar + rest, a_bar - np.matmul(rest, h(x2))
     if s is not None and np.any(g[3]):
         a_bar = a_bar + svdvals_bar(g[3], a)
-    return a_bar, b_bar[..., 0] if vector else b_bar
+    return unbroadcast(a_bar, np.shape(a)), unbroadcast(b_bar[..., 0] if vector else b_bar, np.shape(b))
 
 
 define(
