@@ -1,6 +1,7 @@
 """Replacements of ``float()``, ``isinstance()`` and `math` in a program's own modules, which keep derivatives.
 
-NumPy's functions are used for tracked numbers that carry derivatives, and Python's for everything else.
+NumPy's functions are used for tracked numbers that carry derivatives, and Python's for everything else.  Values and
+errors are those of `math`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,13 +92,20 @@ _UFUNCS: dict[str, Callable] = {
     "atan2": np.arctan2,
     "pow": np.power,
     "log": lambda x, *base: np.log(x) / convert(float, _log(*base)) if base else np.log(x),
-    "hypot": lambda *x: np.sqrt(functools.reduce(np.add, [v * v for v in x])) if len(x) != 2 else np.hypot(*x),
+    "hypot": lambda *x: _norm(x) if len(x) != 2 else np.hypot(*x),
     "fsum": lambda x: functools.reduce(np.add, list(x), 0.0),
     "prod": lambda x, *, start=1: functools.reduce(np.multiply, list(x), start),
-    "dist": lambda p, q: np.sqrt(functools.reduce(np.add, [(a - b) ** 2 for a, b in zip(p, q, strict=True)])),
+    "dist": lambda p, q: _norm([a - b for a, b in zip(p, q, strict=True)]),
     "sumprod": lambda p, q: functools.reduce(np.add, [a * b for a, b in zip(p, q, strict=True)]),
 }
 _STEPS = {"floor", "ceil", "trunc", "isnan", "isinf", "isfinite", "isclose"}
+
+
+def _norm(x: Sequence[Any]) -> Any:
+    """The Euclidean norm, of numbers whose squares may overflow as well."""
+    largest = max(abs(_number(v)) for v in x)
+    scale = math.ldexp(0.5, math.frexp(largest)[1]) if 0.0 < largest < math.inf else 1.0
+    return np.sqrt(functools.reduce(np.add, [(v / scale) ** 2 for v in x])) * scale
 
 
 def _log(x: Any) -> Any:
@@ -126,14 +134,27 @@ def _of_math(function: Callable) -> Callable:
         for x in arguments:
             if isinstance(x, np.ndarray) and x.size != 1:
                 raise TypeError("only length-1 arrays can be converted to Python scalars")
-        return ours(*[x.reshape(())[()] if isinstance(x, TrackedArray) else x for x in arguments], **keywords)
+        value = function(*map(_numbers, arguments), **{key: _numbers(x) for key, x in keywords.items()})
+        with np.errstate(all="ignore"):  # it has raised Python's errors
+            found = ours(*[x.reshape(())[()] if isinstance(x, TrackedArray) else x for x in arguments], **keywords)
+            difference = value - _number(found)
+            return found + difference if 0.0 < abs(difference) < math.inf else found
 
     made: Any = compute
     made.numpy_function = function  # its meaning in kernels
     return made
 
 
+def _numbers(x: Any) -> Any:
+    """Return the numbers that the program has without ampi, also in a list."""
+    if isinstance(x, list):
+        return [*map(_numbers, x)]
+    return _plain(x)[()] if isinstance(x, TrackedArray) and is_scalar(x) else _number(x)
+
+
 def _number(x: Any) -> Any:
+    if not isinstance(x, np.ndarray):
+        return x
     return np.asarray(x.view(np.ndarray) if not isinstance(x, TrackedArray) else _plain(x)).item()
 
 
