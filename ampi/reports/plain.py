@@ -47,6 +47,11 @@ PARTS = {
     **dict.fromkeys("Get_accumulate Rget_accumulate Fetch_and_op Compare_and_swap".split(), (WRITTEN, FETCHED)),
 }
 """The transfers of one-sided operations."""
+_ONE_SIDED = {
+    **dict.fromkeys("Get_accumulate Rget_accumulate Fetch_and_op".split(), ("origin", "result", "target_rank")),
+    "Compare_and_swap": ("origin", "compare", "result", "target_rank"),
+}
+"""The first parameters of one-sided operations, where they are not the origin and the target's rank."""
 _STATUSES = {
     **dict.fromkeys("Wait wait Waitany Test Testany".split(), "status"),
     **dict.fromkeys("Waitall Waitsome Testall Testsome".split(), "statuses"),
@@ -252,15 +257,13 @@ def access(
     window = window_of(arguments[0])
     if window is None:
         return
-    given = (*arguments[1:], *keywords.values())
-    target = keywords.get("target_rank")
-    if target is None:
-        target = next(value for value in given if isinstance(value, int))  # the arguments before it are buffers
-    fetches = any(isinstance(value, _Op) and value == mpi.NO_OP for value in given)
+    given = {**dict(zip(_ONE_SIDED.get(name, ("origin", "target_rank")), arguments[1:])), **keywords}
+    target = int(given["target_rank"])
+    fetches = any(isinstance(value, _Op) and value == mpi.NO_OP for value in (*arguments, *keywords.values()))
     for kind in (FETCHED,) if fetches else PARTS[name]:
         if len(plain.started) >= MOST:
             plain.left_out += 1
             continue
         if recorded:
             plain.recorded.add(len(plain.started))
-        plain.started.append((kind, window.reverse, target, 0, _size(given[0]), *found))
+        plain.started.append((kind, window.reverse, target, 0, _size(given["origin"]), *found))
