@@ -176,7 +176,7 @@ def update(tape: Tape, ufunc: np.ufunc, target: Any, x: Any) -> Any:
     if tape.before_append is not None:
         tape.before_append()
     view = as_viewed(target, np.ndarray)
-    undo = saved(storage, view)
+    undo = saved(tape, storage, view)
     ufunc(view, value, view)
     storage.tape = tape.reference
     if not undo and region.dtype is _FLOAT64 and target.size <= few_writes.MOST:

@@ -38,7 +38,7 @@ def assign(target: Any, x: Any) -> bool:
     if tape.before_append is not None:
         tape.before_append()
     view = as_viewed(target, np.ndarray)
-    undo = saved(storage, view)
+    undo = saved(tape, storage, view)
     _copy(view, as_viewed(x, np.ndarray))
     storage.tape = tape.reference
     tape.append_record(Record(Assign(region, source), undo, ()))
@@ -73,12 +73,12 @@ def may_write(tape: Tape, target: TrackedArray, region: Region) -> bool:
     )
 
 
-def saved(storage: Storage, view: np.ndarray) -> Sequence[Undo]:
+def saved(tape: Tape, storage: Storage, view: np.ndarray) -> Sequence[Undo]:
     """Save the values of an array that adjoints need, before it is overwritten."""
     if not storage.needs:
         return ()
     undo: list[Undo] = []
-    save(storage, view, Extent(view), undo)
+    save(tape, storage, view, Extent(view), undo)
     return undo
 
 

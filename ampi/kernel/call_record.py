@@ -167,29 +167,32 @@ class CallRecord(tape.AdjointRecord):
             return
         if not sweep.has_any_shadow(self.outputs):
             return  # the results and outputs of the call are not used
-        contract, find, values = self.contract, sweep.value, []
-        entry = self.prepared.reverse
+        prepared, contract = self.prepared, self.contract
+        entry = prepared.reverse
         is_like_first = not self.arrays_after  # all arguments have the types of earlier calls with these arrays
-        for v in self.values:
-            if isinstance(v, np.ndarray):
-                found = find(v)
-                if found is not v:
+        values = [v.make() if type(v) is StandIn else v for v in self.values]
+        replaced = sweep.values_again(values, prepared.repeated)
+        for k in prepared.needed:
+            values[k] = sweep.value(values[k])
+            replaced = replaced or values[k] is not self.values[k]
+        if replaced:
+            for found, v in zip(values, self.values):  # saved values may have another layout
+                if found is not v and type(v) is not StandIn:
                     if found.flags.num & arguments.LAYOUT != v.flags.num & arguments.LAYOUT:
-                        is_like_first = False  # saved values may have another layout
-                    v = found
-            elif type(v) is StandIn:
-                v = v.make()
-            values.append(v)
-        for region in self.shadows:
-            if region.storage.packed:
-                is_like_first = False
+                        is_like_first = False
+        is_special = contract.new or contract.ends
+        shadows = None if is_special else sweep.shadows_again(self.shadows)
+        if shadows is None:
+            for region in self.shadows:
+                if region.storage.packed:
+                    is_like_first = False
         if entry is None or not is_like_first:
             values = [memory.plain(v) if isinstance(v, np.ndarray) else v for v in values]
         flags = [self.is_distinct(sweep, k, memory.plain(values[k])) for k in contract.distinct]
-        if contract.new or contract.ends:
+        if is_special:
             shadows = self.special_shadows(sweep, flags)
-        else:
-            shadows = [sweep.shadow_again(r) for r in self.shadows]
+        elif shadows is None:
+            shadows = [sweep.shadow_again(region) for region in self.shadows]
         seeds = [self.last_seed_in(sweep, s) for s in self.seeds]
         after = sweep.after if self.arrays_after else ()
         given = *values, *shadows, *seeds, *after, *self.saved, *flags
@@ -199,9 +202,10 @@ class CallRecord(tape.AdjointRecord):
             assert contract.adjoint is not None
             found = contract.adjoint(*given)
             if is_like_first:
-                self.prepared.bind(given)
-        for region, value in zip(self.scalars, found):
-            sweep.add(region, value)
+                prepared.bind(given)
+        if self.scalars:
+            for region, value in zip(self.scalars, found):
+                sweep.add(region, value)
         if contract.ends:
             for k, region in zip(contract.shadows, self.shadows):
                 if k in contract.ends:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ampi import tape
 from ampi.kernel import arguments
-from ampi.kernel.call_record import finish
+from ampi.kernel.call_record import CallRecord, finish
 from ampi.memory import storages as memory
 from ampi.memory.accesses import Accesses
 from ampi.memory.extents import Extent
@@ -85,28 +85,30 @@ class RecordedAgain:
     """
 
     __slots__ = (
-        *("_accesses", "_entry", "_fixed", "_forward", "_integers", "_needed", "_numbers", "_plain", "_room"),
-        *("_several", "_written"),
+        *("_accesses", "_entry", "_fixed", "_forward", "_integers", "_is_special", "_needed", "_numbers", "_plain"),
+        *("_room", "_several", "_written"),
         *("actives", "prepared"),
     )
 
     def __init__(self, prepared: Any, recording: tape.Tape, args: Sequence[Any]) -> None:
+        contract = prepared.contract
         self.prepared = prepared
-        self._forward = prepared.contract.forward
+        self._forward = contract.forward
         if self._forward is None:
             self._entry = prepared.primal.entry
         else:
             self._entry = arguments.entry_point(self._forward, prepared.primal.types)
         self._room = has_room(recording)
         self.actives = len(prepared.on)
-        self._written = [(k, memory.storage_of(args[k]), Extent(args[k])) for k in prepared.contract.writes]
+        self._written = [(k, memory.storage_of(args[k]), Extent(args[k])) for k in contract.writes]
         self._plain = [(k, _Seen(value)) for k, value in enumerate(args) if type(value) is np.ndarray]
         fixed = {k for k, seen in self._plain if seen.is_fixed}
         self._fixed = [k for k in prepared.needed if k in fixed]
         self._needed = [k for k in prepared.needed if k not in fixed]
         self._integers = [k for k, value in enumerate(args) if type(value) is int]
         self._numbers = prepared.numbers
-        self._several = prepared.contract.several
+        self._several = contract.several
+        self._is_special = bool(contract.after or contract.result_dtypes)
         self._accesses = Accesses(
             [memory.region_of(args[k]) for k, storage, _ in self._written if storage is not None],
             [(need.storage, need.extent) for _, need in prepared.repeated],
@@ -140,7 +142,7 @@ class RecordedAgain:
         """Return whether a call with these regions and classes is such a repetition."""
         if recording.tangents is not None or recording.forward is not None:
             return False
-        if has_room(recording) is not self._room:
+        if (None if recording.walks else recording.kept_bytes < MAX_SAVED) is not self._room:
             return False
         if not self.prepared.fits(recording.reference, recording.accesses):
             return False
@@ -148,7 +150,15 @@ class RecordedAgain:
             if (storage is not None and storage.swapped_by) or not args[k].flags.writeable:
                 return False
         for k, seen in self._plain:
-            if not seen.is_same(args[k]):
+            array = args[k]
+            if (
+                array is not seen.array()
+                or memory.is_id_of_owner(id(array))  # it is tracked now
+                or array.flags.num != seen.flags
+                or array.shape != seen.shape
+                or array.strides != seen.strides
+                or array.dtype is not seen.dtype
+            ) and not seen.is_at_same_place(array):
                 return False
         for k in self._integers:
             if arguments.is_large(args[k]):
@@ -177,7 +187,7 @@ class RecordedAgain:
         undo: list[tape.Undo] = []
         for k, storage, extent in self._written:
             if storage is not None and storage.needs:
-                tape.save(storage, args[k], extent, undo)
+                tape.save(recording, storage, args[k], extent, undo)
         saved: tuple[Any, ...] = ()
         try:
             if self._forward is None:
@@ -192,40 +202,41 @@ class RecordedAgain:
             if undo:
                 recording.append(None, undo)  # it may have written to arrays before it failed
             raise
-        if prepared.active:
+        if not prepared.active:
+            if undo:
+                recording.append(None, undo)
+            return arguments.like(result, args)
+        if saved or self._is_special:
             return finish(prepared, recording, args, values, result, saved, undo)
-        if undo:
-            recording.append(None, undo)
-        return arguments.like(result, args)
+        reference = recording.reference
+        for storage in prepared.activated:
+            if storage.tape is not reference or recording.accesses is not None:
+                recording.set_active(storage)
+        record = CallRecord(prepared, values, undo)
+        if recording.before_append is not None:
+            recording.before_append()
+        recording.append_record(record)
+        return result
 
 
 class _Seen:
-    """A plain array, by which a call is recognised; ``is_fixed``: nothing can write to it, so no copy is needed."""
+    """A plain array, by which a call is recognised; ``is_fixed``: nothing can write to it, so no copy is needed.
 
-    __slots__ = ("_array", "_dtype", "_flags", "_location", "_shape", "_strides", "is_fixed")
+    An array that owns its memory shares it with no other one, so its address does not matter.
+    """
+
+    __slots__ = ("array", "dtype", "flags", "is_fixed", "location", "shape", "strides")
 
     def __init__(self, array: np.ndarray) -> None:
-        self._array = weakref.ref(array) if memory.is_surely_untracked(array) else _nothing
-        self._flags = array.flags.num
-        self._shape, self._strides, self._dtype = array.shape, array.strides, array.dtype
-        self._location = arguments.location(array)
-        self.is_fixed = self._array is not _nothing and not array.flags.writeable
+        self.array = weakref.ref(array) if memory.is_surely_untracked(array) else _nothing
+        self.flags = array.flags.num
+        self.shape, self.strides, self.dtype = array.shape, array.strides, array.dtype
+        self.location = arguments.location(array)
+        self.is_fixed = self.array is not _nothing and not array.flags.writeable
 
-    def is_same(self, array: np.ndarray) -> bool:
-        """Return whether a plain array is at the same place, and unknown to tapes.
-
-        An array that owns its memory shares it with no other one, so its address does not matter.
-        """
-        if (
-            array is self._array()
-            and memory.is_surely_untracked(array)
-            and array.flags.num == self._flags
-            and array.shape == self._shape
-            and array.strides == self._strides
-            and array.dtype is self._dtype
-        ):
-            return True
-        return not self.is_fixed and arguments.location(array) == self._location
+    def is_at_same_place(self, array: np.ndarray) -> bool:
+        """Return whether another plain array is at the same place, and unknown to tapes."""
+        return not self.is_fixed and arguments.location(array) == self.location
 
 
 def _nothing() -> None:

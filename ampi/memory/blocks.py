@@ -52,6 +52,19 @@ _compare = ctypes.CDLL(None).memcmp
 _compare.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
 
 
+def add_repeated(view: np.ndarray, block: np.ndarray, value: np.ndarray) -> None:
+    """Add to a view of a block of bytes that has some elements more than once: these get the sum."""
+    first = (address_of(view) - address_of(block)) // view.itemsize
+    shift = (address_of(view) - address_of(block)) % view.itemsize
+    n = (block.nbytes - shift) // view.itemsize
+    elements = np.ndarray((n,), view.dtype, block, shift)
+    place = np.full((), first)
+    for axis, (stride, length) in enumerate(zip(view.strides, view.shape)):
+        steps = np.arange(length) * (stride // view.itemsize)
+        place = place + steps.reshape((length,) + (1,) * (view.ndim - axis - 1))
+    np.add.at(elements, place, value.astype(view.dtype, copy=False))
+
+
 MAX_FREED_BYTES = 1 << 30
 
 

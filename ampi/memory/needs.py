@@ -28,22 +28,22 @@ class Needs(dict[tuple, Extent]):
     def __init__(self) -> None:
         self._files: Files | None = None
         self._filed = 0  # the number of needs that are in the index, the first ones entered
-        self._saved: set[tuple] = set()  # patterns that have been dropped since the last need was entered
-        self._keyed: dict[tuple, int] = {}  # bytes of single elements that have been saved since then, by pattern
+        self._saved: set[tuple] | None = None  # patterns that have been dropped since the last need was entered
+        self._keyed: dict[tuple, int] | None = None  # bytes of single elements that were saved since, by pattern
 
     def enter(self, extent: Extent) -> Extent:
         """Note that the bytes of an extent are needed; return the extent that represents them."""
-        if self._saved:
-            self._saved.clear()
-        if self._keyed:
-            self._keyed.clear()
+        if self._saved is not None:
+            self._saved = None
+        if self._keyed is not None:
+            self._keyed = None
         return self.setdefault(extent.pattern, extent)
 
     def meets(self, extent: Extent) -> bool:
         """Return whether a byte of an extent is needed and has not been saved since."""
         if extent.pattern in self:
             return True
-        if extent.pattern in self._saved:  # a part of a need that is written repeatedly
+        if self._saved is not None and extent.pattern in self._saved:  # a part of a need that is written repeatedly
             return False
         if self._files is None:
             if len(self) <= FEW:
@@ -57,6 +57,11 @@ class Needs(dict[tuple, Extent]):
 
     def drop(self, extent: Extent) -> None:
         """Note that the bytes of an extent, some of which were needed, have been saved."""
+        if len(self) == 1 and self._files is None:
+            only = self.pop(extent.pattern, None)
+            if only is not None:
+                only.listed = None
+                return
         for need in self.values():
             need.listed = None  # to be entered when it is needed again
         if self._files is None and len(self) > FEW:
@@ -65,18 +70,25 @@ class Needs(dict[tuple, Extent]):
             for covered in [pattern for pattern, need in self.items() if extent.covers(need)]:
                 del self[covered]
             if self:
-                self._saved.add(extent.pattern)
+                self._note_saved(extent)
             return
         self._file()
-        self._saved.add(extent.pattern)
+        self._note_saved(extent)
         self.clear()
         self._filed = 0
         self._files.drop(extent)
         if self._files.is_empty():
             self._files = None
 
+    def _note_saved(self, extent: Extent) -> None:
+        if self._saved is None:
+            self._saved = set()
+        self._saved.add(extent.pattern)
+
     def saves_all(self, extent: Extent, part: int, whole: int) -> bool:
         """Count ``part`` bytes of single elements that are saved; return whether saving the ``whole`` costs no more."""
+        if self._keyed is None:
+            self._keyed = {}
         if extent.pattern not in self._keyed:
             self._keyed[extent.pattern] = part
             return False

@@ -156,6 +156,8 @@ as_viewed = np.ndarray.view  # `ampi.ndarray` overrides it for the program
 
 # Storages of memory that a plain array owns (what NumPy computes, seen as ampi.ndarray afterwards), by the owner's id.
 _owned: dict[int, tuple[Storage, weakref.ref]] = {}
+is_id_of_owner: Callable[[int], bool] = _owned.__contains__
+"""Return whether this is the id of a plain array that owns tracked memory."""
 
 # Storages of memory that no array owns (MPI windows, buffers), by address.
 _foreign_addresses: list[int] = []

@@ -12,12 +12,14 @@ import numpy as np
 from ..base.locks import RLock
 from ..errors import TapeError
 from ..memory import handouts
+from ..memory.blocks import add_repeated
 from ..memory.extents import Extent, may_repeat
 from ..memory.regions import SLOT
-from ..memory.storages import Region, Storage, address_of, carries_derivatives, plain, storage_of
+from ..memory.storages import Region, Storage, carries_derivatives, plain, storage_of
+from .noted_shadows import NotedShadows
 from .recording import actively, is_around, passively, sweeping_for
 from .records import Watch
-from .undo import Undo, needs_lock
+from .undo import Need, Undo, needs_lock
 from .unwatched import number_to_skip
 
 if TYPE_CHECKING:
@@ -25,19 +27,6 @@ if TYPE_CHECKING:
 
 swap_lock = RLock()  # of what sweeps do to memory
 MOST_PENDING = 16  # undos of one storage that a sweep defers
-
-
-class _Noted(dict):
-    """A dictionary of shadows that reports each new one."""
-
-    def __init__(self, note: Callable[[Storage], None], known: dict[Storage, np.ndarray]) -> None:
-        super().__init__(known)
-        self.note = note
-
-    def __setitem__(self, storage: Storage, block: np.ndarray) -> None:
-        if storage not in self:
-            self.note(storage)
-        super().__setitem__(storage, block)
 
 
 class Sweep:
@@ -83,7 +72,8 @@ class Sweep:
         self.results: list[np.ndarray] = []
         self._shadows: dict[Storage, np.ndarray] = {}
         self._lent: set[Storage] = set()  # their shadows are in the user's memory
-        self._views: dict[Storage, dict[Region, np.ndarray]] = {}  # of shadows, by `shadow_again`
+        self._views: dict[Region, np.ndarray] = {}  # of shadows, by `shadow_again`
+        self._viewed: dict[Storage, list[Region]] = {}  # their regions
         self._kept: set[Storage] = set()
         self._pending: dict[Storage, list[Undo]] = {}  # of visited records, latest first: memory is still as after them
         self._swapped: list[Undo] = []
@@ -93,7 +83,8 @@ class Sweep:
         self._ends: list[Callable[[BaseException | None], None]] = []
         self.first = 0
         if around is not None:
-            self._shadows, self._lent, self._views = around._shadows, around._lent, around._views
+            self._shadows, self._lent = around._shadows, around._lent
+            self._views, self._viewed = around._views, around._viewed
 
     def be_part_of(self, whole: Sweep) -> None:
         """Become the sweep of a part of the tape, in any thread, with shadows of its own: the sweep of the whole
@@ -137,7 +128,7 @@ class Sweep:
 
     def note_shadows(self, note: Callable[[Storage], None]) -> None:
         """Have ``note(storage)`` called for each new shadow from now on."""
-        self._shadows = _Noted(note, self._shadows)
+        self._shadows = NotedShadows(note, self._shadows)
 
     def sizes(self) -> list[tuple[Storage, int]]:
         """Return the storages that have shadows, and their sizes."""
@@ -149,14 +140,24 @@ class Sweep:
 
     def shadow_again(self, region: Region) -> np.ndarray:
         """`shadow` for a region that many records share: the view is cached."""
-        storage = region.storage
-        views = self._views.get(storage)
-        if views is None or storage.volatile:
-            views = self._views[storage] = {}
-        view = views.get(region)
+        view = self._views.get(region)
         if view is None:
-            view = views[region] = self.shadow(region)
+            view, storage = self.shadow(region), region.storage
+            if not (storage.volatile or storage.packed):
+                self._views[region] = view
+                self._viewed.setdefault(storage, []).append(region)
         return view
+
+    def shadows_again(self, regions: Iterable[Region]) -> list[np.ndarray] | None:
+        """`shadow_again` of several regions; None unless all are cached, which those of packed storages never are."""
+        try:
+            return list(map(self._views.__getitem__, regions))
+        except KeyError:
+            return None
+
+    def _forget_views(self, storage: Storage) -> None:
+        for region in self._viewed.pop(storage, ()):
+            del self._views[region]
 
     def block(self, storage: Storage) -> np.ndarray:
         """Return the adjoint of a whole storage, as bytes, in place; zeros at first use."""
@@ -215,7 +216,7 @@ class Sweep:
     def forget(self, storage: Storage) -> None:
         """Drop a storage's shadow, which is zero from here on."""
         self._shadows.pop(storage, None)
-        self._views.pop(storage, None)
+        self._forget_views(storage)
         self._lent.discard(storage)
 
     def blocks(self) -> list[tuple[Storage, np.ndarray]]:
@@ -232,14 +233,23 @@ class Sweep:
 
         They are read from what was saved, where that is possible, and the memory put back otherwise.
         """
-        if not self._pending:
+        storage = storage_of(array) if self._pending else None
+        if storage is None or not self._pending.get(storage):
             return array
-        storage = storage_of(array)
-        pending = self._pending.get(storage) if storage is not None else None
-        if not pending:
-            return array
-        extent = Extent(array)
-        for undo in reversed(pending):
+        return self._earlier(array, storage, Extent(array))
+
+    def values_again(self, values: list[Any], needs: Iterable[tuple[int, Need]]) -> bool:
+        """`value` for some of a list, whose extents are known; return whether another array replaces one of them."""
+        replaced = False
+        for k, need in needs if self._pending else ():
+            if self._pending.get(need.storage):
+                array, values[k] = values[k], self._earlier(values[k], need.storage, need.extent)
+                replaced = replaced or values[k] is not array
+        return replaced
+
+    def _earlier(self, array: np.ndarray, storage: Storage, extent: Extent) -> np.ndarray:
+        """Return the values that an array had when the operation ran; undos of its storage are pending."""
+        for undo in reversed(self._pending[storage]):
             if undo.extent.overlaps(extent):
                 saved = undo.holds(array, extent)
                 if saved is not None:
@@ -339,7 +349,7 @@ class Sweep:
             return needs is not None and any(needs.meets(extent) for extent in extents)
 
     def _begin(self) -> None:
-        """Register this sweep as running: no sweep of another thread may then change what this one reads."""
+        """Register this sweep as running: no sweep of another thread may then change what it reads."""
         with swap_lock:
             for other in _sweeping:
                 for undo in other._swapped if other.thread != self.thread else ():
@@ -366,7 +376,7 @@ class Sweep:
     def adopt(self, storage: Storage, block: np.ndarray) -> None:
         """Use a given block of bytes as the adjoint of a storage."""
         self._shadows[storage] = block
-        self._views.pop(storage, None)
+        self._forget_views(storage)
         self._lent.discard(storage)
 
     def take(self, region: Region) -> np.ndarray | None:
@@ -398,7 +408,7 @@ class Sweep:
         if shadow.flags.forc or not may_repeat(shadow.shape, shadow.strides, shadow.itemsize):
             np.add(shadow, value, out=shadow, casting="same_kind")
         else:
-            _add_repeated(shadow, self._shadows[region.storage], np.broadcast_to(value, shadow.shape))
+            add_repeated(shadow, self._shadows[region.storage], np.broadcast_to(value, shadow.shape))
 
     def add_once(self, region: Region, value: np.ndarray, kept: np.ndarray) -> None:
         """`add` for a contiguous array that no other code holds, so that it may become the shadow itself, unless it is
@@ -559,6 +569,7 @@ class Sweep:
         self._shadows.clear()
         self._lent.clear()
         self._views.clear()
+        self._viewed.clear()
 
 
 def size_of_block(storage: Storage) -> int:
@@ -586,15 +597,3 @@ def _at_once() -> TapeError:
         "both tapes used it before it was overwritten; compute one gradient after the other, or let the threads work "
         "on copies"
     )
-
-
-def _add_repeated(shadow: np.ndarray, block: np.ndarray, value: np.ndarray) -> None:
-    first = (address_of(shadow) - address_of(block)) // shadow.itemsize
-    shift = (address_of(shadow) - address_of(block)) % shadow.itemsize
-    n = (block.nbytes - shift) // shadow.itemsize
-    elements = np.ndarray((n,), shadow.dtype, block, shift)
-    place = np.full((), first)
-    for axis, (stride, length) in enumerate(zip(shadow.strides, shadow.shape)):
-        steps = np.arange(length) * (stride // shadow.itemsize)
-        place = place + steps.reshape((length,) + (1,) * (shadow.ndim - axis - 1))
-    np.add.at(elements, place, value.astype(shadow.dtype, copy=False))

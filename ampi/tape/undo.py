@@ -166,10 +166,24 @@ def _passive_overwrite(arrays: Sequence[np.ndarray], key: Any, undo: list[Undo])
         inner.append_record(Record(Zero(zeroed, key) if zeroed else None, undo, ()))
 
 
-def save(storage: Storage, array: np.ndarray, extent: Extent, undo: list[Undo]) -> None:
-    """`overwrite` for all of an array that only the open tape observes, and whose extent is known; add to ``undo``."""
+def save(tape: Tape, storage: Storage, array: np.ndarray, extent: Extent, undo: list[Undo]) -> None:
+    """`overwrite` on the tape that records, for all of an array that only this tape observes; add to ``undo``.
+
+    The extent of the array is known.
+    """
     with needs_lock:
-        _save(storage, plain(array), None, undo, extent)
+        needs = storage.needs.get(tape.needer)
+        if needs is None or len(storage.needs) > 1:
+            _save(storage, plain(array), None, undo, extent)
+        elif needs.meets(extent):
+            saved = tape.undo_of(storage, plain(array), extent, None)
+            tape.saved_bytes += saved.saved.nbytes
+            if tape.budget is not None:
+                tape.budget.note_undo(saved)
+            needs.drop(extent)
+            if not needs and needs.is_empty():
+                storage.needs.clear()
+            undo.append(saved)
 
 
 def _save(storage: Storage, array: np.ndarray, key: Any, undo: list[Undo], extent: Extent | None = None) -> None:

@@ -79,7 +79,7 @@ class VectorLane(Lane):
     def lay_aside(self, storage: Storage) -> None:
         """Note that this direction's adjoint of a storage is interleaved with those of the others."""
         self._shadows[storage] = None  # type: ignore[assignment]  # until `block` asks for it
-        self._views.pop(storage, None)
+        self._forget_views(storage)
 
     def let_go(self, storage: Storage) -> None:
         """Drop this direction's adjoint of a storage."""

@@ -43,11 +43,13 @@ class Route:
         True for a receive from any source.
     code, instruction : code object and int
         The call site.
+    key : tuple
+        What tells it from others of the same code object, to be compared at once.
     matched : Route or None
         For a receive with a wildcard: the route of the latest message that it matched.
     """
 
-    __slots__ = ("code", "instruction", "matched", "name", "partner", "place", "tag", "wild")
+    __slots__ = ("code", "instruction", "key", "matched", "name", "partner", "place", "tag", "wild")
 
     def __init__(self, name: str, place: object, partner: int, tag: int, wild: bool, where: tuple[Any, int]) -> None:
         self.name = name
@@ -56,6 +58,7 @@ class Route:
         self.tag = tag
         self.wild = wild
         self.code, self.instruction = where
+        self.key = partner, tag, self.instruction, place, name
         self.matched: Route | None = None
 
     @property

@@ -57,37 +57,37 @@ def record_completion(requests: Sequence[Any]) -> Completion | None:
         The operations that they complete.  None if some have not been recorded, or if their statuses are needed
         (`finish`).
     """
-    completed = []
+    completion = Completion()
     reference = None
-    for request in requests:
-        parts = getattr(request, "parts", None)
-        if parts is None or len(parts) > 1:
-            return None
-        part = parts[0]
-        if part.wild or type(part.buffer) is not Buffer:
-            return None
-        if type(part) is Sent:
-            if part.request is not None:
+    try:
+        for request in requests:
+            (part,) = request.parts
+            buffer = part.buffer
+            if part.wild or type(buffer) is not Buffer:
                 return None
-        elif type(part) is not Received or part.buffer.storage is None:
-            return None
-        if request.recorded_by is not reference:
-            if reference is not None:
+            kind = type(part)
+            if kind is Sent:
+                if part.request is not None:
+                    return None
+            elif kind is not Received or buffer.storage is None:
                 return None
-            reference = request.recorded_by
-        completed.append(part)
+            if request.recorded_by is not reference:
+                if reference is not None:
+                    return None
+                reference = request.recorded_by
+            completion.append(part)
+    except (AttributeError, TypeError, ValueError):  # mpi4py's own, not recorded, or with several parts
+        return None
     if reference is None:
         return None
     tape = reference()
     if tape is None or tape.observer is not None:  # it is notified after the wait
         return None
-    for request in requests:
-        part = request.parts[0]
+    for request, part in zip(requests, completion):
         request.parts = None
-        if type(part) is Received:
+        if part.request is not None:  # a receive
             part.request = None
             part.buffer.storage.arriving -= 1
-    completion = Completion(completed)
     if tape.accesses is not None:
         note_arrivals(tape, completion)
     tape.append_record(completion)

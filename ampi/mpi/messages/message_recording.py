@@ -61,15 +61,8 @@ def send_again(
         request = start(comm, buf, dest, tag)  # if it raises an error, nothing has been recorded
     route = buffer.sent
     frame = _getframe(2)
-    if (
-        route is None
-        or route.partner != dest
-        or route.tag != tag
-        or route.instruction != frame.f_lasti
-        or route.code is not frame.f_code
-        or route.place is not log.place
-        or route.name != name
-    ):
+    key = dest, tag, frame.f_lasti, log.place, name
+    if route is None or route.key != key or route.code is not frame.f_code:
         route = buffer.sent = _route(frame.f_back, route, name, log.place, dest, tag, False)
     sent = Sent()
     sent.route = route
@@ -110,15 +103,8 @@ def receive_again(
         communication = tape.latest[2]
     route = buffer.received
     frame = _getframe(2)
-    if (
-        route is None
-        or route.partner != source
-        or route.tag != tag
-        or route.instruction != frame.f_lasti
-        or route.code is not frame.f_code
-        or route.place is not log.place
-        or route.name != name
-    ):
+    key = source, tag, frame.f_lasti, log.place, name
+    if route is None or route.key != key or route.code is not frame.f_code:
         route = buffer.received = _route(frame.f_back, route, name, log.place, source, tag, source == _ANY_SOURCE)
     receive = Received()
     receive.route = route
@@ -130,9 +116,12 @@ def receive_again(
     storage = buffer.storage
     if start is None and storage.arriving:
         communication.look()  # earlier receives into the same memory are overwritten
-    is_seen = (storage.tape is None or storage.tape is tape.reference) and tape.accesses is None
-    receive.undo = () if is_seen and not (storage.needs or storage.guard) else overwrite(buf)
-    tape.set_active(storage)
+    if storage.needs or storage.guard or storage.tape is not tape.reference or tape.accesses is not None:
+        is_seen = storage.tape is None and tape.accesses is None
+        receive.undo = () if is_seen and not (storage.needs or storage.guard) else overwrite(buf)
+        tape.set_active(storage)
+    else:
+        receive.undo = ()
     log.add_message(receive)
     tape.append_record(receive)
     if start is None:
