@@ -19,6 +19,7 @@ from ..memory.storages import (
     plain,
     region_of,
     set_array_type,
+    set_region,
     tracked,
     wrapped,
 )
@@ -49,6 +50,8 @@ from .losses import (
     warn_lost,
     would_be_lost,
 )
+
+_transposed = np.ndarray.T.__get__  # type: ignore[attr-defined]
 
 
 class ndarray(TrackedArray):
@@ -240,6 +243,18 @@ class ndarray(TrackedArray):
 
     def __deepcopy__(self, memo: dict) -> ndarray:
         return wrapped(copy.deepcopy(plain(self), memo)) if self.dtype.hasobject else self.copy("K")
+
+    @property
+    def T(self) -> Any:
+        """The transposed array, a view; its region is cached with that of the array."""
+        found = _transposed(self)
+        region = getattr(self, "_region", None)
+        if region is not None:
+            made = getattr(region, "transposed", None)
+            if made is None:
+                made = region.transposed = region_of(found)
+            set_region(found, made)
+        return found
 
     # ------------------------------------------------------------------------------------------------- new arrays
 
@@ -459,6 +474,9 @@ class FlatView:
         return np.arange(self.base.size).reshape(self.base.shape).flat[activity.plain_of(key)]
 
     def __getitem__(self, key: Any) -> Any:
+        shape = self.base.shape
+        if type(key) is int and len(shape) == 2 and -(size := shape[0] * shape[1]) <= key < size:
+            return self.base[divmod(key + size if key < 0 else key, shape[1])]
         base = self.base if self.base.ndim else self.base[None]
         return base[np.unravel_index(self._places(key), base.shape)]
 

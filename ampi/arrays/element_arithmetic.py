@@ -331,6 +331,11 @@ def of_two(ufunc: np.ufunc, x: Any, y: Any) -> Any:
 # ------------------------------------------------------------------------------------------------- NumPy's functions
 
 
+def _partials(partials: Any, needs: Any, active: list, values: list, variables: list) -> list:
+    """The variables, and the partial derivatives with respect to them."""
+    return [(variables[k], float(partials[k](*[values[n] for n in needs[k]]))) for k in active]
+
+
 def call(tape: Tape, ufunc: np.ufunc, inputs: tuple, of_numbers: Callable | None = None) -> Any:
     """A ufunc of scalars and constants, or an operator; None: record it as one of arrays."""
     rule, pen = RULES.get(ufunc), tape.pen
@@ -366,7 +371,7 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple, of_numbers: Callable | None
     values.append(z)
     partials = rule.partials or ()
     if partials:
-        pairs = [(variables[k], float(quietly(partials[k], [values[n] for n in rule.needs[k]]))) for k in active]
+        pairs = quietly(_partials, (partials, rule.needs, active, values, variables))
     else:
         one = type(z)(1.0)
         pairs = [

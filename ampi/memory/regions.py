@@ -22,7 +22,8 @@ class Region:
     """The place of an array in its storage: offset, shape, strides and dtype.
 
     `tape.element_places` caches here what it needs to find elements (``asked``, ``steps``, ``offsets``, ``numbers``),
-    and the regions of the rows in ``rows`` (None if these are elements).  `futures.races` caches the ``extent``.
+    and the regions of the rows in ``rows`` (None if these are elements); ``transposed`` is that of the transposed
+    array.  `futures.races` caches the ``extent``.
     """
 
     __slots__ = (
@@ -37,6 +38,7 @@ class Region:
         "steps",
         "storage",
         "strides",
+        "transposed",
     )
 
     def __init__(self, storage: Storage, array: np.ndarray) -> None:

@@ -70,6 +70,9 @@ STATEMENTS = [
     "d['a'] += x[i, j]",
     "q[0] += x[i, j]",
     "c[i, j], c[j, i] = c[j, i], c[i, j]",
+    "s += x.T[i, j] * c.T.T[j, i]",
+    "c.T[i, j] += x.T[j, i]",
+    "s += x.flat[9 * i + j] * x.flat[-j - 1]",
 ]
 
 

@@ -43,3 +43,24 @@ def test_an_array_on_the_same_memory():
 def test_a_plain_array_of_it_draws_a_warning():
     with ampi.Tape() as tape, pytest.warns(ampi.ActivityWarning, match="plain numpy array"):
         numpy.asarray(tape.watch(numpy.ones(3)).flat)
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (1, 5), (5, 1)])
+def test_single_elements_of_matrices(shape):
+    values = np.arange(1.0, 1 + np.prod(shape)).reshape(shape)
+    for layout in (lambda a: a, lambda a: a.T, lambda a: a[::-1]):
+        with ampi.Tape() as tape:
+            x = tape.watch(values)
+            view = layout(x)
+            taken = [view.flat[k] for k in (0, 2, -1, -view.size)] + [view.T.flat[1], view.T.T[0, 0]]
+            for k in (view.size, -view.size - 1):
+                with pytest.raises(IndexError, match="out of bounds"):
+                    view.flat[k]
+            y = sum((k + 1.0) * t for k, t in enumerate(taken))
+        weights = np.zeros(values.size)
+        order = np.arange(values.size).reshape(shape)
+        plain = layout(order)
+        places = [plain.flat[k] for k in (0, 2, -1, -view.size)] + [plain.T.flat[1], plain[0, 0]]
+        np.add.at(weights, places, np.arange(1.0, 7.0))
+        np.testing.assert_array_equal([ampi.value(t) for t in taken], values.reshape(-1)[places])
+        np.testing.assert_array_equal(tape.gradient(y, x), weights.reshape(shape))
