@@ -302,6 +302,7 @@ CASES = [
     ("independence", "order", squares, (X, X), "x", {}),
     ("slice", "prune", squares, (X, X), "x", {}),
     ("products", "optimise", layers, (M, M, M), "w", {}),
+    ("batched", "optimise", layers, (M, M, M), "x", {}),
     ("sums", "optimise", scaled_sum, (X, X), "c", {}),
     ("gather", "optimise", stencil, (X, X), "u", {}),
     ("reciprocals", "optimise", quotients, (X, X, X), "x y", {}),
