@@ -94,6 +94,46 @@ def searched(a, b):
     b[i] = a[low] * a[high]
 
 
+@cuda.jit
+def factorised(a, b):
+    """Loops whose length depends on counters around them: a Cholesky factor, and a substitution backwards."""
+    i = cuda.grid(1)
+    if i >= b.size // 3:
+        return
+    low = cuda.local.array((3, 3), float64)
+    x = cuda.local.array(3, float64)
+    for j in range(3):
+        for k in range(j + 1):
+            total = a[(3 * i + j) % a.size] * a[(3 * i + k) % a.size] + (4.0 if j == k else 0.0)
+            for m in range(k):
+                total -= low[j, m] * low[k, m]
+            low[j, k] = math.sqrt(total) if j == k else total / low[k, k]
+    for j in range(2, -1, -1):
+        x[j] = b[3 * i + j]
+        for k in range(2, j, -1):
+            x[j] -= low[k, j] * x[k]
+        x[j] /= low[j, j]
+    for j in range(3):
+        b[3 * i + j] = x[j]
+
+
+@cuda.jit
+def eliminated(a, b):
+    """Gaussian elimination by the threads of a block, with barriers between its steps."""
+    shared = cuda.shared.array((4, 4), float64)
+    t = cuda.threadIdx.x
+    for j in range(4):
+        shared[t, j] = a[(4 * t + j) % a.size] + (5.0 if t == j else 0.0)
+    cuda.syncthreads()
+    for k in range(3):
+        if t > k:
+            factor = shared[t, k] / shared[k, k]
+            for j in range(k, 4):
+                shared[t, j] -= factor * shared[k, j]
+        cuda.syncthreads()
+    b[cuda.grid(1)] = shared[t, 3] * shared[t, t]
+
+
 CASES = {
     **{
         kernel: (launch, lambda: (RANDOM.normal(size=SIZE), RANDOM.normal(size=SIZE)))
@@ -105,6 +145,8 @@ CASES = {
         lambda: (RANDOM.normal(size=(7, 6)), RANDOM.normal(size=(6, 8)), np.zeros((7, 8))),
     ),
     shared_number: ((3, 8), lambda: (RANDOM.uniform(0.5, 2.0, SIZE), np.zeros(SIZE - 1), 0.7, 2.0)),
+    factorised: ((2, 4), lambda: (RANDOM.normal(size=SIZE), RANDOM.normal(size=18))),
+    eliminated: ((2, 4), lambda: (RANDOM.normal(size=SIZE), np.zeros(8))),
     saved: ((4, 8), lambda: (RANDOM.normal(size=SIZE), np.zeros(SIZE), 3)),
     rounds: ((2, 8), lambda: (RANDOM.normal(size=SIZE), np.zeros(SIZE), 3)),
     left_early: ((3, 8), lambda: (RANDOM.normal(size=SIZE), np.zeros(SIZE))),

@@ -151,7 +151,7 @@ class Writer:
     def buffer(self, s: ir.Alloc, sizes: tuple[ir.Expr, ...], own: bool) -> None:
         known = [self.spaces.of_host(n) for n in sizes]
         if any(n is None for n in known):
-            self.refuse(s.line, "the adjoint saves values of a loop whose length differs between threads", BOUND)
+            self.refuse(s.line, "the adjoint saves values of a loop whose length is not known before the launch", BOUND)
         shape = [f"max({emit.expression(index_algebra.tidy(n)) if n else 0}, 0)" for n in known]
         shape = [*shape, f"{self.threads} * blocks"] if own else ["blocks", *shape]
         self.kernel.buffers.append((s.target.name, ", ".join(shape), s.target.type.dtype))

@@ -119,19 +119,34 @@ def geometry_of(launch: Any) -> Geometry:
 
 def emitted(launch: Any, args: tuple[Any, ...], mode: str, active: frozenset[str] | None = None) -> Emitted:
     """Return one of the programs (``mode``: "primal", "adjoint", "tangent" or "second") of a launch."""
-    function, several, refuse = primal(launch, args)
-    made, dotted = program(launch, function, mode, active)
-    if any(isinstance(s, ir.Grow) for s in ir.walk(made.body)):
-        function, _, refuse = primal(launch, args, bounded=True)
+    for bounded in (False, True):
+        function, several, refuse = primal(launch, args, bounded)
         made, dotted = program(launch, function, mode, active)
-    (made,) = emit.identifiers.spelled((programs.without_constants(made, function),), RESERVED)
-    result = written(made, launch, refuse)
+        (made,) = emit.identifiers.spelled((programs.without_constants(made, function),), RESERVED)
+        try:
+            result = written(made, launch, refuse if bounded else _bounded_next(refuse))
+            break
+        except _UnknownLength:
+            continue
     result.dotted, result.several = dotted, several
     shown = {a.name: a.shown for a in made.arguments if a.path}
     result.leaves = tuple(a.shown for a in visible(function))
     result.reads = frozenset(shown[n] for n in read_in(made.body) if n in shown)
     result.writes = frozenset(shown[n] for n in stored_in(made.body) if n in shown)
     return result
+
+
+class _UnknownLength(Exception):
+    """An array of the adjoint has no size that is known before the launch."""
+
+
+def _bounded_next(refuse: Refuse) -> Refuse:
+    def raise_or_refuse(line: int, problem: str, advice: str) -> NoReturn:
+        if advice == BOUND:
+            raise _UnknownLength
+        refuse(line, problem, advice)
+
+    return raise_or_refuse
 
 
 def read_in(body: tuple[ir.Stmt, ...]) -> set[str]:

@@ -20,6 +20,7 @@ from ampi.kernel.cuda.guards import has_barrier, with_guards
 from ampi.kernel.cuda.known_loops import written_out
 from ampi.kernel.cuda.loops import Geometry, Launched, over_blocks
 from ampi.kernel.cuda.owners import Several, with_owners
+from ampi.kernel.cuda.rectangular import rectangular
 from ampi.kernel.cuda.registers import in_registers
 from ampi.kernel.cuda.uniformity import analyse, with_warp_guards
 from ampi.kernel.frontend.base.source import Source, read_source
@@ -47,8 +48,8 @@ def lowered(
     share memory with no other argument are entered there.
 
     With ``shared_bytes``, the size of dynamic shared memory, it is for `emission`: all loops over blocks are parallel,
-    and loops around barriers are unrolled if their iterations are known.  For ``bounded`` see `lower`.  In ``several``
-    lines are entered in which threads are found to store to the same element.
+    and loops around barriers are unrolled if their iterations are known.  For ``bounded`` see `lower` and
+    `rectangular`.  In ``several`` lines are entered in which threads are found to store to the same element.
     """
     source = read_source(function)
 
@@ -64,6 +65,8 @@ def lowered(
     if has_barrier(body):
         body = with_guards(body, names)
     body = tuple(s for s in lower(replace(threads, body=body), bounded).body if not isinstance(s, ir.Return))
+    if bounded:
+        body = rectangular(body, names)
     body = without_unread_old_values(body)
     body, found = with_owners(body, geometry, arguments)
     if several is not None:
