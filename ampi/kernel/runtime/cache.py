@@ -454,6 +454,8 @@ def compiled(
     """
     if had_tasks[0] and not options.get("parallel") and "nogil" not in options:
         options, name = {**options, "nogil": True}, f"{name}_nogil"
+    if _is_generated(function):
+        options = {**options, "no_cfunc_wrapper": True}  # an entry for C code, which nobody calls
     dispatcher = numba.njit(**options)(function)
     if dispatcher is function:  # NUMBA_DISABLE_JIT
         return function

@@ -12,6 +12,8 @@ They matter for derivative programs, which are long and have many variables:
 * Types.  Numba resolves the signature of each operation anew; here signatures are memoised.
 * Passes.  Numba optimises each function by itself before it links them, and then optimises all of it twice; long
   derivative programs go without the first.  (Short ones need it: it finds that indices are not negative.)
+* Functions.  Numba makes a new manager of LLVM's passes for each function and declaration; here one serves a module.
+  It makes machine code of functions that are only linked into others; see `late_code`.
 * Elements.  For each access Numba copies the structure that describes an array, which LLVM then takes apart in more
   than linear time; here the address is computed directly.
 """
@@ -29,10 +31,12 @@ from typing import Any
 from llvmlite.ir import IRBuilder
 from numba.core import analysis, bytecode, cgutils, ir, ir_utils, ssa, types, untyped_passes
 from numba.core.analysis import compute_cfg_from_blocks
-from numba.core.codegen import CPUCodeLibrary
+from numba.core.codegen import CPUCodegen, CPUCodeLibrary
 from numba.core.lowering import Lower
 from numba.np import arrayobj
 from numba.parfors import parfor
+
+from ampi.kernel.runtime.late_code import late_code
 
 _PARTS: dict[Any, str] = {
     ssa: "_run_ssa _FixSSAVars _FreshVarHandler _CacheListVars _find_defs_violators _iterated_domfronts _get_scope "
@@ -45,6 +49,7 @@ _PARTS: dict[Any, str] = {
     parfor: "compute_live_map",
     types.Function: "get_call_type",
     Lower: "lower_getitem lower_setitem",
+    CPUCodegen: "_function_pass_manager",
     CPUCodeLibrary: "_optimize_functions",
     arrayobj: "load_item store_item fix_integer_index",
     cgutils: "get_item_pointer2 unpack_tuple",
@@ -74,12 +79,13 @@ def quick_compilation(long: bool = False) -> Iterator[None]:
         (types.Function, "get_call_type", _typed_once(types.Function.get_call_type)),
         (Lower, "lower_getitem", _reading(Lower.lower_getitem)),
         (Lower, "lower_setitem", _writing(Lower.lower_setitem)),
-        *(((CPUCodeLibrary, "_optimize_functions", _only_layout),) if long else ()),
+        (CPUCodeLibrary, "_optimize_functions", _only_layout if long else _one_by_one),
     )
     with contextlib.ExitStack() as stack:
         for owner, name, ours in replaced:
             stack.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, ours)
+        stack.enter_context(late_code())
         yield
 
 
@@ -254,6 +260,16 @@ def _typed_once(typed: Callable[..., Any]) -> Callable[..., Any]:
 def _only_layout(library: Any, module: Any) -> None:
     """Leave the functions of a module to the passes that run after it is linked."""
     module.data_layout = library._codegen._data_layout
+
+
+def _one_by_one(library: Any, module: Any) -> None:
+    """Optimise each function of a module by itself; as `CPUCodeLibrary._optimize_functions`."""
+    module.data_layout = library._codegen._data_layout
+    passes, builder = library._codegen._function_pass_manager()
+    for function in module.functions:
+        if not function.is_declaration:
+            with library._recorded_timings.record(f"Function passes on {function.name!r}", builder):
+                passes.run(function, builder)
 
 
 def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
