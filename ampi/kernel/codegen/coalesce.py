@@ -130,7 +130,7 @@ class _Lives:
             for other in others:
                 self.interfering[other].add(name)
 
-    def read(self, s: Stmt) -> set[str]:
+    def read(self, s: Stmt) -> frozenset[str]:
         return names_read(s) & self.names
 
 

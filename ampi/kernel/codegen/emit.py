@@ -20,8 +20,9 @@ from numba import types
 from ampi.kernel import ir
 from ampi.kernel.codegen import identifiers
 from ampi.kernel.codegen.identifiers import parts
+from ampi.kernel.codegen.templates import ATOM, Text, filled, normalised
 from ampi.kernel.ir import calls, matrices
-from ampi.kernel.ir.intrinsics import ARGUMENTS, TABLE
+from ampi.kernel.ir.intrinsics import TABLE
 from ampi.kernel.ir.lanes import Lanes
 
 HEADER = """\
@@ -108,7 +109,7 @@ def _definition(function: ir.Function) -> str:
 
 def expression(value: ir.Expr) -> str:
     """An expression as Python source."""
-    return ast.unparse(ast.fix_missing_locations(_tree(value)))
+    return _text(value)[0]
 
 
 def numpy_name(ty: Any) -> str:
@@ -119,48 +120,29 @@ def numpy_name(ty: Any) -> str:
 # --------------------------------------------------------------------------------------------- expressions
 
 
-@functools.cache
-def _template(text: str) -> ast.expr:
-    return ast.parse(text, mode="eval").body
-
-
-def _fill(text: str, *trees: ast.expr) -> Any:
-    """The template with its names replaced by trees."""
-    return _with(_template(text), dict(zip(ARGUMENTS, trees)))
-
-
-def _with(node: Any, names: dict[str, ast.expr]) -> Any:
-    if isinstance(node, ast.Name):
-        return names.get(node.id, node)
-    if isinstance(node, list):
-        return [_with(n, names) for n in node]
-    if isinstance(node, ast.AST):
-        return type(node)(**{field: _with(value, names) for field, value in ast.iter_fields(node)})
-    return node
-
-
-def _tree(value: ir.Expr) -> ast.expr:
+def _text(value: ir.Expr) -> Text:
+    """An expression as Python source, and its level: how tightly it is bound."""
     match value:
         case ir.Const():
-            return _template(_literal(value.value, value.type))
+            return normalised(_literal(value.value, value.type))
         case ir.Var(name=name):
-            return ast.Name(name)
+            return name, ATOM
         case ir.Size(array=array, axis=axis):
-            return _template(f"{array.name}.shape[{axis}]")
+            return f"{array.name}.shape[{axis}]", ATOM
         case ir.Load(array=array, index=index) if isinstance(value.type, Lanes):
-            return _template(f"loaded({array.name}, {_index_tuple(index)}, {value.type.count})")
+            return normalised(f"loaded({array.name}, {_index_tuple(index)}, {value.type.count})")
         case ir.Op(name="any", args=(x,)):
-            return _fill("any_of(x)", _tree(x))
+            return filled("any_of(x)", _text(x))
         case ir.Op(name=name, args=args) if isinstance(value.type, Lanes) and name in _IN_LANES:
-            return _fill(_IN_LANES[name](value.type), *map(_tree, args))
+            return filled(_IN_LANES[name](value.type), *map(_text, args))
         case ir.Load(array=array, index=index):
-            return ast.Subscript(ast.Name(array.name), _index(index))
+            return f"{array.name}[{', '.join(map(expression, index)) or '()'}]", ATOM
         case ir.Op(name="select", args=(condition, x, y)) if _is_plain(x) and _is_plain(y):
-            return _fill("selected(x, y, z)", _tree(condition), _tree(x), _tree(y))
+            return filled("selected(x, y, z)", _text(condition), _text(x), _text(y))
         case ir.Op(name="and" | "or" as name, args=(x, y)) if _is_cheap_condition(x) and _is_cheap_condition(y):
-            return _fill("x & y" if name == "and" else "x | y", _tree(x), _tree(y))
+            return filled("x & y" if name == "and" else "x | y", _text(x), _text(y))
         case ir.Op(name="cast", args=(x,)):
-            return _fill(f"{numpy_name(value.type)}(x)", _tree(x))
+            return filled(f"{numpy_name(value.type)}(x)", _text(x))
         case ir.Op(name=name, args=args):
             entry = TABLE[name]
             text = entry.source
@@ -168,7 +150,7 @@ def _tree(value: ir.Expr) -> ast.expr:
                 text = entry.source_int
             if args and isinstance(args[0].type, types.Complex):
                 text = text.replace("math.", "cmath.")
-            return _fill(text, *(map(_converted, args) if all(map(_is_integer, args)) else map(_tree, args)))
+            return filled(text, *(map(_converted, args) if all(map(_is_integer, args)) else map(_text, args)))
     raise AssertionError(value)
 
 
@@ -176,9 +158,9 @@ def _is_integer(value: ir.Expr) -> bool:
     return isinstance(value, ir.Const) and isinstance(value.type, types.Integer)
 
 
-def _converted(value: ir.Const) -> ast.expr:
+def _converted(value: ir.Const) -> Text:
     """An integer in its constructor: Python would compute operations on plain literals without overflow."""
-    return _template(f"{numpy_name(value.type)}({int(value.value)})")
+    return normalised(f"{numpy_name(value.type)}({int(value.value)})")
 
 
 def _is_plain(value: ir.Expr) -> bool:
@@ -215,11 +197,6 @@ _IN_LANES: dict[str, Callable[[Lanes], str]] = {
 
 def _index_tuple(index: tuple[ir.Expr, ...]) -> str:
     return f"({', '.join(map(expression, index))}{',' if len(index) == 1 else ''})"
-
-
-def _index(index: tuple[ir.Expr, ...]) -> ast.expr:
-    trees = [_tree(i) for i in index]
-    return trees[0] if len(trees) == 1 else ast.Tuple(trees)
 
 
 def _literal(value: Any, ty: Any) -> str:

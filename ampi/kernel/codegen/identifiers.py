@@ -69,7 +69,8 @@ def spelled(functions: Iterable[ir.Function], taken: Iterable[str]) -> tuple[ir.
 
 
 def _spelled(function: ir.Function, of_module: Identifiers, function_names: dict[int, str]) -> ir.Function:
-    own = Identifiers(of_module.taken, numbered=not any(map(_is_parallel, ir.walk(function.body))))
+    nodes = list(ir.walk(function.body))
+    own = Identifiers(of_module.taken, numbered=not any(map(_is_parallel, nodes)))
     own.assigned = {name: of_module(name) for name, _ in function.constants}
     arguments = tuple(replace(a, name=own(a.name)) for a in function.arguments)
     change = lambda v: v if (name := own(v.name)) == v.name else replace(v, name=name)
@@ -96,27 +97,28 @@ def parts(function: ir.Function) -> list[ir.Function]:
 
 def _changed(node: Any, change: Callable[[ir.Var], ir.Var], part: Callable[[ir.Function], ir.Function]) -> Any:
     """A node of the IR with its variables changed, in all fields."""
-    again = lambda inner: _changed(inner, change, part)
-    match node:
-        case ir.Var():
-            return change(node)
-        case ir.Const():
-            return node
-        case ir.Function():
-            return part(node)
-        case tuple():
-            inside = tuple(map(again, node))
-            return inside if any(map(operator.is_not, inside, node)) else node
-        case dict():
-            return {key: again(value) for key, value in node.items()}
-        case ir.For(reductions=reductions) if reductions:
-            names = tuple((change(ir.Var(name, None)).name, kind) for name, kind in reductions)
-            return replace(again(replace(node, reductions=())), reductions=names)
-        case ir.Expr() | ir.Stmt() | ir.Reduced() | ir.Reach():
-            old = {name: getattr(node, name) for name in ir.places(type(node))}
-            new = {name: changed for name, value in old.items() if (changed := again(value)) is not value}
-            return replace(node, **new) if new else node
-    return node
+    kind = type(node)
+    if kind is ir.Var:
+        return change(node)
+    if kind is ir.Const or node is None or kind in (str, int, bool):
+        return node
+    if isinstance(node, tuple):
+        inside = tuple([_changed(inner, change, part) for inner in node])
+        return inside if any(map(operator.is_not, inside, node)) else node
+    if kind is ir.Function:
+        return part(node)
+    if kind is dict:
+        return {key: _changed(value, change, part) for key, value in node.items()}
+    if not isinstance(node, (ir.Expr, ir.Stmt, ir.Reduced, ir.Reach)):
+        return node
+    new: dict[str, Any] = {}
+    if kind is ir.For and node.reductions:
+        new["reductions"] = tuple((change(ir.Var(name, None)).name, how) for name, how in node.reductions)
+    for name in ir.places(kind):
+        value = getattr(node, name)
+        if name != "reductions" and (changed := _changed(value, change, part)) is not value:
+            new[name] = changed
+    return ir.changed(node, **new) if new else node
 
 
 def _legal(name: str) -> str:

@@ -28,9 +28,15 @@ class Sum:
 
     def plus(self, other: Sum, factor: int | Fraction = 1) -> Sum:
         terms = dict(self.terms)
-        for term, coefficient in other.terms.items():
-            terms[term] = terms.get(term, 0) + factor * coefficient
-        return Sum(self.constant + factor * other.constant, {t: c for t, c in terms.items() if c})
+        if factor.__class__ is int and factor == 1:  # arithmetic of fractions takes long
+            for term, coefficient in other.terms.items():
+                terms[term] = terms[term] + coefficient if term in terms else coefficient
+            constant = self.constant + other.constant
+        else:
+            for term, coefficient in other.terms.items():
+                terms[term] = terms.get(term, 0) + factor * coefficient
+            constant = self.constant + factor * other.constant
+        return Sum(constant, {t: c for t, c in terms.items() if c})
 
     def times(self, factor: int | Fraction) -> Sum:
         return Sum().plus(self, factor)

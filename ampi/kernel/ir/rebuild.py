@@ -9,6 +9,7 @@ from typing import Any
 from ampi.kernel import ir
 from ampi.kernel.ir import Expr, Op, Size, Stmt, Var
 from ampi.kernel.ir.names import Names
+from ampi.kernel.ir.nodes import changed
 from ampi.kernel.ir.ssa import Branch, Carried, Custom, Join, Loop, definitions, every
 
 
@@ -17,35 +18,35 @@ def rebuild(s: Stmt, expression: Any, variable: Any, block: Any) -> Stmt:
     many = lambda es: tuple(map(expression, es))
     match s:
         case ir.Assign():
-            return replace(s, target=variable(s.target), value=expression(s.value))
+            return changed(s, target=variable(s.target), value=expression(s.value))
         case ir.Store() | ir.Accumulate():
-            return replace(s, array=variable(s.array), index=many(s.index), value=expression(s.value))
+            return changed(s, array=variable(s.array), index=many(s.index), value=expression(s.value))
         case ir.Alloc():
             fill = None if s.fill is None else expression(s.fill)
-            return replace(s, target=variable(s.target), shape=many(s.shape), fill=fill)
+            return changed(s, target=variable(s.target), shape=many(s.shape), fill=fill)
         case ir.Grow():
-            return replace(s, target=variable(s.target), size=expression(s.size))
+            return changed(s, target=variable(s.target), size=expression(s.size))
         case ir.Fill():
-            return replace(s, target=variable(s.target), arguments=many(s.arguments))
+            return changed(s, target=variable(s.target), arguments=many(s.arguments))
         case ir.Return():
-            return replace(s, values=many(s.values))
+            return changed(s, values=many(s.values))
         case Loop():
             carried = tuple(Carried(variable(c.var), expression(c.init), expression(c.next)) for c in s.carried)
             condition = None if s.condition is None else variable(s.condition)
-            return replace(s, var=variable(s.var), start=expression(s.start), stop=expression(s.stop),
+            return changed(s, var=variable(s.var), start=expression(s.start), stop=expression(s.stop),
                            carried=carried, condition=condition, body=block(s.body))  # fmt: skip
         case Branch():
             joins = tuple(Join(variable(j.var), expression(j.then), expression(j.orelse)) for j in s.joins)
             if isinstance(s, Custom):
-                s = replace(s, arguments=many(s.arguments), results=many(s.results), residuals=many(s.residuals))
-            return replace(
+                s = changed(s, arguments=many(s.arguments), results=many(s.results), residuals=many(s.residuals))
+            return changed(
                 s, condition=expression(s.condition), then=block(s.then), orelse=block(s.orelse), joins=joins
             )
         case ir.Launch():
-            reduced = tuple(replace(r, var=variable(r.var), init=expression(r.init)) for r in s.reduced)
-            return replace(s, start=expression(s.start), stop=expression(s.stop), arguments=many(s.arguments),
+            reduced = tuple(changed(r, var=variable(r.var), init=expression(r.init)) for r in s.reduced)
+            return changed(s, start=expression(s.start), stop=expression(s.stop), arguments=many(s.arguments),
                            reduced=reduced, shared=many(s.shared),
-                           reaches=tuple(replace(r, index=expression(r.index)) for r in s.reaches),
+                           reaches=tuple(changed(r, index=expression(r.index)) for r in s.reaches),
                            distinct=many(s.distinct),
                            temporaries={k: variable(v) for k, v in s.temporaries.items()})  # fmt: skip
         case ir.Raise():

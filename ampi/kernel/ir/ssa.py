@@ -95,13 +95,9 @@ class Custom(Branch):
 
 def blocks(s: Stmt) -> tuple[tuple[Stmt, ...], ...]:
     """The blocks of statements inside a statement."""
-    match s:
-        case Loop(body=body):
-            return (body,)
-        case Branch(then=then, orelse=orelse):
-            return (then, orelse)
-        case _:
-            return ()
+    if isinstance(s, Loop):
+        return (s.body,)
+    return (s.then, s.orelse) if isinstance(s, Branch) else ()
 
 
 def every(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
@@ -140,9 +136,13 @@ def reads(s: Stmt) -> tuple[Expr, ...]:
     raise AssertionError(s)
 
 
-def names_read(s: Stmt) -> set[str]:
+def names_read(s: Stmt) -> frozenset[str]:
     """The variables in ``reads``."""
-    return {n.name for e in reads(s) for n in ir.walk(e) if isinstance(n, Var)}
+    known = s.__dict__
+    found = known.get("_names_read")
+    if found is None:  # statements do not change
+        found = known["_names_read"] = frozenset(n.name for e in reads(s) for n in ir.walk(e) if isinstance(n, Var))
+    return found
 
 
 def definitions(s: Stmt) -> tuple[Var, ...]:
