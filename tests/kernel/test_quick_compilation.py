@@ -7,8 +7,9 @@ import random
 import numba
 import numpy as np
 import pytest
-from numba.core import analysis, errors, ssa, types, untyped_passes
+from numba.core import analysis, errors, event, ssa, types, untyped_passes
 from numba.core.compiler import run_frontend
+from numba.core.compiler_lock import global_compiler_lock
 
 quick = importlib.import_module("ampi.kernel.runtime.quick_compilation")
 
@@ -196,3 +197,17 @@ def test_elements(seed):
     with np.errstate(over="ignore"):
         assert found == space["element"](expected, *index)
     np.testing.assert_array_equal(mine, expected)
+
+
+def test_events_reach_those_who_listen():
+    def heard():
+        with event.install_recorder("numba:run_pass") as found, global_compiler_lock, quick.quick_compilation():
+            numba.njit(lambda x: x + 1.0).compile((types.float64,))
+        return len(found.buffer)
+
+    assert heard() > 20
+    with global_compiler_lock, quick.quick_compilation():
+        assert event.start_event is quick._no_event
+        numba.njit(lambda x: x + 2.0).compile((types.float64,))
+    assert event.start_event is not quick._no_event
+    assert heard() > 20

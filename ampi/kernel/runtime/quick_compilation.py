@@ -14,6 +14,7 @@ They matter for derivative programs, which are long and have many variables:
   derivative programs go without the first.  (Short ones need it: it finds that indices are not negative.)
 * Functions.  Numba makes a new manager of LLVM's passes for each function and declaration; here one serves a module.
   It makes machine code of functions that are only linked into others; see `late_code`.
+* Events.  Numba reports the beginning and end of each call of LLVM; here only if somebody listens.
 * Elements.  For each access Numba copies the structure that describes an array, which LLVM then takes apart in more
   than linear time; here the address is computed directly.
 """
@@ -29,7 +30,7 @@ from operator import or_
 from typing import Any
 
 from llvmlite.ir import IRBuilder
-from numba.core import analysis, bytecode, cgutils, ir, ir_utils, ssa, types, untyped_passes
+from numba.core import analysis, bytecode, cgutils, event, ir, ir_utils, ssa, types, untyped_passes
 from numba.core.analysis import compute_cfg_from_blocks
 from numba.core.codegen import CPUCodegen, CPUCodeLibrary
 from numba.core.lowering import Lower
@@ -51,6 +52,7 @@ _PARTS: dict[Any, str] = {
     Lower: "lower_getitem lower_setitem",
     CPUCodegen: "_function_pass_manager",
     CPUCodeLibrary: "_optimize_functions",
+    event: "start_event end_event _registered TimingListener",
     arrayobj: "load_item store_item fix_integer_index",
     cgutils: "get_item_pointer2 unpack_tuple",
 }
@@ -80,6 +82,7 @@ def quick_compilation(long: bool = False) -> Iterator[None]:
         (Lower, "lower_getitem", _reading(Lower.lower_getitem)),
         (Lower, "lower_setitem", _writing(Lower.lower_setitem)),
         (CPUCodeLibrary, "_optimize_functions", _only_layout if long else _one_by_one),
+        *(() if _is_heard() else ((event, "start_event", _no_event), (event, "end_event", _no_event))),
     )
     with contextlib.ExitStack() as stack:
         for owner, name, ours in replaced:
@@ -255,6 +258,15 @@ def _typed_once(typed: Callable[..., Any]) -> Callable[..., Any]:
         return known[key]
 
     return get_call_type
+
+
+def _is_heard() -> bool:
+    """Return whether the program listens to Numba's events; Numba's own timers do not count."""
+    return any(type(found) is not event.TimingListener for some in event._registered.values() for found in some)
+
+
+def _no_event(*given: Any, **more: Any) -> None:
+    """An event to which nobody listens."""
 
 
 def _only_layout(library: Any, module: Any) -> None:
