@@ -323,9 +323,10 @@ class Differentiation:
         line = f" in line {name.line}" if name.line else ""
         if independent.is_none:
             return f"{independent.text} is None wherever the program assigns {name.path}{line} at {name.where}"
-        what = "is never called" if name.function and not line else "is not run"
-        return f"{independent.text}: the program does not assign {name.path}{line} at {name.where}, which {what}" + (
-            "" if name.path == name.root else f" (or {name.path} cannot be found there)"
+        what = ", which is not run" if line else ", which is never called" if name.function else ""
+        written = "" if name.function else "; a variable of a function is written function:name"
+        return f"{independent.text}: the program does not assign {name.path}{line} at {name.where}{what}" + (
+            "" if name.path == name.root else f" (or {name.path} cannot be found there{written})"
         )
 
     def _valueless(self, dependent: Dependent) -> str:

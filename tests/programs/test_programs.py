@@ -300,6 +300,7 @@ ERRORS = {
     ("x", "f:missing"): "f:missing",
     ("x", "never:z"): "the end of never\\(\\) of the script is never reached",
     ("never:z", "y"): "never:z: the program does not assign z at never\\(\\)",
+    ("f.k", "y"): "of the script \\(or f.k cannot be found there; a variable of a function is written function:name\\)",
     ("x", "text"): "text is a str, and no number",
     ("x", "nothing"): "nothing is None",
     ("x", "passive"): "passive does not depend on x",
