@@ -85,8 +85,8 @@ class RecordedAgain:
     """
 
     __slots__ = (
-        *("_accesses", "_entry", "_fixed", "_forward", "_integers", "_is_special", "_needed", "_numbers", "_plain"),
-        *("_room", "_several", "_written"),
+        *("_accesses", "_entry", "_forward", "_integers", "_is_special", "_needed", "_needs", "_plain"),
+        *("_room", "_several", "_stand_ins", "_written"),
         *("actives", "prepared"),
     )
 
@@ -103,10 +103,10 @@ class RecordedAgain:
         self._written = [(k, memory.storage_of(args[k]), Extent(args[k])) for k in contract.writes]
         self._plain = [(k, _Seen(value)) for k, value in enumerate(args) if type(value) is np.ndarray]
         fixed = {k for k, seen in self._plain if seen.is_fixed}
-        self._fixed = [k for k in prepared.needed if k in fixed]
+        self._needs = [need for _, need in prepared.repeated]
+        self._stand_ins = [(k, value) for k, value in enumerate(prepared.values) if value is not None]
         self._needed = [k for k in prepared.needed if k not in fixed]
         self._integers = [k for k, value in enumerate(args) if type(value) is int]
-        self._numbers = prepared.numbers
         self._several = contract.several
         self._is_special = bool(contract.after or contract.result_dtypes)
         self._accesses = Accesses(
@@ -144,7 +144,12 @@ class RecordedAgain:
             return False
         if (None if recording.walks else recording.kept_bytes < MAX_SAVED) is not self._room:
             return False
-        if not self.prepared.fits(recording.reference, recording.accesses):
+        prepared, reference, accesses = self.prepared, recording.reference, recording.accesses
+        if accesses is None and not prepared.off:
+            for storage in prepared.on:
+                if storage.tape is not reference or storage.volatile or storage.guard:
+                    return False
+        elif not prepared.fits(reference, accesses):
             return False
         for k, storage, _ in self._written:
             if (storage is not None and storage.swapped_by) or not args[k].flags.writeable:
@@ -168,20 +173,17 @@ class RecordedAgain:
     def record(self, recording: tape.Tape, args: tuple[Any, ...]) -> Any:
         """Run and record the call."""
         prepared = self.prepared
-        values = prepared.values.copy()  # none, if nothing is active
-        for k in self._numbers:
-            values[k] = args[k]
+        values = list(args) if prepared.active else []
+        for k, stand_in in self._stand_ins:
+            values[k] = stand_in
         reference = recording.reference
         if recording.accesses is not None:
             recording.accesses.repeat(self._accesses)
-        for k, need in prepared.repeated:
+        for need in self._needs:
             if need.extent.listed is not reference:
                 recording.need_again(need)
-            values[k] = args[k]
         for k, place in prepared.constants:
             values[k] = recording.constant(args[k], place)
-        for k in self._fixed:
-            values[k] = args[k]
         for k in self._needed:
             values[k] = recording.need(args[k])
         undo: list[tape.Undo] = []
