@@ -226,7 +226,8 @@ def accesses_of(strand: Strand) -> Iterator[tuple[Storage, Access]]:
                 seen.add(key)
                 yield region.storage, Access(strand, k, extent, True, region)
         records = strand.records[begin:end]
-        touched = [(r.storage, extent_of(r), r) for record in records for r in _touched(record, visited)]
+        touched = [(r.storage, extent_of(r), r) for r in segment.seen.values()]
+        touched += [(r.storage, extent_of(r), r) for record in records for r in _touched(record, visited)]
         for storage, extent, region in (*((s, e, None) for s, e in segment.reads), *touched):
             key = storage, extent.pattern, False
             if key not in seen and (storage, extent.pattern, True) not in seen and extent.low < extent.high:

@@ -37,22 +37,25 @@ class Segment:
         Regions that were overwritten, or became active.
     reads : list of tuple
         Storages and extents of the values that adjoints need.
+    seen : dict of Region
+        Regions that were taken as constants although another strand had made their storages active, by their ids.
     calls : list of Accesses
         Operations that are repeated with the same arrays.
     """
 
-    __slots__ = ("begin", "calls", "clock", "reads", "writes")
+    __slots__ = ("begin", "calls", "clock", "reads", "seen", "writes")
 
     def __init__(self, begin: int, clock: dict[Path, int]) -> None:
         self.begin = begin
         self.clock = clock
         self.writes: list[Region] = []
         self.reads: list[tuple[Storage, Extent]] = []
+        self.seen: dict[int, Region] = {}
         self.calls: list[Accesses] = []
 
     def is_idle(self) -> bool:
         """Return whether no access is noted."""
-        return not (self.reads or self.writes or self.calls)
+        return not (self.reads or self.writes or self.seen or self.calls)
 
     def written(self) -> Iterator[Region]:
         """Iterate over the regions that were overwritten, or became active."""
@@ -164,6 +167,10 @@ class Strand:
     def read(self, storage: Storage, extent: Extent) -> None:
         """Note that the adjoint of the next record needs the values of an extent."""
         self.segments[-1].reads.append((storage, extent))
+
+    def see(self, region: Region) -> None:
+        """Note that a region is taken as constant although another strand has made its storage active."""
+        self.segments[-1].seen[id(region)] = region
 
     def repeat(self, accesses: Accesses) -> None:
         """Note that an operation is about to be repeated with the same arrays."""

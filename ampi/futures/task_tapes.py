@@ -174,7 +174,7 @@ def known_active(strand: Strand, array: np.ndarray) -> bool:
     storage: Any = storage_of(array)
     if strand.knows_active(storage):
         return True
-    strand.read(storage, races.extent_of(region_of(array)))
+    strand.see(region_of(array))
     return False
 
 

@@ -271,7 +271,7 @@ class PreparedCall:
         self.guarded = False
         self.activated: Sequence[memory.Storage] = ()
         self.on: Sequence[memory.Storage] = ()
-        self.off: Sequence[memory.Storage] = ()
+        self.off: Sequence[tuple[memory.Storage, memory.Region]] = ()
         self.times = 0
         self.reverse: Any = None
 
@@ -285,12 +285,16 @@ class PreparedCall:
                 return False
         if accesses is not None and not all(map(accesses.knows_active, self.on)):
             return False
-        for storage in self.off:
+        for storage, region in self.off:
             if storage.volatile or storage.guard:
                 return False
             other = storage.tape
-            if other is not None and (other is reference or _is_open(other)):
+            if other is not None and other is not reference and _is_open(other):
                 return False
+            if other is reference and reference is not None:
+                if accesses is None or accesses.knows_active(storage):
+                    return False
+                accesses.see(region)  # another part of it, unless there is a race
         return True
 
     def run(self, args: tuple[Any, ...], leaves: Sequence[Any], values: list[Any]) -> tuple[Any, tuple[Any, ...]]:
@@ -380,7 +384,7 @@ def prepare_call(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...
     storages: list[memory.Storage | None] = []
     active: list[int] = []
     on: list[memory.Storage] = []
-    off: list[memory.Storage] = []
+    off: list[tuple[memory.Storage, memory.Region]] = []
     plain = True
     for k, leaf in enumerate(leaves):
         storage = memory.storage_of(leaf) if isinstance(leaf, np.ndarray) else None
@@ -392,7 +396,10 @@ def prepare_call(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...
         if storage.volatile or storage.packed or storage.elsewhere:
             plain = False
         if recording is not None and not arguments.is_scalar(leaf):
-            (on if storage.tape is reference and knows_active(recording, storage) else off).append(storage)
+            if storage.tape is reference and knows_active(recording, storage):
+                on.append(storage)
+            else:
+                off.append((storage, memory.Region(storage, leaf)))
         if leaf.ndim and isinstance(leaf, memory.TrackedArray):
             memory.region_of(leaf)  # by which the next call is recognised
     kinds = tuple(map(arguments.kind, bound))
@@ -410,7 +417,7 @@ def prepare_call(kernel: Any, recording: tape.Tape | None, bound: tuple[Any, ...
     if contract.split is not None and contract.whole is not None:
         contract = contract.split if recording is not None and has_room(recording) else contract.whole()
     prepared = PreparedCall(primal, contract, leaves is bound)
-    prepared.on, prepared.off = tuple(dict.fromkeys(on)), tuple(dict.fromkeys(off))
+    prepared.on, prepared.off = tuple(dict.fromkeys(on)), tuple(off)
     prepared.guarded = any(storage is not None and storage.guard for storage in storages)
     if not active:
         return prepared
