@@ -85,6 +85,7 @@ CHANGED = {
     "split": "exponentials scatter recurrence_backwards runge_kutta newton own_index extrema thomas",
     "slice": "scratch running filtered axpy in_place gather newton early_return while_in_loop sparse_product n_body",
     "products": "layers",
+    "batched": "layers",
     "sums": "scratch of_pairs sparse_product",
     "gather": "stencil_of_two boundary_loads_in_time nonlinear_stencil_in_time work_array",
     "behind": "stencil_of_two boundary_loads_in_time nonlinear_stencil_in_time",
