@@ -414,8 +414,8 @@ class _Steps(AdjointRecord):
         known = None if last.until is not None else most
         self.make, self.start = lambda n: TwoLevel(n, kept), len(loop.tape)
         loop.disk = disk = Disk(Folder(storage, last.comm, loop.where), loop, self.owners, self.roots)
-        told = {"number of steps": most, "until": last.until is not None, "steps between states": distance(kept)}
-        disk.open(step, resume, **told)
+        facts = {"number of steps": most, "until": last.until is not None, "steps between states": distance(kept)}
+        disk.open(step, resume, **facts)
         point = disk.folder.point
         if point is None:
             schedule, state = TwoLevel(known, kept), self.roots

@@ -37,7 +37,7 @@ def parts_for(x: Any, given: Any, where: str) -> list:
     x
         Tuples, lists and dictionaries of arrays.
     given
-        The same structure, with something else in the place of each leaf.
+        The same structure, with something else instead of each leaf.
     where : str
         The name of what is given, for errors.
 

@@ -117,7 +117,7 @@ class custom_vjp:
         for x in leaves(arguments):
             if is_apart(x) and is_active_at(tape, x):
                 raise ActivityError(
-                    f"{where_called()}: {self.__name__}, which has a rule of its own, is given an array on a device "
+                    f"{where_called()}: {self.__name__}, which has a custom rule, is given an array on a device "
                     "that carries derivatives; pass d.copy_to_host(), or let a kernel call a function with the rule"
                 )
         if tape.forward is not None:
@@ -185,7 +185,7 @@ class custom_vjp:
         """Raise an error if there is no tangent, or none was known at the call."""
         if self.tangent is None or not known:
             raise ActivityError(
-                f"{where_called()}: {self.__name__} has an adjoint of its own and no tangent, so forward mode cannot "
+                f"{where_called()}: {self.__name__} has a custom adjoint and no tangent, so forward mode cannot "
                 f"go through it; define the tangent by {self.__name__}.defjvp, or use ampi.vjp"
             )
 

@@ -248,7 +248,7 @@ def test_custom_rules():
     d = cuda.to_device(X)
     np.testing.assert_allclose(there(square(d)), X * X, rtol=1e-14)
     for call in (lambda: ampi.grad(lambda d: np.sum(square(d)))(d), lambda: ampi.jvp(square, (d,), (X,))):
-        with pytest.raises(ActivityError, match=r"rule of its own, is given an array on a device.*copy_to_host\(\)"):
+        with pytest.raises(ActivityError, match=r"custom rule, is given an array on a device.*copy_to_host\(\)"):
             call()
 
 

@@ -143,8 +143,8 @@ class ForwardTrace:
     pushes = True
 
     __slots__ = (
-        *("_noted", "access_epoch", "accesses", "attached", "epoch", "exposure", "heard", "shadows", "tape", "told"),
-        *("token", "under_way", "window"),
+        *("_noted", "access_epoch", "accesses", "announced", "attached", "epoch", "exposure", "heard", "shadows"),
+        *("tape", "token", "under_way", "window"),
     )
 
     def __init__(self, tape: Tape, window: Window, shadows: list[ForwardShadow]) -> None:
@@ -159,7 +159,7 @@ class ForwardTrace:
         self.access_epoch: Any = None
         self.exposure: Any = None
         self.epoch = False
-        self.told: dict[int, int] = {}
+        self.announced: dict[int, int] = {}
         self.heard: dict[int, int] = {}
 
     def refuse(self, text: str) -> None:
@@ -193,14 +193,14 @@ class ForwardTrace:
         """
         if not access.nonlinear:
             if access not in self.under_way:
-                self.under_way[access] = [self._begun(access, *each) for each in self._by_shadow(access)]
+                self.under_way[access] = [self._started(access, *each) for each in self._by_shadow(access)]
             return
         self.settle()
         for shadow, x_dot in self._by_shadow(access):
             self._combine(access, shadow, x_dot)
         self._noted.pop(access, None)
 
-    def _begun(self, access: Access, shadow: ForwardShadow, x_dot: np.ndarray | None) -> Exchange:
+    def _started(self, access: Access, shadow: ForwardShadow, x_dot: np.ndarray | None) -> Exchange:
         reads = not access.updates or (access.op == mpi.SUM and x_dot is None)
         return shadow.begin(access.target, x_dot, mpi.NO_OP if reads else access.op)
 
@@ -252,7 +252,7 @@ class ForwardTrace:
             if name == "Start":
                 self.window.order.await_post(rank, self.window.starts[rank])
             elif name == "Complete":
-                number = self.told[rank] = self.told.get(rank, 0) + 1
+                number = self.announced[rank] = self.announced.get(rank, 0) + 1
                 describe = lambda: f"the end of an epoch of Start in {self.window.reverse.name}"
                 log.send_aside(rank, (_COMPLETED, number), np.zeros(0, np.uint8), describe)
             elif name == "Wait":

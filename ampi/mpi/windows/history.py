@@ -58,7 +58,7 @@ class History:
 
     Attributes
     ----------
-    begun : dict
+    started : dict
         Number of collectives of each kind that this rank has started.
     facts : dict
         For each mark, its position on the tape, and the number of collectives of each kind that had ended before it.
@@ -73,12 +73,12 @@ class History:
         "_records",
         "_stages",
         "_stages_of",
-        "begun",
         "facts",
+        "started",
     )
 
     def __init__(self, records: Sequence[Any], logs: Iterable[Any]) -> None:
-        self.begun: Counts = {}
+        self.started: Counts = {}
         self._ended: Counts = {}
         self._now: Moment | None = None
         self._begins: dict[tuple[Any, int], int] = {}  # records, by kind and number
@@ -108,7 +108,7 @@ class History:
             latest = position
             if isinstance(adjoint, (Visit, Completed)):
                 if self._now is None:
-                    self._now = Moment(dict(self.begun), dict(self._ended))
+                    self._now = Moment(dict(self.started), dict(self._ended))
                 self._draws(adjoint, position)
             else:
                 self._pass(adjoint, position)
@@ -134,7 +134,7 @@ class History:
         if isinstance(adjoint, Handshake):
             for kind, comes_first in adjoint.meetings():
                 if comes_first:
-                    self._begin(kind, self.begun.get(kind, 0), position)
+                    self._begin(kind, self.started.get(kind, 0), position)
                 else:
                     self._end(kind, self._ended.get(kind, 0))
         elif isinstance(adjoint, Completion):
@@ -159,7 +159,7 @@ class History:
 
     def _begin(self, kind: Any, index: int, position: int) -> None:
         self._begins[kind, index] = position
-        self.begun[kind] = index + 1
+        self.started[kind] = index + 1
         self._now = None
 
     def _end(self, kind: Any, index: int) -> None:
@@ -175,7 +175,7 @@ class History:
         return [(ticket, stage.moment, stage.ended, stage.touched) for ticket, stage in zip(tickets, stages)]
 
     def hand_on(
-        self, window: Window, came: dict[tuple[int, int], Sequence[Any]], told: dict[int, Sequence[Any]]
+        self, window: Window, came: dict[tuple[int, int], Sequence[Any]], announced: dict[int, Sequence[Any]]
     ) -> bool:
         """Pass on the collectives ended before each ticket to this rank's later tickets; return whether any is new.
 
@@ -183,14 +183,14 @@ class History:
         ----------
         came : dict
             For this rank's tickets, by target and ticket: position in the target's order, and collectives ended before.
-        told : dict
+        announced : dict
             The same for all tickets for this rank's memory; the tape has marks that tell when it had seen them.
         """
         ended: Counts = {}
         is_new = False
         for stage in self._stages:
             if stage.window is window:
-                ended = higher(ended, told.get(stage.seen, _NOTHING)[1])  # type: ignore[arg-type]
+                ended = higher(ended, announced.get(stage.seen, _NOTHING)[1])  # type: ignore[arg-type]
                 continue
             for of_window, rank, ticket in stage.tickets:
                 if of_window is window:

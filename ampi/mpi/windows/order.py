@@ -436,7 +436,7 @@ class Schedule:
     def __init__(self, window: Window, tickets: dict[int, list[int]], seen: int, touched: bool, history: Any) -> None:
         reverse = self.reverse = window.reverse
         comm = reverse.comm
-        takes_part = frozenset(history.begun)
+        takes_part = frozenset(history.started)
         while True:
             came = comm.alltoall(
                 [(takes_part, history.drawn(window, rank, tickets.get(rank, ()))) for rank in range(comm.size)]
@@ -444,14 +444,14 @@ class Schedule:
             order = in_order(
                 Drawn(abs(ticket), moment, part, *more) for part, theirs in came for ticket, moment, *more in theirs
             )
-            told = {drawn.ticket: found for drawn, *found in zip(order, itertools.count(1), handed_on(order))}
-            back = comm.alltoall([[told[abs(ticket)] for ticket, *_ in theirs] for _, theirs in came])
+            announced = {drawn.ticket: found for drawn, *found in zip(order, itertools.count(1), handed_on(order))}
+            back = comm.alltoall([[announced[abs(ticket)] for ticket, *_ in theirs] for _, theirs in came])
             mine = {
                 (rank, abs(ticket)): found
                 for rank, drawn in tickets.items()
                 for ticket, found in zip(drawn, back[rank], strict=True)
             }
-            if not any(comm.allgather(history.hand_on(window, mine, told))):
+            if not any(comm.allgather(history.hand_on(window, mine, announced))):
                 break
         late = [ticket for _, theirs in came for ticket, *_ in theirs if -ticket > seen]
         self.numbers = {key: number for key, (number, _) in mine.items()}

@@ -24,7 +24,7 @@ Counts = dict[Any, int]  # by kind: collectives of a communicator, or epochs bet
 class Moment(NamedTuple):
     """Moment of a ticket: the collectives of each kind that had started and ended on its rank."""
 
-    begun: Counts
+    started: Counts
     ended: Counts
 
 
@@ -48,15 +48,15 @@ class Drawn(NamedTuple):
 
     def precedes(self, what_ended: Counts) -> bool:
         """Return whether the access came before the start of a collective that had ended elsewhere."""
-        begun, takes_part = self.moment.begun, self.takes_part
-        return any(begun.get(kind, 0) < number and kind in takes_part for kind, number in what_ended.items())
+        started, takes_part = self.moment.started, self.takes_part
+        return any(started.get(kind, 0) < number and kind in takes_part for kind, number in what_ended.items())
 
     def by_its_rank(self) -> Drawn:
         """Return the ticket without the ends of collectives that its rank had not reached, but had seen by chance."""
         if not self.precedes(self.ended):
             return self
-        begun, takes_part = self.moment.begun, self.takes_part
-        ended = {k: min(n, begun.get(k, 0)) if k in takes_part else n for k, n in self.ended.items()}
+        started, takes_part = self.moment.started, self.takes_part
+        ended = {k: min(n, started.get(k, 0)) if k in takes_part else n for k, n in self.ended.items()}
         return self._replace(ended=ended)
 
     def minds(self, other: Drawn) -> bool:

@@ -105,9 +105,9 @@ class Trace:
 
     def used_by_others(self) -> bool:
         """Return whether any rank has used the window in epochs of some ranks: all have to take part in the sweep."""
-        return self.joined or bool(np.any(self.told()))
+        return self.joined or bool(np.any(self.announcers()))
 
-    def told(self) -> np.ndarray:
+    def announcers(self) -> np.ndarray:
         """Return which ranks have announced such uses."""
         if self.counted is None:
             return np.zeros(self.window.order.size, bool)
@@ -325,14 +325,14 @@ def _agreed(trace: Trace, is_untouched: bool) -> tuple[bool, bool, bool, bool]:
     ``is_untouched``: this rank takes part in the sweep only because others have announced uses.
     """
     reverse, order = trace.window.reverse, trace.window.order
-    told = trace.told() if is_untouched and not trace.joined else None
+    announced = trace.announcers() if is_untouched and not trace.joined else None
     trace.joined = True
     mine = np.array(
         [bool(trace.problem()), bool(trace.tickets), trace.made, trace.freed, *(trace.counted or (0, 0, 0, 0))]
     )
     facts = np.empty((order.size, len(mine)), mine.dtype)
     wait(reverse.comm.Iallgather(mine, facts), lambda: f"the beginning of the sweep in {reverse.name}", reverse)
-    fits = np.array([trace.counted is None or order.uses.agree(trace.counted, facts[:, 4:], told)])
+    fits = np.array([trace.counted is None or order.uses.agree(trace.counted, facts[:, 4:], announced)])
     request = reverse.comm.Iallreduce(mpi.IN_PLACE, fits, mpi.LAND)
     wait(request, lambda: f"the beginning of the sweep in {reverse.name}", reverse)
     if not fits:

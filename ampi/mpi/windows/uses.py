@@ -122,17 +122,17 @@ class Uses:
         if tape.number == self.last:
             self.last -= 1
 
-    def agree(self, tape: Counted, everywhere: np.ndarray, told: np.ndarray | None) -> bool:
+    def agree(self, tape: Counted, everywhere: np.ndarray, announced: np.ndarray | None) -> bool:
         """Return whether a tape with these numbers, a row for each rank, can be the one that all ranks sweep.
 
         It cannot if the numbers of an earlier tape are higher, or if this rank takes part only because others have
-        announced the window's use (``told``: which ones), and they did so on tapes with other numbers.
+        announced the window's use (``announced``: which ones), and they did so on tapes with other numbers.
         """
         numbers, opened, sites, here = everywhere.T
         known = self._known(tape.number)
         expected = known.numbers + (tape.number - known.mine.number)
         k = bisect.bisect_left(self.common, tape.number, key=_number)
-        misled = told is not None and not np.any(told & (expected == numbers))
+        misled = announced is not None and not np.any(announced & (expected == numbers))
         above = k == 0 or np.all(self.common[k - 1].numbers < numbers)
         below = k == len(self.common) or np.all(numbers <= self.common[k].numbers)
         if misled or not (above and below):

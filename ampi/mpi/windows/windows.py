@@ -280,7 +280,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
         _Start(self, group, assertion)
 
     def Complete(self) -> None:
-        """Complete an RMA operation begun after a Start."""
+        """Complete an RMA operation started by Start."""
         window = window_of(self)
         if window is not None and window.postponed:
             one_by_one(self, window)
@@ -353,7 +353,7 @@ class Win(Handles, _Win, metaclass=AcceptsBase):  # type: ignore[valid-type]
             let_go_of(self, rank)
 
     def Wait(self) -> Any:
-        """Complete an RMA exposure epoch begun with Post."""
+        """Complete an RMA exposure epoch started by Post."""
         done = _Wait(self)
         end_exposure(self)
         return done
