@@ -15,7 +15,7 @@ from ..memory.regions import Region
 from ..memory.storages import Fresh, Storage, TrackedArray, address_of, as_viewed, is_scalar, new_region, storage_of
 from ..tape import Tape, current
 from ..tape.elements import FLOW, STORE
-from ..tape.flows import ADDS, COUNT, MAKES, NEGATIVE, SPREAD, STEP, WEIGHTED
+from ..tape.flows import ADDS, COUNT, MAKES, MOST, NEGATIVE, SPREAD, STEP, WEIGHTED
 from . import few_writes
 from .element_arithmetic import quietly
 from .elements import NUMBERS, node_of
@@ -27,7 +27,7 @@ _array: type = TrackedArray
 _PYTHON = frozenset((float, int))
 _new = np.ndarray.__new__
 _set_item = np.ndarray.__setitem__
-_ones = {n: np.ones(n) for n in range(few_writes.MOST + 1)}
+_ones = {n: np.ones(n) for n in range(MOST + 1)}
 
 
 def set_array_type(cls: type) -> None:

@@ -111,7 +111,6 @@ STAGES = {
     "compile": "options for the compiler",
 }
 
-
 PLAIN = {"read", "normalise", "simplify"}
 """The stages before single assignment form."""
 
@@ -221,8 +220,9 @@ class State:
         begin = time.perf_counter()
         program = step.run(program, self)
         if watching is not None:
-            seconds = time.perf_counter() - begin
-            watching.append(Observation(step.name, step.stage, seconds, _length(_function(program))))
+            watching.append(
+                Observation(step.name, step.stage, time.perf_counter() - begin, _length(_function(program)))
+            )
         if step.name in _to_print(os.environ.get("AMPI_PRINT_AFTER", "")):
             print(f"--- after {step.name} ({step.stage})\n{printed(_function(program))}\n", file=sys.stderr)
         in_lanes = self.options.lanes and step.stage == "finish" and step.name not in ("new", "destinations")

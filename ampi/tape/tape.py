@@ -96,23 +96,17 @@ class Tape(metaclass=PublicHelp):
 
     # Attributes for other modules and packages:
     #
-    # at_refusal : callable or None
-    #     Called with the error that keeps a sweep from beginning on this rank.
-    # at_message : callable or None
-    #     In forward mode: called before a collective (in tasks it raises an error).
+    # at_refusal : callable or None, called with the error that keeps a sweep from beginning on this rank
+    # at_message : callable or None, called before a collective in forward mode (in tasks it raises an error)
     # before_append : callable or None
     #     Called before the record of any operation is appended (communication that has completed unnoticed must have
     #     its record before those of operations that use the received values).
     # append_record : callable, which appends a record without calling ``before_append``
     # elements : Elements, the statements on single elements
-    # pen : Elements or None
-    #     The same, as long as such statements are recorded there.
-    # forward : Push or None
-    #     In forward mode: the tangents, which are pushed through each operation at once.
-    # tangents : Push or None
-    #     In second order: the tangents, which are pushed while the tape records.
-    # walks : bool
-    #     True if the tape is to be walked forward: calls of kernels keep the values for that.
+    # pen : Elements or None, the same, as long as such statements are recorded there
+    # forward : Push or None, in forward mode: the tangents, which are pushed through each operation at once
+    # tangents : Push or None, in second order: the tangents, which are pushed while the tape records
+    # walks : bool, True if the tape is to be walked forward: calls of kernels keep the values for that
     # observer : object or None, whose ``append(record)`` is called instead of the tape's own
     # latest : tuple
     #     The communicator of the latest message, its log, and all logs.
