@@ -15,7 +15,7 @@ from uncompiled import compiled, in_a_process, in_python, run_in_python
 
 import ampi.cuda as cuda
 from ampi import KernelError
-from ampi.kernel.cuda import device_source, spaces, together
+from ampi.kernel.cuda import device_source, emission, spaces, together
 
 RANDOM = np.random.default_rng(8)
 SIZE = 24
@@ -223,6 +223,22 @@ def test_text():
     assert "while" not in text, "the strides of the tree are constants"
     only = shared_number.adjoint_source(shared_number[3, 8], *given, target="cuda", active=["scale"])
     assert "a_bar" not in only and "scale_bar_total" in only
+
+
+@cuda.jit
+def below(a, b):
+    i = cuda.grid(1)
+    b[i] = a[math.floor(0.4 * i)] + a[math.ceil(0.4 * i)]
+
+
+def test_what_the_compiler_needs():
+    """numba-cuda's ``math.floor`` returns a float; a kernel's buffers have the axes with which they are indexed."""
+    text = below.source(below[1, 8], np.ones(8), np.zeros(8), target="cuda")
+    assert "a[int(math.floor(" in text and "int(math.ceil(" in text
+    made = emission.emitted(rounds[2, 8], (np.ones(SIZE), np.zeros(SIZE), 3), "adjoint")
+    assert [kind.ndim for kernel in made.facts for _, _, kind in kernel.buffers] == [3, 3]
+    (argument_types,) = made.kernels.values()
+    assert [kind.ndim for kind in argument_types[-2:]] == [3, 3]
 
 
 def of_complex(a, b):

@@ -154,7 +154,8 @@ class Writer:
             self.refuse(s.line, "the adjoint saves values of a loop whose length is not known before the launch", BOUND)
         shape = [f"max({emit.expression(index_algebra.tidy(n)) if n else 0}, 0)" for n in known]
         shape = [*shape, f"{self.threads} * blocks"] if own else ["blocks", *shape]
-        self.kernel.buffers.append((s.target.name, ", ".join(shape), s.target.type.dtype))
+        of_kernel = types.Array(s.target.type.dtype, len(shape), "C")
+        self.kernel.buffers.append((s.target.name, ", ".join(shape), of_kernel))
 
     def blocks(self) -> tuple[str, ...]:
         return tuple(a.name for a in self.function.arguments if _is_of_launch(a))

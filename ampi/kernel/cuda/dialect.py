@@ -20,6 +20,9 @@ TEMPLATES = {
     "np.exp2": "2.0 ** (x)",
     "np.log2": "math.log2(x)",
     "np.fmod": "math.fmod(x, y)",
+    "math.floor": "int(math.floor(x))",  # numba-cuda returns a float
+    "math.ceil": "int(math.ceil(x))",
+    "math.trunc": "int(math.trunc(x))",
     "np.floor": "float(math.floor(x))",
     "np.ceil": "float(math.ceil(x))",
     "np.trunc": "float(math.trunc(x))",

@@ -211,10 +211,10 @@ def written(function: ir.Function, launch: Any, refuse: Refuse) -> Emitted:
         arguments = ", ".join([*given, *extra, *views])
         texts += ["@cuda.jit", f"def {kernel}({parameters}):", *made.lines, "", ""]
         calls += [f"    {writer.totals[v.name]} = zeros(1, {emit.numpy_name(v.type)})" for v in made.sums]
-        calls += [f"    {b} = empty(({shape},), {emit.numpy_name(ty)})" for b, shape, ty in made.buffers]
+        calls += [f"    {b} = empty(({shape},), {emit.numpy_name(ty.dtype)})" for b, shape, ty in made.buffers]
         calls.append(f"    {kernel}[griddim, {block}, stream]({arguments})")
         sums = [types.Array(v.type, 1, "C") for v in made.sums]
-        buffers = [types.Array(ty, shape.count(",") + 1, "C") for _, shape, ty in made.buffers]
+        buffers = [ty for _, _, ty in made.buffers]
         kernels[kernel] = (*(types_[n] for n in given), *(own[n].target.type for n in shared), *sums, *buffers)
         known = dict(zip([*given, *extra], kernels[kernel]))
         kernels[kernel] += tuple(parts_type(known[n]) for n in made.parts)

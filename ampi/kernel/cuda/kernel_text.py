@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+
+from numba import types
 
 from ampi.kernel import ir
 
@@ -18,8 +19,8 @@ class Kernel:
         Its body.
     sums : list of Var
         The scalars that are summed over all threads; each is an argument, an array of one element.
-    buffers : list of (str, str, type)
-        Arguments that the host makes: name, shape as text, dtype.
+    buffers : list of (str, str, Array)
+        Arguments that the host makes: name, shape as text, type.
     stores : dict
         The lines of stores into arguments, by the name and ``"plain"`` or ``"atomic"``.
     barriers : int
@@ -33,7 +34,7 @@ class Kernel:
 
     lines: list[str] = field(default_factory=list)
     sums: list[ir.Var] = field(default_factory=list)
-    buffers: list[tuple[str, str, Any]] = field(default_factory=list)
+    buffers: list[tuple[str, str, types.Array]] = field(default_factory=list)
     stores: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     barriers: int = 0
     shared_bytes: int = 0
