@@ -17,7 +17,8 @@ ATTRIBUTES = {name for name in vars(Adjoint) if not name.startswith("_")}
 def classes_of_adjoints():
     """The modules and names of the classes of ampi that are called with a sweep."""
     for path in sorted(PACKAGE.rglob("*.py")):
-        for cls in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        for cls in ast.walk(ast.parse(text)) if "__call__" in text and "sweep" in text else ():
             if isinstance(cls, ast.ClassDef):
                 calls = [f for f in cls.body if isinstance(f, ast.FunctionDef) and f.name == "__call__"]
                 if any(f.args.args[1].arg == "sweep" for f in calls if len(f.args.args) == 2):
