@@ -12,6 +12,7 @@ totals.
 
 import argparse
 import collections
+import contextlib
 import os
 import pathlib
 import signal
@@ -29,6 +30,25 @@ PATIENCE = 600 * float(os.environ.get("AMPI_TEST_PATIENCE", "1"))
 NO_TESTS = 5  # pytest's exit status when nothing was selected
 
 
+@contextlib.contextmanager
+def shared_bytecode():
+    """Where Python may not write bytecode beside its sources, let all processes of a run share a folder for it.
+
+    Tests start thousands of processes, each of which would compile all modules.
+    """
+    with tempfile.TemporaryDirectory(prefix="ampi-bytecode-") as folder:
+        before = os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        if before:
+            os.environ["PYTHONPYCACHEPREFIX"] = folder
+        try:
+            yield
+        finally:
+            if before:
+                del os.environ["PYTHONPYCACHEPREFIX"]
+                os.environ["PYTHONDONTWRITEBYTECODE"] = before
+
+
+@shared_bytecode()
 def main():
     parser = argparse.ArgumentParser(prog="scripts/test", allow_abbrev=False, add_help=False)
     parser.add_argument("-n", dest="ranks", type=int, action="append")
