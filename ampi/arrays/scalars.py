@@ -7,7 +7,9 @@ name t to a new number, and other references keep the old one. A 0-d array that 
 from __future__ import annotations
 
 import ctypes
+import dis
 import math
+import operator
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..memory.storages import as_array, as_record, is_record, is_scalar, plain, set_scalar_types
+from ..tape import current
 from . import activity, element_arithmetic, elements, indexing, ufuncs
 from .array import ndarray
 from .losses import lose_exactly
@@ -26,6 +29,15 @@ def _rebinding(name: str) -> Any:
 
     method.__name__ = name
     return method
+
+
+_OPERATORS = {dis.opmap[name] for name in ("BINARY_OP", "BINARY_POWER", "INPLACE_POWER") if name in dis.opmap}
+
+
+def _is_operator(frame: Any) -> bool:
+    """Return whether a frame computes with an operator: NumPy's numbers round their powers in another way than
+    `numpy.power`, and call that for ``number ** variable``."""
+    return frame.f_code.co_code[frame.f_lasti] in _OPERATORS
 
 
 class scalar(ndarray):
@@ -66,6 +78,12 @@ class scalar(ndarray):
         if method == "__call__" and not keywords and len(inputs) <= 2:
             if len(inputs) == 2 and (type(inputs[0]) is ndarray or type(inputs[1]) is ndarray):
                 return ndarray.__array_ufunc__(self, ufunc, method, *inputs)
+            if ufunc is np.power and issubclass(type(inputs[0]), np.generic):
+                tape = current()
+                if tape is not None and _is_operator(sys._getframe(1)):
+                    made = element_arithmetic.call(tape, ufunc, inputs, operator.pow)
+                    if made is not None:
+                        return made
             of = element_arithmetic.of_one if len(inputs) == 1 else element_arithmetic.of_two
             found = of(ufunc, *inputs)
             if found is not NotImplemented:

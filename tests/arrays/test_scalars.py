@@ -229,3 +229,13 @@ def test_fractions_and_text_of_active_numbers_lose_derivatives():
             s.as_integer_ratio()
         with pytest.warns(ampi.ActivityWarning, match="hex"):
             s.hex()
+
+
+def test_powers_of_numpys_numbers_round_as_numpys():
+    bases, exponents = np.random.default_rng(0).uniform(0.1, 3.0, (2, 500))
+    with ampi.Tape() as tape:
+        e = tape.watch(exponents)
+        found = [ampi.value(b ** e[k]) for k, b in enumerate(bases)]
+        by_function = [ampi.value(np.power(b, e[k])) for k, b in enumerate(bases)]
+    np.testing.assert_array_equal(found, [b**x for b, x in zip(bases, exponents)])
+    np.testing.assert_array_equal(by_function, [np.power(b, x) for b, x in zip(bases, exponents)])
