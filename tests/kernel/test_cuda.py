@@ -487,7 +487,7 @@ def compared(a, b):
 
 
 def unknown(a, b):
-    b[0] = cuda.brev(3)
+    b[0] = cuda.match_any_sync(0xFFFFFFFF, 3)
 
 
 def unheard_of(a, b):
@@ -527,7 +527,7 @@ REFUSED = {
     loop_of_threads: "they differ in the loop of line",
     swapped: "cuda.atomic.exch on 'a', an array of float64: which thread comes first",
     compared: "cuda.atomic.cas on 'a'",
-    unknown: "cuda.brev is not known to the differentiator",
+    unknown: "cuda.match_any_sync is not known to the differentiator",
     unheard_of: "has no attribute 'foo'",
     whole_grid: "split it into two launches",
     of_four: "cuda.grid takes 1, 2 or 3",

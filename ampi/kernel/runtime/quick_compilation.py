@@ -82,7 +82,8 @@ def quick_compilation(long: bool = False) -> Iterator[None]:
         (Lower, "lower_getitem", _reading(Lower.lower_getitem)),
         (Lower, "lower_setitem", _writing(Lower.lower_setitem)),
         (CPUCodeLibrary, "_optimize_functions", _only_layout if long else _one_by_one),
-        *(() if _is_heard() else ((event, "start_event", _no_event), (event, "end_event", _no_event))),
+        (event, "start_event", _if_heard(event.start_event)),
+        (event, "end_event", _if_heard(event.end_event)),
     )
     with contextlib.ExitStack() as stack:
         for owner, name, ours in replaced:
@@ -260,13 +261,15 @@ def _typed_once(typed: Callable[..., Any]) -> Callable[..., Any]:
     return get_call_type
 
 
-def _is_heard() -> bool:
-    """Return whether the program listens to Numba's events; Numba's own timers do not count."""
-    return any(type(found) is not event.TimingListener for some in event._registered.values() for found in some)
+def _if_heard(function: Callable) -> Callable:
+    """Have events made only if somebody listens; Numba's own timers do not count."""
 
+    def make(kind: str, *given: Any, **more: Any) -> None:
+        listeners = event._registered.get(kind)
+        if listeners and any(type(found) is not event.TimingListener for found in listeners):
+            function(kind, *given, **more)
 
-def _no_event(*given: Any, **more: Any) -> None:
-    """An event to which nobody listens."""
+    return make
 
 
 def _only_layout(library: Any, module: Any) -> None:
