@@ -72,6 +72,7 @@ RIGHT = {
     "local": lambda x: np.sum(x * x),
     "alike by chance": lambda x: np.sum(0.0 * x) + 3.0,
     "a part of each": lambda x: np.sum(x * x) + reduced(x)[0],
+    "an element of each": lambda x: x[0] * x[0] + reduced(x)[0],
     "of the total": lambda x: np.sum(x) * reduced(x)[0],
     "one rank": lambda x: reduced(x)[0] * (1.0 if WORLD.rank == 0 else 0.0),
     "another weight": lambda x: reduced(x)[0] * (WORLD.rank + 1.0),
@@ -131,7 +132,7 @@ def test_every_derivative_warns_once(way, name):
     none, once = warned(f, "replicated", derivative)
     assert not none
     numpy.testing.assert_allclose(summed, WORLD.size * once, atol=1e-12)
-    for right in ("of the total", "another weight", "a part of each"):
+    for right in ("of the total", "another weight", "a part of each", "an element of each"):
         assert not warned(RIGHT[right], derivative=derivative)[0]
 
 

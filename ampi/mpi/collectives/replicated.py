@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...memory.storages import Storage
 from ...tape import lanes_of
+from ...tape.elements import Elements
 
 if TYPE_CHECKING:
     from ...tape import Sweep
@@ -32,6 +33,9 @@ def look_for_replicated(sweep: Sweep, call: Collective, results: Collection[Stor
     if log is None or not log.alike or call.name not in _TO_ALL or call.reverse.comm.Get_size() == 1:
         return
     for lane in lanes_of(sweep):
+        variables = lane.state.get(Elements)  # those made before the call: others have been swept
+        if variables is not None and variables.any():
+            return
         for storage, _ in lane.sizes():
             if storage not in results and lane.block(storage).any():
                 return
