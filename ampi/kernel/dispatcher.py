@@ -406,7 +406,7 @@ class Kernel:
     @contextlib.contextmanager
     def _checked(self, dispatcher: Any, sig: Any) -> Iterator[None]:
         """A context for compiling the primal for one signature; raises an error if it cannot be differentiated."""
-        from ampi.kernel.pipeline import has_parallel_sum
+        from ampi.kernel.analysis.exactness import has_parallel_sum
 
         given = present(tuple(sig.args if hasattr(sig, "args") else sig))
         if any(map(names_code, given)):

@@ -11,7 +11,7 @@ from uncompiled import compiled, in_python, run_in_python
 import ampi
 import ampi.cuda as cuda
 from ampi import KernelError
-from ampi.kernel.pipeline import has_parallel_sum
+from ampi.kernel.analysis.exactness import has_parallel_sum
 
 SIZE = 8
 RANDOM = np.random.default_rng(11)

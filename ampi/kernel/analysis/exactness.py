@@ -117,3 +117,11 @@ def _discrete(value: Expr) -> set[str]:
         case Op(type=ty, args=args) if not isinstance(ty, (types.Float, types.Complex)):
             return used(args)
     return set()
+
+
+def has_parallel_sum(code: ir.Function) -> bool:
+    """Return whether a parallel loop has a sum or a product, whose rounding depends on the number of threads."""
+    loops = [s for s in ir.walk(code.body) if isinstance(s, ir.For) and s.parallel]
+    if any(s.reduces_arrays or any(kind in ("add", "mul") for _, kind in s.reductions) for s in loops):
+        return True
+    return any(isinstance(s, ir.Accumulate) and s.atomic for loop in loops for s in ir.walk(loop))
