@@ -51,8 +51,8 @@ def parts_for(x: Any, given: Any, where: str) -> list:
             raise TapeError(f"{where} is a {type(given).__name__}, and has to be None: there is no array")
         return []
     if not isinstance(x, (tuple, list, dict)):
-        if isinstance(given, dict):
-            raise TapeError(f"{where} is a {type(given).__name__}, and belongs to a {type(x).__name__}")
+        if isinstance(given, (dict, tuple)) or (isinstance(given, list) and not _is_list_of_numbers(given)):
+            raise TapeError(f"{where} is a {type(given).__name__} of {len(given)}, and belongs to a {type(x).__name__}")
         return [given]
     if given is None:
         return [None] * len(leaves_of(x))

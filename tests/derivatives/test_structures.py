@@ -37,7 +37,7 @@ OTHER = {
     "tuple": ((ONES, ONES), "y_bar is a tuple of 2, and belongs to a dict of 2"),
     "fewer": ({"a": ONES}, "y_bar is a dict of 1, and belongs to a dict of 2"),
     "array": (ONES, "y_bar is a ndarray, and belongs to a dict of 2"),
-    "deeper": ({"a": ONES, "b": {"c": ONES}}, r"y_bar\['b'\] is a dict, and belongs to a ndarray"),
+    "deeper": ({"a": ONES, "b": {"c": ONES}}, r"y_bar\['b'\] is a dict of 1, and belongs to a ndarray"),
 }
 
 
