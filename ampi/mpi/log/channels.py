@@ -116,12 +116,16 @@ class Channel:
     def _is_settled(self) -> bool:
         """Return whether no receive of forward mode is still open."""
         self.in_forward_mode[:] = [log for log in self.in_forward_mode if log() is not None]
-        return not any(log().waiting for log in self.in_forward_mode)  # type: ignore[union-attr]
+        return not any(log.waiting for log in self._forward_logs())
+
+    def _forward_logs(self) -> list[Any]:
+        """Return the logs of forward mode that exist; the list keeps them alive."""
+        return [log for other in self.in_forward_mode if (log := other()) is not None]
 
     def under_way(self) -> int:
         """Return the number of messages of forward mode sent minus those received; its sum over ranks is under way."""
         parts = (self,) if self.group is None else (self, self.group)
-        return sum(log().balance for part in parts for log in part.in_forward_mode if log() is not None)  # type: ignore
+        return sum(log.balance for part in parts for log in part._forward_logs())
 
     def keep(self) -> None:
         """Never return the channel to MPI: there may be messages on it that are not received."""
