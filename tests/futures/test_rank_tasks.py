@@ -1,5 +1,6 @@
 """Tasks on other ranks: MPICommExecutor inside of what is differentiated (other pools: see test_remote_tasks)."""
 
+import concurrent.futures
 import textwrap
 
 import numpy
@@ -104,7 +105,7 @@ def test_futures(how):
                 try:
                     future.result(1e-3)
                     break
-                except TimeoutError:
+                except concurrent.futures.TimeoutError:  # another class than Python's own before 3.11
                     continue
         future.result()
         return np.sum(found[0] if found else future.result())
