@@ -20,6 +20,7 @@ from . import few_writes
 from .element_arithmetic import quietly
 from .elements import NUMBERS, node_of
 from .elementwise import RULES
+from .fast_writes import is_ordinary
 from .few_writes import open_for, place_of, step_of
 
 _DOUBLE = np.dtype(np.float64)
@@ -118,8 +119,7 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> Any:
         if read is None:
             pen.integers += (source, 0, 0, to, head + SPREAD)
         else:
-            place = pen.places.get(read)
-            pen.integers += (source, (pen.place(read) if place is None else place) + step, 0, to, head)
+            pen.integers += (source, place_of(pen, read) + step, 0, to, head)
     return result
 
 
@@ -133,15 +133,7 @@ def _operand(tape: Tape, x: Any) -> Region | None:
         return None
     region = getattr(x, "_region", None) or new_region(x)
     storage = region.storage
-    if (
-        storage.guard
-        or storage.swapped_by
-        or storage.arriving
-        or storage.volatile
-        or storage.packed
-        or storage.elsewhere
-        or (storage.tape is not None and storage.tape is not tape.reference)
-    ):
+    if not is_ordinary(storage) or (storage.tape is not None and storage.tape is not tape.reference):
         return None
     return region
 

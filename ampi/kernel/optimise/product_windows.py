@@ -75,6 +75,13 @@ class Iteration:
         """Return whether a form depends on the iteration."""
         return self.loop.var in ir.walk(form)
 
+    def varying(
+        self, places: Iterable[Place], counters: Iterable[Var], counts: Iterable[Expr | None]
+    ) -> set[Var | None]:
+        """The counters of the axes whose part differs from iteration to iteration; None: an index without a counter."""
+        found = {p.counter for p in places if self.varies(p.offset)}
+        return found | {c for c, n in zip(counters, counts) if n is not None and self.varies(n)}
+
     def count(self, stop: Expr) -> Expr | None:
         """The form of the number of iterations of an inner loop from zero, or of a size; possibly negative."""
         found = self.form(stop)
@@ -172,8 +179,24 @@ def _inside(s: Stmt) -> list[Stmt]:
     return [t for block in blocks(s) for t in every(block)]
 
 
+class Windowed:
+    """What has a window along one of its two axes, if the iterations use different parts."""
+
+    places: tuple[Place, ...]
+    counters: tuple[Var, ...]
+    counts: tuple[Expr, Expr]
+    axis: int | None
+
+    @property
+    def window(self) -> Window | None:
+        if self.axis is None:
+            return None
+        low = next(p.offset for p in self.places if p.counter == self.counters[self.axis])
+        return Window(low, self.counts[self.axis])
+
+
 @dataclass(frozen=True)
-class Matrix:
+class Matrix(Windowed):
     """A matrix of which an iteration has a copy: its elements are those of ``source`` at ``places``.
 
     ``counters`` are those of its axes, ``counts`` their forms, and ``axis`` is the one of the window (None: the same
@@ -186,13 +209,6 @@ class Matrix:
     counters: tuple[Var, ...]
     counts: tuple[Expr, Expr]
     axis: int | None
-
-    @property
-    def window(self) -> Window | None:
-        if self.axis is None:
-            return None
-        low = next(p.offset for p in self.places if p.counter == self.counters[self.axis])
-        return Window(low, self.counts[self.axis])
 
 
 def matrix(array: Var, iteration: Iteration) -> Matrix | None:
@@ -219,8 +235,7 @@ def matrix(array: Var, iteration: Iteration) -> Matrix | None:
         return None
     if {p.counter for p in places} - {None} != {*counters}:
         return None
-    varying = {p.counter for p in places if iteration.varies(p.offset)}
-    varying |= {c for c, n in zip(counters, counts) if n is not None and iteration.varies(n)}
+    varying = iteration.varying(places, counters, counts)
     if len(varying) > 1 or None in varying:
         return None
     axis = next((k for k, c in enumerate(counters) if c in varying), None)
@@ -287,7 +302,7 @@ def _is_cleared(target: Var, position: int, iteration: Iteration) -> bool:
 
 
 @dataclass(frozen=True)
-class Outer:
+class Outer(Windowed):
     """``array[places] += f * g`` for two counters: an update by an outer product, at ``position`` of the body.
 
     ``factors`` are loaded, in the order of the places of ``counters``; ``axis`` is the number of the counter of the
@@ -301,13 +316,6 @@ class Outer:
     counts: tuple[Expr, Expr]
     factors: tuple[ir.Load, ir.Load]
     axis: int | None
-
-    @property
-    def window(self) -> Window | None:
-        if self.axis is None:
-            return None
-        low = next(p.offset for p in self.places if p.counter == self.counters[self.axis])
-        return Window(low, self.counts[self.axis])
 
 
 def outer(position: int, iteration: Iteration) -> Outer | None:
@@ -330,8 +338,7 @@ def outer(position: int, iteration: Iteration) -> Outer | None:
     counts = [found.count(c, iteration) for c in counters]
     if len(counters) != 2 or len(loads) != 2 or None in counts:
         return None
-    varying = {p.counter for p in places if iteration.varies(p.offset)}
-    varying |= {c for c, n in zip(counters, counts) if n is not None and iteration.varies(n)}
+    varying = iteration.varying(places, counters, counts)
     if len(varying) > 1 or None in varying:
         return None
     axis = next((k for k, c in enumerate(counters) if c in varying), None)
