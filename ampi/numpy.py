@@ -80,17 +80,9 @@ __all__ = list(_np.__all__)
 def _ours(function: Callable, formula: Callable | None = None) -> Callable:
     """Wrap a function of NumPy so that it returns an `ampi.ndarray`; a formula, if given, computes the result."""
     run = formula or (function if hasattr(function, "_implementation") else _checked(function))
-    is_sum = function is _np.sum
 
     @functools.wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
-        if (
-            is_sum
-            and len(arguments) == 1
-            and not keywords
-            and (found := _few_elements.sum_of(arguments[0])) is not None
-        ):
-            return found
         is_seen = formula is not None or _current() is None  # formulas handle lists themselves
         if not is_seen:
             arguments, keywords = _with_lists_joined(function, arguments, keywords)
@@ -101,9 +93,23 @@ def _ours(function: Callable, formula: Callable | None = None) -> Callable:
             _require_active(function, arguments, keywords, result)
         return result if type(result) is ndarray else _memory.wrapped(result)
 
+    if function is _np.sum:
+        call = _of_few_elements(call)
     made: Any = call if hasattr(function, "__get__") else staticmethod(call)  # must not become a method in a class
     made.numpy_function = function
     return made
+
+
+def _of_few_elements(call: Callable) -> Callable:
+    """Wrap the sum, so that one of a few elements is recorded without the way by NumPy."""
+
+    @functools.wraps(call)
+    def call_sum(*arguments: Any, **keywords: Any) -> Any:
+        if len(arguments) == 1 and not keywords and (found := _few_elements.sum_of(arguments[0])) is not None:
+            return found
+        return call(*arguments, **keywords)
+
+    return call_sum
 
 
 def _wrappable(found: Any) -> bool:

@@ -36,15 +36,19 @@ def like(x: Any, items: Iterable[Any]) -> Any:
         else:
             made[:] = items
         return made
-    if cls.__flags__ & _HEAP_TYPE == 0:  # a class written in C
-        return cls(items)
-    made = tuple.__new__(cls, items)
+    made = new_tuple(cls, items)
     if hasattr(x, "__dict__"):
         vars(made).update(vars(x))
     return made
 
 
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+def new_tuple(cls: type, items: Iterable[Any]) -> Any:
+    """Make an object of a class derived from tuple, without its constructor, which may take anything."""
+    items = tuple(items)
+    try:
+        return tuple.__new__(cls, items)
+    except TypeError:  # a class in C with an allocation of its own, as time.struct_time
+        return cls(items)
 
 
 def mapped(function: Callable, x: Any) -> Any:

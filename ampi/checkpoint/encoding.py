@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from ..base.structures import new_tuple
 from ..errors import TapeError
 from ..memory.extents import address_of, bounds_of
 from ..memory.storages import Region, Storage, TrackedArray, is_scalar, memory_at, plain, storage_of, tracked
 from ..memory.storages import tracked_copy as as_number
 from ..mpi.messages.requests import Request
-from .states import new_tuple, owner_of
+from .states import owner_of
 from .views import ATOMS, GENERATORS, attributes, further_attributes, has_state, refill, set_attributes, spelled
 
 

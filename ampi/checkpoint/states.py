@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.structures import new_tuple
 from ..memory.blocks import same_bytes
 from ..memory.extents import address_of, bounds_of
 from ..memory.handouts import settle_all
@@ -243,11 +244,6 @@ def saved_values(x: np.ndarray, earlier: dict[int, tuple[np.ndarray, np.ndarray]
     values = x.copy(order="K")
     earlier[id(x)] = x, values
     return values, values.nbytes
-
-
-def new_tuple(cls: type, items: Iterable[Any]) -> Any:
-    """Make an object of a class derived from tuple, without its constructor."""
-    return tuple.__new__(cls, items)
 
 
 def _of_items(_: Any, x: Any) -> Callable[[dict], Any]:

@@ -5,6 +5,7 @@ import array
 import collections
 import random
 import threading
+import time
 import types
 
 import numpy
@@ -118,6 +119,11 @@ def step_bits(s):
     s["u"] = s["u"] * numpy.random.Generator(s["bits"]).uniform(0.9, 1.1)
 
 
+def step_dated(s):
+    s["u"] = s["u"] * (1.0 - 0.01 * s["at"].tm_mday)
+    s["at"] = time.struct_time([*s["at"][:2], s["at"].tm_mday + 1, *s["at"][3:]])
+
+
 HELD = {
     "dict with attributes": (lambda x: with_attributes(Table, u=x * 1.0, k=0.9), step_attributes, lambda s: s.u),
     "list with attributes": (lambda x: with_attributes(Items, u=x * 1.0, k=0.9), step_attributes, lambda s: s.u),
@@ -125,6 +131,11 @@ HELD = {
     "tuple with attributes": (lambda x: with_attributes(Pair, [x * 1.0], k=0.9), step_pair, lambda s: s[0]),
     "private slot": (lambda x: Hidden(x * 1.0), lambda s: s.step(), lambda s: s.read()),
     "deque": (lambda x: collections.deque([x * 1.0, np.sin(x)], 3), step_window, lambda s: s[-1]),
+    "tuple of a class in C": (
+        lambda x: {"u": x * 1.0, "at": time.struct_time(range(1, 10))},
+        step_dated,
+        lambda s: s["u"],
+    ),
     "set": (counted(lambda: {1, 2}), step_counted, lambda s: s["u"]),
     "bytearray": (counted(lambda: bytearray(b"12")), step_counted, lambda s: s["u"]),
     "array of Python's": (counted(lambda: array.array("i", [1, 2])), step_counted, lambda s: s["u"]),

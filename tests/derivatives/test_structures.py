@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import time
 
 import numpy
 import pytest
@@ -246,3 +247,12 @@ def test_adjoints_of_another_structure_are_refused(bars):
     rule = custom(lambda d: (d["a"] * d["b"], d), lambda d, bar: (bars,))
     with pytest.raises(ampi.TapeError, match=r"for argument 0, a dictionary with \['a', 'b'\]; return the same struct"):
         ampi.grad(lambda x: np.sum(rule({"a": x, "b": x * x})))(X)
+
+
+def test_tuples_of_classes_in_c_are_kept():
+    """They are made by their constructors only."""
+    at = time.struct_time(range(1, 10))
+    (_, found), pullback = ampi.vjp(lambda x: (x * x, at), X)
+    assert found == at and type(found) is time.struct_time
+    assert type(ampi.value({"at": at})["at"]) is time.struct_time
+    numpy.testing.assert_array_equal(pullback((ONES, None))[0], 2.0 * X)
