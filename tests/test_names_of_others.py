@@ -14,7 +14,7 @@ from ampi.arrays import elementwise
 from ampi.base import versions
 from ampi.foreign import numpy_in_c as foreign
 from ampi.kernel.ir import intrinsics
-from ampi.kernel.runtime import quick_compilation
+from ampi.kernel.runtime import late_code, quick_compilation
 from ampi.partials import elementary
 from ampi.partials import special as special_table
 from ampi.rules import movement
@@ -181,6 +181,6 @@ def test_functions_of_the_table_of_intrinsics():
 
 
 def test_parts_of_numba_that_are_replaced():
-    parts = quick_compilation._PARTS
-    missing = [name for owner, names in parts.items() for name in names.split() if not hasattr(owner, name)]
+    parts = [*quick_compilation._PARTS.items(), *late_code._PARTS.items()]
+    missing = [name for owner, names in parts for name in names.split() if not hasattr(owner, name)]
     assert missing == [], "kernels are compiled more slowly without these"

@@ -17,6 +17,8 @@ from numba.core.codegen import CPUCodeLibrary, JITCodeLibrary, JITCPUCodegen, Ru
 from numba.core.cpu import CPUContext
 from numba.core.typing.templates import _OverloadFunctionTemplate
 
+from ampi.kernel.runtime import numba_parts
+
 _PARTS: dict[Any, str] = {
     CPUContext: "get_executable get_env_name",
     CPUCodeLibrary: "add_linking_library _finalize_final_module _finalize_dynamic_globals "
@@ -36,24 +38,20 @@ def late_code() -> Iterator[None]:
 
     Enter it only while holding Numba's compiler lock.  It has no effect with a version of Numba that lacks these parts.
     """
-    if not all(hasattr(owner, name) for owner, names in _PARTS.items() for name in names.split()):
+    if not numba_parts.exist(_PARTS):
         yield
         return
-    replaced: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
-        (CPUContext, "get_executable", _executable),
-        (CPUCodeLibrary, "add_linking_library", _linking),
-        (_OverloadFunctionTemplate, "_get_jit_decorator", _decorator),
+    parts = (
+        (CPUContext, "get_executable", _executable(CPUContext.get_executable)),
+        (CPUCodeLibrary, "add_linking_library", _linking(CPUCodeLibrary.add_linking_library)),
+        (_OverloadFunctionTemplate, "_get_jit_decorator", _decorator(_OverloadFunctionTemplate._get_jit_decorator)),
     )
-    before = [getattr(owner, name) for owner, name, _ in replaced]
     _inside[0] += 1
     try:
-        for (owner, name, ours), original in zip(replaced, before):
-            setattr(owner, name, ours(original))
-        yield
+        with numba_parts.replaced(parts):
+            yield
     finally:
         _inside[0] -= 1
-        for (owner, name, _), original in zip(replaced, before):
-            setattr(owner, name, original)
 
 
 class Late(JITCodeLibrary):

@@ -13,7 +13,7 @@ They matter for derivative programs, which are long and have many variables:
 * Passes.  Numba optimises each function by itself before it links them, and then optimises all of it twice; long
   derivative programs go without the first.  (Short ones need it: it finds that indices are not negative.)
 * Functions.  Numba makes a new manager of LLVM's passes for each function and declaration; here one serves a module.
-  It makes machine code of functions that are only linked into others; see `late_code`.
+  It also makes machine code of functions that are only linked into others, and here only on demand; see `late_code`.
 * Events.  Numba reports the beginning and end of each call of LLVM; here only if somebody listens.
 * Elements.  For each access Numba copies the structure that describes an array, which LLVM then takes apart in more
   than linear time; here the address is computed directly.
@@ -37,6 +37,7 @@ from numba.core.lowering import Lower
 from numba.np import arrayobj
 from numba.parfors import parfor
 
+from ampi.kernel.runtime import numba_parts
 from ampi.kernel.runtime.late_code import late_code
 
 _PARTS: dict[Any, str] = {
@@ -65,10 +66,10 @@ def quick_compilation(long: bool = False) -> Iterator[None]:
 
     Enter it only while holding Numba's compiler lock.  A ``long`` program is optimised with fewer passes.
     """
-    if not all(hasattr(owner, name) for owner, names in _PARTS.items() for name in names.split()):
+    if not numba_parts.exist(_PARTS):
         yield
         return
-    replaced: tuple[tuple[Any, str, Any], ...] = (
+    parts: tuple[tuple[Any, str, Any], ...] = (
         (ssa, "_run_ssa", reconstructed),
         (untyped_passes, "fixup_var_define_in_scope", _enter_in_scopes),
         (analysis, "compute_live_map", compute_live_map),
@@ -85,11 +86,7 @@ def quick_compilation(long: bool = False) -> Iterator[None]:
         (event, "start_event", _if_heard(event.start_event)),
         (event, "end_event", _if_heard(event.end_event)),
     )
-    with contextlib.ExitStack() as stack:
-        for owner, name, ours in replaced:
-            stack.callback(setattr, owner, name, getattr(owner, name))
-            setattr(owner, name, ours)
-        stack.enter_context(late_code())
+    with numba_parts.replaced(parts), late_code():
         yield
 
 
