@@ -17,12 +17,14 @@ __all__ = [
     "kernel",
     "np",
     "prange",
+    "serial_kernel",
     "value",
 ]
 
 COMM_SELF, COMM_WORLD = MPI.COMM_SELF, MPI.COMM_WORLD
 prange = numba.prange
 kernel = numba.njit(parallel=True, fastmath=True)
+serial_kernel = numba.njit(fastmath=True)
 
 
 def value(x):
