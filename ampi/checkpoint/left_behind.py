@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from typing import TYPE_CHECKING, Any
 
 from ..memory.live_arrays import tracked_arrays
@@ -34,12 +35,17 @@ class Left:
         True until the first step has been run.
     is_known : bool
         True if all steps that have been run were recorded.
+    has_more : bool
+        True if a step that was not recorded has been run since the last one that was.
     """
 
     def __init__(self, outside: dict[Storage, Any]) -> None:
         self._outside = outside
         self.is_new = True
         self.is_known = True
+        self.has_more = False
+        self._lost: Any = None
+        self._looks = 2  # a search takes longer than many a step: these are all, unless steps do leave arrays behind
         self._constants = 0  # a serial number; earlier arrays that carry no derivatives are constants
 
     def note_first(self) -> None:
@@ -49,23 +55,42 @@ class Left:
         self._constants = next_serial()
         self.is_new = False
 
+    def before_recorded(self, loop: Loop, given: View) -> None:
+        """Make it an error if a step uses what steps that were not recorded have made, unless it is in the state."""
+        if self.has_more and self._looks > 0:
+            self.has_more = False
+            self._looks -= 1
+            self._mark(loop, given, active=False)
+
+    def _is_unknown(self, storage: Storage) -> bool:
+        """Return whether a storage that steps have made may depend on something, although it is on no tape."""
+        return storage.tape is None and not self.is_known and storage.serial > self._constants
+
+    def _lost_by(self, loop: Loop) -> Any:
+        """Return the reference of memory whose derivatives are lost, which the tapes of steps know as well."""
+        if self._lost is None:
+            unknown = Unknown(
+                loop.tape,
+                "was computed by a step of ampi.timeloop and is not in its state, so that its derivative is not known; "
+                "add it to the state (a list of results, too), or let the step store ampi.value(x) if it is a constant",
+            )
+            loop.references.add(unknown.reference)
+            loop.tape.unknown += (unknown,)
+            self._lost = unknown.reference
+        return self._lost
+
     def after_loop(self, loop: Loop, final: View) -> None:
         """Make it an error to use what steps have made, unless it is in the final state or known to be constant."""
-        reason = (
-            "was computed by a step of ampi.timeloop and is not in its state, so that its derivative is not known; add "
-            "it to the state (a list of results, too), or let the step store ampi.value(x) if it is a constant"
-        )
-        active, perhaps = Unknown(loop.tape, reason), Unknown(loop.tape, reason)
-        loop.references.add(active.reference)
-        kept = {storage_of(array) for array in final.tracked()}
+        self._mark(loop, final, active=True)
+
+    def _mark(self, loop: Loop, state: View, active: bool) -> None:
+        """Mark as lost what is not in the state: what may depend on anything, and what is ``active`` on any tape."""
+        lost = self._lost_by(loop)
+        kept = {storage_of(array) for array in state.tracked()}
         for storage in self._made():
-            if storage in kept:
-                continue
-            if storage.tape in loop.references:
-                set_tape(storage, active.reference)
-            elif storage.tape is None and not self.is_known and storage.serial > self._constants:
-                set_tape(storage, perhaps.reference)
-        loop.tape.unknown += active, perhaps
+            if storage not in kept and (self._is_unknown(storage) or (active and storage.tape in loop.references)):
+                set_tape(storage, lost)
+                self._looks = sys.maxsize
 
     def after_error(self, loop: Loop) -> None:
         """Make it an error to use what the steps have written before one of them has raised an error."""

@@ -128,8 +128,7 @@ class Loop:
         """Run step ``n`` without recording it; ``first``: it has not run before."""
         self.figures.executed += 1
         self._is_fresh = False
-        if first:
-            self.left.is_known = False
+        self.left.is_known, self.left.has_more = self.left.is_known and not first, True
         with self._runs(n, first, False), passive():
             result = self.step(state)
         return state if result is None else result
@@ -180,6 +179,7 @@ class Loop:
             with tape:
                 tape.append_record(Record(None, (), ()))  # activity must follow from a record on the tape
                 given = with_tracked_numbers(self.view_of(state))
+                self.left.before_recorded(self, given)
                 self._enter(tape, given)
                 before = self._places_of(given)
                 state = given.state

@@ -43,7 +43,8 @@ class StepTape(Tape):
         if storage is not None and storage.tape is not self.reference and storage.tape in self.siblings:
             raise ActivityError(
                 f"{where_called()}: a step of ampi.timeloop uses {describe(storage, array)} that an earlier step has "
-                "computed, and that is not in its state; add it to the state"
+                "computed, and that is not in its state; add it to the state, or let that step store ampi.value(x) if "
+                "it is a constant"
             )
         return super().is_active(array)
 

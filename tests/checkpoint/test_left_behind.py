@@ -102,6 +102,62 @@ def test_active_tables_of_the_first_step_are_an_error(loop):
         ampi.grad(table(np.exp, **LOOPS[loop]))(X)
 
 
+def late_table(make, made, **options):
+    """Return a loop with a table that step ``made`` makes from the independents or the state, and later ones use."""
+
+    def program(x):
+        held = {}
+        x = np.array(x) * 1.0
+
+        def step(s):
+            if s["n"] == made and not held:
+                held["table"] = make(x, s["u"])
+            if s["n"] >= made:
+                s["u"] = s["u"] * 0.5 + held["table"]
+            s["n"] += 1
+
+        return np.sum(
+            ampi.timeloop(step, {"u": x * 1.0, "n": 0}, **{"steps": 9, "checkpoints": 2, **options})["u"] ** 2
+        )
+
+    return program
+
+
+@pytest.mark.parametrize("loop", ["steps", "one checkpoint", "all recorded", "memory", "schedule"])
+@pytest.mark.parametrize("made", [1, 3, 6, 7])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x, u: np.exp(x),
+        lambda x, u: u * 2.0,
+        lambda x, u: np.sum(u),
+        lambda x, u: u[1],
+        lambda x, u: x[1:2] * 3.0,
+    ],
+    ids=["independents", "state", "sum", "element", "view"],
+)
+def test_active_tables_of_later_steps_are_an_error(make, made, loop):
+    """Steps that run again had read them as constants."""
+    with pytest.raises(ampi.ActivityError, match=r"by a step of ampi\.timeloop|an earlier step has computed"):
+        ampi.grad(late_table(make, made, **LOOPS[loop]))(X)
+
+
+@pytest.mark.parametrize("loop", ["steps", "one checkpoint", "all recorded", "memory", "schedule"])
+@pytest.mark.parametrize("made", [1, 3, 7])
+@pytest.mark.parametrize("make", [lambda x, u: ampi.value(u) * 2.0, lambda x, u: numpy.ones(3)], ids=["value", "NumPy"])
+def test_values_of_later_steps_are_constants(make, made, loop):
+    """They may be made by any step."""
+    constant = {}
+
+    def first(x, u):
+        return constant.setdefault("table", numpy.array(make(x, u)))
+
+    program = late_table(make, made, **LOOPS[loop])
+    frozen = late_table(first, made, **LOOPS[loop])
+    frozen(X)
+    numpy.testing.assert_allclose(ampi.grad(program)(X), differences(frozen, X), rtol=1e-7)
+
+
 class Stopped(Exception):
     """Raised by a step."""
 
