@@ -197,6 +197,28 @@ def test_functions_of_infinity_raise_as_in_python(function):
     np.testing.assert_array_equal(again, x)
 
 
+@pytest.mark.parametrize("mode", ["raise", "call"])
+def test_errors_of_numpy_are_raised_where_the_program_asks_for_them(mode):
+    """They had been lost: a kernel does not look at ``numpy.errstate``."""
+
+    def f(x):
+        s = 0.0
+        for i in range(len(x)):
+            s += x[i] * x[i]
+        return s
+
+    def called(error, flag):
+        raise FloatingPointError(error)
+
+    x = np.full(100, 1e200)
+    with at_once(interpreted=False):
+        compiled = with_compiled_loops(f, [])
+        assert compiled(x) == np.inf
+        with np.errstate(all=mode, call=called), pytest.raises(FloatingPointError, match="overflow"):
+            compiled(x)
+        assert compiled(x) == np.inf
+
+
 def first_operand_decides():
     def f(v, t, k, n):
         s = 0.0

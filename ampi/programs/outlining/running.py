@@ -26,6 +26,8 @@ REMEMBERED = 2_000
 FEWEST = 60
 """Operations below which a loop runs in Python, since the call of a kernel takes as long."""
 MOST_FAILURES = 3
+_IN_SILENCE = frozenset(("warn", "ignore"))
+"""Values of `numpy.seterr` under which NumPy's numbers raise no exceptions and call nothing of the program."""
 COPIED = 1 << 16
 """Bytes that may be copied before any loop, so that it can run again; a loop with more work may copy more."""
 
@@ -153,6 +155,8 @@ class Form:
         if self.kernel is None and not self.is_hot(work):
             return None
         if work < FEWEST:
+            return None
+        if not _IN_SILENCE.issuperset(np.geterr().values()):
             return None
         if self.outside(*arguments):
             return self.fail_outside(values)
