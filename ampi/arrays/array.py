@@ -481,6 +481,10 @@ class FlatView:
         return base[np.unravel_index(self._places(key), base.shape)]
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        shape = self.base.shape
+        if type(key) is int and len(shape) == 2 and -(size := shape[0] * shape[1]) <= key < size and not np.ndim(value):
+            self.base[divmod(key + size if key < 0 else key, shape[1])] = value
+            return
         key = activity.plain_of(key)
         self._set(key, value, lambda constants: plain(self.base).flat.__setitem__(key, constants))
 

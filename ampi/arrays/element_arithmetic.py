@@ -16,9 +16,10 @@ from ..tape import Tape, current
 from ..tape.element_places import BITS
 from ..tape.elements import ADD, LONGEST, SCALE, SUBTRACT, SUM, UNUSED
 from ..tape.recording import scope_now
+from . import complex_numbers
 from .activity import plain_of
 from .elements import NUMBERS, node_of
-from .elementwise import RULES
+from .elementwise import CONSTANTS, RULES, quietly
 
 _item = np.ndarray.__getitem__
 _scalar: type = np.ndarray
@@ -28,29 +29,6 @@ def set_scalar_type(cls: type) -> None:
     """Set the class of variables (`ampi.arrays.scalars.scalar`)."""
     global _scalar
     _scalar = cls
-
-
-try:
-    from numpy._core.umath import _extobj_contextvar, _make_extobj
-
-    _quiet = _make_extobj(all="ignore")
-    _set_errors, _reset_errors = _extobj_contextvar.set, _extobj_contextvar.reset
-except (AttributeError, ImportError):  # of a later NumPy
-
-    def quietly(function: Callable, values: Any) -> Any:
-        """Call a function without NumPy's warnings."""
-        with np.errstate(all="ignore"):
-            return function(*values)
-
-else:
-
-    def quietly(function: Callable, values: Any) -> Any:
-        """Call a function without NumPy's warnings; `numpy.errstate` takes ten times as long."""
-        token = _set_errors(_quiet)
-        try:
-            return function(*values)
-        finally:
-            _reset_errors(token)
 
 
 _METHOD = """
@@ -181,11 +159,32 @@ def _written(name: str, prefix: str, base: Callable) -> Callable:
     return names[full]
 
 
+_COMPLEX = (complex, np.complex128)
+_REAL = np.dtype(np.float64)
+_UFUNCS = {
+    operator.add: np.add,
+    operator.sub: np.subtract,
+    operator.mul: np.multiply,
+    operator.truediv: np.divide,
+    operator.pow: np.power,
+    operator.abs: np.absolute,
+    operator.neg: np.negative,
+    operator.pos: np.positive,
+}
+
+
 def _as_of_numbers(base: Callable, of_numbers: Callable, swapped: bool = False) -> Callable:
     """An operator of arrays with the results of NumPy's scalars, which round complex numbers and powers differently."""
     kinds = "cf" if of_numbers is operator.pow else "c"
+    ufunc = _UFUNCS[of_numbers]
 
     def method(self: Any, *others: Any) -> Any:
+        if self.dtype.kind == "c" or any(
+            [type(x) in _COMPLEX or getattr(x, "dtype", _REAL).kind == "c" for x in others]
+        ):
+            made = complex_numbers.operate(ufunc, of_numbers, (*others, self) if swapped else (self, *others))
+            if made is not None:
+                return made
         made = base(self, *others)
         if is_scalar(made) and (made.dtype.kind in kinds or self.dtype.kind == "c") and not storage_of(made).guard:  # type: ignore[union-attr]
             values = [plain_of(x) for x in (self, *others)]
@@ -208,6 +207,8 @@ def _power(base: Callable, swapped: bool) -> Callable:
                 and (found := _constant_power(tape, self, other)) is not None
             ):
                 return found
+            if not swapped and (found := _variable_power(tape, self, other)) is not None:
+                return found
             operands = (other, self) if swapped else (self, other)
             found = call(tape, np.power, operands, operator.pow)
             if found is not None:
@@ -217,6 +218,29 @@ def _power(base: Callable, swapped: bool) -> Callable:
         return base(self, other, *modulus)
 
     return method
+
+
+def _variable_power(tape: Tape, base: Any, exponent: Any) -> Any:
+    """The power of a positive variable to another one, both of double precision; None: use the general method."""
+    pen: Any = tape.pen
+    if pen is None or type(exponent) is not _scalar:
+        return None
+    first, second = node_of(base, tape, pen), node_of(exponent, tape, pen)
+    if first is None or second is None or first[1] is None or second[1] is None:
+        return None
+    x, y = first[0], second[0]
+    if not type(x) is type(y) is np.float64 or not 0.0 < x < math.inf:
+        return None
+    z = x**y
+    try:
+        p = float(y) * float(x) ** (float(y) - 1.0) if y else 0.0
+    except OverflowError:
+        return None
+    number = pen.count
+    pen.count = number + 1
+    pen.integers += (first[1], second[1], SUM)
+    pen.reals += (p, float(z * np.log(x)) if z else 0.0)
+    return pen.made(z, number)
 
 
 def _constant_power(tape: Tape, base: Any, exponent: Any) -> Any:
@@ -252,11 +276,43 @@ def operators() -> dict[str, Callable]:
             base = _as_of_numbers(base, of_numbers, swapped)
             full = f"{prefix}{name}__"
             found[full] = _power(base, swapped) if name == "pow" else _written(name, prefix, base)
+    for name, ufunc in (("mod", np.remainder), ("floordiv", np.floor_divide)):
+        for prefix, swapped in (("__", False), ("__r", True)):
+            full = f"{prefix}{name}__"
+            found[full] = _by_call(ufunc, getattr(np.ndarray, full), swapped)
+    for name, swapped in (("__divmod__", False), ("__rdivmod__", True)):
+        found[name] = _quotient_and_remainder(getattr(np.ndarray, name), swapped)
     for name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"):
         found[name] = _comparison(name)
     for name, ufunc in (("__abs__", np.absolute), ("__neg__", np.negative), ("__pos__", np.positive)):
         found[name] = _sign(ufunc, _as_of_numbers(getattr(np.ndarray, name), getattr(operator, name)))
     return found
+
+
+def _by_call(ufunc: np.ufunc, base: Callable, swapped: bool) -> Callable:
+    def method(self: Any, other: Any) -> Any:
+        tape = current()
+        if tape is not None:
+            found = call(tape, ufunc, (other, self) if swapped else (self, other))
+            if found is not None:
+                return found
+        return base(self, other)
+
+    return method
+
+
+def _quotient_and_remainder(base: Callable, swapped: bool) -> Callable:
+    def method(self: Any, other: Any) -> Any:
+        tape = current()
+        if tape is not None:
+            operands = (other, self) if swapped else (self, other)
+            remainder = call(tape, np.remainder, operands, lambda x, y: divmod(x, y)[1])
+            if remainder is not None:
+                x, y = map(plain_of, operands)
+                return tape.pen.made(divmod(x, y)[0], None), remainder  # type: ignore[union-attr]
+        return base(self, other)
+
+    return method
 
 
 def _sign(ufunc: np.ufunc, base: Callable) -> Callable:
@@ -284,6 +340,65 @@ def converted(x: Any, kind: type) -> Any:
     if node is None or node[1] is None:
         return None
     return x if type(node[0]) is kind else tape.pen.made(kind(node[0]), node[1])
+
+
+def by_python(function: Callable, ufunc: np.ufunc, inputs: tuple) -> Any:
+    """A function of `math` that agrees with a ufunc but for the last digit, of variables of double precision and
+    constants; None: there is no fast path.
+
+    The value is Python's; partial derivatives are computed from the ufunc's, as for any other code.
+    """
+    tape = current()
+    if tape is None or (pen := tape.pen) is None or len(inputs) != ufunc.nin:
+        return None
+    rule = RULES.get(ufunc)
+    if rule is None or not rule.partials:
+        return None
+    values: list[Any] = []
+    variables: list[int | None] = []
+    for x in inputs:
+        kind = type(x)
+        if kind is _scalar:
+            node = node_of(x, tape, pen)
+            if node is None or type(node[0]) is not np.float64:
+                return None
+            values.append(node[0])
+            variables.append(node[1])
+        elif kind is float or kind is int or kind is np.float64:
+            values.append(x)
+            variables.append(None)
+        else:
+            return None
+    active = [k for k, a in enumerate(variables) if a is not None and rule.terms[k] is not None]
+    if not active:
+        return None
+    z = np.float64(function(*values))
+    found = quietly(
+        _partials_of_python,
+        (
+            ufunc,
+            rule,
+            active,
+            [x if type(x) is not int or n in rule.whole else np.float64(x) for n, x in enumerate(values)],
+            variables,
+        ),
+    )
+    number = pen.count
+    pen.count = number + 1
+    if len(found) == 1:
+        pen.integers += (found[0][0], SCALE)
+        pen.reals.append(found[0][1])
+    else:
+        (a, p), (b, q) = found
+        pen.integers += (a, b, SUM)
+        pen.reals += (p, q)
+    return pen.made(z, number)
+
+
+def _partials_of_python(ufunc: np.ufunc, rule: Any, active: list, values: list, variables: list) -> list:
+    if any([-1 in rule.needs[k] for k in active]):
+        values = [*values, ufunc(*values)]
+    return _partials(rule.partials, rule.needs, active, values, variables)
 
 
 def of_one(ufunc: np.ufunc, x: Any) -> Any:
@@ -336,11 +451,28 @@ def _partials(partials: Any, needs: Any, active: list, values: list, variables: 
     return [(variables[k], float(partials[k](*[values[n] for n in needs[k]]))) for k in active]
 
 
+def _constant(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> Any:
+    """A ufunc of numbers whose derivative is zero wherever it exists; None: record it as one of arrays."""
+    pen: Any = tape.pen
+    values = []
+    for x in inputs:
+        if type(x) in NUMBERS:
+            values.append(x)
+        elif is_scalar(x) and (node := node_of(x, tape, pen)) is not None:
+            values.append(node[0])
+        else:
+            return None
+    z = ufunc(*values)
+    return pen.made(z, None) if type(z) in BITS else None
+
+
 def call(tape: Tape, ufunc: np.ufunc, inputs: tuple, of_numbers: Callable | None = None) -> Any:
     """A ufunc of scalars and constants, or an operator; None: record it as one of arrays."""
     rule, pen = RULES.get(ufunc), tape.pen
-    if rule is None or pen is None or len(inputs) > 2:
+    if pen is None or len(inputs) > 2:
         return None
+    if rule is None:
+        return _constant(tape, ufunc, inputs) if ufunc in CONSTANTS else None
     values: list[Any] = []
     variables: list[int | None] = []
     for x in inputs:
@@ -350,7 +482,7 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple, of_numbers: Callable | None
             continue
         node = node_of(x, tape, pen) if is_scalar(x) else None
         if node is None:
-            return None
+            return complex_numbers.call(tape, ufunc, inputs, of_numbers)
         values.append(node[0])
         variables.append(node[1])
     active = [k for k, a in enumerate(variables) if a is not None and rule.terms[k] is not None]

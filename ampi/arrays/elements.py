@@ -20,15 +20,18 @@ import numpy as np
 from ..base import checks
 from ..base.locks import RLock
 from ..memory.storages import TrackedArray, at_first_structured, region_of, set_node, set_region, storage_of
+from ..memory.storages import variable as new_variable
 from ..tape import Tape, at_opening, living, open_tapes
-from ..tape.element_places import BITS, offset_of, row_of
-from ..tape.elements import CLEAR, LONGEST, READ, STORE, UNUSED, Elements
+from ..tape.element_places import BITS, PAIR, offset_of, row_of
+from ..tape.elements import CLEAR, FLOW, LONGEST, READ, STORE, UNUSED, Elements
+from ..tape.flows import COUNT, OVERWRITES, SPREAD, STEP, WEIGHTED
 from ..tape.recording import scope_now
 from . import few_writes, indexing
 
 _item = np.ndarray.__getitem__
 _set_item = np.ndarray.__setitem__
 _double = np.float64
+_ALL = ()
 _scalar: type = TrackedArray
 
 NUMBERS = frozenset((float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool))
@@ -91,10 +94,14 @@ def _getitem(self: Any, key: Any) -> Any:
             base = found.base
             if base is self or (base is not None and base is self.base):
                 return found  # a view
+        elif kind is np.complex128 and (made := _pair_at(self, key, found)) is not None:
+            return made
         return indexing.selected(self, key, found)
     try:
         region = self._region
     except AttributeError:
+        if (made := _variable_at(self, key, found)) is not None:
+            return made
         region = region_of(self)
     storage = region.storage
     reference = storage.tape
@@ -124,6 +131,70 @@ def _getitem(self: Any, key: Any) -> Any:
     return pen.made(found, number)
 
 
+def _pair_at(self: Any, key: Any, found: Any) -> Any:
+    """A complex element, as a pair of variables (see `complex_numbers`); None: there is no fast path."""
+    scope = scope_now()
+    tape = scope.tape
+    if tape is None or scope.thread != get_ident() or (pen := tape.pen) is None:
+        return None
+    region = region_of(self)
+    storage = region.storage
+    if storage.tape is None:
+        return new_variable(found, (found, None, pen.pairs))
+    if storage.tape is not tape.reference or not few_writes.is_ordinary(storage):
+        return None
+    try:
+        offset = region.offsets[key]
+    except (AttributeError, TypeError):
+        if (offset := offset_of(region, key)) is None:
+            return None
+    few_writes.open_for(pen)
+    number = pen.count
+    place = few_writes.place_of(pen, storage) + STEP
+    pen.integers += (offset, place, 8 * number, few_writes.OWN, FLOW + OVERWRITES + 2 * COUNT)
+    pen.count = number + 2
+    return new_variable(found, (found, number, pen.pairs))
+
+
+def _set_pair(self: Any, key: Any, number: Any, variable: int | None, is_pair: bool, tape: Tape) -> bool:
+    """``array[key] = value`` for an array of complex numbers; False: there is no fast path."""
+    pen: Any = tape.pen
+    region = region_of(self)
+    storage, reference = region.storage, tape.reference
+    is_active = storage.tape is not None
+    if region.dtype.type is not np.complex128 or storage.needs or not few_writes.is_ordinary(storage):
+        return False
+    if (is_active and storage.tape is not reference) or (offset := offset_of(region, key)) is None:
+        return False
+    few_writes.open_for(pen)
+    _set_item(self, key, number)
+    place = few_writes.place_of(pen, storage)
+    if variable is None:
+        if is_active:
+            pen.integers += (offset, place + CLEAR, offset + 8, place + CLEAR)
+        return True
+    storage.tape = reference
+    if is_pair:
+        head = FLOW + OVERWRITES + 2 * COUNT
+        pen.integers += (8 * variable, few_writes.OWN, offset, place + STEP, head)
+    else:
+        pen.reals += (1.0, 0.0)
+        pen.integers += (variable, 0, offset, place + STEP, FLOW + OVERWRITES + 2 * COUNT + SPREAD + WEIGHTED)
+    return True
+
+
+def _variable_at(self: Any, key: Any, found: Any) -> Any:
+    """An element of a vector whose elements are variables; None: there is no such."""
+    node = getattr(self, "_node", None)
+    if node is None or type(key) is not int:
+        return None
+    scope = scope_now()
+    tape = scope.tape
+    if tape is None or node[2] is not tape.reference or scope.thread != get_ident() or (pen := tape.pen) is None:
+        return None
+    return pen.made(found, node[1] + (key if key >= 0 else key + len(self)))
+
+
 def _constant(self: Any, key: Any, found: Any) -> Any:
     """An element that carries no derivative."""
     if not open_tapes:
@@ -147,7 +218,7 @@ def setitem(self: Any, key: Any, value: Any) -> None:
     try:
         number, variable, known = value._node
         region = self._region
-        if type(key) is not int:
+        if type(key) is not int and key is not _ALL:
             i, j = key
             if type(i) is not int or type(j) is not int:  # True is no index here
                 raise TypeError
@@ -185,26 +256,33 @@ def _setitem(self: Any, key: Any, value: Any) -> None:
         if type(target) is type(self) and ((base := target.base) is self or (base is not None and base is self.base)):
             if few_writes.assign(target, value):
                 return
-    if type(key) is slice and open_tapes:
-        indexing.setitem(self, key, value)
-        return
     scope = scope_now()
     tape = scope.tape
+    kind = type(value)
+    if type(key) is slice or (type(key) is tuple and slice in map(type, key)):
+        if tape is not None and scope.thread == get_ident() and _fill(self, key, value, tape):
+            return
+        if open_tapes:
+            indexing.setitem(self, key, value)
+            return
     if tape is None or (pen := tape.pen) is None or scope.thread != get_ident():
         _set_passively(self, key, value)
         return
-    kind = type(value)
     if kind is _scalar:
         try:
             number, variable, known = value._node
         except AttributeError:
             known = None
         if known is not tape.reference:
+            if known is pen.pairs:
+                if not _set_pair(self, key, number, variable, True, tape):
+                    indexing.setitem(self, key, value)
+                return
             if (node := node_of(value, tape, pen)) is None:
                 indexing.setitem(self, key, value)
                 return
             number, variable, known = node
-    elif kind in NUMBERS and not (type(key) is tuple and slice in map(type, key)):
+    elif kind in NUMBERS:
         number, variable = value, None
     else:
         indexing.setitem(self, key, value)
@@ -235,6 +313,10 @@ def _setitem(self: Any, key: Any, value: Any) -> None:
     if not pen.records or pen.records[-1] is not pen.current or len(integers) > LONGEST:
         integers = pen.open()
     code = region.steps[3]
+    if code == PAIR:
+        if not _set_pair(self, key, number, variable, False, tape):
+            indexing.setitem(self, key, value)
+        return
     place = pen.places.get(storage)
     if place is None:
         if not pen.can_read(storage):
@@ -252,6 +334,26 @@ def _setitem(self: Any, key: Any, value: Any) -> None:
             storage.tape = None
 
 
+def _fill(self: Any, key: Any, value: Any, tape: Tape) -> bool:
+    """``array[key] = number`` for a key with slices that selects a few elements; False: there is no fast path."""
+    if (pen := tape.pen) is None:
+        return False
+    if type(value) is _scalar:
+        if (node := node_of(value, tape, pen)) is None:
+            return False
+        number, variable, _ = node
+    elif type(value) in NUMBERS:
+        number, variable = value, None
+    else:
+        return False
+    target = _item(self, key)
+    if type(target) is not type(self):
+        return False
+    base = target.base
+    is_view = base is self or (base is not None and base is self.base)
+    return is_view and few_writes.fill(tape, target, number, variable)
+
+
 def _set_passively(self: Any, key: Any, value: Any) -> None:
     """``array[key] = value`` where no tape records statements."""
     if not open_tapes:
@@ -267,7 +369,9 @@ def iterated(self: Any) -> Iterator[Any]:
     """``iter(array)`` while a tape is open."""
     if self.ndim == 0:
         raise TypeError("iteration over a 0-d array")
-    return (self[k] for k in range(len(self)))
+    if getattr(self, "_node", None) is None:
+        return (self[k] for k in range(len(self)))
+    return (self[k] if (x := _variable_at(self, k, _item(self, k))) is None else x for k in range(len(self)))
 
 
 def node_of(x: Any, tape: Tape, pen: Elements) -> tuple | None:
@@ -278,9 +382,9 @@ def node_of(x: Any, tape: Tape, pen: Elements) -> tuple | None:
             return node
     except AttributeError:
         pass
-    storage: Any = storage_of(x)
     if x.dtype.type not in BITS or not x.dtype.isnative:
         return None
+    storage: Any = storage_of(x)
     value = _item(x, ())
     if storage.tape is None:
         return value, None, None

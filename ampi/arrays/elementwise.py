@@ -23,6 +23,29 @@ from ..partials.of_arrays import ELEMENTARY, function
 _INF = float("inf")
 
 
+try:
+    from numpy._core.umath import _extobj_contextvar, _make_extobj
+
+    _quiet = _make_extobj(all="ignore")
+    _set_errors, _reset_errors = _extobj_contextvar.set, _extobj_contextvar.reset
+except (AttributeError, ImportError):  # of a later NumPy
+
+    def quietly(function: Callable, values: Any) -> Any:
+        """Call a function without NumPy's warnings."""
+        with np.errstate(all="ignore"):
+            return function(*values)
+
+else:
+
+    def quietly(function: Callable, values: Any) -> Any:
+        """Call a function without NumPy's warnings; `numpy.errstate` takes ten times as long."""
+        token = _set_errors(_quiet)
+        try:
+            return function(*values)
+        finally:
+            _reset_errors(token)
+
+
 def _side(x: Any) -> Any:
     """The derivative of |x|; at zero (negative zero included), where x and -x tie, that of x."""
     return np.copysign(1.0, x + 0.0)

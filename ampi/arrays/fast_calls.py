@@ -58,10 +58,7 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> Any:
     rule = RULES.get(ufunc)
     if rule is None or tape.pen is None:
         return None
-    dtypes = rule.dtypes
-    if dtypes is None:
-        dtypes = rule.dtypes = _dtypes_kept(ufunc, rule)
-        rule.run = _with_result_last(ufunc)
+    dtypes = dtypes_of(ufunc, rule)
     reference, terms = tape.reference, rule.terms
     shape: Any = None
     dtype: Any = None
@@ -193,8 +190,16 @@ def _with_result_last(ufunc: np.ufunc) -> Callable:
     return ufunc
 
 
-def _dtypes_kept(ufunc: np.ufunc, rule: Rule) -> tuple:
+def dtypes_of(ufunc: np.ufunc, rule: Rule) -> tuple:
     """The dtypes that a ufunc's result shares with its arguments."""
+    dtypes = rule.dtypes
+    if dtypes is None:
+        dtypes = rule.dtypes = _dtypes_kept(ufunc, rule)
+        rule.run = _with_result_last(ufunc)
+    return dtypes
+
+
+def _dtypes_kept(ufunc: np.ufunc, rule: Rule) -> tuple:
     kept = []
     for dtype in () if rule.unknown else (_FLOAT64, _FLOAT32):
         with contextlib.suppress(TypeError):

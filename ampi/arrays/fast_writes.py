@@ -11,6 +11,7 @@ import numpy as np
 from ..memory.extents import Extent
 from ..memory.storages import Region, Storage, TrackedArray, array_type, as_viewed, region_of
 from ..tape import Record, Tape, Undo, current, save
+from .few_writes import is_ordinary
 from .writing import Assign
 
 LARGEST = sys.maxsize
@@ -95,14 +96,3 @@ def is_in_rows(x: np.ndarray) -> bool:
             return False
         least = n * stride
     return True
-
-
-def is_ordinary(storage: Storage) -> bool:
-    return not (
-        storage.guard
-        or storage.swapped_by
-        or storage.arriving
-        or storage.volatile
-        or storage.packed
-        or storage.elsewhere
-    )

@@ -1,7 +1,8 @@
 """Operations of arrays of a few elements, as statements on the tape (`ampi.tape.flows`) instead of records.
 
 Loops over slices (``z += x[i, j : j + 3] * y[i, j]``) make thousands of them.  Each partial derivative is computed when
-the operation runs: no value is kept.
+the operation runs: no value is kept.  The elements of a result are variables of the tape, as scalars are: most results
+exist for one more operation only, and no storage is made for them.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from ..memory.regions import Region
-from ..memory.storages import Fresh, Storage, TrackedArray, address_of, as_viewed, is_scalar, new_region, storage_of
+from ..memory.storages import Fresh, Storage, TrackedArray, address_of, as_viewed, is_scalar, storage_of
 from ..tape import Tape, current
-from ..tape.elements import FLOW, STORE
-from ..tape.flows import ADDS, COUNT, MAKES, MOST, NEGATIVE, SPREAD, STEP, WEIGHTED
+from ..tape.elements import FLOW, LONGEST, SCALE, STORE, Elements
+from ..tape.flows import ADDS, COUNT, MAKES, MOST, NEGATIVE, OVERWRITES, SPREAD, WEIGHTED
 from . import few_writes
 from .element_arithmetic import quietly
 from .elements import NUMBERS, node_of
 from .elementwise import RULES
-from .fast_writes import is_ordinary
-from .few_writes import open_for, place_of, step_of
+from .fast_calls import dtypes_of
+from .few_writes import OWN, is_ordinary, open_for, place_in_memory, place_of
 
 _DOUBLE = np.dtype(np.float64)
 _array: type = TrackedArray
@@ -41,12 +42,12 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> Any:
     """A function of vectors of one length and numbers, as statements; None: it needs a record."""
     pen: Any = tape.pen
     rule = RULES.get(ufunc)
-    if pen is None or rule is None or not rule.dtypes or _DOUBLE not in rule.dtypes:
-        return None  # the dtypes are found at the first call, which has a record
+    if pen is None or rule is None or _DOUBLE not in (rule.dtypes or dtypes_of(ufunc, rule)):
+        return None
     reference, terms = tape.reference, rule.terms
     count = 0
     values: list[Any] = []
-    active: list[tuple] = []
+    active: list[tuple] = []  # position, source, storage or None, step or word; 0 for a number
     for x in inputs:
         kind = type(x)
         if kind is _array or kind is np.ndarray:
@@ -62,17 +63,23 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> Any:
                     return None
                 values.append(x)
                 continue
-            region = getattr(x, "_region", None) or new_region(x)
-            storage = region.storage
+            node = getattr(x, "_node", None)
+            if node is not None:
+                if node[2] is not reference:
+                    return None
+                if terms[len(values)] is not None:
+                    active.append((len(values), 8 * node[1], None, OWN))
+                values.append(as_viewed(x, np.ndarray))
+                continue
+            storage, offset, step = place_in_memory(x)
             if storage.guard or storage.swapped_by:
                 return None
             if storage.tape is not None and terms[len(values)] is not None:
-                step = step_of(region)
                 if not step or storage.tape is not reference or storage.volatile or storage.packed:
                     return None
                 if storage.arriving or storage.elsewhere:
                     return None
-                active.append((len(values), region.offset, storage, step))
+                active.append((len(values), offset, storage, step))
             elif x.strides[0] <= 0 or (storage.tape is not None and storage.tape is not reference):
                 return None
             values.append(as_viewed(x, np.ndarray))
@@ -92,15 +99,17 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> Any:
     result: Any = _new(Fresh, (count,), _DOUBLE)
     values.append(as_viewed(result, np.ndarray))
     rule.run(*values)  # type: ignore[misc]
-    result._storage = storage = Storage(address_of(result), 8 * count)
-    storage.tape = reference
-    result.__class__ = _array
     if tape.before_append is not None:
         tape.before_append()
-    to = pen.creates(storage) + STEP
+    open_for(pen)
+    first = pen.count
+    pen.count = first + count
+    result._node = None, first, reference
+    result.__class__ = _array
     needs = rule.needs
+    form = FLOW + OVERWRITES + count * COUNT
     for k, source, read, step in active:
-        head = count * COUNT + FLOW
+        head = form
         if not needs[k]:
             p = terms[k](1.0)
             if p == -1.0:
@@ -116,10 +125,13 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> Any:
                 p = quietly(_partial, (terms[k], count, values, needs[k]))
             pen.reals += p.tolist() if type(p) is np.ndarray else [float(p)] * count
             head += WEIGHTED
-        if read is None:
-            pen.integers += (source, 0, 0, to, head + SPREAD)
+        if not step:
+            pen.integers += (source, 0, 8 * first, OWN, head + SPREAD)
+        elif read is None:
+            pen.integers += (source, step, 8 * first, OWN, head)
         else:
-            pen.integers += (source, place_of(pen, read) + step, 0, to, head)
+            pen.integers += (source, place_of(pen, read) + step, 8 * first, OWN, head)
+        form = FLOW + count * COUNT
     return result
 
 
@@ -127,29 +139,95 @@ def _partial(term: Any, count: int, values: list, needs: tuple) -> Any:
     return term(_ones[count], *[values[n] for n in needs])
 
 
-def _operand(tape: Tape, x: Any) -> Region | None:
-    """The region of a vector of a few elements of ordinary memory; None for all others."""
-    if x.dtype is not _DOUBLE or x.ndim != 1 or not 0 < x.size <= few_writes.MOST:
+def update(tape: Tape, ufunc: np.ufunc, target: Any, x: Any) -> bool:
+    """``target op= x`` for a vector of a few elements; False: it needs a record."""
+    pen: Any = tape.pen
+    if pen is None or type(target) is not _array or len(target.shape) != 1 or target.dtype is not _DOUBLE:
+        return False
+    if not 0 < target.shape[0] <= few_writes.MOST or tape.accesses is not None or not target.flags.writeable:
+        return False
+    reference, count = tape.reference, target.shape[0]
+    storage, offset, to = place_in_memory(target)
+    if not to or storage.needs or not is_ordinary(storage):
+        return False
+    if storage.tape is not None and storage.tape is not reference:
+        return False
+    kind = type(x)
+    origin = None
+    form = FLOW
+    if kind is _array and x.shape == target.shape and x.dtype is _DOUBLE:
+        value = as_viewed(x, np.ndarray)
+        node = getattr(x, "_node", None)
+        if node is not None:
+            if node[2] is not reference:
+                return False
+            source, word = 8 * node[1], OWN
+        else:
+            origin, source, word = place_in_memory(x)
+            if not word or origin is storage or origin.tape is not reference or not is_ordinary(origin):
+                return False
+    elif is_scalar(x):
+        node = node_of(x, tape, pen)
+        if node is None or node[1] is None or type(node[0]) is not np.float64:
+            return False
+        value, source, word, form = node[0], node[1], 0, FLOW + SPREAD
+    else:
+        return False
+    if tape.before_append is not None:
+        tape.before_append()
+    open_for(pen)
+    view = as_viewed(target, np.ndarray)
+    ufunc(view, value, view)
+    storage.tape = reference
+    if origin is not None:
+        word += place_of(pen, origin)
+    head = form + count * COUNT + (NEGATIVE if ufunc is np.subtract else 0)
+    pen.integers += (source, word, offset, place_of(pen, storage) + to, head)
+    return True
+
+
+def in_place(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> bool:
+    """``target op= x`` for a vector of a few elements, as an assignment of the result; False: it needs a record."""
+    target = inputs[0]
+    if type(target) is not _array or len(target.shape) != 1 or not 0 < target.shape[0] <= few_writes.MOST:
+        return False
+    if tape.pen is None or tape.accesses is not None or target.dtype is not _DOUBLE or not target.flags.writeable:
+        return False
+    storage, _, to = place_in_memory(target)
+    if not to or storage.needs or not is_ordinary(storage):
+        return False
+    made = call(tape, ufunc, inputs)
+    return made is not None and few_writes.assign(target, made)
+
+
+def _operand(tape: Tape, x: Any) -> tuple | None:
+    """Offset, storage and step of a vector of a few elements of ordinary memory, as in `call`; None for all others."""
+    if x.dtype is not _DOUBLE or len(x.shape) != 1 or not 0 < x.shape[0] <= few_writes.MOST:
         return None
-    region = getattr(x, "_region", None) or new_region(x)
-    storage = region.storage
-    if not is_ordinary(storage) or (storage.tape is not None and storage.tape is not tape.reference):
+    node = getattr(x, "_node", None)
+    if node is not None:
+        return (8 * node[1], None, OWN) if node[2] is tape.reference else None
+    storage, offset, step = place_in_memory(x)
+    if not step or not is_ordinary(storage) or (storage.tape is not None and storage.tape is not tape.reference):
         return None
-    return region
+    return offset, storage, step
 
 
 def total(tape: Tape, x: Any) -> Any:
     """The sum of a few elements as a variable; None: it needs a record."""
     pen = tape.pen
-    if pen is None or type(x) is not _array or (region := _operand(tape, x)) is None:
+    if pen is None or type(x) is not _array or (place := _operand(tape, x)) is None:
         return None
-    if region.storage.tape is None or not (step := step_of(region)):
+    source, storage, word = place
+    if storage is not None and storage.tape is None:
         return None
     number = np.add.reduce(as_viewed(x, np.ndarray))
     if tape.before_append is not None:
         tape.before_append()
     open_for(pen)
-    pen.integers += (region.offset, place_of(pen, region.storage) + step, 0, 0, x.size * COUNT + FLOW + MAKES)
+    if storage is not None:
+        word += place_of(pen, storage)
+    pen.integers += (source, word, 0, 0, x.size * COUNT + FLOW + MAKES)
     variable = pen.count
     pen.count = variable + 1
     return pen.made(number, variable)
@@ -167,13 +245,13 @@ def product(tape: Tape, function: Callable, a: Any, b: Any) -> Any:
     pen = tape.pen
     if pen is None:
         return None
-    regions = []
+    places = []
     for x in (a, b):
-        if type(x) is not _array or (region := _operand(tape, x)) is None or not step_of(region):
+        if type(x) is not _array or (place := _operand(tape, x)) is None:
             return None
-        regions.append(region)
+        places.append(place)
     count = a.size
-    active = [k for k, region in enumerate(regions) if region.storage.tape is not None]
+    active = [k for k, (_, storage, _) in enumerate(places) if storage is None or storage.tape is not None]
     if b.size != count or not active:
         return None
     values = as_viewed(a, np.ndarray), as_viewed(b, np.ndarray)
@@ -184,10 +262,11 @@ def product(tape: Tape, function: Callable, a: Any, b: Any) -> Any:
     variable = pen.count
     form, target = MAKES, 0
     for k in active:
-        region = regions[k]
-        word = place_of(pen, region.storage) + step_of(region)
+        source, storage, word = places[k]
+        if storage is not None:
+            word += place_of(pen, storage)
         pen.reals += values[1 - k].tolist()
-        pen.integers += (region.offset, word, target, 0, count * COUNT + FLOW + form + WEIGHTED)
+        pen.integers += (source, word, target, 0, count * COUNT + FLOW + form + WEIGHTED)
         form, target = ADDS, variable
     pen.count = variable + 1
     return pen.made(number, variable)
@@ -213,13 +292,33 @@ def array_of(tape: Tape, items: Sequence) -> Any:
         return None
     result: Any = _new(Fresh, (len(values),), _DOUBLE)
     _set_item(result, slice(None), values)
+    if len(values) <= MOST:
+        _as_variables(pen, result, variables)
+    else:
+        _as_memory(tape, result, variables)
+    result.__class__ = _array
+    return result
+
+
+def _as_variables(pen: Elements, result: Any, sources: list[int | None]) -> None:
+    """Make a variable for each element; that of a constant is zero times another one."""
+    if len(pen.integers) > LONGEST:
+        pen.open()
+    first = pen.count
+    pen.count = first + len(sources)
+    result._node = None, first, pen.reference
+    for source in sources:
+        pen.integers += (source or 0, SCALE)
+        pen.reals.append(0.0 if source is None else 1.0)
+
+
+def _as_memory(tape: Tape, result: Any, sources: list[int | None]) -> None:
+    pen: Any = tape.pen
     result._storage = storage = Storage(address_of(result), result.nbytes)
     result._region = Region.all_of(storage, result)
-    result.__class__ = _array
     code = pen.creates(storage) + STORE
     integers = pen.integers
-    for k, variable in enumerate(variables):
+    for k, variable in enumerate(sources):
         if variable is not None:
             integers += (variable, 8 * k, code)
     storage.tape = tape.reference
-    return result

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..memory.storages import as_array, as_record, is_record, is_scalar, plain, set_scalar_types
 from ..tape import current
-from . import activity, element_arithmetic, elements, indexing, ufuncs
+from . import activity, complex_numbers, element_arithmetic, elements, indexing, ufuncs
 from .array import ndarray
 from .losses import lose_exactly
 
@@ -166,12 +166,17 @@ class scalar(ndarray):
     @property
     def real(self) -> Any:
         """The real part."""
-        return indexing.getitem(np.ndarray.real.__get__(self), ()) if self.dtype.kind == "c" else self
+        return self._part(False) if self.dtype.kind == "c" else self
 
     @property
     def imag(self) -> Any:
         """The imaginary part."""
-        return indexing.getitem(np.ndarray.imag.__get__(self), ())
+        return self._part(True)
+
+    def _part(self, imaginary: bool) -> Any:
+        if self.dtype.kind == "c" and (found := complex_numbers.part(self, imaginary)) is not None:
+            return found
+        return indexing.getitem((np.ndarray.imag if imaginary else np.ndarray.real).__get__(self), ())
 
 
 class record(ndarray):

@@ -75,9 +75,9 @@ def apply(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
         if not isinstance(outs, tuple):  # Numba's ufuncs pass it on as it was given
             outs = (outs,)
             keywords = {**keywords, "out": outs}
-        if ufunc in _UPDATES and method == "__call__" and len(keywords) == len(outs) == 1 and outs[0] is inputs[0]:
+        if method == "__call__" and len(keywords) == len(outs) == 1 and outs[0] is inputs[0]:
             tape = current()
-            if tape is not None and fast_calls.update(tape, ufunc, *inputs) is not None:
+            if tape is not None and _in_place(tape, ufunc, inputs):
                 return inputs[0]
         if any(map(_overrides, (*inputs, *outs, keywords.get("where")))):
             return NotImplemented
@@ -114,6 +114,15 @@ def apply(ufunc: np.ufunc, method: str, inputs: tuple, keywords: dict) -> Any:
     if len(inputs) > 1 and method != "at" and any(map(operands.is_object, inputs)):
         return operands.compute(ufunc, method, inputs)
     return _METHODS[method](tape, ufunc, inputs, active, keywords)
+
+
+def _in_place(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> bool:
+    """``target op= x`` by a fast path; False: there is none."""
+    if ufunc in _UPDATES and (
+        few_elements.update(tape, ufunc, *inputs) or fast_calls.update(tape, ufunc, *inputs) is not None
+    ):
+        return True
+    return few_elements.in_place(tape, ufunc, inputs)
 
 
 def apply_formula(function: Any, inputs: tuple) -> Any:

@@ -112,11 +112,13 @@ class TrackedArray(np.ndarray):
 
     ``_message`` is for other packages, which cache here how the array is sent.  Scalars that are variables of a tape
     (see `tape.elements`) have a ``_node``: value, number of the variable (None: a constant), and reference to the tape.
+    So have new vectors of a few elements, which are successive variables, until their storage is looked up.
     """
 
     __slots__ = ("_message", "_node", "_region", "_storage")
 
     def __setattr__(self, name: str, value: Any) -> None:
+        forget_node(self)
         object.__setattr__(self, name, value)
         forget_region(self)  # it may have another shape now
 
@@ -138,10 +140,11 @@ def forget_region(array: TrackedArray) -> None:
 
 
 def forget_node(array: TrackedArray) -> None:
-    """Turn a scalar that is a variable of a tape into one whose value is in its memory."""
+    """Turn a scalar that is a variable of a tape, or an array of such, into one whose values are in its memory."""
     if hasattr(array, "_node"):
         storage_of(array)
-        TrackedArray._node.__delete__(array)  # type: ignore[attr-defined]
+        with contextlib.suppress(AttributeError):
+            TrackedArray._node.__delete__(array)  # type: ignore[attr-defined]
 
 
 def plain(array: np.ndarray) -> np.ndarray:
@@ -180,8 +183,8 @@ def storage_of(array: Any, create: bool = False) -> Storage | None:
         try:
             return array._storage
         except AttributeError:
-            if type(array) is _scalar_type and hasattr(array, "_node"):
-                return _storage_of_variable(array)
+            if hasattr(array, "_node"):
+                return _storage_of_variables(array)
             if array.base is None:
                 return _new_storage(array)
             storage = _find(array, True)
@@ -190,21 +193,26 @@ def storage_of(array: Any, create: bool = False) -> Storage | None:
     return _find(array, create)
 
 
-def _storage_of_variable(scalar: TrackedArray) -> Storage:
-    """Return the storage of a scalar that was a variable of a tape, after storing the value of the variable there."""
+def _storage_of_variables(array: TrackedArray) -> Storage:
+    """Return the storage of a scalar that was a variable of a tape, or of an array of such, after storing the values of
+    the variables there."""
     with _lock:
         try:
-            return scalar._storage
+            return array._storage
         except AttributeError:
-            storage = Storage(address_of(scalar), scalar.nbytes)
-            _, variable, reference = scalar._node
+            storage = Storage(address_of(array), array.nbytes)
+            _, variable, reference = array._node
             tape = reference()
             if tape is not None and variable is not None:
-                tape.elements.store(variable, storage, scalar.dtype)
-                storage.tape = reference
-            if tape is not None:
-                tape.elements.note_seen(scalar)
-            _set_storage(scalar, storage)
+                is_complex = array.dtype.kind == "c"  # each number is two variables
+                tape.elements.store(variable, storage, array.dtype, 2 if is_complex else array.size)
+                storage.tape = tape.reference
+            is_number = type(array) is _scalar_type
+            if tape is not None and is_number:
+                tape.elements.note_seen(array)
+            _set_storage(array, storage)
+            if not is_number:  # it may be overwritten
+                TrackedArray._node.__delete__(array)  # type: ignore[attr-defined]
             return storage
 
 
@@ -236,8 +244,8 @@ def _find(array: np.ndarray, create: bool) -> Storage | None:
             try:
                 return owner._storage
             except AttributeError:
-                if type(owner) is _scalar_type and hasattr(owner, "_node"):
-                    return _storage_of_variable(owner)
+                if hasattr(owner, "_node"):
+                    return _storage_of_variables(owner)
                 create = True
     if isinstance(owner, TrackedArray) and owner.base is None:
         return _new_storage(owner)

@@ -32,8 +32,10 @@ from .names import Name
 
 WATCH, READ = "watch", "read"
 _COMPILED = re.compile(r"jit|kernel|vectorize|stencil|cfunc|cuda")
-_NUMBERS = {"float", "complex"} | set(
-    "float16 float32 float64 half single double longdouble float128 complex64 complex128 cdouble csingle".split()
+_NUMBERS = (
+    {"float", "complex"}
+    | set("float16 float32 float64 half single double longdouble float128 complex64 complex128 cdouble csingle".split())
+    | {"Decimal", "from_float"}
 )
 _HEADS = (ast.For, ast.AsyncFor, ast.With, ast.AsyncWith)
 _SYMBOLS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}

@@ -7,18 +7,21 @@ errors are those of `math`.
 from __future__ import annotations
 
 import functools
+import importlib
 import math
+import sys
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from ..arrays import element_arithmetic
 from ..arrays.array import ndarray
-from ..arrays.losses import would_be_lost
+from ..arrays.losses import lose_exactly, would_be_lost
 from ..base.missing_rules import no_rule
 from ..derivatives.arguments import leaves_of
-from ..memory.storages import TrackedArray, is_scalar
+from ..memory.storages import TrackedArray, is_scalar, plain
 
 
 def is_active(x: Any) -> bool:
@@ -28,6 +31,13 @@ def is_active(x: Any) -> bool:
 
 def convert(kind: Any, *arguments: Any) -> Any:
     """``kind(x)`` in a program, where ``kind`` may be ``float``, ``numpy.float64`` or another class of numbers."""
+    if len(arguments) == 1 and is_scalar(x := arguments[0]):
+        found = element_arithmetic.converted(x, np.float64 if kind is float else kind)
+        if found is not None:
+            return found
+        if (decimal := sys.modules.get("decimal")) and kind in (decimal.Decimal, decimal.Decimal.from_float):
+            lose_exactly("decimal.Decimal() of", x)
+            return kind(plain(x).item())
     if len(arguments) == 1 and isinstance(x := arguments[0], TrackedArray) and isinstance(kind, type):
         dtype = _dtype_of(kind)
         if dtype is not None and is_active(x) and (x.size == 1 or kind not in (float, complex)):
@@ -82,6 +92,11 @@ def lru_cache(maxsize: Any = 128, typed: bool = False) -> Any:
     return decorate
 
 
+def _special(name: str) -> Callable:
+    """A function of `scipy.special`, which is imported when it is first called."""
+    return lambda x: getattr(importlib.import_module("scipy.special"), name)(x)
+
+
 _UFUNCS: dict[str, Callable] = {
     **{
         name: getattr(np, name)
@@ -89,6 +104,8 @@ _UFUNCS: dict[str, Callable] = {
         "exp2 fabs".split()
     },
     **{f"a{name}": getattr(np, f"arc{name}") for name in "sin cos tan sinh cosh tanh".split()},
+    **{name: _special(name) for name in ("erf", "erfc", "gamma")},
+    "lgamma": _special("gammaln"),
     "atan2": np.arctan2,
     "pow": np.power,
     "log": lambda x, *base: np.log(x) / convert(float, _log(*base)) if base else np.log(x),
@@ -120,9 +137,14 @@ def _of_math(function: Callable) -> Callable:
     """A function of `math` that takes numbers with derivatives."""
     name = function.__name__
     ours = _UFUNCS.get(name)
+    ufunc: Any = ours if isinstance(ours, np.ufunc) else {"log": np.log, "hypot": np.hypot}.get(name)
 
     @functools.wraps(function)
     def compute(*arguments: Any, **keywords: Any) -> Any:
+        if ufunc is not None and not keywords:
+            found = element_arithmetic.by_python(function, ufunc, arguments)
+            if found is not None:
+                return found
         if name in ("fsum", "prod", "sumprod", "dist"):
             arguments = tuple(list(x) if hasattr(x, "__iter__") else x for x in arguments)
         if not _any_active(arguments):
@@ -149,19 +171,13 @@ def _numbers(x: Any) -> Any:
     """Return the numbers that the program has without ampi, also in a list."""
     if isinstance(x, list):
         return [*map(_numbers, x)]
-    return _plain(x)[()] if isinstance(x, TrackedArray) and is_scalar(x) else _number(x)
+    return plain(x)[()] if isinstance(x, TrackedArray) and is_scalar(x) else _number(x)
 
 
 def _number(x: Any) -> Any:
     if not isinstance(x, np.ndarray):
         return x
-    return np.asarray(x.view(np.ndarray) if not isinstance(x, TrackedArray) else _plain(x)).item()
-
-
-def _plain(x: TrackedArray) -> np.ndarray:
-    from ..memory.storages import plain
-
-    return plain(x)
+    return np.asarray(x.view(np.ndarray) if not isinstance(x, TrackedArray) else plain(x)).item()
 
 
 def has_derivative(name: str) -> bool:

@@ -17,6 +17,9 @@ SINGLE = 8
 
 BITS: dict[Any, int] = {np.float64: 0, np.float32: SINGLE}
 """Added to the codes of memory, by the type of its numbers; other types cannot be variables."""
+PAIR = -1
+"""Stands for the code of complex elements, which are pairs of double numbers."""
+_CODES = {**BITS, np.complex128: PAIR}
 
 FEWEST, LARGEST = 16, 1 << 20
 """Elements looked up before a table of offsets is made, and elements of the largest such table."""
@@ -34,9 +37,9 @@ def steps_of(region: Region) -> tuple:
     except AttributeError:
         dtype, size = region.dtype, region.dtype.itemsize
         aligned = not any(n % size for n in (region.offset, *region.strides)) if size else False
-        usual = dtype.type in BITS and dtype.isnative and aligned and not region.storage.elsewhere
+        usual = dtype.type in _CODES and dtype.isnative and aligned and not region.storage.elsewhere
         if usual and not may_repeat(region.shape, region.strides, size):
-            region.steps = region.offset, region.strides, region.shape, BITS[dtype.type]
+            region.steps = region.offset, region.strides, region.shape, _CODES[dtype.type]
         else:
             region.steps = ()
         return region.steps
@@ -77,11 +80,11 @@ def offset_of(region: Region, key: Any) -> int | None:
         if len(shape) < 2:
             region.rows = None
         region.offsets = _offsets(steps[0], strides, shape)
-        if not code:
+        if code in (0, PAIR):
             storage = region.storage
             # Not a view of the array, which holds its region and so could never be freed.
             region.numbers = np.ndarray(
-                shape, np.float64, memory_at(storage.address, storage.nbytes), steps[0], strides
+                shape, region.dtype, memory_at(storage.address, storage.nbytes), steps[0], strides
             )
     return offset
 

@@ -30,6 +30,7 @@ import warnings
 import weakref
 from array import array
 from bisect import bisect_right
+from collections.abc import Callable
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
@@ -186,8 +187,8 @@ def sweep_in_python(
 
     Numbers are Python's here, and memory is seen through memoryviews: NumPy would take five times as long.
     """
-    views: dict[int, tuple[Any, int]] = {}
     sums: Any = memoryview(adjoints)
+    views: dict[int, tuple[Any, int]] = {flows.VARIABLES: (sums, SLOT)}
     integers = integers[:] if type(integers) is list else integers.tolist()
     reals = array("d", reals).tolist()  # a NumPy number of single precision would round what it multiplies
     pop, pop_real = integers.pop, reals.pop
@@ -283,7 +284,13 @@ def walk_in_python(
         r -= 1 if kind == SCALE else 2 if kind == SUM else flows.partials(integers[k - 1]) if kind == FLOW else 0
         k -= 2 if kind in (READ, CLEAR, SCALE) else flows.WORDS if kind == FLOW else 3
         found.append((k, kind, r))
-    elements_of = lambda place: (_element(place, 0, storages, push)[0], _bytes_between(storages[place // PLACE]))
+
+    def elements_of(place: int) -> tuple[Any, int]:
+        """The tangents of the elements in a place, and the bytes from one to the next."""
+        if place == flows.VARIABLES:
+            return tangents, SLOT
+        return _element(place, 0, storages, push)[0], _bytes_between(storages[place // PLACE])
+
     for k, kind, r in reversed(found):
         if kind == FLOW:
             variable = flows.forward(integers[k : k + flows.WORDS], reals, r, elements_of, tangents, variable)
@@ -339,6 +346,19 @@ UNUSED = _unused() if getattr(sys, "_is_gil_enabled", lambda: True)() else 0
 """References to a scalar that nothing but `Elements.ring` holds."""
 
 
+class Pairs:
+    """A reference to a tape in the nodes of complex numbers, which are pairs of variables."""
+
+    __slots__ = ("reference",)
+
+    def __init__(self, reference: Callable[[], Any]) -> None:
+        self.reference = reference
+
+    def __call__(self) -> Any:
+        """Return the tape; None if it exists no more."""
+        return self.reference()
+
+
 class Elements:
     """The statements on single elements that a tape records.
 
@@ -359,6 +379,7 @@ class Elements:
         How many of them have not been examined in this round.
     missed : int
         How many of them the program held in this round.
+    pairs : Pairs
     seen : list of scalar
         Numbers whose memory other code has seen.
     """
@@ -371,6 +392,7 @@ class Elements:
         "integers",
         "lines",
         "missed",
+        "pairs",
         "places",
         "pool",
         "reals",
@@ -386,6 +408,7 @@ class Elements:
     def __init__(self, records: list, reference: Any) -> None:
         self.records = records
         self.reference = reference
+        self.pairs = Pairs(reference)
         self.count = 0
         self.current: Statements | None = None
         self.integers: list[int] = []
@@ -477,17 +500,22 @@ class Elements:
         made.unread.add(storage)
         return made.place(storage)  # not among the places of what is read
 
-    def store(self, variable: int, storage: Storage, dtype: np.dtype) -> None:
-        """Store a variable in memory that no other code has seen yet, and which holds its value from now on."""
+    def store(self, variable: int, storage: Storage, dtype: np.dtype, count: int) -> None:
+        """Store successive variables in memory that no other code has seen yet, and which holds them from now on."""
         made = self.statements[bisect_right(self.first_of, variable) - 1]
-        code = made.place(storage) + STORE + BITS[dtype.type]
+        place = made.place(storage)
+        if count == 1:
+            statement: tuple[int, ...] = variable, 0, place + STORE + BITS[dtype.type]
+        else:
+            head = count * flows.COUNT + FLOW + flows.OVERWRITES
+            statement = 8 * variable, flows.VARIABLES + flows.STEP, 0, place + flows.STEP, head
         made.created.append(storage)
         made.unread.add(storage)
         with _lock:  # another thread may be looking at the number
             if made.last is None:
-                made.integers += (variable, 0, code)
+                made.integers += statement
             else:
-                made.late += (variable, 0, code)
+                made.late += statement
 
     def _sample(self) -> None:
         """Count the operations of the present line, and warn once that a kernel would be faster."""

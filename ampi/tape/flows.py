@@ -9,7 +9,8 @@ which begins with the kind of the statement::
     head        FLOW + form + number
 
 Offsets are in bytes; steps, from one element to the next, in numbers, times `STEP`.  All numbers are of double
-precision.
+precision.  The elements of a new array are variables with successive numbers, in the place `VARIABLES`, until other
+code than these statements sees the array.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import Any
 WORDS = 5
 STEP = 1 << 32
 """The factor of steps in the words of places."""
+VARIABLES = STEP - 16
+"""The place of the tape's variables; offsets are eight times their numbers.  A flow that sets some makes them."""
 OVERWRITES = 8
 """The elements of the target are set; without it, the flow is added to them."""
 SPREAD, MAKES, ADDS = 16, 32, 48
@@ -29,6 +32,8 @@ FORM = 48
 WEIGHTED = 64
 """The elements are multiplied by partial derivatives, one for each."""
 NEGATIVE = 128
+ROTATES = WEIGHTED + NEGATIVE
+"""The two elements are a complex number, multiplied by another one."""
 COUNT = 256
 """The factor of the number of elements."""
 MOST = 7
@@ -71,8 +76,13 @@ def reverse(head: int, integers: list, reals: list, elements: Callable, sums: An
         if head & OVERWRITES:
             for k in places:
                 shadow[k] = 0.0
+            if to % STEP == VARIABLES:
+                variable -= count
     if p is not None:
-        g = [a * b if a and b else 0.0 for a, b in zip(g, p)]
+        if head & NEGATIVE:
+            g = _rotated(g, (p[0], -p[1]))
+        else:
+            g = [a * b if a and b else 0.0 for a, b in zip(g, p)]
     elif head & NEGATIVE:
         g = [-a for a in g]
     if form == SPREAD:
@@ -93,7 +103,9 @@ def forward(statement: Any, reals: Any, r: int, elements: Callable, tangents: An
     else:
         memory, size = elements(where % STEP)
         x_dot = [memory[k] for k in _places(source, where, count, size)]
-    if head & WEIGHTED:
+    if head & ROTATES == ROTATES:
+        x_dot = _rotated(x_dot, reals[r : r + count])
+    elif head & WEIGHTED:
         x_dot = [a * b if a and b else 0.0 for a, b in zip(x_dot, reals[r : r + count])]
     elif head & NEGATIVE:
         x_dot = [-a for a in x_dot]
@@ -106,7 +118,13 @@ def forward(statement: Any, reals: Any, r: int, elements: Callable, tangents: An
     memory, size = elements(to % STEP)
     for k, a in zip(_places(target, to, count, size), x_dot):
         memory[k] = a if head & OVERWRITES else memory[k] + a
-    return variable
+    return variable + count if head & OVERWRITES and to % STEP == VARIABLES else variable
+
+
+def _rotated(x: Any, p: Any) -> list:
+    """A complex product, zero where one of its factors is."""
+    (a, b), (c, d) = x, p
+    return [a * c - b * d, a * d + b * c] if (a or b) and (c or d) else [0.0, 0.0]
 
 
 def _places(offset: int, where: int, count: int, size: int) -> range:

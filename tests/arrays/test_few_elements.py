@@ -31,6 +31,21 @@ FORMS = {
     "elements of a result": "t = x[i, j : j + 3] * 2.0\nt[0] = t[2] * y[i, j]\nz += t",
     "constants in a slice": "c[i, j : j + 3] = x[i, j : j + 3]\nc[i, j + 1 : j + 2] = 0.5\nz += c[i, j : j + 3]",
     "an unused result": "x[i, j : j + 3] * y[i, j : j + 3]",
+    "in place by numbers": "z *= 1.01\nz /= y[i, j] + 0.5\nz -= x[i, j]",
+    "in place by slices": "c[i, j : j + 3] *= y[j, i % 3 : i % 3 + 3]\nc[::2, j] /= x[i, :3]\nz -= c[i, :3] * y[i, j]",
+    "in place by a result": "t = x[i, j : j + 3] * y[i, j]\nz += t\nz -= t * t",
+    "in place by itself": "z *= z\nz += z\nz /= 4.0 + z",
+    "a result changed through a view": "t = x[i, j : j + 3] * y[i, j]\nz += t\nu = t[1:]\nu *= t[0]\nz += t",
+    "a result changed before its use": "t = x[i, j : j + 3] * y[i, j]\nu = t * 2.0\nt[1] = u[2]\nz += t * u",
+    "a number in a slice": "c[i, j : j + 3] = x[i, j]\nz += c[i, j : j + 3]\nc[::2, j] = y[i, j] * c[0, j]",
+    "constants in slices": "c[i, 1:4] = 0.5\nz += c[i, 0:3] * x[i, j]\nc[::3, j] = i\nc[i, 1:4] = x[i, 1:4]\nz[1:] = 2",
+    "flat": "c.flat[i * N + j] = x[i, j] * y[i, j]\nw += c.flat[-i] * c.flat[j]\nc.flat[-1 - j] += x[i, j]",
+    "unpacked": "a, b, d = x[i, j : j + 3] * y[i, j]\nw += a * b - d",
+    "elements of results": "t = x[i, j : j + 3] * y[i, j]\nfor a in t:\n    w += a * t[-1]\nz += t * t[k]",
+    "a result assigned to itself": "t = x[i, j : j + 3] * y[i, j]\nt[:] = t\nt[1:] = t[:-1]\nz += t",
+    "a result in another shape": "t = x[i, j : j + 3] * y[i, j]\nz += t.reshape(3, 1)[:, 0] + numpy.sin(t)[::-1]",
+    "a list of results": "q.append(x[i, j : j + 3] * y[i, j])\nz += q[i] * q[-1]",
+    "copied into": "t = numpy.array([x[i, j], y[i, j], 2.0])\nnumpy.copyto(t[:2], x[i, :2])\nz += t",
     "a matrix of few": "t = x[:2, :3] * y[:2, :3]\nz += t[i % 2]",
 }
 
@@ -40,7 +55,7 @@ def function_of(form):
     text = f"""
 def loops(numpy, x, y):
     z, c, w = x[0, :3] * 1.0, x * 1.0, x[0, 0] * 0.0
-    plain = PLAIN
+    plain, k, q = PLAIN, numpy.int64(1), []
     for i in range(N - 1):
         for j in range(N - 3):
             {body}
@@ -142,3 +157,38 @@ def test_what_slices_of_few_elements_keep(monkeypatch):
             z += x[i, :3] * x[i, 1] + x[i, 1:4]
             z += anp.array([x[i, 0], x[i, 1], 1.0]) * anp.sum(x[i, :2])
     assert len(tape) < 6
+
+
+def test_a_result_is_an_output_and_an_independent():
+    with ampi.Tape() as tape:
+        x = tape.watch(np.array([2.0, 3.0, 5.0]))
+        a = x * 2.0
+        b = x * a[1]
+        assert tape.is_active(b)
+        assert tape.watch(a) is a
+        y = a * b
+    np.testing.assert_array_equal(tape.gradient(b, x, seed=np.ones(3)), [6.0, 2 * (2 + 3 + 5) + 6.0, 6.0])
+    np.testing.assert_array_equal(tape.gradient(y, a, seed=np.ones(3)), [12.0, 18.0, 30.0])
+
+
+def test_a_result_that_code_outside_overwrites():
+    """Its elements are no variables any more once its address has been handed out."""
+    with ampi.Tape() as tape:
+        x = tape.watch(np.array([2.0, 3.0, 5.0]))
+        a = x * 2.0
+        with pytest.warns(ampi.ActivityWarning):
+            memory = np.asarray(memoryview(a))
+        memory[:] = 7.0
+        with pytest.raises(ampi.ActivityError, match="changed by code that ampi does not see"):
+            a * x
+
+
+def test_a_result_makes_no_storage(monkeypatch):
+    monkeypatch.setattr(few_writes, "MOST", 7)
+    with ampi.Tape() as tape:
+        x = tape.watch(np.ones((4, 5)))
+        t = np.sin(x[0, :3] * x[1, 1]) * x[2, 1:4]
+        s = t[0] * t[-1] + np.sum(t)
+    assert not hasattr(t, "_storage") and len(tape.elements.current.storages) == 1
+    assert tape.is_active(t) and hasattr(t, "_storage")
+    tape.gradient(s, x)

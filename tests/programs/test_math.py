@@ -23,6 +23,7 @@ WRONG = {
     "fmod": lambda m, a, b, c: m.fmod(a, 0.0),
     "sin": lambda m, a, b, c: m.sin(a * math.inf),
     "dist": lambda m, a, b, c: m.dist([a], [b, c]),
+    "gamma": lambda m, a, b, c: m.gamma(a - a - 1.0),
 }
 
 
@@ -46,6 +47,12 @@ FUNCTIONS = {
         name: (lambda m, a, b, c, name=name: getattr(m, name)(a * c))
         for name in "sin cos tan sinh cosh tanh exp expm1 log log2 log10 log1p sqrt asin acos atan asinh fabs".split()
     },
+    **{name: (lambda m, a, b, c, name=name: getattr(m, name)(a * c)) for name in "erf erfc gamma lgamma".split()},
+    "gamma of a negative number": lambda m, a, b, c: m.gamma(-a) + m.lgamma(-b),
+    "pow": lambda m, a, b, c: m.pow(a, b),
+    "pow of a constant": lambda m, a, b, c: m.pow(2, b) * m.pow(a, 3),
+    "hypot": lambda m, a, b, c: m.hypot(a, b),
+    "fmod": lambda m, a, b, c: m.fmod(b, a),
     "acosh": lambda m, a, b, c: m.acosh(a),
     "atan2": lambda m, a, b, c: m.atan2(a, b),
     "log to a base": lambda m, a, b, c: m.log(a, b),

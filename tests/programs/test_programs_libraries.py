@@ -153,6 +153,23 @@ def test_what_crosses_to_a_library_is_an_error_with_the_programs_line(program, w
         sys.modules.pop("alib", None)
 
 
+@pytest.mark.parametrize("way", ["decimal.Decimal", "Decimal", "Decimal.from_float"])
+def test_a_decimal_number_of_an_active_one_is_an_error_that_says_so(program, way):
+    """It was Python's TypeError, which names neither the derivative nor a remedy."""
+    path = program(f"""
+        import decimal
+        from decimal import Decimal
+        import numpy as np
+        x = np.arange(3.0) + 1
+        c = np.array([2.0, 0.5])
+        z = {way}(float(c[0])) + {way}(1.5) + Decimal("0.5")
+        z = z + {way}(x[1])
+        y = x[0] * float(z)
+    """)
+    with pytest.raises(ampi.ActivityError, match=r"prog.py:8: decimal.Decimal\(\) of an active array drops"):
+        ampi.trace(path, "x", "y")
+
+
 @pytest.mark.parametrize("handler", ["except Exception:", "except (ValueError, Exception) as e:", "except:"])
 def test_errors_of_lost_derivatives_are_not_caught(program, handler):
     path = program(f"""

@@ -25,12 +25,12 @@ _READ, _STORE, _CLEAR, _SCALE, _SUM, _ADD = (
 _SINGLE, _PLACE = elements.SINGLE, elements.PLACE
 _FLOW, _WORDS, _STEP, _COUNT = elements.FLOW, flows.WORDS, flows.STEP, flows.COUNT
 _OVERWRITES, _SPREAD, _MAKES, _FORM = flows.OVERWRITES, flows.SPREAD, flows.MAKES, flows.FORM
-_WEIGHTED, _NEGATIVE, _MOST = flows.WEIGHTED, flows.NEGATIVE, flows.MOST
+_WEIGHTED, _NEGATIVE, _MOST, _VARIABLES = flows.WEIGHTED, flows.NEGATIVE, flows.MOST, flows.VARIABLES
 
 
 @functools.cache
 def _compiled() -> Any:
-    flow = _FLOW, _WORDS, _STEP, _COUNT, _OVERWRITES, _SPREAD, _MAKES, _FORM, _WEIGHTED, _NEGATIVE, _MOST
+    flow = _FLOW, _WORDS, _STEP, _COUNT, _OVERWRITES, _SPREAD, _MAKES, _FORM, _WEIGHTED, _NEGATIVE, _MOST, _VARIABLES
     key = cache.key(_READ, _STORE, _CLEAR, _SCALE, _SUM, _ADD, _SINGLE, _PLACE, *flow)
     return cache.compiled(_sweep, f"elements_{key}", {"error_model": "numpy"})
 
@@ -43,6 +43,7 @@ def sweep(integers: np.ndarray, reals: np.ndarray, addresses: np.ndarray, adjoin
 def _sweep(integers, reals, addresses, adjoints, variable):
     k, r = len(integers), len(reals)
     few = np.empty(_MOST)
+    own = adjoints.ctypes.data
     while k > 0:
         code = integers[k - 1]
         kind = code & 7
@@ -74,7 +75,8 @@ def _sweep(integers, reals, addresses, adjoints, variable):
                 for n in range(count):
                     few[n] = g
             else:
-                base = addresses[(to % _STEP) // _PLACE]
+                makes = to % _STEP == _VARIABLES
+                base = own if makes else addresses[(to % _STEP) // _PLACE]
                 any_flows = base != 0
                 step = 8 * (to // _STEP)
                 if any_flows:
@@ -83,9 +85,18 @@ def _sweep(integers, reals, addresses, adjoints, variable):
                     if code & _OVERWRITES:
                         for n in range(count):
                             _store(base + target + n * step, 0, 0.0)
+                        if makes:
+                            variable -= count
             if not any_flows:
                 continue
-            if weighted:
+            if weighted and code & _NEGATIVE:
+                a, b, p, q = few[0], few[1], reals[r], reals[r + 1]
+                if (a != 0.0 or b != 0.0) and (p != 0.0 or q != 0.0):
+                    few[0] = a * p - b * -q
+                    few[1] = a * -q + b * p
+                else:
+                    few[0] = few[1] = 0.0
+            elif weighted:
                 for n in range(count):
                     few[n] = few[n] * reals[r + n] if few[n] != 0.0 and reals[r + n] != 0.0 else 0.0
             elif code & _NEGATIVE:
@@ -97,7 +108,7 @@ def _sweep(integers, reals, addresses, adjoints, variable):
                     total += few[n]
                 adjoints[source] += total
             else:
-                base = addresses[(where % _STEP) // _PLACE] + source
+                base = (own if where % _STEP == _VARIABLES else addresses[(where % _STEP) // _PLACE]) + source
                 step = 8 * (where // _STEP)
                 for n in range(count):
                     _store(base + n * step, 0, _load(base + n * step, 0) + few[n])
