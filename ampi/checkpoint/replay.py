@@ -19,7 +19,7 @@ from ..tape.replays import StepRuns
 from . import progress
 from .generators import generators_of_kernels
 from .left_behind import Left
-from .open_communication import left_open
+from .open_communication import left_open, with_objects_of_the_first_time
 from .reproduction import Held, Once, compare
 from .resuming import Disk, OnDisk
 from .schedules import Commit
@@ -130,8 +130,12 @@ class Loop:
         self._is_fresh = False
         self.left.is_known, self.left.has_more = self.left.is_known and not first, True
         with self._runs(n, first, False), passive():
-            result = self.step(state)
+            result = self.step(state) if first else self._again(state)
         return state if result is None else result
+
+    def _again(self, state: Any) -> Any:
+        with with_objects_of_the_first_time(self.where):
+            return self.step(state)
 
     def observe(self, state: Any, n: int, first: bool) -> Any:
         """Run step ``n``, recording it only to learn which of the arrays that it makes are active."""
@@ -185,7 +189,7 @@ class Loop:
                 state = given.state
                 self._is_fresh = False
                 with self._runs(n, first, True):
-                    result = self.step(state)
+                    result = self.step(state) if first else self._again(state)
                 state = state if result is None else result
                 left = self.view_of(state)
                 after = self._places_of(left)

@@ -146,3 +146,60 @@ def test_what_may_be_open(program):
 
     found = ampi.grad(lambda x: program(x, lambda *a: ampi.timeloop(*a, 6, checkpoints=2)))(X)
     numpy.testing.assert_array_equal(found, ampi.grad(lambda x: program(x, plainly))(X))
+
+
+def along(comm, u):
+    came = np.zeros(3)
+    comm.Sendrecv(u, AFTER, recvbuf=came, source=BEFORE)
+    u += 0.1 * came
+
+
+def along_typed(comm, datatype, u):
+    comm.Sendrecv_replace([u, 1, datatype], AFTER, source=BEFORE)
+
+
+def sum_by(comm, op, u):
+    total = np.zeros(3)
+    comm.Allreduce(u, total, op)
+    u += 0.1 * total
+
+
+@ampi.kernel
+def added(a, b):
+    for i in range(len(a)):
+        b[i] = a[i] + b[i]
+
+
+FREED = {
+    "communicator": (lambda comm: comm.Dup(), lambda _, comm, u: along(comm, u)),
+    "topology": (lambda comm: comm.Create_cart([comm.size], [True]), lambda _, comm, u: along(comm, u)),
+    "datatype": (lambda _: ampi.MPI.DOUBLE.Create_vector(2, 1, 2).Commit(), along_typed),
+    "datatype of a collective": (
+        lambda _: ampi.MPI.DOUBLE.Create_contiguous(2).Commit(),
+        lambda comm, datatype, u: comm.Bcast([u, 1, datatype]),
+    ),
+    "group": (lambda comm: comm.Get_group(), lambda comm, group, u: along(comm.Create(group), u)),
+    "operation": (lambda _: ampi.MPI.Op.Create(added, commute=True), sum_by),
+}
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("kind", FREED)
+def test_what_the_program_frees_after_the_loop_is_named(kind):
+    make, use = FREED[kind]
+    comm = COMM.Dup()  # which cannot be swept any more afterwards
+
+    def final(x):
+        thing, u = make(comm), np.array(x)
+
+        def step(u):
+            use(comm, thing, u)
+            u *= 1.0 - 0.05 * u
+
+        u = ampi.timeloop(step, u, 6, checkpoints=2)
+        thing.Free()
+        return np.sum(u**2)
+
+    named = {"topology": "communicator", "operation": "MPI.OP_NULL.*"}.get(kind, kind.split()[0])
+    with pytest.raises(ampi.errors.AmpiError, match=f"{named}.*freed.*free it after the gradient"):
+        ampi.grad(final)(X)

@@ -184,6 +184,8 @@ def _plan(op: mpi.Op, part: Reducing, in_steps: bool = False) -> Call:
 def refusal(op: mpi.Op, rule: Reduction | None, x: Buffer) -> str:
     """Return why a reduction of active values in a buffer has no derivative; empty if it has one."""
     if rule is None:
+        if op == mpi.OP_NULL:
+            return "the operation is MPI.OP_NULL: it was never made, or has been freed; free it after the gradient"
         refused = f"there is no derivative rule for {_name_of(op)} on floating-point data; send ampi.value(...)"
         return refused + ("" if op.is_predefined else ", or make the operation of a kernel: ampi.Op.Create(kernel)")
     if x.raw or x.mixed != rule.located or x.dtype is None or x.dtype.kind not in "fc":
