@@ -3,7 +3,8 @@
 The workers are in a loop of the pool's own, where no tape is open when a sweep begins.  So each task opens a tape for
 itself, which ends with it, and returns which of its results are active.  The sweep submits the task again, with the
 adjoints of its results: it runs once more, on any worker, and returns the adjoints of its arguments.
-Forward mode submits it with tangents.
+Forward mode submits it with tangents; second order submits it with tangents, and in the sweep with adjoints and their
+tangents.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from ..errors import ActivityError, TapeError
 from ..interception.hooks import Hook
 from ..memory.storages import is_scalar, plain, region_of, tracked_copy
 from ..mpi.memory.bundles import dumped, loaded
-from ..tape import BaseAdjoint, Push, Sweep, Tape, place_of
-from ..tape.recording import is_passive, opened, recording
+from ..tape import BaseAdjoint, Push, SecondTape, Sweep, Tape, VectorPush, place_of, second_order
+from ..tape.recording import is_passive, opened, recording, restored
 from .processes import require_constant_globals
 from .tasks import strand_lock
 
@@ -47,14 +48,15 @@ class Call:
     def __init__(self, contents: bytes, values: Values, active: list[int]) -> None:
         self.contents, self.values, self.active = contents, values, active
 
-    def recorded(self, tangents: bool) -> tuple[Tape, list[Any], Any]:
-        """Run the function on a new tape; return the tape, the arguments, and the `Results`."""
-        with Tape(tangents=tangents) as tape:
-            places = [tape.watch(v) if k in self.active else tracked_copy(v) for k, v in enumerate(self.values)]
-            function, arguments, keywords = loaded(self.contents, places)
-            contents, arrays = dumped(function(*arguments, **keywords))
-            results = Results(contents, arrays, active_among(tape, arrays))
-        return tape, [places[k] for k in self.active], results
+    def recorded(self, tape: Tape, dots: Sequence[Any] = ()) -> tuple[list[Any], Results]:
+        """Run the function on an open tape, in second order with tangents; return the arguments and the `Results`."""
+        places = [tape.watch(v) if k in self.active else tracked_copy(v) for k, v in enumerate(self.values)]
+        independents = [places[k] for k in self.active]
+        for array, dot in zip(independents, dots):
+            tape.start(array, dot)  # type: ignore[attr-defined]
+        function, arguments, keywords = loaded(self.contents, places)
+        contents, arrays = dumped(function(*arguments, **keywords))
+        return independents, Results(contents, arrays, active_among(tape, arrays))
 
 
 class Results:
@@ -109,13 +111,15 @@ def run_plainly(contents: bytes, values: Values) -> Any:
 
 def run(call: Call) -> tuple[bytes, Values, list[int], bytes]:
     """Run a task; return its results, and what is known of them."""
-    _, _, results = call.recorded(False)
+    with Tape() as tape:
+        _, results = call.recorded(tape)
     return results.contents, list(map(_value_of, results.arrays)), results.active, results.digest
 
 
 def back(call: Call, seeds: Values, several: bool) -> tuple[Values, bytes]:
     """Run a task again; return the adjoints of its active arguments for those of its results."""
-    tape, arguments, results = call.recorded(False)
+    with Tape() as tape:
+        arguments, results = call.recorded(tape)
     outputs = results.outputs()
     if len(outputs) != len(seeds):
         return [], results.digest
@@ -125,8 +129,24 @@ def back(call: Call, seeds: Values, several: bool) -> tuple[Values, bytes]:
 
 def forth(call: Call, dots: Values, several: bool) -> tuple[Values, bytes]:
     """Run a task again; return the tangents of its results for those of its active arguments."""
-    tape, arguments, results = call.recorded(True)
+    with Tape(tangents=True) as tape:
+        arguments, results = call.recorded(tape)
     return list(tape.tangent(results.outputs(), arguments, dots, vectorised=several)), results.digest
+
+
+def back_twice(call: Call, dots: Values, seeds: list[Values], several: bool) -> tuple[list[Values], bytes]:
+    """Run a task again with the tangents of its active arguments; return the adjoints of these, each with its tangents
+    (by direction), for the adjoints of its results, each with its tangents."""
+    with restored(), SecondTape(functools.partial(VectorPush, count=len(dots[0])) if several else Push) as tape:
+        arguments, results = call.recorded(tape, dots)
+        tape.finish(None)
+        outputs, found = results.outputs(), []
+        if len(outputs) == len(seeds):
+            of_values, of_tangents = [s[0] for s in seeds], [s[1:] for s in seeds]
+            adjoints, products, _ = second_order(tape, outputs, arguments, of_values, of_tangents)
+            found = [[adjoint, *(dot if several else (dot,))] for adjoint, dot in zip(adjoints, products)]
+    tape.dismantle()
+    return found, results.digest
 
 
 # ------------------------------------------------------------------------------------------------ what is recorded
@@ -140,10 +160,13 @@ class Submitted(BaseAdjoint):
     call : Call
     regions : list of Region
         Of the active arguments.
+    dots : list of numpy.ndarray
+        In second order: the tangents of these.
     """
 
-    __slots__ = ("_executor", "call", "regions", "where")
+    __slots__ = ("_executor", "call", "dots", "regions", "where")
     name = "a task of another process"
+    second_order = "joint"
     batched = True
     reads_memory = False
     held = ("regions",)
@@ -151,6 +174,7 @@ class Submitted(BaseAdjoint):
     def __init__(self, executor: Any, call: Call, arrays: Sequence[Any]) -> None:
         self._executor, self.call = executor, call
         self.regions = [region_of(arrays[k]) for k in call.active]
+        self.dots: Values = []
         self.where = where_called()
 
     def send(self, function: Callable, *arguments: Any) -> Any:
@@ -161,16 +185,23 @@ class Submitted(BaseAdjoint):
     def __call__(self, sweep: Sweep) -> None:
         """Wait for the adjoints of the arguments, and add them."""
         returned = sweep.state.pop(self, None)
-        if returned is not None:
-            for region, value in zip(self.regions, returned(), strict=True):
-                sweep.add(region, value)
+        if returned is None:
+            return
+        for region, found in zip(self.regions, returned(), strict=True):
+            if sweep.pairs:
+                for lane, value in zip(sweep.lanes, found, strict=True):
+                    lane.add(region, value)
+            else:
+                sweep.add(region, found)
 
     def tangent(self, push: Push) -> None:
         """Submit the task with tangents."""
         dots = [np.array(push.get(region)) for region in self.regions]
+        if push.tape.tangents is push:
+            self.dots = dots
         push.state[self] = self.send(forth, dots, push.lanes is not None)
 
-    def checked(self, found: tuple[Values, bytes], digest: bytes) -> Values:
+    def checked(self, found: tuple[list[Any], bytes], digest: bytes) -> list[Any]:
         """Return what another run has found; raise an error if its results were others."""
         values, other = found
         if other != digest:
@@ -188,6 +219,7 @@ class Returned(BaseAdjoint):
 
     __slots__ = ("digest", "regions", "submitted")
     name = Submitted.name
+    second_order = "joint"
     batched = True
     reads_memory = False
     held = ("regions",)
@@ -198,6 +230,9 @@ class Returned(BaseAdjoint):
 
     def __call__(self, sweep: Sweep) -> None:
         """Submit the task with the adjoints of its results."""
+        if sweep.pairs:
+            self._call_pairs(sweep)
+            return
         taken = [sweep.take(region) for region in self.regions]
         if all(each is None for each in taken):
             return
@@ -207,6 +242,20 @@ class Returned(BaseAdjoint):
             for region, each in zip(self.regions, taken)
         ]
         future = self.submitted.send(back, seeds, bool(lead))
+        self._returns(sweep, future)
+
+    def _call_pairs(self, sweep: Sweep) -> None:
+        taken = [[lane.take(region) for lane in sweep.lanes] for region in self.regions]
+        if all(each is None for found in taken for each in found):
+            return
+        seeds = [
+            [np.zeros(region.shape, region.dtype) if each is None else each for each in found]
+            for region, found in zip(self.regions, taken)
+        ]
+        several = sweep.tape.tangents.lanes is not None
+        self._returns(sweep, self.submitted.send(back_twice, self.submitted.dots, seeds, several))
+
+    def _returns(self, sweep: Sweep, future: Any) -> None:
         sweep.state[self.submitted] = lambda: self.submitted.checked(future.result(), self.digest)
 
     def tangent(self, push: Push) -> None:

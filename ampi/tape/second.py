@@ -396,14 +396,19 @@ class PairSweep(LanedSweep):
 
 
 def second_order(
-    tape: SecondTape, y: Any, x: Sequence[Any], seed: Any
+    tape: SecondTape, y: Any, x: Sequence[Any], seed: Any, seed_dots: Sequence[Sequence[np.ndarray]] = ()
 ) -> tuple[list[np.ndarray], list[np.ndarray], int]:
     """Return the gradients of outputs with respect to watched arrays, their tangents (with a first axis for the
-    directions if the tape has several), and the most bytes that tangents took."""
+    directions if the tape has several), and the most bytes that tangents took.
+
+    ``seed_dots`` has, for each output, the tangents of its seed in each direction; by default they are zero."""
     sweep = PairSweep(tape)
     try:
         sweep.wanted = [tape.watched(leaf) for leaf in x]
         set_seeds(sweep, y, seed)
+        for output, dots in zip(y, seed_dots):
+            for lane, dot in zip(sweep.lanes[1:], dots, strict=True):
+                lane.add(region_of(output), dot)
     except Exception as error:
         tape.refuse(error)
         raise

@@ -42,9 +42,52 @@ def cube(x, k=1.0):
     return x**3 * k
 
 
-def test_second_order_is_refused_by_name(pool):
-    with pytest.raises(ampi.ActivityError, match=r"a task of another process.* has no second derivative"):
-        ampi.hvp(lambda x: np.sum(pool.submit(cube, x).result()), X, X)
+def joined(x, y):
+    x *= y[0]
+    return {"waves": np.sin(x) * y, "sum": np.sum(x * x * y[1])}, y[:2] * x[1]
+
+
+def of_two(call):
+    """A function whose results of tasks are used with different weights, one of them in other tasks as well."""
+
+    def f(x):
+        u = np.exp(0.3 * x)
+        (found, pair), other = call(joined, x * x, u), call(cube, u, 0.5)
+        u *= 2.0
+        return np.sum(found["waves"] ** 2) * found["sum"] + np.sum(call(cube, other * pair[0]) * u) + pair[1] ** 2
+
+    return f
+
+
+@pytest.mark.parametrize("directions", [None, 1, 3])
+def test_second_order(pool, directions):
+    v = numpy.random.default_rng(0).uniform(-1.0, 1.0, (directions or 1, 3))[... if directions else 0]
+    f, g = (
+        of_two(lambda *task: pool.submit(*task).result()),
+        of_two(lambda function, x, *rest: function(x * 1.0, *rest)),
+    )
+    options = {"vectorised": True} if directions else {}
+    numpy.testing.assert_allclose(ampi.hvp(f, X, v, **options), ampi.hvp(g, X, v, **options), rtol=1e-12)
+    numpy.testing.assert_allclose(ampi.hessian(f, X), ampi.hessian(g, X), rtol=1e-11, atol=1e-12)
+
+
+def test_second_order_of_complex_numbers_and_of_time_loops(pool):
+    def complex_(call):
+        return lambda x: np.sum(np.abs(call(cube, x * (1.0 + 0.5j), 0.3 - 1.0j) * call(cube, x * 1.0)) ** 2)
+
+    def loop(call):
+        return lambda x: np.sum(ampi.timeloop(lambda u: call(scaled, u * u), x * 1.0, steps=4))
+
+    v = numpy.array([1.0, -0.5, 0.25])
+    for f in (complex_, loop):
+        found = ampi.hvp(f(lambda *task: pool.submit(*task).result()), X, v)
+        expected = ampi.hvp(f(lambda function, *arguments: function(*arguments)), X, v)
+        numpy.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_second_order_of_tasks_that_give_other_results_is_an_error(pool):
+    with pytest.raises(ampi.ActivityError, match=r"test_remote_tasks\.py:\d+ gives other results when it runs again"):
+        ampi.hvp(lambda x: np.sum(pool.submit(drawn, x).result() ** 2), X, X)
 
 
 numbers = itertools.count()

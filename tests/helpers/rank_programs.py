@@ -204,7 +204,7 @@ def check_apart(seed, pool):
     program = Program(seed)
     f, g = (lambda x: program.body(pool, x)), program.serially
     directions = numpy.random.default_rng(seed).uniform(-1.0, 1.0, (3, 5))
-    mode = ("value_and_grad", "value_and_grad", "jvp", "several", "walk")[seed % 5]
+    mode = ("value_and_grad", "second order", "jvp", "several", "walk", "value_and_grad")[seed % 6]
     if mode == "jvp":
         found, expected = (ampi.jvp(h, (X0,), (directions[0],)) for h in (f, g))
     elif mode == "several":
@@ -214,6 +214,10 @@ def check_apart(seed, pool):
                 ampi.jacrev(lambda x, h=h: h(x) * np.ones(2), X0, comm=MPI.COMM_SELF),
             )
             for h in (f, g)
+        )
+    elif mode == "second order":
+        found, expected = (
+            (ampi.hvp(h, X0, directions[0]), ampi.hvp(h, X0, directions, vectorised=True)) for h in (f, g)
         )
     elif mode == "walk":
         found, expected = ((value, push(directions[1])) for value, push in (ampi.linearize(h, X0) for h in (f, g)))
