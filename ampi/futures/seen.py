@@ -10,8 +10,10 @@ from weakref import WeakKeyDictionary
 
 from ..interception.hooks import AlwaysHook, EverHook, Hook, hook, when_imported
 from ..tape.recording import is_passive, open_tapes
+from ..tape.recording import tasks as running
 from ..tape.spill import PlainExecutor
 from ..tape.sweep import is_sweeping
+from .signals import given, got, signals_of
 from .tasks import Task, joined, passively, strand_lock, submitted, tasks_of
 
 
@@ -57,14 +59,27 @@ def _task_of(future: Any) -> Task | None:
 
 def _asked(found: Hook, arguments: tuple, keywords: dict[str, Any]) -> Any:
     """``future.result``, ``future.exception``: their return happens after the task."""
-    task = _task_of(arguments[0]) if arguments else None
-    if task is None:
-        return found.original(*arguments, **keywords)
     try:
         return found.original(*arguments, **keywords)
     finally:
-        if arguments[0]._state in _DONE:
-            joined([task])
+        if arguments and arguments[0]._state in _DONE:
+            _learned(arguments[0])
+
+
+def _learned(future: Any) -> None:
+    """Note that this thread has learned that a future is done."""
+    task = _task_of(future)
+    if task is not None:
+        joined([task])
+    elif running:
+        got(signals_of(future))
+
+
+def _fulfilled(found: Hook, arguments: tuple, keywords: dict[str, Any]) -> Any:
+    """``future.set_result``, ``future.set_exception`` of a future that is not a task's."""
+    if running and arguments and _task_of(arguments[0]) is None:
+        signals_of(arguments[0]).update(given())
+    return found.original(*arguments, **keywords)
 
 
 _DONE = (base.FINISHED, base.CANCELLED, base.CANCELLED_AND_NOTIFIED)
@@ -72,9 +87,8 @@ _DONE = (base.FINISHED, base.CANCELLED, base.CANCELLED_AND_NOTIFIED)
 
 def _done(found: Hook, arguments: tuple, keywords: dict[str, Any]) -> Any:
     done = found.original(*arguments, **keywords)
-    task = _task_of(arguments[0]) if arguments else None
-    if done and task is not None:
-        joined([task])
+    if done:
+        _learned(arguments[0])
     return done
 
 
@@ -82,14 +96,15 @@ def _wait(found: Hook, arguments: tuple, keywords: dict[str, Any]) -> Any:
     result = found.original(*arguments, **keywords)
     tasks = [task for future in result.done if (task := _task_of(future)) is not None]
     joined(sorted(tasks, key=lambda task: task.strand.path))
+    for future in result.done if running else ():
+        if _task_of(future) is None:
+            got(signals_of(future))
     return result
 
 
 def _as_completed(found: Hook, arguments: tuple, keywords: dict[str, Any]) -> Iterator[Any]:
     for future in found.original(*arguments, **keywords):
-        task = _task_of(future)
-        if task is not None:
-            joined([task])
+        _learned(future)
         yield future
 
 
@@ -132,6 +147,8 @@ def _see() -> None:
         (base.Future.result, _asked),
         (base.Future.exception, _asked),
         (base.Future.done, _done),
+        (base.Future.set_result, _fulfilled),
+        (base.Future.set_exception, _fulfilled),
         (base.Future.add_done_callback, _add_done_callback),
         (base.wait, _wait),
         (base.as_completed, _as_completed),

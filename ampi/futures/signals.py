@@ -121,7 +121,8 @@ _signals: WeakKeyDictionary[Any, Signals] = WeakKeyDictionary()
 _rounds: WeakKeyDictionary[Any, tuple[int, Signals]] = WeakKeyDictionary()  # of barriers
 
 
-def _signals_of(x: Any) -> Signals:
+def signals_of(x: Any) -> Signals:
+    """Return the signals that an event, a lock or a future without a task gives."""
     x = x._lock if isinstance(x, threading.Condition) else x
     with strand_lock:
         found = _signals.get(x)
@@ -150,14 +151,14 @@ _PYTHONS = {id(vars(module)) for module in (base, queue, thread, threading)}
 
 def _gives(found: Hook, arguments: tuple, keywords: dict[str, Any]) -> Any:
     if running and _by_program():
-        _signals_of(arguments[0]).update(given())
+        signals_of(arguments[0]).update(given())
     return found.original(*arguments, **keywords)
 
 
 def _gets(found: Hook, arguments: tuple, keywords: dict[str, Any]) -> Any:
     result = found.original(*arguments, **keywords)
     if running and result and _by_program():
-        got(_signals_of(arguments[0]))
+        got(signals_of(arguments[0]))
     return result
 
 
@@ -165,11 +166,11 @@ def _waits(found: Hook, arguments: tuple, keywords: dict[str, Any]) -> Any:
     """``condition.wait``: the lock is released in between, whatever the result."""
     if not (running and _by_program()):
         return found.original(*arguments, **keywords)
-    _signals_of(arguments[0]).update(given())
+    signals_of(arguments[0]).update(given())
     try:
         return found.original(*arguments, **keywords)
     finally:
-        got(_signals_of(arguments[0]))
+        got(signals_of(arguments[0]))
 
 
 def _meets(found: Hook, arguments: tuple, keywords: dict[str, Any]) -> Any:

@@ -8,6 +8,7 @@ import threading
 import weakref
 from _thread import get_ident
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures._base import FINISHED
 from time import perf_counter_ns as now
 from typing import Any
 
@@ -89,7 +90,10 @@ class Task:
 
     def is_cancelled(self) -> bool:
         """Return whether the task never runs."""
-        return self._dropped or (self.future is not None and self.future.cancelled())
+        future = self.future
+        if self._dropped or (future is not None and future.cancelled()):
+            return True
+        return future is not None and future._state == FINISHED and not self.strand.begun  # an initializer failed
 
     def wait(self) -> None:
         """Wait until the task has ended or is cancelled."""
