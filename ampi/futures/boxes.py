@@ -37,6 +37,54 @@ def is_inside(region: Region, box: Region) -> bool:
     return _place_in(region, box) is not None
 
 
+def _places(box: Region) -> list[tuple[int, int]] | None:
+    """Return the first and last (exclusive) index of a box on each axis of the grid of its strides, counted from the
+    beginning of its storage; None if a row of the grid ends inside of it."""
+    left, found, outer = box.offset, [(0, 0)] * len(box.shape), 0
+    for axis in sorted(range(len(box.shape)), key=lambda axis: -box.strides[axis]):
+        stride, n = box.strides[axis], box.shape[axis]
+        first, left = divmod(left, stride)
+        if outer and (first + n) * stride > outer:
+            return None
+        found[axis], outer = (first, first + n), stride
+    return None if left else found
+
+
+def meeting(box: Region, other: Region) -> Region | None:
+    """Return the elements that two boxes have in common, a box that may be empty; None if that is not certain."""
+    if other.strides != box.strides or other.dtype != box.dtype or 0 in (*box.shape, *other.shape):
+        return None
+    places, others = _places(box), _places(other)
+    if places is None or others is None:
+        return None
+    offset, shape = box.offset, []
+    for (first, end), (first_other, end_other), stride in zip(places, others, box.strides):
+        low, high = max(first, first_other), min(end, end_other)
+        if low >= high:
+            return _box(box, box.offset, (0,) * len(box.shape), box.strides)
+        offset += (low - first) * stride
+        shape.append(high - low)
+    return _box(box, offset, tuple(shape), box.strides)
+
+
+def joined(box: Region, other: Region) -> Region | None:
+    """Return the elements of two boxes that are next to each other, if they are a box together."""
+    if other.strides != box.strides or other.dtype != box.dtype or 0 in (*box.shape, *other.shape):
+        return None
+    places, others = _places(box), _places(other)
+    if places is None or others is None:
+        return None
+    differing = [axis for axis, (one, two) in enumerate(zip(places, others)) if one != two]
+    if len(differing) != 1:
+        return None
+    (axis,) = differing
+    (first, end), (first_other, end_other) = places[axis], others[axis]
+    if end != first_other and end_other != first:
+        return None
+    shape = (*box.shape[:axis], end - first + end_other - first_other, *box.shape[axis + 1 :])
+    return _box(box, min(box.offset, other.offset), shape, box.strides)
+
+
 def without(box: Region, region: Region) -> Region | None:
     """Return the elements of a box that are not in a region; None if they are no box, or the region is not inside."""
     index = _place_in(region, box)

@@ -27,7 +27,7 @@ from ..memory.extents import may_repeat
 from ..memory.storages import Region, Storage
 from ..tape import Sweep
 from ..tape.recording import sweeps_for
-from .boxes import is_inside, is_part, without
+from .boxes import is_inside, is_part, joined, meeting, without
 from .strands import Forked, Joined, Path, Released, Strand
 from .thread_counts import on_threads
 
@@ -129,15 +129,21 @@ class StrandSweep(Sweep):
         self.noted[region.storage].append(region)
         super().begin(region, value)
 
-    def hand_on(self, region: Region) -> np.ndarray | None:
-        """Do as `Sweep.take`; an end of the part in use is given away with its block, and not copied."""
+    def hand_on(self, region: Region) -> tuple[Region, np.ndarray | None]:
+        """Do as `Sweep.take`, and return the region outside of which the adjoint is zero.
+
+        An end of the part in use is given away with its block, and not copied.
+        """
         storage = region.storage
         part = self.parts.get(storage)
         if part is None or region.dtype != part.dtype:
-            return self.take(region)
+            return region, self.take(region)
+        region = meeting(part, region) or region
+        if 0 in region.shape:
+            return region, None
         rest = without(part, region)
         if rest is None:
-            return self.take(region)
+            return region, self.take(region)
         block = self._shadows[storage]
         self.forget(storage)
         if 0 not in rest.shape:
@@ -145,20 +151,29 @@ class StrandSweep(Sweep):
             rest.view(own)[...] = rest.view(block)
             self.parts[storage] = rest
             self.noted[storage].append(rest)
-        return region.view(block)
+        return region, region.view(block)
 
     def receive(self, region: Region, values: np.ndarray) -> None:
         """Do as `Sweep.add` for values of `hand_on`: they become the shadow where it has not been used."""
         storage, block = region.storage, values.base
-        if storage in self._shadows or not is_part(region) or values.dtype != region.dtype:
+        if not is_part(region) or values.dtype != region.dtype:
             self.add(region, values)
-            return
-        if not isinstance(block, np.ndarray) or block.dtype != np.uint8:
-            block = np.empty(storage.nbytes, np.uint8)
-            region.view(block)[...] = values
-        self._shadows[storage] = block
-        self.parts[storage] = region
-        self.noted[storage].append(region)
+        elif storage not in self._shadows:
+            if not isinstance(block, np.ndarray) or block.dtype != np.uint8:
+                block = np.empty(storage.nbytes, np.uint8)
+                region.view(block)[...] = values
+            self._shadows[storage] = block
+            self.parts[storage] = region
+            self.noted[storage].append(region)
+        else:
+            part = self.parts.get(storage)
+            larger = None if part is None else joined(part, region)
+            if larger is None:
+                self.add(region, values)
+                return
+            region.view(self._shadows[storage])[...] = values
+            self.parts[storage] = larger
+            self.noted[storage].append(region)
 
     def adopt(self, storage: Storage, block: np.ndarray) -> None:
         """Do as `Sweep.adopt`."""
@@ -400,7 +415,10 @@ class Reversal:
             return
         if may_repeat(region.shape, region.strides, region.dtype.itemsize):
             raise TapeError("a task overwrites an array some elements of which share memory; let it write to a copy")
-        taken = sweep.hand_on(region) if isinstance(sweep, StrandSweep) else sweep.take(region)
+        if isinstance(sweep, StrandSweep):
+            region, taken = sweep.hand_on(region)
+        else:
+            taken = sweep.take(region)
         if taken is not None:
             yield storage, taken, [region]
 

@@ -5,7 +5,6 @@ So an element meets nodes of its own block and of the next one, and what a task 
 """
 
 import functools
-import itertools
 
 import numba
 import numpy
@@ -22,13 +21,15 @@ OF_NODES = "force mobility x v".split()  # one row per direction
 class Block:
     """A part of a :class:`Domain`, under the names that the arrays have there.
 
-    Parameters: the domain, the number of the block, its first layer of elements, the one after its last.
+    Parameters: the domain, the number of the block.
 
     Attributes: views of the domain's arrays; ``elements`` (slice); ``near_x``, ``near_v`` (3, nodes of its elements),
-    to which the numbers in ``corner`` belong.
+    to which the numbers in ``corner`` belong; ``near_force_at_corner`` (3, corners of the elements at its nodes, and
+    zeros), to which those in ``node_corner`` belong.
     """
 
-    def __init__(self, domain, number, begin, end):
+    def __init__(self, domain, number):
+        begin, end = domain.ends[number : number + 2]
         layer, plane = domain.size**2, (domain.size + 1) ** 2
         elements = self.elements = slice(begin * layer, end * layer)
         nodes = slice(begin * plane, (end + (end == domain.size)) * plane)
@@ -39,16 +40,24 @@ class Block:
             setattr(self, name, getattr(domain, name)[:, nodes])
         self.near_x, self.near_v = domain.x[:, near], domain.v[:, near]
         self.corner = constant(domain.corner[elements] - numpy.uint32(near.start))
-        self.node_corner = domain.node_corner[nodes]
-        self.force_at_corner = domain.force_at_corner[:, 8 * elements.start : 8 * elements.stop]
+        columns = domain.columns[number]
+        below = domain.columns[number - 1].stop - 8 * layer if number else 0  # the layer below its own ones
+        above = columns.stop if number else domain.columns[1].start if len(domain.columns) > 1 else None
+        self.force_at_corner = domain.force_at_corner[:, columns]
+        self.near_force_at_corner = domain.force_at_corner[:, below:above]
+        self.node_corner = constant(domain.node_corner[nodes] - numpy.uint32(below))
         self.own_gradient, self.extent = domain.velocity_gradient[:, elements], domain.extent[:, elements]
         self.limits = domain.limits[number : number + 1]
 
 
-def blocks(domain, count):
-    """The domain in so many blocks of about the same size."""
-    ends = numpy.linspace(0, domain.size, count + 1).round().astype(int)
-    return [Block(domain, k, int(a), int(b)) for k, (a, b) in enumerate(itertools.pairwise(ends))]
+def layers(size, count):
+    """Where so many blocks begin and end, as layers of elements; they have about the same size."""
+    return [int(n) for n in numpy.linspace(0, size, count + 1).round()]
+
+
+def blocks(domain):
+    """The domain in blocks."""
+    return [Block(domain, k) for k in range(len(domain.ends) - 1)]
 
 
 @functools.cache
@@ -57,7 +66,7 @@ def pool(tasks, threads):
     return ThreadPoolExecutor(tasks, initializer=numba.set_num_threads, initargs=(threads,))
 
 
-ALL, OWN, NEAR, NEXT = (None, None), (0, 0), (-1, 1), (0, 1)  # blocks for whose tasks a task waits: from, to
+ALL, OWN, BELOW, NEXT = (None, None), (0, 0), (-1, 0), (0, 1)  # blocks for whose tasks a task waits: from, to
 
 
 class Tasks:
@@ -66,6 +75,10 @@ class Tasks:
     def __init__(self, domain):
         self.domain, self.blocks = domain, domain.blocks or [domain]
         self.pool = pool(domain.tasks, numba.get_num_threads()) if domain.tasks else None
+
+    @property
+    def has_ranks_beside(self):
+        return bool(self.domain.box.neighbors)
 
     def each(self, work, after=(), which=ALL):
         """Call ``work(domain, block)`` for each block; returns what :meth:`wait` waits for."""
@@ -81,7 +94,7 @@ class Tasks:
 
     def exchange(self, after, *steps):
         """Do the steps of an exchange, as soon as the tasks whose results it sends have ended."""
-        if self.pool is None or self.domain.box.neighbors:
+        if self.pool is None or self.has_ranks_beside:
             self.wait(after)
             for step, *arguments in steps:
                 step(*arguments)

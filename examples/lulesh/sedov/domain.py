@@ -1,12 +1,13 @@
 """One rank's part of the mesh, and the state that lives on it."""
 
 import dataclasses
+import itertools
 
 import numpy
 
 from . import geometry, kernels
 from .backend import constant, np
-from .blocks import blocks
+from .blocks import blocks, layers
 from .exchange import Box, FaceGhosts, NodeCopy, NodeSum
 from .regions import evaluations, region_elements
 
@@ -39,7 +40,8 @@ class Domain:
     All arrays are float64 but for the index tables, which are uint32.
 
     Constant: ``corner`` (elements, 8) nodes of an element; ``node_corner`` (nodes, 8) columns of ``force_at_corner``
-    that meet at a node, filled up with columns that are always 0; ``neighbor`` (elements, 6), see
+    that meet at a node, filled up with columns that are always 0 (beside those of the elements of each block);
+    ``neighbor`` (elements, 6), see
     :func:`kernels.artificial_viscosity`; ``gamma_minus_1`` (1,) of the gas; ``reference_volume``
     (elements,), which is the mass as well, since the density is 1; ``mobility`` (3, nodes), 1/mass or 0 across a plane
     of symmetry.
@@ -54,7 +56,7 @@ class Domain:
     ``limits`` (blocks, 2); ``common_limit`` (1,).
 
     With tasks ``blocks`` are parts of it, under the same names. Without, it is its own block: ``near_x``, ``near_v``,
-    ``own_gradient``.
+    ``near_force_at_corner``, ``own_gradient``.
     """
 
     def __init__(self, comm, size, regions=11, balance=1, cost=1, tasks=0):
@@ -66,6 +68,7 @@ class Domain:
         self.nodes = (size + 1) ** 3
         self.cycle = 0
         self.tasks = tasks
+        self.ends = layers(size, min(tasks, size) or 1)
         numbers = numpy.arange(self.elements).reshape(size, size, size)
         nodes = numpy.arange(self.nodes).reshape(size + 1, size + 1, size + 1)
         self._connect(numbers, nodes)
@@ -78,11 +81,12 @@ class Domain:
         geometry.reference_volumes(self.x, self.corner, self.reference_volume)
         self._weigh_nodes(nodes)
         self._light_the_fuse()
-        self.blocks = blocks(self, min(tasks, size))
+        self.blocks = blocks(self) if tasks else []
         self._divide(regions, balance, cost)
 
     near_x = property(lambda self: self.x)
     near_v = property(lambda self: self.v)
+    near_force_at_corner = property(lambda self: self.force_at_corner)
     own_gradient = property(lambda self: self.velocity_gradient)
 
     @property
@@ -97,14 +101,26 @@ class Domain:
         self.corner = numpy.stack(corner, axis=1).astype(numpy.uint32)
 
         # No column occurs twice, those of zeros included: the adjoint of a sum over corners may then add on threads.
+        layer, plane = s * s, (s + 1) * (s + 1)
         missing = numpy.ones((self.nodes, 8), bool)
-        self.node_corner = numpy.empty((self.nodes, 8), numpy.uint32)
         for k in range(8):
-            self.node_corner[self.corner[:, k], k] = 8 * numpy.arange(self.elements) + k
             missing[self.corner[:, k], k] = False
-        self.node_corner[missing] = numpy.arange(8 * self.elements, 8 * self.nodes)
+        planes = [slice(a * plane, (b + (b == s)) * plane) for a, b in itertools.pairwise(self.ends)]  # of each block
+        zeros = [int(missing[nodes].sum()) for nodes in planes]
+        self.node_corner = numpy.empty((self.nodes, 8), numpy.uint32)
+        self.columns = []  # of each block: those of its elements
+        start = 0
+        for a, b, nodes, count in zip(self.ends, self.ends[1:], planes, zeros):
+            first = start + count if a else start  # its zeros come before, those of the first block after
+            end = first + 8 * layer * (b - a)
+            columns = numpy.arange(first, end).reshape(-1, 8)
+            for k in range(8):
+                self.node_corner[self.corner[a * layer : b * layer, k], k] = columns[:, k]
+            zero = start if a else end
+            self.node_corner[nodes][missing[nodes]] = numpy.arange(zero, zero + count)
+            self.columns.append(slice(first, end))
+            start += count + end - first
 
-        layer = s * s
         self.ghosts = {
             -1: slice(self.elements, self.elements + layer),
             1: slice(self.elements + layer, self.elements + 2 * layer),
@@ -148,7 +164,9 @@ class Domain:
 
     def _weigh_nodes(self, nodes):
         share = np.zeros((1, 8 * self.nodes))
-        share[0, : 8 * self.elements] = numpy.repeat(self.reference_volume / 8.0, 8)
+        for columns, a, b in zip(self.columns, self.ends, self.ends[1:]):
+            volume = self.reference_volume[a * self.size**2 : b * self.size**2]
+            share[0, columns] = numpy.repeat(volume / 8.0, 8)
         mass = np.zeros((1, self.nodes))
         total = NodeSum(self.comm, self.box, nodes, 1)
         total.post()

@@ -6,7 +6,7 @@ What is computed is divided into blocks of elements and nodes, for which there m
 
 from . import kernels
 from .backend import MPI, value
-from .blocks import NEXT, OWN, Tasks
+from .blocks import BELOW, NEXT, OWN, Tasks
 
 END_TIME = 1e-2
 VISCOSITY_STOP = 1e12
@@ -36,7 +36,9 @@ def move_nodes(d):
     tasks = Tasks(d)
     d.force_sum.post()
     forces = tasks.each(push_corners)
-    sums = tasks.each(sum_corners, forces)
+    if tasks.pool and not tasks.has_ranks_beside:
+        return tasks.each(sum_and_accelerate, forces, BELOW)
+    sums = tasks.each(sum_corners, forces, BELOW)
     tasks.exchange(sums, (d.force_sum.send, d.force), (d.force_sum.finish, d.force))
 
     d.motion_copy.post()
@@ -61,11 +63,17 @@ def push_corners(d, b):
 
 
 def sum_corners(d, b):
-    kernels.sum_corners(d.force_at_corner, b.node_corner, b.force)
+    kernels.sum_corners(b.near_force_at_corner, b.node_corner, b.force)
 
 
 def accelerate(d, b):
     kernels.move_nodes(b.force, b.mobility, d.dt, b.x, b.v)
+
+
+def sum_and_accelerate(d, b):
+    """Nothing is exchanged between the two if there is one rank."""
+    sum_corners(d, b)
+    accelerate(d, b)
 
 
 def update_elements(d, moved=()):
