@@ -170,6 +170,7 @@ def run(launch: Any, args: tuple[Any, ...]) -> None:
     primal = program(launch, args, "primal")
     made, leaves = primal.emitted, leaves_of(args)
     _require_apart(launch, made, leaves)
+    made.fitting.require(launch, leaves)
     written = [v for n, v in zip(made.leaves, leaves) if n in made.writes]
     record = None if tape is None else _record(tape, launch, args, given, leaves, made)
     undo = [u for array in written if isinstance(array, DeviceArray) for u in overwrite(array)]

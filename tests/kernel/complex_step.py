@@ -62,6 +62,9 @@ class Step:
     def __ge__(self, other):
         return self.z.real >= part(other).real
 
+    def __int__(self):
+        return int(self.z.real)
+
     def __bool__(self):
         return self.z.real != 0
 

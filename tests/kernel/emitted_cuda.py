@@ -1,8 +1,9 @@
 """Compares emitted CUDA sources with the lowered form: interpreted, which finds races and divergent barriers in them,
 or run in Numba's simulator.
 
-As a program it examines random kernels: ``emitted_cuda.py FIRST COUNT``, with ``NUMBA_ENABLE_CUDASIM=1`` in the
-simulator, where launches are small: it takes a thread of Python for each thread.
+As a program it examines random kernels (``emitted_cuda.py FIRST COUNT``) or those of ``test_emitted_cuda`` that are
+named, with ``NUMBA_ENABLE_CUDASIM=1`` in the simulator, where launches are small: it takes a thread of Python for each
+thread.
 """
 
 import cmath
@@ -183,7 +184,9 @@ def examine(seed):
     given = kernel.arguments()
     launch = run[kernel.grid, kernel.block, 0, kernel.dynamic]
     try:
-        compare(launch, given, text=f"seed {seed}\n{kernel.source}", order=seed)
+        compare(
+            launch, given, 1e-12 if kernel.tolerance == 1e-9 else 1e-4, text=f"seed {seed}\n{kernel.source}", order=seed
+        )
     except KernelError as refused:
         if "in kernel 'kernel'" not in str(refused):
             raise
@@ -201,5 +204,19 @@ def main(first, count):
         print(f"{len(seeds)} {'compared' if not reason else reason} (seed {seeds[0]})")
 
 
+def compare_cases(names):
+    """Compare kernels of ``test_emitted_cuda``, by their names."""
+    import test_emitted_cuda
+
+    warnings.simplefilter("ignore")
+    for kernel, (launch, given) in test_emitted_cuda.CASES.items():
+        if kernel.__name__ in names:
+            compare(kernel[launch], given(), order=5)
+            print(f"{kernel.__name__} compared")
+
+
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    if sys.argv[1].isdigit():
+        main(*map(int, sys.argv[1:]))
+    else:
+        compare_cases(sys.argv[1:])

@@ -32,11 +32,8 @@ def of_tests():
     """Kernels of the tests."""
     import test_cuda
 
-    skipped = {"largest"}  # atomic.max, which has no emitted adjoint
     found = {
-        kernel.__name__: (kernel[launch], (np.ones(24), np.zeros(24)))
-        for kernel, launch in test_cuda.LAUNCHES.items()
-        if kernel.__name__ not in skipped
+        kernel.__name__: (kernel[launch], (np.ones(24), np.zeros(24))) for kernel, launch in test_cuda.LAUNCHES.items()
     }
     a, b, c = np.ones((7, 6)), np.ones((6, 8)), np.zeros((7, 8))
     found["product"] = test_cuda.product[(2, 2), (4, 4)], (a, b, c)

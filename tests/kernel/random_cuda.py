@@ -42,6 +42,9 @@ SMALL = [(8,), (7,), (1,), (3,), (5,), (2, 2), (3, 2), (2, 1, 2)], [(1,), (3,), 
 class Kernel:
     """One kernel, its launch, and its arguments; a small launch has 24 threads at most."""
 
+    tolerance = 1e-9
+    by_step = True
+
     def __init__(self, seed, small=False):
         self.draw = random.Random(seed)
         blocks, grids = SMALL if small else (BLOCKS, GRIDS)
@@ -57,6 +60,7 @@ class Kernel:
         self.shared = {}  # name -> "own" or "read"
         self.dynamic = 0
         self.local = False
+        self.extremes = self.draw.choice([["max"], ["min"], ["max"], ["min"], ["max", "min"]])
         self.alone = True  # whether all threads of the block are still running
         self.source = self.write()
 
@@ -200,7 +204,7 @@ class Kernel:
             case "atomic":
                 what = draw.choice([f"cuda.atomic.add(out, {draw.choice(['t % 4', '0', 'i % 3'])}, {self.value()})",
                                     f"cuda.atomic.sub(out, i % 4, {self.value()})",
-                                    f"cuda.atomic.{draw.choice(['max', 'min'])}(top, i % 2, "
+                                    f"cuda.atomic.{draw.choice(self.extremes)}(top, i % 2, "
                                     f"{self.value()})"])  # fmt: skip
                 if draw.random() < 0.5:
                     self.line(f"if {self.differing()}:")
@@ -303,14 +307,17 @@ def examine(seed):
     run = kernel.load(f"<cuda kernel {seed}>")
     given = kernel.arguments()
     launch = run[kernel.grid, kernel.block, 0, kernel.dynamic]
-    compare(launch, given, (0, 2, 3), text=f"seed {seed}\n{kernel.source}", order=seed, by_step=True)
+    text = f"seed {seed}\n{kernel.source}"
+    compare(launch, given, (0, 2, 3), kernel.tolerance, text=text, order=seed, by_step=kernel.by_step)
 
 
 def drawn(seed, small=False):
-    """A random kernel, with barriers unless the seed is a multiple of three (`random_grids`)."""
+    """A random kernel: without barriers if the seed is a multiple of three (`random_grids`), or of patterns
+    (`random_patterns`)."""
     from random_grids import GridKernel
+    from random_patterns import PatternKernel
 
-    return (GridKernel if seed % 3 == 0 else Kernel)(seed, small)
+    return (GridKernel, PatternKernel, Kernel)[seed % 3](seed, small)
 
 
 def compare(launch, given, active, tolerance=1e-9, text="", order=None, by_step=False):

@@ -10,7 +10,7 @@ import numpy as np
 import ptx_budgets
 import pytest
 import test_cuda
-from numba import complex128, float64
+from numba import complex128, float64, int64
 from uncompiled import compiled, in_a_process, in_python, run_in_python
 
 import ampi.cuda as cuda
@@ -134,12 +134,125 @@ def eliminated(a, b):
     b[cuda.grid(1)] = shared[t, 3] * shared[t, t]
 
 
+@cuda.jit
+def grown(a, b):
+    """Loops of unknown length, whose values the adjoint saves."""
+    i = cuda.grid(1)
+    x = a[i % a.size]
+    while x < 5.0:
+        x = x * x + 1.25
+        m = 0
+        while m * m < i % 4:
+            x += 0.1 * math.sin(x)
+            m += 1
+    if i < b.size:
+        b[i] = x
+
+
+@cuda.jit
+def over_grid(a, b, total):
+    i = cuda.grid(1)
+    x = 0.0
+    while i < a.size:
+        x += a[i] * a[i] * math.cos(x)
+        b[i] = b[i] * x
+        i += cuda.gridsize(1)
+    cuda.atomic.add(total, 0, x)
+
+
+@cuda.jit
+def relaxed(a, b):
+    """A loop of unknown length around barriers."""
+    shared = cuda.shared.array(8, float64)
+    t = cuda.threadIdx.x
+    shared[t] = a[cuda.grid(1)] ** 2 + 1.0
+    cuda.syncthreads()
+    while shared[0] > 0.1:
+        x = 0.3 * shared[t] + 0.2 * shared[(t + 1) % 8]
+        cuda.syncthreads()
+        shared[t] = x * math.cos(0.1 * x)
+        cuda.syncthreads()
+    b[cuda.grid(1)] = shared[t]
+
+
+@cuda.jit
+def extremes(a, b, top, count):
+    """The first thread that has the largest value wins; it may have it several times, and others may have it, too."""
+    i = cuda.grid(1)
+    for k in range(3):
+        x = a[(i + 5 * k) % a.size]
+        cuda.atomic.max(top, (i % 2, 0), max(x, 0.25) * x)
+        if x < 0.5:
+            cuda.atomic.min(top, (0, 1), b[i])
+    cuda.atomic.max(count, 0, i % 5)
+
+
+@cuda.jit
+def planes(a, top):
+    i, j = cuda.grid(2)
+    if i < a.shape[0] and j < a.shape[1]:
+        cuda.atomic.max(top, 0, abs(a[i, j]))
+
+
+@cuda.jit
+def after_barriers(a, b):
+    """A tree in each block, whose result is compared with those of other blocks, in a loop of unknown length."""
+    shared = cuda.shared.array(8, float64)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    x = a[i]
+    while x < 4.0:
+        x = 1.5 * x * x + 1.0
+    shared[t] = x * a[i]
+    cuda.syncthreads()
+    half = 4
+    while half > 0:
+        if t < half:
+            shared[t] = max(shared[t], shared[t + half])
+        cuda.syncthreads()
+        half //= 2
+    if t == 0:
+        cuda.atomic.max(b, 0, shared[0])
+
+
+@cuda.jit
+def between_threads(a, b, n):
+    """Maxima and minima in shared memory, some of them equal, also in a loop around barriers."""
+    shared = cuda.shared.array((2, 3), float64)
+    most = cuda.shared.array(1, int64)
+    t, i = cuda.threadIdx.x, cuda.grid(1)
+    if t < 6:
+        shared[t // 3, t % 3] = 0.125 * t
+    if t == 0:
+        most[0] = 0
+    cuda.syncthreads()
+    cuda.atomic.max(shared, (0, t % 2), a[i] * a[i])
+    cuda.atomic.max(most, 0, t % 5)
+    if t > 2:
+        cuda.atomic.min(shared, (1, 2), a[i])
+    cuda.syncthreads()
+    x = shared[0, t % 3] * a[i] + most[0]
+    for _ in range(n):
+        cuda.syncthreads()
+        if i < 20:
+            cuda.atomic.max(shared, (1, 0), 0.5 * x * x)
+        cuda.syncthreads()
+        x = 0.5 * shared[1, 0] + 0.25 * x
+    b[i] = x * shared[1, 2]
+
+
+TIES = np.round(RANDOM.uniform(-1.0, 1.0, SIZE), 1)
 CASES = {
     **{
         kernel: (launch, lambda: (RANDOM.normal(size=SIZE), RANDOM.normal(size=SIZE)))
         for kernel, launch in test_cuda.LAUNCHES.items()
-        if kernel is not test_cuda.largest
     },
+    grown: ((3, 8), lambda: (RANDOM.normal(size=SIZE), np.zeros(SIZE))),
+    over_grid: ((2, 4), lambda: (RANDOM.normal(size=SIZE), RANDOM.normal(size=SIZE), np.zeros(1))),
+    relaxed: ((3, 8), lambda: (RANDOM.normal(size=SIZE), np.zeros(SIZE))),
+    extremes: ((3, 8), lambda: (TIES.copy(), TIES[::-1].copy(), np.zeros((2, 2)), np.zeros(1, np.int64))),
+    between_threads: ((3, 8), lambda: (TIES.copy(), np.zeros(SIZE), 2)),
+    planes: (((2, 3), (4, 2)), lambda: (np.round(RANDOM.normal(size=(7, 6)), 1).T.copy().T, np.zeros(1))),
+    after_barriers: ((3, 8), lambda: (TIES.copy(), np.full(1, 3.0))),
     test_cuda.product: (
         ((2, 2), (4, 4)),
         lambda: (RANDOM.normal(size=(7, 6)), RANDOM.normal(size=(6, 8)), np.zeros((7, 8))),
@@ -179,6 +292,17 @@ def test_simulator():
     pytest.importorskip("numba.cuda")
     text = in_a_process(HERE / "emitted_cuda.py", 6, 2, NUMBA_ENABLE_CUDASIM="1", NUMBA_DISABLE_JIT="1")
     assert text.startswith("2 compared")
+
+
+@compiled
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_launches_before_a_derivative_in_the_simulator():
+    """Those that find winners of maxima, and lengths of loops."""
+    pytest.importorskip("numba.cuda")
+    names = "largest", "extremes", "between_threads", "grown", "over_grid", "after_barriers"
+    text = in_a_process(HERE / "emitted_cuda.py", *names, NUMBA_ENABLE_CUDASIM="1", NUMBA_DISABLE_JIT="1")
+    assert sorted(text.split()[::2]) == sorted(names)
 
 
 BREAK = {
@@ -253,23 +377,27 @@ def of_order(a, b):
     b[cuda.grid(1)] = cuda.atomic.add(a, 0, 1.0)
 
 
-def without_bound(a, b):
-    x = a[cuda.grid(1)]
-    while x < 100.0:
-        x = x * x + 1.5
-    b[cuda.grid(1)] = x
+def of_two_kinds(a, b):
+    cuda.atomic.max(b, cuda.grid(1) % 2, a[cuda.grid(1)])
+    cuda.atomic.min(b, 0, a[cuda.grid(1)])
+
+
+def read_as_well(a, b):
+    cuda.atomic.max(b, 0, a[cuda.grid(1)])
+    a[cuda.grid(1)] = b[1]
 
 
 def of_gamma(a, b):
     b[cuda.grid(1)] = math.lgamma(a[cuda.grid(1)])
 
 
-def between_threads(a, b):
+def in_a_loop(a, b):
     shared = cuda.shared.array(1, float64)
     if cuda.threadIdx.x == 0:
         shared[0] = 0.0
     cuda.syncthreads()
-    cuda.atomic.max(shared, 0, a[cuda.grid(1)])
+    for k in range(cuda.threadIdx.x, a.size, cuda.blockDim.x):
+        cuda.atomic.max(shared, 0, a[k])
     cuda.syncthreads()
     b[cuda.grid(1)] = shared[0]
 
@@ -277,8 +405,9 @@ def between_threads(a, b):
 REFUSED = {
     of_complex: "a sum of complex numbers over the threads of a block, in source for a GPU",
     of_order: "the result of an atomic operation, in source for a GPU: .*which thread came first",
-    between_threads: "an atomic operation other than add and sub, in source for a GPU",
-    without_bound: "the number of values that this loop saves for its adjoint",
+    in_a_loop: r"cuda.atomic.max of shared memory in a loop, .*\n(.*\n)* *take the max in a variable first",
+    of_two_kinds: "maxima and minima in the same elements of 'b', in source for a GPU: their order",
+    read_as_well: r"'b' is used in another way as well as by cuda.atomic.max",
     of_gamma: r"digamma\(\) cannot be called in source for a GPU",
 }
 

@@ -395,8 +395,7 @@ class Writer:
     def add_atomically(self, array: str, index: tuple[str, ...], value: str, ty: Any, number: int = 0) -> None:
         """Add to an element to which other threads may add; for complex numbers, to one part after the other."""
         if not isinstance(ty, types.Complex):
-            place = index[0] if len(index) == 1 else f"({', '.join(index)})"
-            self.line(f"cuda.atomic.add({array}, {place}, {value})", number)
+            self.line(f"cuda.atomic.add({array}, {_place(index)}, {value})", number)
             return
         if array in self.spaces.shared:
             self.require_real(ty)
@@ -460,7 +459,10 @@ class Writer:
         is_register = isinstance(target, ir.Var)
         place = target.name if is_register else f"{name}[{', '.join(map(self.text, target.index))}]"
         value = self.text(s.value)
-        if isinstance(s, ir.Store):
+        if isinstance(s, ir.Accumulate) and s.kind != "add":
+            self.line(f"cuda.atomic.{s.kind}({name}, {_place(map(self.text, target.index))}, {value})", s.line)
+            self.note(name, s.kind, s.line)
+        elif isinstance(s, ir.Store):
             self.line(f"{place} = {value}", s.line)
             self.note(name, "plain", s.line)
         elif self.is_plain(name, self.phase):
@@ -573,6 +575,12 @@ def is_launch(s: ir.Stmt) -> bool:
 
 def _is_of_launch(a: ir.Argument) -> bool:
     return a.path in (("blocks_x",), ("blocks_y",), ("blocks_z",))
+
+
+def _place(index: Iterable[str]) -> str:
+    """Return the index of an atomic operation as text."""
+    items = tuple(index)
+    return items[0] if len(items) == 1 else f"({', '.join(items)})"
 
 
 def _shape(shape: tuple[int, ...]) -> str:

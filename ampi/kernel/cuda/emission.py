@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -17,12 +18,14 @@ from numba import types
 from ampi.kernel import arguments, ir, pipeline, programs
 from ampi.kernel.codegen import emit
 from ampi.kernel.cuda import second_program
-from ampi.kernel.cuda.device_source import BOUND, Refuse, Writer, is_launch
+from ampi.kernel.cuda.device_source import BOUND, Refuse, Writer, _Fresh, is_launch
 from ampi.kernel.cuda.dialect import in_dialect
+from ampi.kernel.cuda.fits import Fitting
 from ampi.kernel.cuda.kernel_text import Kernel
 from ampi.kernel.cuda.loops import Geometry
-from ampi.kernel.cuda.lowering import lowered
+from ampi.kernel.cuda.lowering import Notes, lowered
 from ampi.kernel.cuda.owners import Several
+from ampi.kernel.cuda.preparations import FINAL, LENGTH, RUN, WINNER, Form, is_prepared
 from ampi.kernel.cuda.spaces import Spaces
 from ampi.kernel.frontend.base.source import read_source
 from ampi.kernel.ir import index_algebra
@@ -70,6 +73,8 @@ class Emitted:
         adjoints.
     several : tuple of Several
         Lines in which threads store to the same element.
+    fitting : Fitting
+        Requires arrays of a launch to be large enough.
     """
 
     text: str
@@ -83,27 +88,28 @@ class Emitted:
     writes: frozenset[str] = frozenset()
     dotted: tuple[bool, ...] = ()
     several: tuple[Several, ...] = ()
+    fitting: Fitting | None = None
 
 
-_primals: weakref.WeakKeyDictionary[Any, dict[Any, tuple[ir.Function, tuple[Several, ...]]]]
+_primals: weakref.WeakKeyDictionary[Any, dict[Any, tuple[ir.Function, Notes]]]
 _primals = weakref.WeakKeyDictionary()
 
 
 def primal(
-    launch: Any, args: tuple[Any, ...], bounded: bool = False
-) -> tuple[ir.Function, tuple[Several, ...], Refuse]:
-    """Return the lowered form of a launch, ready to be differentiated, the lines in which threads store to the same
-    element, and the function that refuses a line.  All programs of a launch share it."""
+    launch: Any, args: tuple[Any, ...], bounded: bool = False, form: Form = RUN
+) -> tuple[ir.Function, Notes, Refuse]:
+    """Return the lowered form of a launch, ready to be differentiated, what is found in it, and the function that
+    refuses a line.  All programs of a launch share it."""
     kernel = launch.kernel
     plain = kernel.make(kernel.py_func, {})
     types_ = plain.types_of(tuple(map(arguments.plain, args)))
-    key = geometry_of(launch), launch.shared, types_, bounded
+    key = geometry_of(launch), launch.shared, types_, bounded, form
     made = _primals.setdefault(kernel, {})
     if key not in made:
-        several: list[Several] = []
-        function = lowered(kernel.frozen_func, types_, *key[:2], bounded, None, several)
+        notes = Notes()
+        function = lowered(kernel.frozen_func, types_, *key[:2], bounded, None, notes, form)
         way = pipeline.State()
-        made[key] = way.run("simplify", way.run("normalise", function)), tuple(several)
+        made[key] = way.run("simplify", way.run("normalise", function)), notes
     source = read_source(kernel.frozen_func)
 
     def refuse(line: int, problem: str, advice: str) -> NoReturn:
@@ -119,28 +125,63 @@ def geometry_of(launch: Any) -> Geometry:
 
 def emitted(launch: Any, args: tuple[Any, ...], mode: str, active: frozenset[str] | None = None) -> Emitted:
     """Return one of the programs (``mode``: "primal", "adjoint", "tangent" or "second") of a launch."""
-    for bounded in (False, True):
-        function, several, refuse = primal(launch, args, bounded)
+    what = "run" if mode == "primal" else "known"
+    for bounded, counted in ((False, False), (True, False), (True, True)):
+        function, notes, refuse = primal(launch, args, bounded, Form(what, counted))
         made, dotted = program(launch, function, mode, active)
         (made,) = emit.identifiers.spelled((programs.without_constants(made, function),), RESERVED)
+        before = tuple(preparations(launch, args, made, bounded, counted))
         try:
-            result = written(made, launch, refuse if bounded else _bounded_next(refuse))
+            result = written(made, launch, refuse if counted else _counted_next(refuse), before)
             break
         except _UnknownLength:
             continue
-    result.dotted, result.several = dotted, several
-    shown = {a.name: a.shown for a in made.arguments if a.path}
+    result.dotted, result.several = dotted, tuple(notes.several)
+    result.fitting = Fitting(launch.kernel, notes.accesses, visible(function))
+    shown = {a.name: a.shown for a in made.arguments if a.path and not is_prepared(a)}
     result.leaves = tuple(a.shown for a in visible(function))
     result.reads = frozenset(shown[n] for n in read_in(made.body) if n in shown)
     result.writes = frozenset(shown[n] for n in stored_in(made.body) if n in shown)
+    for one in before:
+        result.reads |= one.emitted.reads
     return result
+
+
+@dataclass
+class Preparation:
+    """A launch before that of a derivative: its program, and the first words of paths of arguments that it fills."""
+
+    what: str
+    emitted: Emitted
+    function: ir.Function
+
+
+def preparations(
+    launch: Any, args: tuple[Any, ...], made: ir.Function, bounded: bool, counted: bool
+) -> Iterator[Preparation]:
+    """Iterate over the launches that fill arguments of a derivative."""
+    wanted = {a.path[0] for a in made.arguments if is_prepared(a)}
+    for first, whats in ((WINNER, ("run", "winners")), (LENGTH, ("lengths",))):
+        for what in whats if first in wanted else ():
+            function, _, refuse = primal(launch, args, bounded, Form(what))
+            name = f"{function.name}_{EARLIER[what]}"
+            run, _ = program(launch, replace(function, name=name), "primal", None)
+            (run,) = emit.identifiers.spelled((programs.without_constants(run, function),), {*RESERVED, made.name})
+            found = written(run, launch, refuse)
+            shown = {a.name: a.shown for a in run.arguments if a.path and not is_prepared(a)}
+            found.reads = frozenset(shown[n] for n in read_in(run.body) | stored_in(run.body) if n in shown)
+            yield Preparation(what, found, run)
+
+
+EARLIER = {"run": "extremes", "winners": "winners", "lengths": "lengths"}
+"""Ends of the names of launches before a derivative."""
 
 
 class _UnknownLength(Exception):
     """An array of the adjoint has no size that is known before the launch."""
 
 
-def _bounded_next(refuse: Refuse) -> Refuse:
+def _counted_next(refuse: Refuse) -> Refuse:
     def raise_or_refuse(line: int, problem: str, advice: str) -> NoReturn:
         if advice == BOUND:
             raise _UnknownLength
@@ -177,15 +218,16 @@ def program(
 
 def visible(function: ir.Function) -> tuple[ir.Argument, ...]:
     """Return the arguments that a user passes."""
-    return tuple(a for a in function.arguments if not of_launch(a))
+    return tuple(a for a in function.arguments if not (of_launch(a) or is_prepared(a)))
 
 
 def of_launch(a: ir.Argument) -> bool:
     return a.path in (("blocks_x",), ("blocks_y",), ("blocks_z",), ("shared_bytes",))
 
 
-def written(function: ir.Function, launch: Any, refuse: Refuse) -> Emitted:
-    """Return a program as text: a kernel for each of its launches, and a function that launches them."""
+def written(function: ir.Function, launch: Any, refuse: Refuse, before: tuple[Preparation, ...] = ()) -> Emitted:
+    """Return a program as text: a kernel for each of its launches, and a function that launches them, after those
+    ``before`` it."""
     leaves = [a for a in function.arguments if not of_launch(a)]
     given = [a.name for a in leaves]
     types_ = {a.name: a.type for a in leaves}
@@ -197,6 +239,11 @@ def written(function: ir.Function, launch: Any, refuse: Refuse) -> Emitted:
     kernels: dict[str, tuple[Any, ...]] = {}
     facts: list[Kernel] = []
     totals: dict[str, str] = {}
+    constants = dict(function.constants)
+    for one in before:
+        texts += [one.emitted.text.removeprefix(HEADER).strip(), "", ""]
+        kernels |= one.emitted.kernels
+        facts += one.emitted.facts
     for k, number in enumerate(numbers):
         writer = Writer(function, number, geometry_of(launch), refuse)
         made = writer.run()
@@ -219,18 +266,69 @@ def written(function: ir.Function, launch: Any, refuse: Refuse) -> Emitted:
         known = dict(zip([*given, *extra], kernels[kernel]))
         kernels[kernel] += tuple(parts_type(known[n]) for n in made.parts)
     blocks = [a.name for a in function.arguments if of_launch(a)][:3]
+    prepared, leaves = host_preparations(function, leaves, before)
     lines = [
-        f"def {name}({', '.join(['griddim', *given, 'stream=0'])}):",
+        f"def {name}({', '.join(['griddim', *(a.name for a in leaves), 'stream=0'])}):",
         f"    {', '.join(blocks)} = blocks_of(griddim)",
     ]
     lines.append(f"    blocks = {' * '.join(blocks)}")
+    lines += prepared
     space = Spaces(function.body, geometry_of(launch), frozenset(a.name for a in function.arguments))
     lines += [f"    {n} = {host_array(s, space, refuse)}" for n, s in own.items()]
     lines += calls + after_launches(function.body, totals, refuse)
-    constants = [f"{n} = {programs.array_source(a)}" for n, a in function.constants]
-    text = "\n".join([HEADER, *constants, "" if not constants else "\n", *texts, *lines]) + "\n"
+    globals_ = [f"{n} = {programs.array_source(a)}" for n, a in constants.items()]
+    text = "\n".join([HEADER, *globals_, "" if not globals_ else "\n", *texts, *lines]) + "\n"
     roles = tuple(("argument", a.shown) if a.path else (a.role[0], str(a.role[1])) for a in leaves if a.path or a.role)
-    return Emitted(text, name, tuple(given), roles, kernels, facts)
+    return Emitted(text, name, tuple(a.name for a in leaves), roles, kernels, facts)
+
+
+def host_preparations(
+    function: ir.Function, leaves: list[ir.Argument], before: tuple[Preparation, ...]
+) -> tuple[list[str], list[ir.Argument]]:
+    """Return the host's statements that find arguments of a derivative by launches before it, and the arguments that
+    remain: those, and any other that these launches need."""
+    if not before:
+        return [], leaves
+    own = {a.shown: a.name for a in leaves if is_prepared(a)}
+    leaves = [a for a in leaves if not is_prepared(a)]
+    known = {a.shown: a.name for a in leaves if a.path}
+    fresh = _Fresh(
+        {a.name for a in function.arguments} | {n.name for n in ir.walk(function.body) if isinstance(n, ir.Var)}
+    )
+    finals: dict[str, str] = {}
+    lines: list[str] = []
+    for one in before:
+        after: list[str] = []
+        items: list[str] = []
+        stored = stored_in(one.function.body)
+        for a in one.function.arguments:
+            if of_launch(a):
+                continue
+            if a.path and a.path[0] == LENGTH:
+                length = own.get(a.shown) or fresh("length")
+                lines.append(f"    {length} = zeros(1, np.int64)")
+                after.append(f"    {length} = number({length})")
+                items.append(length)
+            elif a.path and a.path[0] == WINNER:
+                winner = own.get(a.shown) or fresh("winner")
+                lines.append(f"    {winner} = zeros({known[a.path[1]]}.shape, np.int64)")
+                items.append(winner)
+            elif a.path and a.path[0] == FINAL:
+                items.append(finals[a.path[1]])
+            else:
+                if a.shown not in known:
+                    known[a.shown] = fresh(a.name)
+                    leaves.append(replace(a, name=known[a.shown]))
+                item = known[a.shown]
+                if a.name in stored:
+                    copy = fresh(f"{item}_copy")
+                    lines.append(f"    {copy} = copied({item})")
+                    if one.what == "run":
+                        finals[a.shown] = copy
+                    item = copy
+                items.append(item)
+        lines += [f"    {one.emitted.launch}(griddim, {', '.join(items)}, stream=stream)", *after]
+    return lines, leaves
 
 
 def parts_type(array: types.Array) -> types.Array:

@@ -89,7 +89,8 @@ class CudaKernel:
                 f"{' x '.join(map(str, MOST_BLOCKS))}\n  let each thread compute several elements: "
                 "for i in range(cuda.grid(1), n, cuda.gridsize(1))"
             )
-        if not isinstance(sharedmem, (int, np.integer)) or sharedmem < 0:
+        require_stream(self.__name__, stream)
+        if isinstance(sharedmem, bool) or not isinstance(sharedmem, (int, np.integer)) or sharedmem < 0:
             raise KernelError(
                 f"{self.__name__}[...]: {sharedmem!r} bytes of dynamic shared memory\n  write "
                 "kernel[blocks, threads, stream, bytes], an integer"
@@ -103,8 +104,19 @@ class CudaKernel:
 
     def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Launch:
         """Return a launch of at least ``ntasks`` threads in one dimension, in blocks of ``tpb``."""
-        threads = int(tpb) or 128
-        return self.configure(max(-(-int(ntasks) // threads), 1), threads, stream, sharedmem)
+        counts = []
+        for name, value in (("ntasks", ntasks), ("tpb", tpb)):
+            try:
+                counts.append(operator.index(value))
+            except TypeError:
+                counts.append(-1)
+            if counts[-1] < 0:
+                raise KernelError(
+                    f"{self.__name__}.forall(...): {name} is {value!r}; it is a number of threads\n  write "
+                    f"{self.__name__}.forall(a.size)(...)"
+                )
+        tasks, threads = counts[0], counts[1] or 128
+        return self.configure(max(-(-tasks // threads), 1), threads, stream, sharedmem)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise KernelError(
@@ -132,7 +144,8 @@ class CudaKernel:
 
     def _lower(self, geometry: Any, args: tuple[Any, ...], apart: bool) -> tuple[Any, tuple[int, ...]]:
         from ampi.kernel import arguments
-        from ampi.kernel.cuda.lowering import as_function, has_parallel_loop, lowered
+        from ampi.kernel.cuda.fits import Fitting
+        from ampi.kernel.cuda.lowering import Notes, as_function, has_parallel_loop, lowered
 
         if any(map(is_on_device, args)):
             raise _OnDevice(*args)
@@ -141,10 +154,11 @@ class CudaKernel:
         plain = self.make(self.py_func, {})
         types_ = plain.types_of(tuple(map(arguments.plain, args)))
         names: set[str] = set()
-        several: list[Any] = []
-        made = lowered(self.frozen_func, types_, geometry, apart=names if apart else None, several=several)
+        notes = Notes()
+        made = lowered(self.frozen_func, types_, geometry, apart=names if apart else None, notes=notes)
         kernel = self.make(as_function(made, self.py_func), {"parallel": has_parallel_loop(made), **self.options})
-        kernel.stores_of_several = several
+        kernel.stores_of_several = notes.several
+        kernel.fitting = Fitting(self, notes.accesses, made.arguments)
         return kernel, tuple(k for k, a in enumerate(made.arguments) if a.name in names)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -259,6 +273,7 @@ class Launch:
             return
         if is_full():
             self.check(self.kernel.bind(args, kwargs))
+        kernel.fitting.require(self, given)
         if kernel.stores_of_several:
             warn_of_several(self.kernel, kernel.stores_of_several, given)
         kernel(*given)
@@ -339,6 +354,10 @@ def require_argument(who: str, name: str, value: Any) -> None:
         raise KernelError(
             f"{who} is a {type(value).__name__}, which CUDA kernels do not take\n  pass numbers and arrays"
         )
+    if isinstance(value, np.ma.MaskedArray):
+        raise KernelError(
+            f"{who} is a masked array, whose mask CUDA kernels do not see\n  pass {name}.data, and the mask as an array"
+        )
     dtype = getattr(value, "dtype", None)
     if isinstance(dtype, np.dtype) and dtype.kind != "V" and dtype.name not in NUMBERS:
         raise KernelError(
@@ -367,6 +386,17 @@ def dimensions(name: str, what: str, given: Any) -> tuple[int, int, int]:
     return x, y, z
 
 
+def require_stream(name: str, stream: Any) -> None:
+    """Raise an error for what is no stream: a number or a container."""
+    is_default = isinstance(stream, (int, np.integer)) and not isinstance(stream, bool) and stream >= 0
+    others = (bool, int, float, complex, str, bytes, tuple, list, dict, set, np.ndarray, np.generic)
+    if not is_default and isinstance(stream, others):
+        raise KernelError(
+            f"{name}[...]: the stream is {stream!r}; it is 0 or ampi.cuda.stream()\n  write "
+            "kernel[blocks, threads, stream, bytes of shared memory]"
+        )
+
+
 LAYOUT = 0x1 | 0x2 | 0x100 | 0x400
 """NumPy's flags that belong to the type of an array: C and Fortran order, alignment, and whether it can be written."""
 _NUMBERS = frozenset((float, int, bool, complex))
@@ -375,6 +405,8 @@ _NUMBERS = frozenset((float, int, bool, complex))
 def kind(value: Any) -> Any:
     """Return the kind of an argument for which a kernel is lowered."""
     if isinstance(value, np.ndarray):
+        if type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray):
+            return "masked"
         return value.dtype, value.ndim, value.flags.num & LAYOUT
     if type(value) in _NUMBERS:
         return type(value)

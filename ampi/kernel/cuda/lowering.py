@@ -6,7 +6,7 @@ import ast
 import math
 import re
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any, NoReturn
 
@@ -16,12 +16,15 @@ from numba.np import numpy_support
 from ampi.kernel import ir, pipeline
 from ampi.kernel.codegen import emit
 from ampi.kernel.cuda import fission, flat
+from ampi.kernel.cuda.fits import Access, accesses
 from ampi.kernel.cuda.guards import has_barrier, with_guards
 from ampi.kernel.cuda.known_loops import written_out
 from ampi.kernel.cuda.loops import Geometry, Launched, over_blocks
 from ampi.kernel.cuda.owners import Several, with_owners
+from ampi.kernel.cuda.preparations import RUN, Form, prepared
 from ampi.kernel.cuda.rectangular import rectangular
 from ampi.kernel.cuda.registers import in_registers
+from ampi.kernel.cuda.shared_extremes import is_extreme
 from ampi.kernel.cuda.uniformity import analyse, with_warp_guards
 from ampi.kernel.frontend.base.source import Source, read_source
 from ampi.kernel.frontend.language.reductions import find_reductions
@@ -33,6 +36,15 @@ from ampi.kernel.normalise.lower import lower
 _LINE = re.compile(r"# line (\d+)$")
 
 
+@dataclass
+class Notes:
+    """What is found in a kernel: lines in which threads store to the same element, and accesses whose indices follow
+    from the place of a thread."""
+
+    several: list[Several] = field(default_factory=list)
+    accesses: tuple[Access, ...] = ()
+
+
 def lowered(
     function: Any,
     argument_types: tuple[Any, ...],
@@ -40,7 +52,8 @@ def lowered(
     shared_bytes: int | None = None,
     bounded: bool = False,
     apart: set[str] | None = None,
-    several: list[Several] | None = None,
+    notes: Notes | None = None,
+    form: Form = RUN,
 ) -> ir.Function:
     """Return the IR of a launch of a CUDA kernel, whose arguments are the kernel's and those of `Launched`.
 
@@ -49,7 +62,7 @@ def lowered(
 
     With ``shared_bytes``, the size of dynamic shared memory, it is for `emission`: all loops over blocks are parallel,
     and loops around barriers are unrolled if their iterations are known.  For ``bounded`` see `lower` and
-    `rectangular`.  In ``several`` lines are entered in which threads are found to store to the same element.
+    `rectangular`, for ``form`` see `preparations`.  In ``notes`` is entered what is found.
     """
     source = read_source(function)
 
@@ -58,6 +71,7 @@ def lowered(
 
     threads = parse(function, argument_types)
     refuse_result(threads, source)
+    refuse_truth(threads.body, fail)
     require_shared_memory(threads.body, geometry, fail)
     names = Names.of(threads)
     arguments = frozenset(a.name for a in threads.arguments)
@@ -68,13 +82,18 @@ def lowered(
     if bounded:
         body = rectangular(body, names)
     body = without_unread_old_values(body)
+    if notes is not None:
+        notes.accesses = accesses(body, arguments)
     body, found = with_owners(body, geometry, arguments)
-    if several is not None:
-        several += found
+    if notes is not None:
+        notes.several += found
     emitted = shared_bytes is not None
     if emitted:
         refuse_order(body, fail)
         body = written_out(substituted_bytes(body, shared_bytes), geometry.block)
+        body, more = prepared(body, form, {a.name: a for a in threads.arguments}, geometry, names, fail)
+        threads = replace(threads, arguments=(*threads.arguments, *more))
+        arguments |= {a.name for a in more}
     launched = Launched.of(names)
     plain = flat.with_plain_places(body)
     is_parallel = not waits_for_blocks(body)
@@ -129,6 +148,13 @@ def refuse_result(threads: ir.Function, source: Source) -> None:
         raise source.error(
             returned.line, "a CUDA kernel returns nothing", "write results into an array among its arguments"
         )
+
+
+def refuse_truth(body: tuple[ir.Stmt, ...], fail: Any) -> None:
+    """Refuse conditions that are arrays, which could only raise an error while the kernel runs."""
+    for s in ir.walk(body):
+        if isinstance(s, ir.Raise) and "the truth of an array" in s.text:
+            fail(s.line, "a condition that is an array, in a CUDA kernel", "pass a number, or compare one element")
 
 
 def without_unread_old_values(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
@@ -203,8 +229,8 @@ def refuse_order(body: tuple[ir.Stmt, ...], fail: Any) -> None:
     """Refuse operations whose result depends on the order of threads."""
     for s in ir.walk(body):
         is_old = isinstance(s, ir.Assign) and isinstance(s.value, ir.Op) and s.value.name == "old"
-        if is_old or (isinstance(s, ir.Store) and s.atomic):
-            what = "the result of an atomic operation" if is_old else "an atomic operation other than add and sub"
+        if is_old or (isinstance(s, ir.Store) and s.atomic and not is_extreme(s)):
+            what = "the result of an atomic operation" if is_old else "an atomic operation on integers"
             text = f"{what}, in source for a GPU: the adjoint would have to know which thread came first"
             advice = "reduce in the block through shared memory (a tree), and let one thread store the result"
             fail(s.line, text, advice)

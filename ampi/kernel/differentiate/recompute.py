@@ -50,9 +50,9 @@ class Forward:
                 case ir.Store(array=array, index=index, value=value):
                     if array.name in scope.values:
                         self.to.store(scope.values[array.name], scope.atoms(index), scope.atom(value))
-                case ir.Accumulate(array=array, index=index, value=value):
+                case ir.Accumulate(array=array, index=index, value=value, kind=kind):
                     if array.name in scope.values:
-                        self.to.accumulate(scope.values[array.name], scope.atoms(index), scope.atom(value))
+                        self.to.accumulate(scope.values[array.name], scope.atoms(index), scope.atom(value), kind)
                 case ir.Alloc():
                     self.allocate(s, scope)
                 case Custom():

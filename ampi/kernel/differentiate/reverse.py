@@ -117,7 +117,7 @@ class Backward:
                         self.assign(target, value, g, scope, adjoints)
                 case ir.Store(array=array, index=index, value=value):
                     self.store(array, scope.atoms(index), value, adjoints)
-                case ir.Accumulate(array=array, index=index, value=value):
+                case ir.Accumulate(array=array, index=index, value=value, kind="add"):
                     if array.name in self.shadow and self.is_active(value):
                         g = self.to.load(self.shadow[array.name], scope.atoms(index), bar_name(value))
                         self.contribute(adjoints, value, g)

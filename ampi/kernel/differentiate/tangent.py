@@ -145,7 +145,7 @@ class _Tangent(Builder):
                 self.store(self.dot[array.name], index, self.value(convert(self.tangent(value), array.type.dtype)))
                 self.emit(s)
             case ir.Accumulate(array=array, index=index, value=value) if array.name in self.dot:
-                if self.is_varied(value):
+                if s.kind == "add" and self.is_varied(value):
                     self.accumulate(self.dot[array.name], index, self.tangent(value))
                 self.emit(s)
             case ir.Alloc(target=target) if target.name in self.varied:

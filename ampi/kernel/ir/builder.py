@@ -152,12 +152,13 @@ class Builder:
         self.emit(ir.Store(array, index, value, line=self.line))
         self.block.loads[array.name, _place(index)] = value
 
-    def accumulate(self, array: Var, index: tuple[Expr, ...], value: Expr) -> None:
-        if self.drop_store(array, index, only_zero=True):
+    def accumulate(self, array: Var, index: tuple[Expr, ...], value: Expr, kind: str = "add") -> None:
+        if kind == "add" and self.drop_store(array, index, only_zero=True):
             self.store(array, index, value)
             return
         self.forget(array.name, index)
-        self.emit(ir.Accumulate(array, index, self.value(convert(value, array.type.dtype)), line=self.line))
+        value = self.value(convert(value, array.type.dtype))
+        self.emit(ir.Accumulate(array, index, value, kind=kind, line=self.line))
 
     def drop_store(self, array: Var, index: tuple[Expr, ...], only_zero: bool) -> bool:
         """Remove the last store to an element if nothing has touched the element since."""

@@ -135,9 +135,9 @@ class _Construction(Builder):
             case ir.Store(array=array, index=index, value=value):
                 v = self.atom(value)
                 self.store(*self.element(array, index), v)
-            case ir.Accumulate(array=array, index=index, value=value):
+            case ir.Accumulate(array=array, index=index, value=value, kind=kind):
                 v = self.atom(value)
-                self.accumulate(*self.element(array, index), v)
+                self.accumulate(*self.element(array, index), v, kind)
             case ir.Alloc():
                 self.allocate(s)
             case ir.Fill(target=target, arguments=arguments):

@@ -147,12 +147,14 @@ class Store(Stmt):
 class Accumulate(Stmt):
     """``array[index] += value`` for one element (``op`` is ``add``; ``a[i] -= v`` is parsed as ``add`` of ``neg v``;
     other augmented assignments are parsed as a ``Store`` of an ``Op`` on a ``Load``).  ``atomic``: other threads may
-    add to the same element at the same time; derivative passes and CUDA kernels make these."""
+    add to the same element at the same time; derivative passes and CUDA kernels make these.  ``kind`` ``max`` or
+    ``min``: the element becomes the larger or smaller of both (only in source for a GPU, and not differentiated)."""
 
     array: Var
     index: tuple[Expr, ...]
     value: Expr
     atomic: bool = False
+    kind: str = "add"
 
 
 @dataclass(frozen=True)

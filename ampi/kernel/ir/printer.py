@@ -150,9 +150,12 @@ def _(s: ir.Store) -> Parts:
     yield f"{s.array.name}[{_list(s.index)}] = {expression(s.value)}", ()
 
 
+SIGNS = {"add": "+=", "max": "max=", "min": "min="}
+
+
 @statement.register
 def _(s: ir.Accumulate) -> Parts:
-    yield f"{s.array.name}[{_list(s.index)}] {'atomic ' * s.atomic}+= {expression(s.value)}", ()
+    yield f"{s.array.name}[{_list(s.index)}] {'atomic ' * s.atomic}{SIGNS[s.kind]} {expression(s.value)}", ()
 
 
 @statement.register

@@ -60,7 +60,7 @@ def _increment(t: Stmt, values: dict[str, Expr]) -> ir.Accumulate | None:
     ``values`` are those of the variables that are assigned in the same block.
     """
     match t:
-        case ir.Accumulate(value=value) if value.type == t.array.type.dtype:
+        case ir.Accumulate(value=value, kind="add") if value.type == t.array.type.dtype:
             return t
         case Branch(then=(ir.Accumulate(value=Var() as total) as only,), orelse=(), joins=(), condition=Var() as any_):
             nonzero = Op("ne", (total, constant(0, total.type)), types.boolean)
