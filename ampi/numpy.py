@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as _np
 
+from .arrays import element_arithmetic as _element_arithmetic
 from .arrays import extensions as _extensions
 from .arrays import few_elements as _few_elements
 from .arrays import ranges as _ranges
@@ -93,23 +94,39 @@ def _ours(function: Callable, formula: Callable | None = None) -> Callable:
             _require_active(function, arguments, keywords, result)
         return result if type(result) is ndarray else _memory.wrapped(result)
 
-    if function is _np.sum:
-        call = _of_few_elements(call)
+    if function in _few_elements.OF_WHOLE:
+        call = _of_few_elements(call, _few_elements.OF_WHOLE[function])
+    elif function is _np.clip:
+        call = _of_numbers(call, _np._core.umath.clip)
     made: Any = call if hasattr(function, "__get__") else staticmethod(call)  # must not become a method in a class
     made.numpy_function = function
     return made
 
 
-def _of_few_elements(call: Callable) -> Callable:
-    """Wrap the sum, so that one of a few elements is recorded without the way by NumPy."""
+def _of_numbers(call: Callable, ufunc: Any) -> Callable:
+    """Wrap a function that is a ufunc for numbers, so that one of tracked numbers is recorded as such."""
 
     @functools.wraps(call)
-    def call_sum(*arguments: Any, **keywords: Any) -> Any:
-        if len(arguments) == 1 and not keywords and (found := _few_elements.sum_of(arguments[0])) is not None:
+    def call_of_numbers(*arguments: Any, **keywords: Any) -> Any:
+        if len(arguments) == ufunc.nin and not keywords and _memory.is_scalar(arguments[0]):
+            tape = _current()
+            if tape is not None and (found := _element_arithmetic.call(tape, ufunc, arguments)) is not None:
+                return found
+        return call(*arguments, **keywords)
+
+    return call_of_numbers
+
+
+def _of_few_elements(call: Callable, of_few: Callable) -> Callable:
+    """Wrap a reduction, so that one of a few elements is recorded without the way by NumPy."""
+
+    @functools.wraps(call)
+    def call_reduction(*arguments: Any, **keywords: Any) -> Any:
+        if len(arguments) == 1 and not keywords and (found := of_few(arguments[0])) is not None:
             return found
         return call(*arguments, **keywords)
 
-    return call_sum
+    return call_reduction
 
 
 def _wrappable(found: Any) -> bool:

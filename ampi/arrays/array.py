@@ -32,6 +32,7 @@ from . import (
     extensions,
     fast_calls,
     few_elements,
+    few_writes,
     indexing,
     known_classes,
     nested,
@@ -260,6 +261,8 @@ class ndarray(TrackedArray):
 
     def copy(self, order: Any = "C") -> ndarray:
         """A copy; derivatives pass."""
+        if order in ("C", "K") and self.size <= few_writes.MOST and (made := few_elements.copied(self)) is not None:
+            return made
         return indexing.copied(self, np.ndarray.copy(self, order))
 
     def astype(

@@ -469,7 +469,7 @@ def _constant(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> Any:
 def call(tape: Tape, ufunc: np.ufunc, inputs: tuple, of_numbers: Callable | None = None) -> Any:
     """A ufunc of scalars and constants, or an operator; None: record it as one of arrays."""
     rule, pen = RULES.get(ufunc), tape.pen
-    if pen is None or len(inputs) > 2:
+    if pen is None or len(inputs) > 3:
         return None
     if rule is None:
         return _constant(tape, ufunc, inputs) if ufunc in CONSTANTS else None
@@ -486,7 +486,7 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple, of_numbers: Callable | None
         values.append(node[0])
         variables.append(node[1])
     active = [k for k, a in enumerate(variables) if a is not None and rule.terms[k] is not None]
-    if not active or (rule.unknown and any([variables[k] is not None for k in rule.unknown])):
+    if not 0 < len(active) < 3 or (rule.unknown and any([variables[k] is not None for k in rule.unknown])):
         return None
     if of_numbers is None:
         z = ufunc(*values)

@@ -370,8 +370,19 @@ def iterated(self: Any) -> Iterator[Any]:
     if self.ndim == 0:
         raise TypeError("iteration over a 0-d array")
     if getattr(self, "_node", None) is None:
+        if self.ndim == 1 and self.size <= few_writes.MOST and self.dtype.type is _double and self.base is not None:
+            return _elements_of_few(self)
         return (self[k] for k in range(len(self)))
     return (self[k] if (x := _variable_at(self, k, _item(self, k))) is None else x for k in range(len(self)))
+
+
+_elements_of_few: Callable[[Any], Iterator[Any]]
+
+
+def set_elements_of_few(function: Callable[[Any], Iterator[Any]]) -> None:
+    """Set `few_elements.elements_of`, which that module does when it is imported."""
+    global _elements_of_few
+    _elements_of_few = function
 
 
 def node_of(x: Any, tape: Tape, pen: Elements) -> tuple | None:

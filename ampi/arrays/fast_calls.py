@@ -33,6 +33,7 @@ from . import fast_writes, few_writes
 from .elements import NUMBERS, node_of
 from .elementwise import RULES, Rule, unbroadcast
 from .fast_writes import is_in_rows, may_write, saved, source_of
+from .partial_writes import record_partial_write
 from .writing import taken
 
 MOST_ELEMENTS = 64
@@ -174,13 +175,26 @@ def update(tape: Tape, ufunc: np.ufunc, target: Any, x: Any) -> Any:
         tape.before_append()
     view = as_viewed(target, np.ndarray)
     undo = saved(tape, storage, view)
-    ufunc(view, value, view)
+    run_in_place(tape, ufunc, target, value, undo)
     storage.tape = tape.reference
     if not undo and region.dtype is _FLOAT64 and target.size <= few_writes.MOST:
         if few_writes.add(tape, source, region, target.size, ufunc is np.subtract):
             return target
     tape.append_record(_Update(region, source, ufunc is np.subtract, undo))
     return target
+
+
+def run_in_place(tape: Tape, ufunc: np.ufunc, target: Any, value: Any, undo: Sequence[Undo] = ()) -> None:
+    """Compute ``target op= value``, and record what an error leaves behind."""
+    view = as_viewed(target, np.ndarray)
+    run = lambda: ufunc(view, value, view)
+    try:
+        run()
+    except FloatingPointError as error:
+        if undo:
+            tape.append(None, undo)
+        record_partial_write(tape, [target], run, False, error)
+        raise
 
 
 def _with_result_last(ufunc: np.ufunc) -> Callable:

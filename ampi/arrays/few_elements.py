@@ -7,7 +7,7 @@ exist for one more operation only, and no storage is made for them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,13 @@ import numpy as np
 from ..memory.regions import Region
 from ..memory.storages import Fresh, Storage, TrackedArray, address_of, as_viewed, is_scalar, storage_of
 from ..tape import Tape, current
-from ..tape.elements import FLOW, LONGEST, SCALE, STORE, Elements
+from ..tape.elements import FLOW, LONGEST, READ, SCALE, STORE, Elements
 from ..tape.flows import ADDS, COUNT, MAKES, MOST, NEGATIVE, OVERWRITES, SPREAD, WEIGHTED
 from . import few_writes
 from .element_arithmetic import quietly
-from .elements import NUMBERS, node_of
+from .elements import NUMBERS, node_of, set_elements_of_few
 from .elementwise import RULES
-from .fast_calls import dtypes_of
+from .fast_calls import dtypes_of, run_in_place
 from .few_writes import OWN, is_ordinary, open_for, place_in_memory, place_of
 
 _DOUBLE = np.dtype(np.float64)
@@ -29,6 +29,7 @@ _array: type = TrackedArray
 _PYTHON = frozenset((float, int))
 _new = np.ndarray.__new__
 _set_item = np.ndarray.__setitem__
+_item = np.ndarray.__getitem__
 _ones = {n: np.ones(n) for n in range(MOST + 1)}
 
 
@@ -176,8 +177,7 @@ def update(tape: Tape, ufunc: np.ufunc, target: Any, x: Any) -> bool:
     if tape.before_append is not None:
         tape.before_append()
     open_for(pen)
-    view = as_viewed(target, np.ndarray)
-    ufunc(view, value, view)
+    run_in_place(tape, ufunc, target, value)
     storage.tape = reference
     if origin is not None:
         word += place_of(pen, origin)
@@ -196,7 +196,10 @@ def in_place(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> bool:
     storage, _, to = place_in_memory(target)
     if not to or storage.needs or not is_ordinary(storage):
         return False
-    made = call(tape, ufunc, inputs)
+    try:
+        made = call(tape, ufunc, inputs)
+    except FloatingPointError:
+        return False  # NumPy has written a part
     return made is not None and few_writes.assign(target, made)
 
 
@@ -233,11 +236,115 @@ def total(tape: Tape, x: Any) -> Any:
     return pen.made(number, variable)
 
 
-def sum_of(x: Any) -> Any:
-    """`numpy.sum` of a few elements as a variable; None: it needs a record."""
-    if type(x) is not _array or x.size > few_writes.MOST or (tape := current()) is None:
+def reduced(tape: Tape, ufunc: np.ufunc, x: Any) -> Any:
+    """The sum, product or extremum of a few elements as a variable; None: it needs a record."""
+    if ufunc is np.add:
+        return total(tape, x)
+    pen: Any = tape.pen
+    if pen is None or type(x) is not _array or ufunc not in _REDUCTIONS or (place := _operand(tape, x)) is None:
         return None
-    return total(tape, x)
+    source, storage, word = place
+    if storage is not None and storage.tape is None:
+        return None
+    view = as_viewed(x, np.ndarray)
+    number, values, count = ufunc.reduce(view), view.tolist(), x.size
+    if ufunc is not np.multiply and number != number:
+        return None  # no element is the extremum
+    if tape.before_append is not None:
+        tape.before_append()
+    open_for(pen)
+    if storage is not None:
+        word += place_of(pen, storage)
+    if ufunc is np.multiply:
+        weights, head = _products_of_others(values), count * COUNT + FLOW + MAKES + WEIGHTED
+    else:  # the first of equal elements
+        k = values.index(number)
+        if storage is None:
+            return pen.made(number, source // 8 + k)
+        source, weights, head = source + k * x.strides[0], (), COUNT + FLOW + MAKES
+    pen.reals += weights
+    pen.integers += (source, word, 0, 0, head)
+    variable = pen.count
+    pen.count = variable + 1
+    return pen.made(number, variable)
+
+
+_REDUCTIONS = frozenset((np.multiply, np.maximum, np.minimum, np.fmax, np.fmin))
+
+
+def _products_of_others(values: list) -> list:
+    """For each number the product of those before it, times that of those behind it."""
+    before, behind = [1.0], [1.0]
+    for x, y in zip(values[:-1], reversed(values[1:])):
+        before.append(before[-1] * x)
+        behind.append(behind[-1] * y)
+    return [a * b for a, b in zip(before, reversed(behind))]
+
+
+def _reduction(ufunc: np.ufunc) -> Callable[[Any], Any]:
+    def reduce(x: Any) -> Any:
+        if type(x) is not _array or x.size > few_writes.MOST or (tape := current()) is None:
+            return None
+        return reduced(tape, ufunc, x)
+
+    return reduce
+
+
+_sum = _reduction(np.add)
+
+
+def _mean(x: Any) -> Any:
+    found = _sum(x)
+    return None if found is None else found / x.size
+
+
+_greatest, _least = _reduction(np.maximum), _reduction(np.minimum)
+OF_WHOLE: dict[Callable, Callable[[Any], Any]] = {
+    np.sum: _sum,
+    np.mean: _mean,
+    np.prod: _reduction(np.multiply),
+    **dict.fromkeys((np.max, np.amax), _greatest),
+    **dict.fromkeys((np.min, np.amin), _least),
+}
+"""NumPy's functions of all elements of an array: a few elements give a variable; None: it needs a record."""
+
+
+def copied(x: Any) -> Any:
+    """A copy of a vector of a few elements; None: it needs a record."""
+    if (tape := current()) is None or tape.pen is None or type(x) is not _array:
+        return None
+    if (place := _operand(tape, x)) is None or (place[1] is not None and place[1].tape is None):
+        return None
+    source, storage, word = place
+    pen: Any = tape.pen
+    if tape.before_append is not None:
+        tape.before_append()
+    open_for(pen)
+    count = x.size
+    result: Any = _new(Fresh, (count,), _DOUBLE)
+    _set_item(result, slice(None), as_viewed(x, np.ndarray))
+    if storage is not None:
+        word += place_of(pen, storage)
+    first = pen.count
+    pen.integers += (source, word, 8 * first, OWN, FLOW + OVERWRITES + count * COUNT)
+    pen.count = first + count
+    result._node = None, first, tape.reference
+    result.__class__ = _array
+    return result
+
+
+def elements_of(x: Any) -> Iterator[Any]:
+    """The elements of a vector of a few elements, one after the other."""
+    for k in range(len(x)):
+        number = None
+        if (tape := current()) is not None and (pen := tape.pen) is not None:
+            storage, offset, step = place_in_memory(x)
+            if step and storage.tape is tape.reference and is_ordinary(storage):
+                open_for(pen)
+                number = pen.count
+                pen.integers += (offset + k * x.strides[0], place_of(pen, storage) + READ)
+                pen.count = number + 1
+        yield x[k] if number is None else pen.made(_item(x, k), number)
 
 
 def product(tape: Tape, function: Callable, a: Any, b: Any) -> Any:
@@ -322,3 +429,6 @@ def _as_memory(tape: Tape, result: Any, sources: list[int | None]) -> None:
         if variable is not None:
             integers += (variable, 8 * k, code)
     storage.tape = tape.reference
+
+
+set_elements_of_few(elements_of)

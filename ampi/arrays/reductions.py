@@ -164,7 +164,7 @@ def is_whole(keywords: dict) -> bool:
 
 def reduce(tape: Tape, ufunc: np.ufunc, inputs: tuple, active: tuple, keywords: dict) -> Any:
     """Call ``ufunc.reduce`` with an active array, and record it."""
-    if ufunc is np.add and is_whole(keywords) and (found := few_elements.total(tape, inputs[0])) is not None:
+    if is_whole(keywords) and (found := few_elements.reduced(tape, ufunc, inputs[0])) is not None:
         return found
     _require_known(ufunc, "reduce", keywords)
     x = _in_requested_dtype(ufunc, inputs[0], keywords)

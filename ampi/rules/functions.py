@@ -72,8 +72,8 @@ RULES: dict[Callable, Callable] = for_this_numpy(
 
 def apply(function: Callable, arguments: tuple, keywords: dict) -> Any:
     """Run ``function(*arguments, **keywords)`` and record it if it has an active operand."""
-    if function is np.sum and len(arguments) == 1 and not keywords:
-        found = few_elements.sum_of(arguments[0])
+    if function in few_elements.OF_WHOLE and len(arguments) == 1 and not keywords:
+        found = few_elements.OF_WHOLE[function](arguments[0])
         if found is not None:
             return found
     if function in inplace.WRITERS:

@@ -49,8 +49,8 @@ def offset_of(region: Region, key: Any) -> int | None:
     """Return the offset in its storage of the element that a key of integers selects; None for any other key, and for
     elements whose statements must be recorded in another way.
 
-    An array of which an eighth of the elements have been looked up (a vector sooner) gets a table of their offsets,
-    which halves the time.
+    An array of which an eighth of the elements have been looked up (a long vector sooner) gets a table of their
+    offsets, which halves the time.
     """
     steps = steps_of(region)
     if not steps:
@@ -74,8 +74,9 @@ def offset_of(region: Region, key: Any) -> int | None:
         region.asked += 1
     except AttributeError:
         region.asked = 1
-    fewest, part = (FEWEST, 8) if len(shape) > 1 else (2, 64)
-    if region.asked >= fewest and region.asked * part >= (size := math.prod(shape)) and size <= LARGEST:
+    size = math.prod(shape)
+    fewest, part = (FEWEST, 8) if len(shape) > 1 else (2, 64) if size > FEWEST else (FEWEST // 2, 64)
+    if region.asked >= fewest and region.asked * part >= size and size <= LARGEST:
         region.asked = -sys.maxsize  # never again
         if len(shape) < 2:
             region.rows = None

@@ -417,8 +417,9 @@ class Tape(metaclass=PublicHelp):
         """Return whether the memory of an array carries derivatives on this tape."""
         if not isinstance(array, np.ndarray):
             return False
-        storage = storage_of(array)
-        if storage is None or storage.tape is None:
+        if (node := getattr(array, "_node", None)) and node[2] is self.reference and not hasattr(array, "_storage"):
+            return node[1] is not None
+        if (storage := storage_of(array)) is None or storage.tape is None:
             return False
         if storage.tape is self.reference:
             if storage.guard:
@@ -433,8 +434,7 @@ class Tape(metaclass=PublicHelp):
         """Note that the memory of a tracked array carries derivatives from now on."""
         if not array.shape and isinstance(array, TrackedArray):
             forget_node(array)
-        storage = storage_of(array)
-        if storage is None:
+        if (storage := storage_of(array)) is None:
             raise ActivityError("only the memory of an ampi.ndarray can carry derivatives")
         if storage.tape is not self.reference:
             self.is_active(array)  # raises if an outer tape would lose it

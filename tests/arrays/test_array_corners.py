@@ -274,6 +274,7 @@ def test_the_second_argument_of_heaviside():
 HALFWAY = {
     "out=": lambda b, x: np.multiply(x, 1e300, out=b),
     "in place": lambda b, x: b.__imul__(1e300),
+    "sum in place": lambda b, x: b.__imul__(5.9e156).__iadd__(x * 5.9e156),
     "reduction": lambda b, x: np.sum(np.stack([x, x]) * 4e156, axis=0, out=b),
     "accumulation": lambda b, x: np.cumprod(x * 1e152, out=b),
     "part": lambda b, x: np.multiply(x[:2], 1e300, out=b[1:]),
