@@ -142,7 +142,7 @@ def _chosen(s: ir.Launch, derivative: Any, leaves: dict[str, Any]) -> Iterator[s
             yield f"here {stem(n)} names {'no element twice' if answer else 'an element more than once'}"
     facts = (trips, s.work, sum(n or 0 for n in sizes), s.increments, count, apart, s.added and not s.distance)
     near = bool(s.reaches) and count > 1 and all(_are_apart(r, start, stop, 2 * count, leaves) for r in s.reaches)
-    form = threads.choose.py_func(*facts, near, costs)
+    form = getattr(threads.choose, "py_func", threads.choose)(*facts, near, costs)
     parts = "" if form == threads.ALONE else f" in {2 * count if form == threads.NEAR else count} parts"
     found = threads.estimates(*facts, near, costs)
     estimates = ", ".join(f"{FORMS[f]} {cost / 1e3:.3g} us" for f, cost in found.items())

@@ -187,6 +187,8 @@ def wrong(seed):
     elif kind == "forall":
         value = draw.choice([-1, 1.5, "3", None, (3,), 1j])
         return lambda: kernel.forall(value), "forall", f"seed {seed}: forall({value!r})"
+    if kind in ("small", "large grid", "value", "missing", "more", "count", "bytes") and draw.random() < 0.3:
+        given = {n: cuda.to_device(v) if type(v) is np.ndarray else v for n, v in given.items()}
     as_words = draw.random() < 0.3 or kind in ("unknown", "missing")
     text = f"seed {seed}, {kind}: {kernel.__name__}[{configuration}], {name}, expected {argument}"
 

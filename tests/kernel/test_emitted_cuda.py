@@ -240,6 +240,17 @@ def between_threads(a, b, n):
     b[i] = x * shared[1, 2]
 
 
+@cuda.jit
+def named(blocks_x, shared_bytes, griddim, stream, length, block_winner):
+    """Arguments with names that generated sources use."""
+    i = cuda.grid(1)
+    x = blocks_x[i]
+    while x < length:
+        x = x * x + 1.2
+    shared_bytes[i] = x * griddim[i] * stream
+    cuda.atomic.max(block_winner, 0, x)
+
+
 TIES = np.round(RANDOM.uniform(-1.0, 1.0, SIZE), 1)
 CASES = {
     **{
@@ -251,6 +262,7 @@ CASES = {
     relaxed: ((3, 8), lambda: (RANDOM.normal(size=SIZE), np.zeros(SIZE))),
     extremes: ((3, 8), lambda: (TIES.copy(), TIES[::-1].copy(), np.zeros((2, 2)), np.zeros(1, np.int64))),
     between_threads: ((3, 8), lambda: (TIES.copy(), np.zeros(SIZE), 2)),
+    named: ((3, 8), lambda: (*(RANDOM.normal(size=SIZE) for _ in range(3)), 0.5, 3.0, np.zeros(1))),
     planes: (((2, 3), (4, 2)), lambda: (np.round(RANDOM.normal(size=(7, 6)), 1).T.copy().T, np.zeros(1))),
     after_barriers: ((3, 8), lambda: (TIES.copy(), np.full(1, 3.0))),
     test_cuda.product: (
@@ -328,14 +340,27 @@ def test_what_is_broken_is_noticed(what, monkeypatch):
             emitted_cuda.examine(seed)
 
 
-def test_text():
+def test_text(capsys):
     """The source and ``explain`` describe arguments and resources."""
     given = np.ones(SIZE), np.zeros(SIZE), 0.5, 2.0
     text = shared_number.adjoint_source(shared_number[3, 8], *given, target="cuda")
     assert "shared_number_adjoint(griddim, a, b, scale, power, a_bar, b_bar)" in text
     explained = shared_number.explain(shared_number[3, 8], *given, target="cuda")
     resources = r"(\d+ registers, \d+ bytes spilled \(sm_80\)|registers not known \(.* is not installed: pip .*\)), "
-    assert re.search(resources, explained) and re.sub(resources, "", explained) in text
+    assert re.search(resources, explained)
+    title, first, _, *facts = re.sub(resources, "", explained).splitlines()
+    assert title.startswith("shared_number (") and "test_emitted_cuda.py:" in title and "blocks of 8 x 1 x 1" in first
+    assert "\n".join(facts) in text and capsys.readouterr().out == explained + "\n"
+    assert "by the thread that stores the element in the kernel" not in explained
+    assert re.search(r"a_bar: atomic additions \(line \d+\): several threads may .*, as a_bar\[", explained)
+    alone = shared_number.explain(shared_number[3, 8], *given, target="cuda", active="scale")
+    assert "a_bar" not in alone
+    largest = test_cuda.largest
+    explained = largest.explain(largest[3, 8], np.ones(SIZE), np.zeros(SIZE), target="cuda")
+    assert "b: atomic maxima (line" in explained and "b: atomic minima (line" in explained
+    assert re.search(
+        r"b_bar: plain stores .*: by the thread that stores the element in the kernel, as b_bar\[", explained
+    )
     assert "a_bar: atomic additions (line" in text and "b_bar: plain stores (line" in text
     assert "x_of_threads = " in text, "a register that lives across a barrier is no array"
     assert text.count("cuda.shared.array(8, np.float64)") == 2

@@ -18,7 +18,7 @@ from ampi.kernel import ir
 from ampi.kernel.codegen import emit
 from ampi.kernel.cuda.dialect import in_dialect
 from ampi.kernel.cuda.kernel_text import Kernel
-from ampi.kernel.cuda.loops import Geometry
+from ampi.kernel.cuda.loops import OF_LAUNCH, Geometry
 from ampi.kernel.cuda.spaces import Spaces, innermost
 from ampi.kernel.cuda.together import Used, combined
 from ampi.kernel.frontend.cuda.language import AXES
@@ -461,16 +461,16 @@ class Writer:
         value = self.text(s.value)
         if isinstance(s, ir.Accumulate) and s.kind != "add":
             self.line(f"cuda.atomic.{s.kind}({name}, {_place(map(self.text, target.index))}, {value})", s.line)
-            self.note(name, s.kind, s.line)
+            self.note(name, s.kind, s.line, place)
         elif isinstance(s, ir.Store):
             self.line(f"{place} = {value}", s.line)
-            self.note(name, "plain", s.line)
+            self.note(name, "own" if self.is_plain(name, self.phase) else "stored", s.line, place)
         elif self.is_plain(name, self.phase):
             self.line(f"{place} += {value}", s.line)
-            self.note(name, "plain", s.line)
+            self.note(name, "own", s.line, place)
         else:
             self.add_atomically(name, tuple(map(self.text, target.index)), value, s.array.type.dtype, s.line)
-            self.note(name, "atomic", s.line)
+            self.note(name, "add", s.line, place)
         if alone:
             self.depth -= 1
 
@@ -483,11 +483,9 @@ class Writer:
             return phase <= 0 or spaces.is_own(name, phase)
         return spaces.is_own(name, None)
 
-    def note(self, name: str, how: str, line: int) -> None:
+    def note(self, name: str, how: str, line: int, place: str) -> None:
         if name in self.arguments:
-            lines = self.kernel.stores.setdefault((name, how), [])
-            if line not in lines:
-                lines.append(line)
+            self.kernel.stores.setdefault((name, how), {}).setdefault(line, place)
 
     # ------------------------------------------------------------------------------------------- barriers
 
@@ -574,7 +572,7 @@ def is_launch(s: ir.Stmt) -> bool:
 
 
 def _is_of_launch(a: ir.Argument) -> bool:
-    return a.path in (("blocks_x",), ("blocks_y",), ("blocks_z",))
+    return a.path in OF_LAUNCH[:3]
 
 
 def _place(index: Iterable[str]) -> str:

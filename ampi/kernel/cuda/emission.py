@@ -22,7 +22,7 @@ from ampi.kernel.cuda.device_source import BOUND, Refuse, Writer, _Fresh, is_lau
 from ampi.kernel.cuda.dialect import in_dialect
 from ampi.kernel.cuda.fits import Fitting
 from ampi.kernel.cuda.kernel_text import Kernel
-from ampi.kernel.cuda.loops import Geometry
+from ampi.kernel.cuda.loops import OF_LAUNCH, Geometry
 from ampi.kernel.cuda.lowering import Notes, lowered
 from ampi.kernel.cuda.owners import Several
 from ampi.kernel.cuda.preparations import FINAL, LENGTH, RUN, WINNER, Form, is_prepared
@@ -222,7 +222,7 @@ def visible(function: ir.Function) -> tuple[ir.Argument, ...]:
 
 
 def of_launch(a: ir.Argument) -> bool:
-    return a.path in (("blocks_x",), ("blocks_y",), ("blocks_z",), ("shared_bytes",))
+    return a.path in OF_LAUNCH
 
 
 def written(function: ir.Function, launch: Any, refuse: Refuse, before: tuple[Preparation, ...] = ()) -> Emitted:
@@ -428,15 +428,15 @@ def report(made: Emitted, registers: dict[str, str] | None = None) -> list[str]:
     """Return a report, in lines, of how a program's kernels store into arguments and of the resources that they use."""
     lines: list[str] = []
     for name, facts in zip(made.kernels, made.facts):
-        arrays = sorted({array for array, _ in facts.stores})
-        for array in arrays:
-            plain, atomic = (facts.stores.get((array, how), []) for how in ("plain", "atomic"))
-            if atomic:
-                at = ", ".join(map(str, sorted(atomic)))
-                lines.append(f"{array}: atomic additions (line {at}): several threads may use one element")
-            elif plain:
-                at = ", ".join(map(str, sorted(plain)))
-                lines.append(f"{array}: plain stores (line {at}): no two threads use one element")
+        for array in sorted({array for array, _ in facts.stores}):
+            ways = [how for how in STORES if (array, how) in facts.stores]
+            if len(ways) > 1 and "own" in ways:
+                ways.remove("own")  # where one way is atomic, no thread owns the array
+            for how in ways:
+                places = facts.stores[array, how]
+                at = ", ".join(map(str, sorted(places)))
+                example = f", as {places[min(places)]}"
+                lines.append(f"{array}: {STORES[how].format(at=at, example=example)}")
         sizes = f"{facts.shared_bytes} bytes of shared memory, {facts.barriers} barriers"
         sizes = f"{registers[name]}, {sizes}" if registers else sizes
         lines.append(f"{name}: {sizes}" + "".join(f", buffer {b} of {shape}" for b, shape, _ in facts.buffers))
@@ -445,6 +445,13 @@ def report(made: Emitted, registers: dict[str, str] | None = None) -> list[str]:
     return lines
 
 
+STORES = {
+    "own": "plain stores (line {at}): no two threads use one element, which the indices of a thread tell{example}",
+    "stored": "plain stores (line {at}): by the thread that stores the element in the kernel{example}",
+    "add": "atomic additions (line {at}): several threads may use one element{example}",
+    "max": "atomic maxima (line {at}): several threads may use one element{example}",
+    "min": "atomic minima (line {at}): several threads may use one element{example}",
+}
 TITLES = {"primal": "Source of", "adjoint": "Adjoint of", "tangent": "Tangent of"}
 WHAT = {
     "primal": "",

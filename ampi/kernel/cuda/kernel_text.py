@@ -22,7 +22,8 @@ class Kernel:
     buffers : list of (str, str, Array)
         Arguments that the host makes: name, shape as text, type.
     stores : dict
-        The lines of stores into arguments, by the name and ``"plain"`` or ``"atomic"``.
+        The stores into arguments, by the name and ``"own"``, ``"stored"`` (by the thread that stores the element in the
+        kernel), ``"add"``, ``"max"`` or ``"min"``: an element as text for each line.
     barriers : int
         Number of barriers in the text.
     shared_bytes : int
@@ -35,7 +36,7 @@ class Kernel:
     lines: list[str] = field(default_factory=list)
     sums: list[ir.Var] = field(default_factory=list)
     buffers: list[tuple[str, str, types.Array]] = field(default_factory=list)
-    stores: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    stores: dict[tuple[str, str], dict[int, str]] = field(default_factory=dict)
     barriers: int = 0
     shared_bytes: int = 0
     parts: dict[str, str] = field(default_factory=dict)

@@ -173,7 +173,7 @@ class CudaKernel:
 
     # ------------------------------------------------------------------------------------------- as other kernels
 
-    def explain(self, launch: Launch, *args: Any, target: str = "cpu", **kwargs: Any) -> str:
+    def explain(self, launch: Launch, *args: Any, target: str = "cpu", active: Any = None, passes: bool = False) -> str:
         """Call `Kernel.explain` for the lowered kernel: ``kernel.explain(kernel[grid, block], *arguments)``.
 
         With ``target="cuda"``, report on the adjoint's source for a GPU: which stores into adjoints of arguments are
@@ -184,10 +184,15 @@ class CudaKernel:
             from ampi.kernel.cuda.assembly import shown
             from ampi.kernel.cuda.emission import emitted, report
 
-            made = emitted(launch, self.bind(args, {}), "adjoint")
-            return "\n".join(report(made, shown(made)))
+            made = emitted(launch, self.bind(args, {}), "adjoint", as_names(active))
+            code, size = self.py_func.__code__, " x ".join(map(str, launch.block))
+            title = f"{self.__qualname__} ({code.co_filename}:{code.co_firstlineno})"
+            first = f"adjoint as source for a GPU, in blocks of {size} threads"
+            text = "\n".join([title, first, "", *report(made, shown(made))])
+            print(text)
+            return text
         kernel, given = launch.prepared(args)
-        return kernel.explain(*given, **kwargs)
+        return kernel.explain(*given, active=as_names(active), passes=passes)
 
     def adjoint_source(self, launch: Launch, *args: Any, active: Any = None, target: str = "cpu") -> str:
         """The adjoint of a launch as Python source: `Kernel.adjoint_source` of the lowered kernel.
@@ -240,8 +245,12 @@ class CudaKernel:
     def _written(self, launch: Launch, args: tuple[Any, ...], mode: str, active: Any) -> str:
         from ampi.kernel.cuda.emission import source_of
 
-        names = None if active is None else frozenset([active] if isinstance(active, str) else active)
-        return source_of(launch, self.bind(args, {}), mode, names)
+        return source_of(launch, self.bind(args, {}), mode, as_names(active))
+
+
+def as_names(active: Any) -> frozenset[str] | None:
+    """Return the names of active arguments; None for all."""
+    return None if active is None else frozenset([active] if isinstance(active, str) else active)
 
 
 class Launch:

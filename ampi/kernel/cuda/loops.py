@@ -12,10 +12,12 @@ from ampi.kernel.cuda.fission import Phase
 from ampi.kernel.frontend.base.cuda_names import WARP
 from ampi.kernel.frontend.cuda.language import AXES, INT
 from ampi.kernel.ir import index_algebra
-from ampi.kernel.ir.names import Names, stem
+from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.rewrite import mapped
 
 ZERO, ONE = ir.Const(0, INT), ir.Const(1, INT)
+OF_LAUNCH = (*((f"blocks along {axis}",) for axis in AXES), ("bytes of shared memory",))
+"""Paths of the additional arguments of a lowered kernel; arguments of users have no such paths."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Launched:
         return cls((x, y, z), ir.Var(names.fresh("shared_bytes"), INT))
 
     def arguments(self) -> tuple[ir.Argument, ...]:
-        return tuple(ir.Argument(v.name, v.type, (stem(v.name),)) for v in (*self.blocks, self.shared))
+        return tuple(ir.Argument(v.name, v.type, path) for v, path in zip((*self.blocks, self.shared), OF_LAUNCH))
 
 
 def add(a: ir.Expr, b: ir.Expr) -> ir.Expr:
