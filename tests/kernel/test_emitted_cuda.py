@@ -251,6 +251,21 @@ def named(blocks_x, shared_bytes, griddim, stream, length, block_winner):
     cuda.atomic.max(block_winner, 0, x)
 
 
+@cuda.jit
+def single(a, b):
+    """In blocks of one thread, a loop may save values and change a number."""
+    i = cuda.blockIdx.x
+    x = a[i]
+    m = 0
+    while m < 2 and x < 3.0:
+        j = 0
+        while j * j < m + 1:
+            x += 0.1 * x * x
+            j += 1
+        m += 1
+    b[i] = b[i] * x
+
+
 TIES = np.round(RANDOM.uniform(-1.0, 1.0, SIZE), 1)
 CASES = {
     **{
@@ -263,6 +278,7 @@ CASES = {
     extremes: ((3, 8), lambda: (TIES.copy(), TIES[::-1].copy(), np.zeros((2, 2)), np.zeros(1, np.int64))),
     between_threads: ((3, 8), lambda: (TIES.copy(), np.zeros(SIZE), 2)),
     named: ((3, 8), lambda: (*(RANDOM.normal(size=SIZE) for _ in range(3)), 0.5, 3.0, np.zeros(1))),
+    single: ((SIZE - 2, 1), lambda: (RANDOM.normal(size=SIZE), RANDOM.normal(size=SIZE))),
     planes: (((2, 3), (4, 2)), lambda: (np.round(RANDOM.normal(size=(7, 6)), 1).T.copy().T, np.zeros(1))),
     after_barriers: ((3, 8), lambda: (TIES.copy(), np.full(1, 3.0))),
     test_cuda.product: (

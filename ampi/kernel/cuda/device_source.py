@@ -172,7 +172,7 @@ class Writer:
             case ir.For() if s.axis:
                 self.place(s)
             case ir.For():
-                self.common_loop(s) if not self.phase else self.plain_loop(s)
+                self.common_loop(s) if not self.phase and self.threads > 1 else self.plain_loop(s)
             case ir.While():
                 self.settle()
                 self.use_expressions((s.condition,))
