@@ -132,9 +132,11 @@ class _Editor(ast.NodeTransformer):
             if wanted.line is not None:
                 if wanted.function in ("", name) and (request.role == READ or self._may_assign(node, names, wanted)):
                     lines.append(request)
-            elif request.role == READ:
-                if wanted.is_result and wanted.function == name:
+            elif wanted.is_result:
+                if wanted.function == name:
                     results.append(request)
+            elif request.role == READ:
+                continue
             elif wanted.function == name:
                 known = self.names if not name else names
                 watched.append((request, wanted.path if wanted.path in known else wanted.root))
@@ -359,10 +361,16 @@ class _Editor(ast.NodeTransformer):
         return node
 
     def visit_Return(self, node: ast.Return) -> Any:
-        """Read the result of a function, if requested."""
+        """Watch or read the result of a function, if requested."""
         node = self.generic_visit(node)  # type: ignore[assignment]
         for request in self.here.results:
-            node.value = self._call("__ampi_read__", ast.Constant(request.number), node.value or ast.Constant(None))
+            request.placed = True
+            value = node.value or ast.copy_location(ast.Constant(None), node)
+            number, place = ast.Constant(request.number), ast.Constant(self._place(node))
+            if request.role == WATCH:
+                node.value = self._call("__ampi_watch__", number, place, value)
+            else:
+                node.value = self._call("__ampi_read__", number, value)
         return node
 
     def visit_Call(self, node: ast.Call) -> Any:

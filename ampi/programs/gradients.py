@@ -321,6 +321,8 @@ class Differentiation:
         if request.compiled:
             return _compiled(name)
         line = f" in line {name.line}" if name.line else ""
+        if name.is_result:
+            return f"{independent.text}: {name.where} {'returns None' if independent.is_none else 'is never called'}"
         if independent.is_none:
             return f"{independent.text} is None wherever the program assigns {name.path}{line} at {name.where}"
         what = ", which is not run" if line else ", which is never called" if name.function else ""
@@ -337,6 +339,8 @@ class Differentiation:
                 return self._not_found(name)
             if request.compiled:
                 return _compiled(name)
+            if name.is_result:
+                return f"{dependent.text}: no return statement of {name.where} is reached; is it called?"
             if name.function or name.line:
                 return f"{dependent.text}: the end of {name.where} is never reached; is it called?"
         if dependent.reason.startswith("is not there") and name is not None:
@@ -367,6 +371,9 @@ class Differentiation:
         if name.module and name.module not in self.modules.loaded:
             there = ", ".join(sorted(self.modules.loaded)) or "none"
             return f"{name.text}: the program does not import a module {name.module} of its own (its own: {there})"
+        if name.is_result:
+            place, there = name.where.split("() of ")
+            return f"{name.text}: {there} has no function {place} that returns something{self._suggest(name)}"
         text = name.path if name.text == name.path else f"{name.text}: {name.path}"
         return f"{text} is never assigned at {name.where}{self._suggest(name)}"
 

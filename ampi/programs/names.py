@@ -43,7 +43,9 @@ class Name:
 
     @property
     def root(self) -> str:
-        """The first variable of the path."""
+        """The first variable of the path; of the result of a function the path."""
+        if self.is_result:
+            return self.path
         node: ast.AST = ast.parse(self.path, mode="eval").body
         while isinstance(node, (ast.Attribute, ast.Subscript)):
             node = node.value
@@ -78,6 +80,8 @@ def parse(text: str) -> Name:
     elif not found["function"]:
         raise ProgramError(f"{text!r}: the top level returns nothing; write function:return")
     line = found["line"]
+    if path == RESULT and line:
+        raise ProgramError(f"{text!r}: what a function returns is meant in all its lines; write {text.split('@')[0]}")
     return Name(text.strip(), found["module"] or "", found["function"] or "", path, int(line) if line else None)
 
 

@@ -144,6 +144,12 @@ ASSIGNMENTS = {
     "k = float(np.float64(0.5))\nk = np.float64(k); k = float(k)": "k",
     "k = 0.5; j = math.sin(k); k = k + math.hypot(k, 1) * j": "k",
     "k = np.array([0.5]).item() + 0.0": "k",
+    "def f(): return 0.5\nk = f()": "f:return",
+    "def f(n):\n    if n: return 0.5\n    return\nj = f(0); k = f(1)": "f:return",
+    "class C:\n    def f(self): return 0.5\nk = C().f()": "C.f:return",
+    "def f():\n    def g(): return 0.5\n    return g() * 2\nk = f()": "f.g:return",
+    "async def f(): return 0.5\nk = asyncio.run(f())": "f:return",
+    "import constants\nk = constants.f() ": "constants:f:return",
 }
 
 
@@ -314,6 +320,12 @@ ERRORS = {
     ("x@99", "y"): "line 99 of the script has no statement in a scope that assigns x",
     ("k k", "y"): "names no variable",
     ("x", "return"): "the top level returns nothing",
+    ("never:return", "y"): "never\\(\\) of the script is never called",
+    ("empty:return", "y"): "empty\\(\\) of the script returns None",
+    ("Class.method:return", "y"): "the script has no function Class.method that returns something",
+    ("f:return@10", "y"): "write f:return",
+    ("x", "f:return@10"): "write f:return",
+    ("x", "never:return"): "no return statement of never\\(\\) of the script is reached",
     ("lib:f:x", "y"): "does not import a module lib of its own",
 }
 
@@ -330,9 +342,10 @@ def test_errors_have_names(program, wrt, of):
             k = 2.0
             return k
         def never(z): return z
+        def empty(): return
         class Class:
             def method(self): self.q = 1.0
-        f()
+        f(); empty()
     """)
     with pytest.raises(ampi.ProgramError, match=ERRORS[wrt, of]):
         ampi.trace(path, wrt, of)
