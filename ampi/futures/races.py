@@ -236,7 +236,17 @@ def accesses_of(strand: Strand) -> Iterator[tuple[Storage, Access]]:
 
 
 def _touched(record: Any, visited: dict[int, Any]) -> list[Region]:
-    return [] if record.adjoint is None else regions_of(record.adjoint, visited)
+    adjoint = record.adjoint
+    if adjoint is None:
+        return []
+    held = getattr(adjoint, "held", None)
+    if held is None:
+        return regions_of(adjoint, visited)
+    for name in held:
+        part = getattr(adjoint, name)
+        if not (id(part) in visited or (type(part) is tuple and not part)):
+            return regions_of(adjoint, visited)
+    return []  # all are those of a repeated operation
 
 
 def found_in(strands: dict[Path, Strand], tape: Tape) -> ActivityError | None:
@@ -263,17 +273,19 @@ def found_in(strands: dict[Path, Strand], tape: Tape) -> ActivityError | None:
 
 def _race_among(accesses: list[Access]) -> tuple[Access, Access] | None:
     accesses.sort(key=lambda access: (access.extent.low, access.strand.path, access.segment))
-    present: list[Access] = []
+    reads: list[Access] = []
+    writes: list[Access] = []
     for access in accesses:
-        present = [other for other in present if other.extent.high > access.extent.low]
-        for other in present:
-            if not (access.writes or other.writes) or access.strand is other.strand:
+        extent, low = access.extent, access.extent.low
+        writes = [other for other in writes if other.extent.high > low]
+        if access.writes:
+            reads = [other for other in reads if other.extent.high > low]
+        for other in (*writes, *reads) if access.writes else writes:
+            if access.strand is other.strand or access.precedes(other) or other.precedes(access):
                 continue
-            if access.precedes(other) or other.precedes(access):
-                continue
-            if access.extent.overlaps(other.extent):
+            if extent.overlaps(other.extent):
                 return other, access
-        present.append(access)
+        (writes if access.writes else reads).append(access)
     return None
 
 

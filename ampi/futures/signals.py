@@ -141,8 +141,7 @@ def _items_of(x: queue.Queue) -> _Items:
 
 def _by_program() -> bool:
     """Return whether the program itself has called the hooked function whose handler asks."""
-    frame = sys._getframe(4)
-    return id(frame.f_globals) not in _PYTHONS and not is_of_a_library(frame)
+    return not is_of_a_library(sys._getframe(4))
 
 
 _PYTHONS = {id(vars(module)) for module in (base, queue, thread, threading)}
@@ -242,12 +241,24 @@ class SignalHook(AlwaysHook):
     active = running
 
 
+class LockHook(SignalHook):
+    """A hook of locks, events and conditions, whose calls by Python's own modules of threads have no handler."""
+
+    __slots__ = ()
+
+    def __call__(self, /, *arguments: Any, **keywords: Any) -> Any:
+        if not running or id(sys._getframe(2).f_globals) in _PYTHONS:
+            return self.original(*arguments, **keywords)
+        return self.handle(self, arguments, keywords)  # type: ignore[misc]
+
+
 def _see() -> None:
     """Install the hooks, when a task runs for the first time."""
     for cls, handlers in _HANDLERS.items():
         for name, handle in handlers.items():
             if name in vars(cls):
-                hook(getattr(cls, name), handle, f"{cls.__module__}.{cls.__name__}.{name}", SignalHook)
+                kind = LockHook if handle in (_gives, _gets, _waits) else SignalHook
+                hook(getattr(cls, name), handle, f"{cls.__module__}.{cls.__name__}.{name}", kind)
 
 
 at_first_task.append(_see)

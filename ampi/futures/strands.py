@@ -153,6 +153,7 @@ class Strand:
         self.begun = self.over = 0
         self.threads: int | None = None
         self.children = 0
+        self._known_active: set[Storage] = set()  # also before all later operations
 
     # ------------------------------------------------------------------------------------------- what is accessed
 
@@ -186,10 +187,15 @@ class Strand:
 
         Another strand may have activated another part of it at any time: what this one does must not depend on it.
         """
+        if storage in self._known_active:
+            return True
         found = self.activated.get(storage)
         if found is None:
             return True
-        return any(path == self.path or self.clock.get(path, 0) > k for path, k in list(found.items()))
+        if not any(path == self.path or self.clock.get(path, 0) > k for path, k in list(found.items())):
+            return False
+        self._known_active.add(storage)
+        return True
 
     # -------------------------------------------------------------------------------------------------- the order
 
