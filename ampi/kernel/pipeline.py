@@ -45,10 +45,12 @@ from ampi.kernel.differentiate.split_reversal import (
     are_new,
     defined_everywhere,
     divisions,
+    has_constant_size,
     has_loop,
     is_plain,
     names_from_outside,
-    raises,
+    raises_exactly,
+    without_exceptions,
     writes_into,
 )
 from ampi.kernel.frontend.parse import parse
@@ -468,11 +470,14 @@ class Adjoint:
 
     @functools.cached_property
     def saves(self) -> bool:
-        """True if the adjoint runs forward first and saves values."""
+        """True if the adjoint runs forward first, and saves values or fills arrays."""
         generated, draft, _ = self._whole
         filled = {s.target.name for s in draft.before if isinstance(s, ir.Fill)}
+        made = {s.target.name for s in draft.before if isinstance(s, ir.Alloc) and not has_constant_size(s)}
         return any(
-            draft.is_saving(s) if isinstance(s, ir.Alloc) else isinstance(s, ir.Fill) and s.target.name in filled
+            draft.is_saving(s) or s.target.name in made
+            if isinstance(s, ir.Alloc)
+            else isinstance(s, ir.Fill) and s.target.name in filled
             for s in generated.body
         )
 
@@ -489,7 +494,7 @@ class Adjoint:
         if not is_on or self._options.threads or not is_plain(function.result):
             return None
         draft = _draft(self._known, state)
-        if raises(draft.primal.body):
+        if not raises_exactly(draft.primal.body, written=bool(draft.written)):
             return None
         state.given |= {v.name for s in every(draft.before) for v in definitions(s)}
         backward = state.run("prune", draft.reverse())
@@ -497,8 +502,9 @@ class Adjoint:
         kept = names_from_outside(backward.body, known)
         if not are_new(draft.results, draft.before, kept):
             return None
-        forward = draft.forward(tuple(kept.values()))
-        if writes_into(backward.body, kept) or not has_loop(live_part(replace(forward, arguments=())).body):
+        saving = draft.forward(tuple(kept.values()))
+        saving = live_part(replace(saving, arguments=(), body=without_exceptions(saving.body)))
+        if writes_into(backward.body, kept) or not has_loop(saving.body):
             return None
         writable, state.writable, state.given, state.partial = state.writable, draft.written, set(), True
         forward = state.run("prune", draft.forward((*draft.results, *kept.values())))
@@ -522,8 +528,8 @@ def build_split(function: ir.Function, active: Iterable[str], options: Options =
     """The adjoint of a kernel in two parts, the first of which replaces the kernel's own run.
 
     None if that is impossible, or if the adjoint has nothing to compute forward.  For parameters see `build_adjoint`;
-    the caller must be able to pass the values of arrays after the call.  Where the kernel raises an exception on
-    division by zero, so does the first part, which therefore keeps all divisions.
+    the caller must be able to pass the values of arrays after the call.  Where the kernel raises an exception, so does
+    the first part, which therefore keeps all divisions if those by zero raise one.
     """
     return Adjoint(function, active, options).split()
 

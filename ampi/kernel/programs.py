@@ -42,7 +42,7 @@ def adjoint_of(kernel: Any, case: Case, options: Options | None = None) -> tuple
 
 def split_of(kernel: Any, case: Case, primal: ir.Function, adjoint: pipeline.Adjoint) -> Split | None:
     """The adjoint in two parts, the first of which replaces the kernel's own run; None if that gains nothing."""
-    if not case.active or kernel.checked or random_draws.arguments_of(primal) or not adjoint.saves:
+    if not case.active or kernel.checked or primal.prints or random_draws.arguments_of(primal) or not adjoint.saves:
         return None
     return adjoint.split()
 
@@ -265,7 +265,7 @@ def generate_tangent(kernel: Any, case: Case) -> str:
         "result_active": tuple(derivative.result_active),
         "result_dtypes": tuple(numpy_support.as_dtype(element(v.type)).name for v in results_of(primal)),
         "structure": structure,
-        "twice": twice or any(isinstance(s, ir.Raise) and not s.exact for s in ir.walk(primal.body)),
+        "twice": twice or primal.prints or any(isinstance(s, ir.Raise) and not s.exact for s in ir.walk(primal.body)),
         "forms": forms_in(primal.result),
         "drawn": random_draws.dtypes_of(primal),
     }

@@ -8,7 +8,7 @@ arrays.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numba import typeof
@@ -306,7 +306,10 @@ class PreparedCall:
             return numbers.run(lambda: primal.by_dispatcher(args)), ()
         if contract.forward is not None:
             if all(leaves[k].flags.writeable for k in contract.writes):
-                found = contract.forward(*map(arguments.plain, leaves))
+                try:
+                    found = contract.forward(*map(arguments.plain, leaves))
+                except Exception as failure:
+                    self.fail(args, failure)
                 count = len(contract.result_dtypes)
                 return found[:count] if contract.several else found[0] if count else None, found[count:]
             return primal.by_dispatcher(args), ()  # raises the error
@@ -318,6 +321,19 @@ class PreparedCall:
             else:
                 return entry(*args), ()
         return primal.by_dispatcher(args), ()
+
+    def fail(self, args: tuple[Any, ...], failure: Exception) -> NoReturn:
+        """Raise the exception of the kernel's own run, which the forward part of an adjoint has replaced.
+
+        It may have another text or class than ``failure``, that of the forward part (see `raises_exactly`).
+        """
+        if not self.contract.writes:
+            try:
+                self.primal.by_dispatcher(args)
+            except Exception as error:
+                error.__context__ = None
+                raise
+        raise failure
 
     def bind(self, given: Sequence[Any]) -> None:
         """Keep the compiled code of the adjoint, which has been called with these arguments.

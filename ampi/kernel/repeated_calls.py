@@ -196,7 +196,10 @@ class RecordedAgain:
                 result = self._entry(*args)
             else:
                 entry = self._entry
-                found = self._forward(*map(arguments.plain, args)) if entry is None else entry(*args)
+                try:
+                    found = self._forward(*map(arguments.plain, args)) if entry is None else entry(*args)
+                except Exception as failure:
+                    prepared.fail(args, failure)
                 count = len(prepared.contract.result_dtypes)
                 result = found[:count] if self._several else found[0] if count else None
                 saved = found[count:]

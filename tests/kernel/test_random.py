@@ -15,6 +15,7 @@ from random_kernels import Program
 from random_language import Language
 from random_lists import OfLists
 from random_optional import Optional
+from random_raises import Refusing, examine_refusing
 from random_recursion import DiscardedResults, MutualRecursion, Recursion
 from random_reflections import Reflection
 
@@ -65,6 +66,14 @@ def test_language(seed):
 @pytest.mark.parametrize("seed", seeds(30_000, 8))
 def test_recorded(seed):
     examine_recorded(Program(seed).source(), seed)
+
+
+@pytest.mark.parametrize("seed", seeds(130_000, 16))
+def test_exceptions(seed):
+    try:
+        examine_refusing(Refusing(seed).source(), seed)
+    except KernelError as problem:
+        pytest.skip(str(problem))
 
 
 @pytest.mark.parametrize("seed", seeds(40_000, 30))

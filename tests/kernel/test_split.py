@@ -1,6 +1,8 @@
 """Kernels whose own run saves what the adjoint needs, so that the adjoint need not repeat the forward run."""
 
 import collections
+import contextlib
+import functools
 import math
 
 import numba
@@ -219,22 +221,146 @@ def test_a_full_tape_runs_forward_once_more(monkeypatch):
         numpy.testing.assert_allclose(found, gradients[0], rtol=1e-14)
 
 
+class TooLarge(ValueError):
+    pass
+
+
 def refusing(x, y):
     s = x[0]
     for i in range(x.shape[0]):
-        if s > 1e3:
-            raise ValueError("too large")
-        s = s * x[i] + s * s
         y[0] = s
+        x[i] = 2.0 * x[i]
+        if s > 1e3:
+            raise ValueError("too large", 3)
+        s = s * x[i] + s * s
+    return s
 
 
-def test_a_kernel_that_raises_runs_itself():
-    kernel = ampi.kernel(refusing)
+def refusing_without_writing(x):
+    s = x[0]
+    for i in range(x.shape[0]):
+        if s > 1e3:
+            raise TooLarge("at", i)
+        s = s * x[i] + s * s
+    return s
+
+
+def refusing_after_writing(x, y):
+    s = x[0]
+    for i in range(x.shape[0]):
+        y[0] = s
+        if s > 1e3:
+            raise TooLarge("at", i)
+        s = s * x[i] + s * s
+    return s
+
+
+@pytest.mark.parametrize(
+    ("function", "kept"), [(refusing, True), (refusing_without_writing, True), (refusing_after_writing, False)]
+)
+def test_exceptions_are_those_of_the_kernel(function, kept):
+    """With the same arguments, after the same writes; the kernel runs itself where its exception is no constant and it
+    cannot be run once more, since it writes to its arguments."""
+    count = function.__code__.co_argcount
+    expected = (numpy.array([0.5, 0.25, 1.5]), numpy.zeros(2))[:count]
+    value = numba.njit(function)(*expected)
+    large = (X + 1.0, numpy.zeros(2))[:count]
+    with pytest.raises(ValueError) as plain:
+        numba.njit(function)(*large)
+    kernel = ampi.kernel(function)
+    for _ in range(3):  # a repeated call is recorded by other code
+        with ampi.Tape() as tape:
+            x, given = tape.watch(X), (ampi.numpy.array(X + 1.0), ampi.numpy.zeros(2))[:count]
+            given[0][...] = x + 1.0
+            with pytest.raises(ValueError) as caught:
+                kernel(*given)
+            small = (x[:3] * 0.0 + numpy.array([0.5, 0.25, 1.5]), ampi.numpy.zeros(2))[:count]
+            assert kernel(*small) == value
+        assert (caught.type, caught.value.args, caught.value.__context__) == (plain.type, plain.value.args, None)
+        for a, b in zip((*given, *small), (*large, *expected), strict=True):
+            numpy.testing.assert_array_equal(a, b)
+    assert set(runs_forward(kernel)) == {kept}
+
+
+def refusing_in_copies(x, y):
+    s = x[0]
+    for k in range(3):  # written out
+        if x[k] > 2.0:
+            raise ValueError("too large")
+        if x[k] > 1.5:
+            y[0] = 3.0
+    for i in range(x.shape[0]):
+        s = s * x[i] + s * s
+    return s
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_exceptions_of_loops_that_are_written_out(place):
+    kernel = ampi.kernel(refusing_in_copies, error_model="numpy")
+    x = X.copy() * 0.5
+    for value, mode in [(value, mode) for value in (1.75, 2.5) for mode in ("reverse", "forward")]:
+        x[place] = value
+        y, fails = ampi.numpy.zeros(1), pytest.raises(ValueError, match="too large")
+        with fails if value > 2.0 else contextlib.nullcontext():
+            if mode == "reverse":
+                with ampi.Tape() as tape:
+                    kernel(tape.watch(x), y)
+            else:
+                ampi.jvp(functools.partial(kernel, y=y), (x,), (x,))
+        assert y[0] == (3.0 if value < 2.0 else 0.0)
+    assert [c.split is not None for c in kernel.contracts.values() if hasattr(c, "split")] == [True]
+
+
+def printing(x):
+    s = x[0]
+    for i in range(x.shape[0]):
+        s = s * x[i] / (1.0 + s * s)
+    print("at the end", x.shape[0])
+    return s
+
+
+def printing_in_a_callee(x):
+    return called_that_prints(x) * x[0]
+
+
+called_that_prints = numba.njit(printing)
+
+
+@pytest.mark.parametrize("function", [printing, printing_in_a_callee])
+def test_what_a_kernel_prints_is_printed_once(function, capfd):
+    kernel = ampi.kernel(function, error_model="numpy")
     with ampi.Tape() as tape:
-        x, y = tape.watch(X), ampi.numpy.zeros(2)
-        with pytest.raises(ValueError, match="too large"):
-            kernel(x, y)
+        x = tape.watch(X)
+        y = kernel(x)
+    assert capfd.readouterr().out == f"at the end {X.size}\n"
     assert runs_forward(kernel) == [False]
+    tape.gradient(y, x)
+    ampi.jvp(kernel, (X,), (X,))
+    assert capfd.readouterr().out == f"at the end {X.size}\n"
+
+
+def softmax(x):
+    """Sizes that depend on the arguments' are compared in the course of the run."""
+    tmp = numpy.exp(x - numpy.reshape(x[:, 0].copy(), (x.shape[0], 1)))
+    for _ in range(3):
+        tmp = tmp / numpy.reshape(numpy.sum(tmp, axis=1), (x.shape[0], 1)) + x * tmp
+    return tmp
+
+
+def test_checks_of_sizes_in_the_course_of_a_run():
+    kernel = ampi.kernel(softmax)
+    with ampi.Tape() as tape:
+        x = tape.watch(X.reshape(4, 3))
+        y = kernel(x)
+    assert runs_forward(kernel) == [True]
+    expected = ampi.kernel(softmax, without="split")
+    with ampi.Tape() as other:
+        x2 = other.watch(X.reshape(4, 3))
+        y2 = expected(x2)
+    assert runs_forward(expected) == [False]
+    numpy.testing.assert_array_equal(y, y2)
+    seed = numpy.random.default_rng(1).standard_normal(y.shape)
+    numpy.testing.assert_allclose(tape.gradient(y, x, seed=seed), other.gradient(y2, x2, seed=seed), rtol=1e-12)
 
 
 def test_kernels_with_checks_run_themselves():
@@ -258,6 +384,30 @@ def test_where_nothing_is_saved_the_kernel_runs_itself():
     with ampi.Tape() as tape:
         kernel(tape.watch(X), ampi.numpy.empty(X.shape))
     assert runs_forward(kernel) == [False] and tape.kept_bytes == 0
+
+
+def with_temporaries(x, y):
+    """A stencil of a stencil, by whole arrays."""
+    first = x[1:] * x[:-1]
+    second = numpy.sin(first[1:] - first[:-1])
+    y[1:-1] = second * second * x[1:-1]
+
+
+def test_local_arrays_are_kept():
+    """They are filled once: neither the gradient nor a second sweep computes them again."""
+    seed = numpy.random.default_rng(11).standard_normal(X.shape)
+    found = []
+    for without in ("", "split"):
+        kernel = ampi.kernel(with_temporaries, without=without)
+        with ampi.Tape() as tape:
+            x, y = tape.watch(X), ampi.numpy.zeros(X.shape)
+            kernel(x, y)
+        assert runs_forward(kernel) == [not without]
+        assert (tape.kept_bytes >= 8 * (X.size - 2)) == (not without)
+        found += [tape.gradient(y, x, seed=seed) for _ in range(2)]
+    assert "sin" not in ampi.kernel(with_temporaries).adjoint_source(X, X).partition("_reverse(")[2]
+    for gradient in found[1:]:
+        numpy.testing.assert_allclose(gradient, found[0], rtol=1e-12)
 
 
 def test_programs_are_shown_for_the_types_of_recorded_calls():

@@ -70,7 +70,7 @@ def build(facts: Facts, in_place: bool, raising: bool, threads: bool, after: boo
     result_active = tuple(isinstance(v, Var) and v.name in facts.activity.varied for v in results)
     seeds = [to.fresh(bar_name(v), v.type) if active else None for v, active in zip(results, result_active)]
     body = tuple(s for s in primal.body if not isinstance(s, ir.Return))
-    forward = Forward(to, facts, as_after, threads)
+    forward = Forward(to, facts, as_after, threads, in_place)
     forward.run(body, scope, top=True)
     before = len(to.block.statements)
     computed = scope.atoms(results)

@@ -79,10 +79,10 @@ class _Liveness:
         return self
 
     def mark_statement(self, s: Stmt, around: tuple[Stmt, ...]) -> None:
+        self.mark_around(around)  # of each place: copies of a loop's body may share a statement
         if id(s) in self.statements:
             return
         self.statements.add(id(s))
-        self.mark_around(around)
         match s:
             case ir.Store(array=array, index=index, value=value) | ir.Accumulate(array=array, index=index, value=value):
                 self.mark_expressions((array, *index, value))

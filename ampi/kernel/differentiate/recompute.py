@@ -23,14 +23,15 @@ class Forward:
     """Computes statements of the primal forward, in a scope.
 
     ``after`` are the arrays whose values after the call are available; ``threads``: the program runs on several
-    threads.
+    threads; ``in_place``: the outermost scope replaces the run of the kernel, and raises its exceptions.
     """
 
-    def __init__(self, to: Builder, facts: Facts, after: dict[str, Var], threads: bool) -> None:
+    def __init__(self, to: Builder, facts: Facts, after: dict[str, Var], threads: bool, in_place: bool) -> None:
         self.to = to
         self.facts = facts
         self.after = after
         self.threads = threads
+        self.in_place = in_place
         self.saving = Saving(to, facts)
 
     def run(self, body: tuple[Stmt, ...], scope: Scope, top: bool) -> None:
@@ -72,7 +73,7 @@ class Forward:
                         self.to.emit(replace(s, target=arrays[0], arguments=arrays[1:]))
                         self.to.forget(arrays[0].name)
                 case ir.Raise(own=own):
-                    if own:
+                    if scope.parent is None and (own or self.in_place):  # scopes inside repeat what has been checked
                         self.to.emit(s)
                 case _:
                     raise AssertionError(s)

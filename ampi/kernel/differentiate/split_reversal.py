@@ -16,6 +16,7 @@ from ampi.kernel import ir
 from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
 from ampi.kernel.ir.intrinsics import constant
 from ampi.kernel.ir.operators import QUOTIENTS
+from ampi.kernel.ir.rebuild import rebuild
 from ampi.kernel.ir.ssa import Loop, definitions, every, reads, written
 
 
@@ -40,14 +41,26 @@ def has_loop(body: tuple[Stmt, ...]) -> bool:
     return any(isinstance(s, (Loop, ir.Fill)) for s in every(body))
 
 
+def has_constant_size(s: ir.Alloc) -> bool:
+    """Return whether an array is so small that its elements are computed again rather than kept."""
+    return all(isinstance(n, Const) for n in s.shape)
+
+
 def is_plain(result: Any) -> bool:
     """Return whether a result is None, a number, an array, or a tuple of these."""
     return not isinstance(result, tuple) or (result[1] is None and all(isinstance(r, str) for r in result[2]))
 
 
-def raises(body: tuple[Stmt, ...]) -> bool:
-    """Return whether statements raise exceptions."""
-    return any(isinstance(s, ir.Raise) for s in every(body))
+def without_exceptions(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """Statements without those that raise exceptions."""
+    kept = (s for s in body if not isinstance(s, ir.Raise))
+    return tuple(rebuild(s, lambda e: e, lambda v: v, without_exceptions) for s in kept)
+
+
+def raises_exactly(body: tuple[Stmt, ...], written: bool) -> bool:
+    """Return whether the exceptions of statements are those of the kernel, or the kernel can run again to raise its own
+    ones: it has not ``written`` to its arguments."""
+    return not written or all(s.exact for s in every(body) if isinstance(s, ir.Raise))
 
 
 def divisions(body: tuple[Stmt, ...]) -> int:

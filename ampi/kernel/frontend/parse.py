@@ -235,6 +235,7 @@ class _Builder:
         self.roots: dict[str, str] = {}  # the array of each part of an array
         self.drawn: dict[types.Type, ir.Drawn] = {}  # the arrays for random numbers, by their types
         self.generators: list[ir.Argument] = []  # random generators among the arguments
+        self.prints = False
         self.unrolling = 0
         self.loops: list[str] = []
         self.block: list[ir.Stmt] = []
@@ -253,6 +254,7 @@ class _Builder:
             constants=tuple(self.constants.items()),
             drawn=tuple(self.drawn.values()),
             generators=tuple(self.generators),
+            prints=self.prints,
         )
 
     def check_complete(self) -> None:
@@ -348,7 +350,7 @@ class _Builder:
         there, number = value.items
         if not isinstance(there, ir.Const):
             text = 'raise TypeError("a number is needed, and a call has returned None")'
-            self.emit(ir.If(negation(there), (ir.Raise(text, line=self.line),)))
+            self.emit(ir.If(negation(there), (ir.Raise(text, exact=False, line=self.line),)))
         return number
 
     def any_value(self, node: ast.expr, hint: str | None = None) -> Value:

@@ -439,7 +439,7 @@ class Function:
     ``("tuple", named tuple class or None, (structure, ...))``).  ``constants`` are global arrays and tables that the
     body only reads: a ``Var`` of that name is the array.  ``agreeing`` are sizes that have to be equal, in terms of the
     arguments.  ``drawn`` has the arrays for the random numbers of each type (see ``random_draws``), and ``generators``
-    are the random generators among the arguments.
+    are the random generators among the arguments.  A function that ``prints`` does so only when it runs itself.
     """
 
     name: str
@@ -452,6 +452,7 @@ class Function:
     agreeing: tuple[Agree, ...] = ()
     drawn: tuple[Drawn, ...] = ()
     generators: tuple[Argument, ...] = ()
+    prints: bool = False
 
     def where(self, line: int) -> str:
         """The file, line and name of the kernel, for the beginning of an error message."""

@@ -55,7 +55,7 @@ def svd(builder: Any, node: ast.Call, a: Any, full_matrices: Any = None) -> Grou
     if not (isinstance(full_matrices, ir.Const) and not full_matrices.value):
         text = "np.linalg.svd in a kernel, of a matrix that is not square: its derivative needs full_matrices=False"
         other = ir.Op("ne", (m, n), types.boolean)
-        builder.emit(ir.If(other, (ir.Raise(f"raise ValueError({text!r})", line=builder.line),)))
+        builder.emit(ir.If(other, (ir.Raise(f"raise ValueError({text!r})", own=True, line=builder.line),)))
     k, dtype = rank_of(builder, a), a.type.dtype
     shapes = (("left_vectors", (m, k)), ("singular_values", (k,)), ("right_vectors", (k, n)))
     return Group(tuple(computed(builder, as_lazy(builder, filled(builder, f, dtype, s, a))) for f, s in shapes))

@@ -119,7 +119,8 @@ def only_element(builder: Any, value: Any, otherwise: str) -> ir.Expr:
     for size in shape_of(builder, value):
         if size != ONE:
             wrong = ir.Op("ne", (size, ONE), types.boolean)
-            builder.emit(ir.If(wrong, (ir.Raise(f'raise ValueError("{otherwise}")', line=builder.line),)))
+            refuse = ir.Raise(f'raise ValueError("{otherwise}")', exact=False, line=builder.line)
+            builder.emit(ir.If(wrong, (refuse,)))
     return builder.temporary("item", element_at(value, (ZERO,) * value.type.ndim))
 
 

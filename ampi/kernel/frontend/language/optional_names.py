@@ -38,7 +38,7 @@ def present_value(builder: Any, node: Present) -> Value:
     if not (isinstance(present, ir.Const) and present.value):
         name = stem(node.name.id)
         text = f'raise TypeError("{name} is None where a number or an array is needed")'
-        builder.emit(ir.If(negation(present), (ir.Raise(text, line=builder.line),)))
+        builder.emit(ir.If(negation(present), (ir.Raise(text, exact=False, line=builder.line),)))
     return builder.any_value(node.name)
 
 

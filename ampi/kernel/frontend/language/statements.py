@@ -54,7 +54,9 @@ def expression_statement(builder: Any, node: ast.Expr) -> None:
         builder.value(node.value)
         return
     if isinstance(node.value, ast.Call):
-        if not is_print(builder, node.value):
+        if is_print(builder, node.value):
+            builder.prints = True
+        else:
             builder.any_value(node.value)
         return
     if isinstance(node.value, ast.Yield | ast.YieldFrom):

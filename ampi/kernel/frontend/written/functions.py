@@ -113,7 +113,7 @@ def require_elements(builder: Any, a: Any) -> None:
     size = index_algebra.product(array_values.shape_of(builder, a))
     empty = ir.Op("eq", (size, ZERO), types.boolean)
     text = 'raise ValueError("zero-size array to reduction operation which has no identity")'
-    builder.emit(ir.If(empty, (ir.Raise(text, line=builder.line),)))
+    builder.emit(ir.If(empty, (ir.Raise(text, exact=False, line=builder.line),)))
 
 
 @rule(np.nanmin, lists="a")
