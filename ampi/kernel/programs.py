@@ -42,9 +42,8 @@ def adjoint_of(kernel: Any, case: Case, options: Options | None = None) -> tuple
 
 def split_of(kernel: Any, case: Case, primal: ir.Function, adjoint: pipeline.Adjoint) -> Split | None:
     """The adjoint in two parts, the first of which replaces the kernel's own run; None if that gains nothing."""
-    if not case.active or kernel.checked or primal.prints or random_draws.arguments_of(primal) or not adjoint.saves:
-        return None
-    return adjoint.split()
+    runs_itself = kernel.checked or primal.has_effects or random_draws.arguments_of(primal)
+    return adjoint.split() if case.active and not runs_itself and adjoint.saves else None
 
 
 def wanted(primal: ir.Function, case: Case) -> set[str]:
@@ -265,7 +264,9 @@ def generate_tangent(kernel: Any, case: Case) -> str:
         "result_active": tuple(derivative.result_active),
         "result_dtypes": tuple(numpy_support.as_dtype(element(v.type)).name for v in results_of(primal)),
         "structure": structure,
-        "twice": twice or primal.prints or any(isinstance(s, ir.Raise) and not s.exact for s in ir.walk(primal.body)),
+        "twice": twice
+        or primal.has_effects
+        or not all(s.exact for s in ir.walk(primal.body) if isinstance(s, ir.Raise)),
         "forms": forms_in(primal.result),
         "drawn": random_draws.dtypes_of(primal),
     }

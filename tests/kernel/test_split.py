@@ -386,6 +386,90 @@ def test_where_nothing_is_saved_the_kernel_runs_itself():
     assert runs_forward(kernel) == [False] and tape.kept_bytes == 0
 
 
+def largest(x):
+    return numpy.max(x)
+
+
+def smallest(x):
+    return x[::2].min()
+
+
+def extent(x):
+    return numpy.ptp(x)
+
+
+def place_of_largest(x):
+    return numpy.argmax(x) + x[:1].sum()
+
+
+def largest_by_python(x):
+    return max(x)
+
+
+def largest_but_for_nan(x):
+    return numpy.nanmax(x)
+
+
+def reshaped(x):
+    return x.reshape((2, 5)).sum()
+
+
+def in_steps(x):
+    return x[:: x.size - 12].sum()
+
+
+def repeated(x):
+    return x.repeat(x.size - 13).sum()
+
+
+def taken(x):
+    return numpy.take(x, x.size + numpy.arange(2)).sum()
+
+
+@pytest.mark.parametrize(
+    ("function", "size"),
+    [(largest, 0), (smallest, 0), (extent, 0), (place_of_largest, 0), (largest_by_python, 0), (largest_but_for_nan, 0),
+     (reshaped, 12), (in_steps, 12), (repeated, 12), (taken, 12)],
+)  # fmt: skip
+def test_exceptions_of_operations(function, size):
+    """An operation that the kernel's forward part computes by loops raises what it raises in the kernel itself."""
+    operation = numba.njit(function)
+
+    def recurrence(x, y):
+        s = x[0]
+        for i in range(x.shape[0]):
+            s = s * x[i] / (1.0 + s * s)
+        return s + operation(y)
+
+    with pytest.raises(Exception) as plain:
+        numba.njit(recurrence)(X, numpy.ones(size))
+    kernel = ampi.kernel(recurrence)
+    with ampi.Tape() as tape:
+        x = tape.watch(X)
+        with pytest.raises(plain.type) as caught:
+            kernel(x, numpy.ones(size))
+    assert caught.value.args == plain.value.args
+    assert runs_forward(kernel) == [function is not taken]
+
+
+def narrow_after_an_extreme(x, y):
+    s = numpy.max(x) * 0.5
+    for _ in range(3):
+        x = numpy.tanh(x * s + y)
+    return x
+
+
+def test_an_argument_is_stretched_after_an_operation_that_may_raise():
+    """Its size is known before the call."""
+    y = numpy.array([[0.1], [0.2], [0.3], [0.4]])
+    kernel = ampi.kernel(narrow_after_an_extreme)
+    with ampi.Tape() as tape:
+        x = tape.watch(X.reshape(4, 3))
+        found = kernel(x, y)
+    numpy.testing.assert_allclose(found, narrow_after_an_extreme(X.reshape(4, 3), y), rtol=1e-14)
+    assert tape.gradient(found, x, seed=numpy.ones((4, 3))).shape == (4, 3)
+
+
 def with_temporaries(x, y):
     """A stencil of a stencil, by whole arrays."""
     first = x[1:] * x[:-1]

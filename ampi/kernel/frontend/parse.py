@@ -235,7 +235,7 @@ class _Builder:
         self.roots: dict[str, str] = {}  # the array of each part of an array
         self.drawn: dict[types.Type, ir.Drawn] = {}  # the arrays for random numbers, by their types
         self.generators: list[ir.Argument] = []  # random generators among the arguments
-        self.prints = False
+        self.has_effects = False
         self.unrolling = 0
         self.loops: list[str] = []
         self.block: list[ir.Stmt] = []
@@ -254,7 +254,7 @@ class _Builder:
             constants=tuple(self.constants.items()),
             drawn=tuple(self.drawn.values()),
             generators=tuple(self.generators),
-            prints=self.prints,
+            has_effects=self.has_effects,
         )
 
     def check_complete(self) -> None:

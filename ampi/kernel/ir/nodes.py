@@ -333,12 +333,14 @@ class Raise(Stmt):
 
     Derivative programs omit it, since the kernel itself has run without it, unless the exception is ``own``: raised by
     derivative programs only.  Unless ``exact``, the kernel's own exception has another class or other arguments, and
-    the kernel is run in addition to a tangent program.
+    the kernel is run in addition to a tangent program.  It is ``implied`` by an operation, rather than written in the
+    program.
     """
 
     text: str
     own: bool = False
     exact: bool = True
+    implied: bool = False
 
 
 @dataclass(frozen=True)
@@ -439,7 +441,8 @@ class Function:
     ``("tuple", named tuple class or None, (structure, ...))``).  ``constants`` are global arrays and tables that the
     body only reads: a ``Var`` of that name is the array.  ``agreeing`` are sizes that have to be equal, in terms of the
     arguments.  ``drawn`` has the arrays for the random numbers of each type (see ``random_draws``), and ``generators``
-    are the random generators among the arguments.  A function that ``prints`` does so only when it runs itself.
+    are the random generators among the arguments.  A function ``has_effects`` that
+    derivative programs leave out: it prints, or may raise exceptions for which the IR has no `Raise`.
     """
 
     name: str
@@ -452,7 +455,7 @@ class Function:
     agreeing: tuple[Agree, ...] = ()
     drawn: tuple[Drawn, ...] = ()
     generators: tuple[Argument, ...] = ()
-    prints: bool = False
+    has_effects: bool = False
 
     def where(self, line: int) -> str:
         """The file, line and name of the kernel, for the beginning of an error message."""

@@ -30,10 +30,10 @@ def expand(function: ir.Function) -> ir.Function:
 def may_leave(s: ir.Stmt) -> bool:
     """Return whether statements after this one in its block may be skipped."""
     if isinstance(s, (ir.For, ir.While)):
-        return any(isinstance(n, (ir.Return, ir.Raise)) for n in ir.walk(s))
+        return any(isinstance(n, ir.Return) or (isinstance(n, ir.Raise) and not n.implied) for n in ir.walk(s))
     if isinstance(s, ir.If):
         return any(map(may_leave, (*s.then, *s.orelse)))
-    return isinstance(s, (ir.Return, ir.Raise, ir.Break, ir.Continue))
+    return isinstance(s, (ir.Return, ir.Break, ir.Continue)) or (isinstance(s, ir.Raise) and not s.implied)
 
 
 class _Expansion:

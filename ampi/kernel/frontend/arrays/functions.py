@@ -191,11 +191,15 @@ def norm(builder: Any, node: ast.Call, x: Any) -> ir.Expr:
     return cast(builder.operation(node, "sqrt", np.sqrt, total), type_)
 
 
+EMPTY = "zero-size array to reduction operation {}imum which has no identity"
+
+
 def extreme(builder: Any, node: ast.Call, a: Any, name: str, function: Any, of_numpy: bool = True) -> ir.Var:
     """The first smallest or largest element; the first NaN ``of_numpy``, whereas Python's functions compare with it."""
     first = element_at(array(builder, node, a), (ZERO,) * a.type.ndim)
     if isinstance(first.type, types.Complex):
         builder.fail(node, f"np.{name} of complex numbers has no derivative", "use the real parts or magnitudes")
+    array_values.require_elements(builder, a, EMPTY.format(name), exact=of_numpy)
     if not of_numpy or not isinstance(first.type, types.Float):
         return fold(builder, a, first, lambda x, y: builder.operation(node, name, function, x, y), f"{name}imum")
     found, x = ir.Var(builder.names.fresh(f"{name}imum"), first.type), ir.Var(builder.names.fresh("value"), first.type)
@@ -254,6 +258,7 @@ def max_(builder: Any, node: ast.Call, a: Any) -> ir.Var:
 @rule(np.ptp)
 def ptp(builder: Any, node: ast.Call, a: Any) -> ir.Expr:
     a = computed(builder, array(builder, node, a), "values")
+    array_values.require_elements(builder, a, "zero-size array reduction not possible")
     return builder.binary(node, ast.Sub(), max_(builder, node, a), min_(builder, node, a))
 
 
@@ -327,6 +332,8 @@ def product(builder: Any, node: ast.AST, function: Any, a: Any, b: Any) -> Any:
     inner = shape_of(builder, a)[-1]
     multiply = binary(builder, node, ast.Mult())
     if not inference.is_array(type_):
+        if shape_of(builder, b)[0] != inner:
+            builder.emit(ir.Agree(inner, shape_of(builder, b)[0]))
         axes = axes_for(builder, 1)
         terms = Lazy(types.Array(type_, 1, "C"), axes, (inner,), multiply(element_at(a, axes), element_at(b, axes)))
         return fold(builder, terms, number(0, type_), binary(builder, node, ast.Add()), "total")

@@ -50,6 +50,8 @@ def sorted_vector(builder: Any, node: ast.Call, a: Any) -> Lazy:
 def place_of(builder: Any, node: ast.Call, a: Any, op: ast.cmpop) -> ir.Var:
     """The index of the first element that is the smallest (``op`` is ``<``) or largest; of the first NaN, if any."""
     a = computed(builder, array(builder, node, a), "values")
+    name = "max" if isinstance(op, ast.Gt) else "min"
+    array_values.require_elements(builder, a, f"attempt to get arg{name} of an empty sequence")
     if a.type.ndim > 1:
         a = array_shapes.flat_view(builder, a)
     best = ir.Var(builder.names.fresh("best"), INT)

@@ -79,6 +79,7 @@ def broadcast_to(builder: Any, node: ast.Call, array: Any, shape: Any) -> Any:
 
 @rule(np.take, method="take")
 def take(builder: Any, node: ast.Call, a: Any, indices: Any, axis: Any = None) -> Any:
+    builder.has_effects = True  # it raises an error if an index is out of range
     a = computed(builder, array(builder, node, a))
     if isinstance(indices, Group):
         indices = sequences.array_of(builder, node, indices)

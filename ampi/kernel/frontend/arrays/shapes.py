@@ -86,6 +86,10 @@ def reshape(builder: Any, node: ast.Call, a: Any, *shape: Any) -> ir.Var:
         total = index_algebra.product(shape_of(builder, a))
         missing = total if others == ONE else ir.Op("floordiv", (total, others), INT)
         sizes = tuple(missing if k == rest[0] else n for k, n in enumerate(sizes))
+    given, wanted = (index_algebra.product(s) for s in (shape_of(builder, a), sizes))
+    if given != wanted:
+        differ = ir.Op("ne", (given, wanted), types.boolean)
+        array_values.refuse(builder, differ, "total size of new array must be unchanged")
     return reshaped(builder, node, a, sizes)
 
 
@@ -231,6 +235,8 @@ def repeat(builder: Any, node: ast.Call, a: Any, repeats: Any) -> Lazy:
     if not (isinstance(repeats, ir.Expr) and isinstance(repeats.type, types.Integer)):
         builder.fail(node, "np.repeat with several numbers of repetitions", "use one integer, or loop")
     a, times = ravel(builder, node, a), array_values.steady(builder, repeats)
+    if not isinstance(times, ir.Const) or times.value < 0:
+        array_values.refuse(builder, ir.Op("lt", (times, ZERO), types.boolean), "negative dimensions are not allowed")
     (axis,), (size,) = axes_for(builder, 1), shape_of(builder, a)
     value = element_at(a, (ir.Op("floordiv", (axis, times), INT),))
     return Lazy(a.type, (axis,), (index_algebra.mul(size, times),), value)

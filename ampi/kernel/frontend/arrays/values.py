@@ -114,13 +114,28 @@ def element_at(value: Any, index: tuple[ir.Expr, ...]) -> ir.Expr:
     return ir.Load(value, index, value.type.dtype)
 
 
+def refuse(builder: Any, wrong: ir.Expr, text: str, exact: bool = True) -> None:
+    """Emit the check of an operation that raises a ValueError with this text."""
+    if "prange" in builder.loops:  # threads raise no exceptions
+        builder.has_effects = True
+    elif not (isinstance(wrong, ir.Const) and not wrong.value):
+        error = ir.Raise(f"raise ValueError({text!r})", exact=exact, implied=True, line=builder.line)
+        builder.emit(ir.If(wrong, (error,)))
+
+
+def require_elements(builder: Any, a: Any, text: str, exact: bool = True) -> None:
+    """Emit the check of an operation that takes no empty array."""
+    sizes = [n for n in shape_of(builder, a) if not isinstance(n, ir.Const)]
+    if sizes:
+        refuse(builder, ir.Op("eq", (index_algebra.product(tuple(sizes)), ZERO), types.boolean), text, exact)
+
+
 def only_element(builder: Any, value: Any, otherwise: str) -> ir.Expr:
     """The single element of an array; emits a check that raises a ValueError with the text ``otherwise``."""
     for size in shape_of(builder, value):
         if size != ONE:
             wrong = ir.Op("ne", (size, ONE), types.boolean)
-            refuse = ir.Raise(f'raise ValueError("{otherwise}")', exact=False, line=builder.line)
-            builder.emit(ir.If(wrong, (refuse,)))
+            refuse(builder, wrong, otherwise, exact=False)
     return builder.temporary("item", element_at(value, (ZERO,) * value.type.ndim))
 
 
@@ -462,6 +477,7 @@ def _ends(builder: Any, item: Range, size: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
 def _range_of_any_step(builder: Any, item: Range, size: ir.Expr) -> tuple[ir.Var, ir.Expr, ir.Expr]:
     """The axis of a slice whose step is not constant (compare `_range`)."""
     step = steady(builder, cast(item.step, INT))
+    refuse(builder, ir.Op("eq", (step, ZERO), types.boolean), "slice step cannot be zero")
     ways = []
     for sign in (1, -1):
         one_way = replace(item, step=ir.Const(sign, INT))

@@ -106,7 +106,7 @@ def unpacked(builder: Any, target: ast.Tuple | ast.List, array: Any) -> Group:
     if isinstance(array, Lazy) and array.type.ndim > 1:
         array = array_values.computed(builder, array)
     if not isinstance(size, ir.Const):
-        refuse = ir.Raise('raise ValueError("unpack count mismatch")', line=builder.line)
+        refuse = ir.Raise('raise ValueError("unpack count mismatch")', exact=False, line=builder.line)
         builder.emit(ir.If(ir.Op("ne", (size, count), types.boolean), (refuse,)))
     places = [ir.Const(k, types.intp) for k in range(count.value)]
     if isinstance(array, Lazy):

@@ -112,7 +112,7 @@ def inline(builder: Any, callee: ir.Function, arguments: list[Any], node: ast.Ca
         names[name] = outside.constant_array(builder, name, array)
     if hint is not None and len(last.values) == 1 and inference.is_array(last.values[0].type):
         names.setdefault(last.values[0].name, replace(last.values[0], name=builder.new_array_name(hint, "result")))
-    builder.prints = builder.prints or callee.prints
+    builder.has_effects = builder.has_effects or callee.has_effects
     here = callee.filename == builder.source.filename
     start = len(builder.block)
     for statement in body:

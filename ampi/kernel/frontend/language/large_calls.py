@@ -70,7 +70,7 @@ def call(builder: Any, callee: ir.Function, leaves: list[ir.Expr], derivatives: 
 
 def _prepared(callee: ir.Function, derivatives: Any) -> ir.Function | None:
     """The function in terms of elements of its arguments; None if it has to be inlined."""
-    if callee.drawn or callee.generators or callee.prints or not _is_plain(callee.result):
+    if callee.drawn or callee.generators or callee.has_effects or not _is_plain(callee.result):
         return None
     known = callee.__dict__
     if "_prepared" not in known:  # nodes are immutable

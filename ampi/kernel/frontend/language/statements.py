@@ -55,7 +55,7 @@ def expression_statement(builder: Any, node: ast.Expr) -> None:
         return
     if isinstance(node.value, ast.Call):
         if is_print(builder, node.value):
-            builder.prints = True
+            builder.has_effects = True
         else:
             builder.any_value(node.value)
         return

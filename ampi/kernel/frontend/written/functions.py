@@ -26,7 +26,6 @@ from ampi.kernel.frontend.arrays import values as array_values
 from ampi.kernel.frontend.arrays.functions import METHODS, array, binary, filled, fold, is_none, number, rule
 from ampi.kernel.frontend.base.values import Group, Static, Value
 from ampi.kernel.frontend.language.inline import call_function
-from ampi.kernel.ir import index_algebra
 from ampi.kernel.ir.index_algebra import INT, ZERO
 from ampi.kernel.ir.intrinsics import cast
 
@@ -104,16 +103,9 @@ def extreme(builder: Any, node: ast.Call, function: Any, a: Any, pick: str) -> i
         problem = f"{ast.unparse(node.func)} of complex numbers has no derivative"
         builder.fail(node, problem, "use the real parts or magnitudes")
     a = array_values.computed(builder, a)
-    require_elements(builder, a)
+    array_values.require_elements(builder, a, "zero-size array to reduction operation not possible")
     first = array_values.element_at(a, (ZERO,) * a.type.ndim)
     return fold(builder, a, first, lambda x, y: builder.operation(node, pick, getattr(np, pick), x, y), "extreme")
-
-
-def require_elements(builder: Any, a: Any) -> None:
-    size = index_algebra.product(array_values.shape_of(builder, a))
-    empty = ir.Op("eq", (size, ZERO), types.boolean)
-    text = 'raise ValueError("zero-size array to reduction operation which has no identity")'
-    builder.emit(ir.If(empty, (ir.Raise(text, exact=False, line=builder.line),)))
 
 
 @rule(np.nanmin, lists="a")
