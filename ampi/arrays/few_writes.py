@@ -61,7 +61,7 @@ def place_in_memory(x: Any) -> tuple[Storage, int, int]:
 
 def open_for(pen: Elements) -> None:
     """Begin a record, unless statements that read and write memory may be added to the tape's last one."""
-    if pen.records[-1] is not pen.current or len(pen.integers) > LONGEST:
+    if not pen.records or pen.records[-1] is not pen.current or len(pen.integers) > LONGEST:
         pen.open()
 
 
@@ -119,6 +119,9 @@ def fill(tape: Tape, target: Any, number: Any, variable: int | None) -> bool:
         return False
     if storage.tape is not reference and storage.tape is not None:
         return False
+    if storage.tape is None and variable is None:
+        _set_item(target, slice(None), number)
+        return True  # constants into a constant: nothing is recorded, perhaps on a tape without any record
     if tape.before_append is not None:
         tape.before_append()
     open_for(pen)
@@ -127,7 +130,7 @@ def fill(tape: Tape, target: Any, number: Any, variable: int | None) -> bool:
     if variable is not None:
         storage.tape = reference
         pen.integers += (variable, 0, offset, place + to, count * COUNT + _SETS + SPREAD)
-    elif storage.tape is not None:
+    else:
         (stride,) = target.strides
         for k in range(count):
             pen.integers += (offset + k * stride, place + CLEAR)

@@ -378,6 +378,25 @@ def test_why_a_gradient_is_zero(program, whole):
     numpy.testing.assert_allclose(found.parts[0][0], [4.0, 8.0, 12.0], rtol=1e-14)
 
 
+FIRST = [
+    "x[0:3] = 2.0",
+    "x[:2] = j",
+    "x[:] = 1.0",
+    "x[0] = j",
+    "x[0:2] = x[1:3]",
+    "x[0:2] += 1.0",
+    "x.fill(j)",
+    "x -= j",
+]
+
+
+@pytest.mark.parametrize("write", FIRST)
+def test_writes_before_anything_is_watched(program, write):
+    """They may come before the first record of the tape."""
+    path = program(f"import numpy as np\nx = np.ones(3); j = 0.3\n{write}\nk = 0.7\nenergy = k * np.sum(x ** 2)\n")
+    check(path, ["k"], ["energy"])
+
+
 KINDS = "float complex int np.ndarray np.generic np.floating np.float64 np.float32 numbers.Real object Sequence".split()
 KINDS += ["(int, float)", "(list, np.ndarray)"]
 VALUES = "k k*2 a a[0] a.sum() np.float32(k) np.array(k) hadamard(2) 1 [k] a.size".split()
