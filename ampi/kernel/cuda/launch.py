@@ -58,8 +58,9 @@ class CudaKernel:
         return f"<ampi CUDA kernel {self.__qualname__}>"
 
     def __getitem__(self, configuration: Any) -> Launch:
+        key = configuration, types_in(configuration)  # 64.0 equals 64, and is an error
         try:
-            known = self._launches.get(configuration)
+            known = self._launches.get(key)
         except TypeError:  # a list
             known = None
         if known is not None:
@@ -70,7 +71,7 @@ class CudaKernel:
         made = self.configure(*given)
         if len(self._launches) < MOST_LAUNCHES:
             with contextlib.suppress(TypeError):
-                self._launches[configuration] = made
+                self._launches[key] = made
         return made
 
     def configure(self, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> Launch:
@@ -246,6 +247,11 @@ class CudaKernel:
         from ampi.kernel.cuda.emission import source_of
 
         return source_of(launch, self.bind(args, {}), mode, as_names(active))
+
+
+def types_in(value: Any) -> Any:
+    """Return the type of a value; those of its items for a tuple."""
+    return tuple([types_in(item) for item in value]) if type(value) is tuple else type(value)
 
 
 def as_names(active: Any) -> frozenset[str] | None:
