@@ -23,7 +23,7 @@ from ..memory.storages import TrackedArray, at_first_structured, region_of, set_
 from ..memory.storages import variable as new_variable
 from ..tape import Tape, at_opening, living, open_tapes
 from ..tape.element_places import BITS, PAIR, offset_of, row_of
-from ..tape.elements import CLEAR, FLOW, LONGEST, READ, STORE, UNUSED, Elements
+from ..tape.elements import CLEAR, FLOW, LONGEST, READ, SCALE, STORE, UNUSED, Elements
 from ..tape.flows import COUNT, OVERWRITES, SPREAD, STEP, WEIGHTED
 from ..tape.recording import scope_now
 from . import few_writes, indexing
@@ -192,7 +192,11 @@ def _variable_at(self: Any, key: Any, found: Any) -> Any:
     tape = scope.tape
     if tape is None or node[2] is not tape.reference or scope.thread != get_ident() or (pen := tape.pen) is None:
         return None
-    return pen.made(found, node[1] + (key if key >= 0 else key + len(self)))
+    number = pen.count  # of its own: adjoints are summed in the order in which those of memory would be
+    pen.count = number + 1
+    pen.integers += (node[1] + (key if key >= 0 else key + len(self)), SCALE)
+    pen.reals.append(1.0)
+    return pen.made(found, number)
 
 
 def _constant(self: Any, key: Any, found: Any) -> Any:

@@ -109,7 +109,7 @@ def call(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> Any:
     result.__class__ = _array
     needs = rule.needs
     form = FLOW + OVERWRITES + count * COUNT
-    for k, source, read, step in active:
+    for k, source, read, step in reversed(active):  # a sweep, which goes backwards, adds to the first operand first
         head = form
         if not needs[k]:
             p = terms[k](1.0)
@@ -259,8 +259,6 @@ def reduced(tape: Tape, ufunc: np.ufunc, x: Any) -> Any:
         weights, head = _products_of_others(values), count * COUNT + FLOW + MAKES + WEIGHTED
     else:  # the first of equal elements
         k = values.index(number)
-        if storage is None:
-            return pen.made(number, source // 8 + k)
         source, weights, head = source + k * x.strides[0], (), COUNT + FLOW + MAKES
     pen.reals += weights
     pen.integers += (source, word, 0, 0, head)

@@ -29,7 +29,6 @@ import sys
 import warnings
 import weakref
 from array import array
-from bisect import bisect_right
 from collections.abc import Callable
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any
@@ -388,7 +387,6 @@ class Elements:
         "__weakref__",
         "count",
         "current",
-        "first_of",
         "integers",
         "lines",
         "missed",
@@ -414,7 +412,6 @@ class Elements:
         self.integers: list[int] = []
         self.reals: list[float] = []
         self.places: dict[Storage, int] = {}
-        self.first_of: list[int] = []
         self.statements: list[Statements] = []
         self.sampled = 0
         self.room = 0
@@ -431,7 +428,6 @@ class Elements:
         if self.count - self.sampled >= SAMPLE:
             self._sample()
         made = self.current = Statements(self)
-        self.first_of.append(made.first)
         self.statements.append(made)
         self.integers, self.reals, self.places = made.integers, made.reals, {}
         self.records.append(made)
@@ -502,7 +498,7 @@ class Elements:
 
     def store(self, variable: int, storage: Storage, dtype: np.dtype, count: int) -> None:
         """Store successive variables in memory that no other code has seen yet, and which holds them from now on."""
-        made = self.statements[bisect_right(self.first_of, variable) - 1]
+        made = self.statements[-1]  # behind all that has used them: adjoints are summed in this order
         place = made.place(storage)
         if count == 1:
             statement: tuple[int, ...] = variable, 0, place + STORE + BITS[dtype.type]
