@@ -22,9 +22,9 @@ class Refusing(Program):
         super().__init__(seed, wide=seed % 2 == 1)
 
     def statement(self):
-        if self.independent is None and self.random.random() < 0.2:
+        if self.independent is None and self.random.random() < 0.35:
             texts = REFUSALS if self.random.random() < 0.3 else REFUSALS[:-1]
-            bound = self.random.choice(["0.7", "1.5", "2.5"])
+            bound = self.random.choice(["0.1", "0.4", "0.7", "1.5"])
             text = self.random.choice(texts)
             text = text.format(x=self.expression(), condition=self.condition(), bound=bound)
             for line in text.splitlines():
