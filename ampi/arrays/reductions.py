@@ -156,7 +156,8 @@ def _require_known(ufunc: np.ufunc, method: str, keywords: dict) -> None:
 def is_whole(keywords: dict) -> bool:
     """Return whether a reduction of a vector gives a number, computed in its own precision."""
     for name, value in keywords.items():
-        usual = value is None or (name == "axis" and type(value) is int) or (name == "where" and value is True)
+        usual = value is None or (name == "where" and value is True)
+        usual = usual or (name == "axis" and type(value) is int and value in (0, -1))  # any other one is an error
         if not usual and not (name == "keepdims" and value is False):
             return False
     return True

@@ -219,3 +219,15 @@ def test_what_an_error_leaves_in_a_slice_has_no_derivative(operation, monkeypatc
         ampi.grad(lambda x: anp.sum(kept.append(program(x, False)) or kept[-1] * 1e-10))(start)
     np.testing.assert_array_equal(ampi.value(kept[0]), program(start, False))
     assert (ampi.grad(lambda x: anp.sum(program(x, True) * 1e-10))(start) == 0.5e-10).all()
+
+
+@pytest.mark.parametrize("axis", [1, -2, (0, 1)])
+@pytest.mark.parametrize("name", ["sum", "mean", "prod", "max", "min"])
+def test_reductions_along_an_axis_that_a_vector_has_not(name, axis):
+    """They are NumPy's errors."""
+    with ampi.Tape() as tape:
+        x = tape.watch(np.arange(3.0))
+        for call in (lambda: getattr(anp, name)(x, axis=axis), lambda: getattr(x * 2.0, name)(axis)):
+            with pytest.raises(np.exceptions.AxisError, match="out of bounds for array of dimension 1"):
+                call()
+        assert tape.is_active(getattr(anp, name)(x, axis=-1))
