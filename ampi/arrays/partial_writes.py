@@ -2,6 +2,7 @@
 
 NumPy does so, for example, where `numpy.errstate` makes an overflow an error. A program may catch the error and use the
 array. The written elements are found by running the operation again on other values: those that stay were not written.
+A kernel cannot run again so, as other values may lead it out of its arrays: any element may have been written.
 """
 
 from __future__ import annotations
@@ -51,13 +52,24 @@ def record_partial_write(
         if are_constants:
             tape.append(Zero([region_of(target)], (mask,)))
             continue
-        message = (
-            f"{where_called()}: an operation on active arrays raised {type(error).__name__} ({error}) when it had "
-            f"written to an array of shape {target.shape}, which is used afterwards; what was written has no "
-            "derivative: assign all of the array again where the error is caught, or pass ampi.value(...) of it"
-        )
-        tape.append(_Unknown(region_of(target), mask, message))
-        tape.activate(target)
+        _record_unknown(tape, target, mask, "an operation on active arrays", error)
+
+
+def record_any_writes(tape: Tape, targets: Sequence[np.ndarray], what: str, error: BaseException) -> None:
+    """Record that ``what`` raised an error after it may have written active values to arrays, wherever in them."""
+    for target in targets:
+        if storage_of(target) is not None and target.dtype.kind in "fc":
+            _record_unknown(tape, target, np.ones(target.shape, bool), what, error)
+
+
+def _record_unknown(tape: Tape, target: np.ndarray, mask: np.ndarray, what: str, error: BaseException) -> None:
+    message = (
+        f"{where_called()}: {what} raised {type(error).__name__} ({error}) when it had "
+        f"written to an array of shape {target.shape}, which is used afterwards; what was written has no "
+        "derivative: assign all of the array again where the error is caught, or pass ampi.value(...) of it"
+    )
+    tape.append(_Unknown(region_of(target), mask, message))
+    tape.activate(target)
 
 
 def _written(target: np.ndarray, action: Callable[[], Any]) -> np.ndarray | None:

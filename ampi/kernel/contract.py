@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numba
+import numpy as np
 
+from ampi.errors import AmpiError
 from ampi.kernel.arguments import opaque
 from ampi.kernel.case import Case
 from ampi.kernel.runtime import cache, threads
@@ -84,6 +86,8 @@ class Contract:
     disagreement : callable or None
         ``disagreement(*leaves)`` is the line of an operation on arrays whose sizes differ, although the adjoint assumes
         that they agree; 0 if all agree.  None if there is nothing to check.
+    checks_first : bool
+        Whether the kernel raises the exceptions of its program, if any, before it writes to an argument.
     """
 
     names: tuple[str, ...]
@@ -111,6 +115,19 @@ class Contract:
     drawing: Callable[[], Any] | None = None
     lanes: Callable[[], Any] | None = None
     disagreement: Callable[..., int] | None = None
+    checks_first: bool = False
+
+
+OF_OPERATIONS = (ZeroDivisionError, np.linalg.LinAlgError, MemoryError, AmpiError)
+"""Errors that may come from any place in a kernel."""
+
+
+def suspects(contract: Any, error: BaseException) -> tuple[int, ...]:
+    """The arrays with derivatives to which a kernel may have written when it raised this error, for any contract."""
+    is_of_program = isinstance(error, Exception) and not isinstance(error, OF_OPERATIONS)
+    if contract.checks_first and is_of_program:
+        return ()
+    return tuple(k for k in contract.writes if k in contract.shadows)
 
 
 # --------------------------------------------------------------------------------------------------- construction

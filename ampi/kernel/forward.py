@@ -11,12 +11,13 @@ import numpy as np
 
 from ampi import tape
 from ampi.arrays.activity import is_active
+from ampi.arrays.partial_writes import record_any_writes
 from ampi.errors import ActivityError
 from ampi.kernel import arguments
 from ampi.kernel.arguments import opaque
 from ampi.kernel.call_record import put_tangents, wrap
 from ampi.kernel.case import Case
-from ampi.kernel.contract import derivative_options, load, separated
+from ampi.kernel.contract import derivative_options, load, separated, suspects
 from ampi.kernel.lanes import make_tangent_lanes
 from ampi.kernel.result_forms import as_arrays, as_returned
 from ampi.kernel.runtime import cache
@@ -47,6 +48,8 @@ class TangentContract:
         ``drawing()`` is the `drawing.Drawing` for the same case.
     lanes : callable or None
         ``lanes()`` is ``tangent`` in several directions at once, or None (see `lanes`).
+    checks_first : bool
+        As in `Contract`.
     """
 
     names: tuple[str, ...]
@@ -64,6 +67,7 @@ class TangentContract:
     drawn: tuple[str, ...] = ()
     drawing: Callable[[], Any] | None = None
     lanes: Callable[[], Callable[..., tuple] | None] | None = None
+    checks_first: bool = False
 
 
 def make_tangent_contract(kernel: Any, case: Case) -> TangentContract:
@@ -120,7 +124,11 @@ def call(
     if undo:
         recording.append(None, undo)
     numbers = contract.drawing()(args, leaves) if contract.drawn and contract.drawing is not None else None
-    result, dots = run(kernel, contract, push, args, leaves, numbers)
+    try:
+        result, dots = run(kernel, contract, push, args, leaves, numbers)
+    except BaseException as error:
+        record_any_writes(recording, [leaves[k] for k in suspects(contract, error)], "a kernel", error)
+        raise
     for k in contract.becomes_active:
         recording.set_active(storages[k])  # type: ignore[arg-type]
     if not contract.result_dtypes:

@@ -20,7 +20,7 @@ from ampi.kernel.differentiate.derivative import Derivative, Split
 from ampi.kernel.frontend.base.values import forms_in
 from ampi.kernel.ir import random_draws
 from ampi.kernel.ir.inference import is_array
-from ampi.kernel.ir.ssa import results_of
+from ampi.kernel.ir.ssa import results_of, written
 from ampi.kernel.options import Options
 from ampi.kernel.runtime import cache, threads
 
@@ -121,6 +121,7 @@ def adjoint_file(kernel: Any, case: Case, primal: ir.Function, whole: Derivative
         "new": tuple(position[n] for n in derivative.new),
         "forms": forms_in(primal.result),
         "drawn": random_draws.dtypes_of(primal),
+        "checks_first": checks_first(primal),
     }
     parts = [] if program is None else emit.parts(program)
     is_made = program is not None and bool(case.active)
@@ -269,6 +270,7 @@ def generate_tangent(kernel: Any, case: Case) -> str:
         or not all(s.exact for s in ir.walk(primal.body) if isinstance(s, ir.Raise)),
         "forms": forms_in(primal.result),
         "drawn": random_draws.dtypes_of(primal),
+        "checks_first": checks_first(primal),
     }
     source = emit.source(program)
     constants = constant_lines(program)
@@ -285,6 +287,31 @@ def generate_tangent(kernel: Any, case: Case) -> str:
         *disagreement(primal),
     ]
     return "\n".join(text)
+
+
+def checks_first(primal: ir.Function) -> bool:
+    """Return whether a kernel raises its exceptions before it writes to an argument."""
+    own: set[str] = set()  # arrays that the kernel has made
+
+    def may_write(body: tuple[ir.Stmt, ...]) -> bool:
+        return any((w := written(s)) is not None and w.name not in own for s in ir.walk(body) if isinstance(s, ir.Stmt))
+
+    def is_clean(body: tuple[ir.Stmt, ...], before: bool) -> bool:
+        for s in body:
+            if isinstance(s, (ir.For, ir.While)):
+                before = before or may_write(s.body)
+                inside = [s.body]
+            else:
+                inside = [s.then, s.orelse] if isinstance(s, ir.If) else [s.body] if isinstance(s, ir.Custom) else []
+            sizes = s.shape if isinstance(s, ir.Alloc) else ()
+            fails = isinstance(s, ir.Raise) or not all(isinstance(n, (ir.Const, ir.Size)) for n in sizes)
+            if (before and fails) or not all(is_clean(part, before) for part in inside):
+                return False
+            before = before or may_write((s,))
+        return True
+
+    own |= {s.target.name for s in ir.walk(primal.body) if isinstance(s, ir.Alloc)}
+    return not primal.has_effects and is_clean(primal.body, False)
 
 
 def generate_second(kernel: Any, case: Case) -> str:

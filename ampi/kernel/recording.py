@@ -15,6 +15,7 @@ from numba import typeof
 
 from ampi import tape
 from ampi.arrays.activity import is_active
+from ampi.arrays.partial_writes import record_any_writes
 from ampi.errors import ActivityError
 from ampi.kernel import arguments, forward
 from ampi.kernel.call_contracts import (
@@ -23,7 +24,7 @@ from ampi.kernel.call_contracts import (
     refuse_stretching,
 )
 from ampi.kernel.call_record import StandIn, finish
-from ampi.kernel.contract import Contract
+from ampi.kernel.contract import Contract, suspects
 from ampi.kernel.list_arguments import refuse_overlap as refuse_overlap_of_lists
 from ampi.kernel.list_arguments import with_lists
 from ampi.kernel.repeated_calls import (
@@ -101,9 +102,8 @@ def record(kernel: Any, args: tuple[Any, ...]) -> Any:
     undo = tape.overwrite(*[leaves[k] for k in contract.writes]) if contract.writes else []
     try:
         result, saved = prepared.run(args, leaves, values)
-    except BaseException:
-        if undo and recording is not None:
-            recording.append(None, undo)  # it may have written to arrays before it failed
+    except BaseException as error:
+        prepared.note_failure(recording, leaves, undo, error)
         raise
     if prepared.active:
         return finish(prepared, recording, leaves, values, result, saved, undo)
@@ -134,9 +134,8 @@ def record_with_tangents(
         if numbers is not None:
             values += numbers.arrays
         result, dots = forward.run(kernel, tangent, recording.tangents, args, leaves, numbers)
-    except BaseException:
-        if undo:
-            recording.append(None, undo)
+    except BaseException as error:
+        prepared.note_failure(recording, leaves, undo, error)
         raise
     return finish(prepared, recording, leaves, values, result, (), undo, dots)
 
@@ -334,6 +333,18 @@ class PreparedCall:
                 error.__context__ = None
                 raise
         raise failure
+
+    def note_failure(
+        self, recording: Any, leaves: Sequence[Any], undo: Sequence[tape.Undo], error: BaseException
+    ) -> None:
+        """Record a call that has raised an error: it may have written to arrays before."""
+        if recording is None:
+            return
+        if undo:
+            recording.append(None, undo)
+        if self.active:
+            arrays = (leaves[k] for k in suspects(self.contract, error))
+            record_any_writes(recording, [a for a in arrays if isinstance(a, np.ndarray)], "a kernel", error)
 
     def bind(self, given: Sequence[Any]) -> None:
         """Keep the compiled code of the adjoint, which has been called with these arguments.

@@ -203,9 +203,8 @@ class RecordedAgain:
                 count = len(prepared.contract.result_dtypes)
                 result = found[:count] if self._several else found[0] if count else None
                 saved = found[count:]
-        except BaseException:
-            if undo:
-                recording.append(None, undo)  # it may have written to arrays before it failed
+        except BaseException as error:
+            prepared.note_failure(recording, args, undo, error)
             raise
         if not prepared.active:
             if undo:

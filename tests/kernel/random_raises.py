@@ -45,6 +45,8 @@ def examine_refusing(text, seed):
                 return kernel(*given)
             except Exception as error:
                 caught.append((type(error), error.args, error.__context__))
+                for array in given[:3]:
+                    array[...] = ampi.value(array)  # what a failed kernel has written has no derivative
                 return None
 
         found.append(recorded(call, arguments, seed))
