@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures._base as base
 import concurrent.futures.thread as thread
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -77,7 +78,7 @@ def _learned(future: Any) -> None:
 
 def _fulfilled(found: Hook, arguments: tuple, keywords: dict[str, Any]) -> Any:
     """``future.set_result``, ``future.set_exception`` of a future that is not a task's."""
-    if running and arguments and _task_of(arguments[0]) is None:
+    if running and arguments and _task_of(arguments[0]) is None and arguments[0]._state not in _DONE:
         signals_of(arguments[0]).update(given())
     return found.original(*arguments, **keywords)
 
@@ -114,7 +115,7 @@ def _add_done_callback(found: Hook, arguments: tuple, keywords: dict[str, Any]) 
     executor = None if task is None else task.executor()
     own = None if executor is None else submitted(executor, 1)
     if own is None:
-        return found.original(*arguments, **keywords)
+        return found.original(future, functools.partial(_learning, function) if running else function)
     own.calls_back = task
 
     def call(future: Any) -> Any:
@@ -126,6 +127,12 @@ def _add_done_callback(found: Hook, arguments: tuple, keywords: dict[str, Any]) 
 
 def _bind_callback(self: Any, fn: Callable) -> tuple[Any, Callable]:
     return self, fn
+
+
+def _learning(function: Callable, future: Any) -> Any:
+    """Run a callback, perhaps at once in the thread that adds it, which has learned by this that the future is done."""
+    _learned(future)
+    return function(future)
 
 
 def _after(task: Task, function: Callable, future: Any) -> Any:

@@ -1,7 +1,8 @@
 """Futures that the program itself fulfils, and tasks that never run."""
 
 import threading
-from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor, as_completed, wait
+import time
+from concurrent.futures import BrokenExecutor, Future, InvalidStateError, ThreadPoolExecutor, as_completed, wait
 
 import numpy
 import pytest
@@ -81,3 +82,48 @@ def test_a_pool_whose_initializer_fails_ends_the_program_as_without_derivatives(
     for run in (lambda: ampi.grad(f)(X), lambda: ampi.jvp(f, (X,), (X,)), lambda: ampi.hvp(f, X, X)):
         with pytest.raises(BrokenExecutor):
             run()
+
+
+def test_a_callback_of_a_future_that_is_done_already_happens_after():
+    """It runs at once, in the thread that adds it."""
+
+    def f(x):
+        a, promise, found = np.zeros(3), Future(), []
+
+        def fulfil():
+            a[...] = np.sin(x)
+            promise.set_result(None)
+            ended.append(True)
+
+        ended = []
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(fulfil)
+            while not ended:  # which orders nothing
+                time.sleep(0.001)
+            promise.add_done_callback(lambda future: found.append(np.sum(a * x)))
+        return found[0]
+
+    expected = numpy.sin(X) + X * numpy.cos(X)
+    numpy.testing.assert_allclose(ampi.grad(f)(X), expected, rtol=1e-13)
+
+
+def test_a_future_that_is_done_already_orders_nothing_that_comes_later():
+    def f(x):
+        a, promise, ended = np.zeros(3), Future(), []
+
+        def fulfil_again():
+            a[...] = np.sin(x)
+            with pytest.raises(InvalidStateError):
+                promise.set_result(None)
+            ended.append(True)
+
+        promise.set_result(None)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(fulfil_again)
+            while not ended:
+                time.sleep(0.001)
+            promise.result()
+            return np.sum(a * x)
+
+    with pytest.raises(ampi.ActivityError, match="used at the same time"):
+        ampi.grad(f)(X)
