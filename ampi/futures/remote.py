@@ -323,8 +323,10 @@ def submitted(executor: Any, tape: Tape | None, function: Any, arguments: tuple,
     name = f"mpi4py.futures.{type(executor).__name__}"
     require_constant_globals(name, function, advice="")
     active = active_among(tape, arrays)
-    if not active:
+    if not active and not any(is_active(tape, array) for array in arrays):
         return None
+    if not active:  # those that carry derivatives have no elements, and a worker may be a thread of another tape
+        return kind_of(executor).submit(executor, run_plainly, contents, list(map(_value_of, arrays)))
     if checks.whole:
         raise ActivityError(
             f"{where_called()}: a task of {name} is given an active array, and its workers run the program without "

@@ -205,3 +205,14 @@ def test_executors_of_communicators_that_have_ended():
 
     with pytest.raises(ampi.TapeError, match="its MPICommExecutor has ended"):
         ampi.grad(f)(X)
+
+
+def test_parts_without_elements(pool):
+    """Some parts are empty where there are more workers than elements."""
+
+    def f(x):
+        futures = [pool.submit(cube, part, 2.0) for part in np.array_split(x, 5)]
+        return np.sum(np.concatenate([future.result() for future in futures]))
+
+    numpy.testing.assert_allclose(ampi.grad(f)(X), 6.0 * X**2, rtol=1e-14)
+    numpy.testing.assert_allclose(ampi.hvp(f, X, X), 12.0 * X**2, rtol=1e-14)
