@@ -422,6 +422,35 @@ def repeated(x):
     return x.repeat(x.size - 13).sum()
 
 
+def place_among_nan(x):
+    return numpy.nanargmax(x * math.nan) + x[0]
+
+
+def in_steps_of_numbers(x):
+    return numpy.arange(0, 5, x.size - 12).sum() + x[0]
+
+
+def of_evenly_spaced_numbers(x):
+    return numpy.linspace(0.0, 1.0, x.size - 13).sum() + x[0]
+
+
+def convolved(x):
+    return numpy.convolve(x, x[::2]).sum()
+
+
+def interpolated(x):
+    return numpy.interp(0.5, x, x)
+
+
+def percentile(x):
+    return numpy.percentile(x, 10.0 * x.size)
+
+
+def inverted_in_vain(x):
+    numpy.linalg.inv(x[:4].copy().reshape((2, 2)))
+    return x[0]
+
+
 def taken(x):
     return numpy.take(x, x.size + numpy.arange(2)).sum()
 
@@ -429,7 +458,9 @@ def taken(x):
 @pytest.mark.parametrize(
     ("function", "size"),
     [(largest, 0), (smallest, 0), (extent, 0), (place_of_largest, 0), (largest_by_python, 0), (largest_but_for_nan, 0),
-     (reshaped, 12), (in_steps, 12), (repeated, 12), (taken, 12)],
+     (reshaped, 12), (in_steps, 12), (repeated, 12), (place_among_nan, 12),
+     (in_steps_of_numbers, 12), (of_evenly_spaced_numbers, 12), (convolved, 0), (interpolated, 0), (percentile, 12),
+     (inverted_in_vain, 12), (taken, 12)],
 )  # fmt: skip
 def test_exceptions_of_operations(function, size):
     """An operation that the kernel's forward part computes by loops raises what it raises in the kernel itself."""

@@ -58,7 +58,8 @@ class _Liveness:
             array = written(s)
             if array is not None and not isinstance(s, ir.Alloc):
                 self.writers[array.name].append((s, around))
-            if isinstance(s, (ir.Return, ir.Raise)) or (array is not None and array.name in self.arguments):
+            fails = isinstance(s, ir.Raise) or (isinstance(s, ir.Fill) and s.raises)
+            if fails or isinstance(s, ir.Return) or (array is not None and array.name in self.arguments):
                 self.roots.append((s, around))
 
     def define(self, var: Var, needs: tuple[Expr, ...], around: tuple[Stmt, ...]) -> None:

@@ -16,6 +16,7 @@ from ampi.kernel.differentiate.scopes import Scope
 from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
 from ampi.kernel.ir.builder import Builder
 from ampi.kernel.ir.intrinsics import constant
+from ampi.kernel.ir.matrices import RAISING
 from ampi.kernel.ir.ssa import INT, ONE, ZERO, Branch, Carried, Custom, Join, Loop, every, written
 
 
@@ -70,7 +71,8 @@ class Forward:
                 case ir.Fill(target=target, arguments=arguments):
                     if target.name in scope.values:
                         arrays = tuple(scope.array(a) for a in (target, *arguments))
-                        self.to.emit(replace(s, target=arrays[0], arguments=arrays[1:]))
+                        raises = scope.parent is None and self.in_place and s.function in RAISING
+                        self.to.emit(replace(s, target=arrays[0], arguments=arrays[1:], raises=raises))
                         self.to.forget(arrays[0].name)
                 case ir.Raise(own=own):
                     if scope.parent is None and (own or self.in_place):  # scopes inside repeat what has been checked

@@ -53,7 +53,7 @@ def is_plain(result: Any) -> bool:
 
 def without_exceptions(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """Statements without those that raise exceptions."""
-    kept = (s for s in body if not isinstance(s, ir.Raise))
+    kept = (replace(s, raises=False) if isinstance(s, ir.Fill) else s for s in body if not isinstance(s, ir.Raise))
     return tuple(rebuild(s, lambda e: e, lambda v: v, without_exceptions) for s in kept)
 
 

@@ -154,7 +154,7 @@ class _Tangent(Builder):
                 self.emit(ir.Alloc(self.dot[target.name], s.shape, fill, line=s.line))
                 self.emit(s)
             case ir.Fill(target=target, arguments=arguments) if target.name in self.dot:
-                self.emit(s)
+                self.emit(replace(s, raises=s.function in matrices.RAISING))
                 self.forget(target.name)
                 dots = [d if isinstance(d := self.dot.get(a.name), Var) else None for a in arguments]
                 matrices.tangent(self, s, target, arguments, self.dot[target.name], dots)

@@ -65,6 +65,9 @@ SOURCES = {
     "searchsorted_right": "np.searchsorted({}, side='right')",
 }
 
+RAISING = ("inv", "solve", "cholesky")
+"""Operations that raise an exception for some matrices."""
+
 PRODUCTS = ("dot", "dot_of_turned", "dot_with_turned")
 NUMBERS = ("det", "logdet", "sign")
 Element = Callable[[tuple[Expr, ...]], Expr]

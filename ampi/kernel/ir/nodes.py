@@ -188,12 +188,14 @@ class Fill(Stmt):
     """``target[:] = function(*arguments)`` for an operation on whole arrays (``matrices`` has the table).
 
     The target is a local array, allocated in the same block, that no other statement writes; none writes the arguments
-    afterwards, not even in other iterations.
+    afterwards, not even in other iterations.  One that ``raises`` the kernel's exceptions, of singular matrices, is no
+    dead code.
     """
 
     target: Var
     function: str
     arguments: tuple[Var, ...]
+    raises: bool = False
 
 
 @dataclass(frozen=True)

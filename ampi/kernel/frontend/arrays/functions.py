@@ -496,6 +496,8 @@ def convolution(builder: Any, node: ast.Call, a: Any, v: Any, mode: Any, is_corr
     """
     type_ = array_values.result_type(builder, node, np.convolve, array(builder, node, a), array(builder, node, v))
     a, v = (computed(builder, x, "factor") for x in (a, v))
+    for x, name in ((a, "a"), (v, "v")):
+        array_values.require_elements(builder, x, f"'{name}' cannot be empty")
     (m,), (n,), (i, j) = shape_of(builder, a), shape_of(builder, v), axes_for(builder, 2)
     size = index_algebra.sub(index_algebra.add(m, n), ONE)
     target = array_values.new_array(builder, "convolution", type_.dtype, (size,), number(0, type_.dtype))
@@ -559,8 +561,8 @@ def arange(builder: Any, node: ast.Call, start: Any, stop: Any = None, step: Any
     step = None if is_none(step) else step
     given = [v for v in (start, stop, step) if v is not None]
     type_ = array_values.result_type(builder, node, np.arange, *given)
-    start, stop = (array_values.settled(builder, v) for v in (start, stop))
-    step = ONE if step is None else array_values.settled(builder, step)
+    start, stop, step = (array_values.settled(builder, v) for v in (start, stop, ONE if step is None else step))
+    array_values.refuse_number(builder, "eq", step, "Maximum allowed size exceeded")
     if all(isinstance(v.type, types.Integer) for v in (start, stop, step)):
         count = trips(start, stop, step)
     else:
@@ -588,6 +590,7 @@ def trips(start: ir.Expr, stop: ir.Expr, step: ir.Expr) -> ir.Expr:
 def linspace(builder: Any, node: ast.Call, start: Any, stop: Any, num: Any = FIFTY) -> Lazy:
     type_ = array_values.result_type(builder, node, np.linspace, start, stop, num)
     start, stop, num = (array_values.settled(builder, v) for v in (start, stop, num))
+    array_values.refuse_number(builder, "lt", num, "negative dimensions not allowed")
     span = builder.binary(node, ast.Sub(), stop, start)
     step = builder.temporary(
         "step", builder.binary(node, ast.Div(), span, index_algebra.maximum(index_algebra.sub(num, ONE), ONE))

@@ -92,6 +92,7 @@ def interp(builder: Any, node: ast.Call, x: Any, xp: Any, fp: Any) -> Any:
     """Piecewise linear interpolation; at a point of ``xp``, the derivative is that of the piece to its right."""
     type_ = array_values.result_type(builder, node, np.interp, x, xp, fp)
     xp, fp = (computed(builder, vector(builder, node, v), "points") for v in (xp, fp))
+    array_values.require_elements(builder, xp, "array of sample points is empty")
     array_values.agree(builder, node, shape_of(builder, xp)[0], shape_of(builder, fp)[0])
     last = index_algebra.sub(shape_of(builder, xp)[0], ONE)
     found = places(builder, node, xp, x, "right")

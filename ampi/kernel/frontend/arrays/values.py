@@ -19,7 +19,7 @@ from numba import types
 from ampi.kernel import ir
 from ampi.kernel.ir import index_algebra, inference
 from ampi.kernel.ir.index_algebra import INT, ONE, ZERO
-from ampi.kernel.ir.intrinsics import cast, into_array
+from ampi.kernel.ir.intrinsics import cast, constant, into_array
 from ampi.kernel.ir.rewrite import substitute
 
 AXES = "ijkl"
@@ -121,6 +121,12 @@ def refuse(builder: Any, wrong: ir.Expr, text: str, exact: bool = True) -> None:
     elif not (isinstance(wrong, ir.Const) and not wrong.value):
         error = ir.Raise(f"raise ValueError({text!r})", exact=exact, implied=True, line=builder.line)
         builder.emit(ir.If(wrong, (error,)))
+
+
+def refuse_number(builder: Any, relation: str, value: ir.Expr, text: str) -> None:
+    """Emit the check of an operation that takes no zero (``eq``), or no negative number (``lt``)."""
+    if not isinstance(value, (ir.Const, ir.Size)):
+        refuse(builder, ir.Op(relation, (value, constant(0, value.type)), types.boolean), text)
 
 
 def require_elements(builder: Any, a: Any, text: str, exact: bool = True) -> None:

@@ -185,19 +185,29 @@ def nanmedian(a):
 
 @written(np.nanargmin)
 def nanargmin(a):
-    best, place = np.inf, 0
+    if a.size == 0:
+        raise ValueError("attempt to get argmin of an empty sequence")
+    best, place, some = np.inf, 0, False
     for k, v in enumerate(a.flat):
         if v < best:
             best, place = v, k
+        some = some or not np.isnan(v)
+    if not some:
+        raise ValueError("All-NaN slice encountered")
     return place
 
 
 @written(np.nanargmax)
 def nanargmax(a):
-    best, place = -np.inf, 0
+    if a.size == 0:
+        raise ValueError("attempt to get argmax of an empty sequence")
+    best, place, some = -np.inf, 0, False
     for k, v in enumerate(a.flat):
         if v > best:
             best, place = v, k
+        some = some or not np.isnan(v)
+    if not some:
+        raise ValueError("All-NaN slice encountered")
     return place
 
 
@@ -239,7 +249,9 @@ def percentiles(a, q, largest, factor, skip):
     result = np.full(len(q), np.nan)
     for k in range(len(q)):
         if not (0 <= q[k] <= largest):
-            raise ValueError("Percentiles and quantiles must be in the range from 0 to 100, or 1")
+            if largest == 1.0:
+                raise ValueError("Quantiles must be in the range [0, 1]")
+            raise ValueError("Percentiles must be in the range [0, 100]")
     if len(there) > 0 and (skip or len(there) == len(flat)):
         ordered = np.sort(there)
         for k in range(len(q)):
@@ -491,8 +503,10 @@ def histogram_of_all(a, bins):
 
 @Written
 def histogram_within(a, bins, low, high):
-    if bins <= 0 or not low <= high:
-        raise ValueError("histogram(): bins must be positive, and max larger than min")
+    if bins <= 0:
+        raise ValueError("histogram(): `bins` should be a positive integer")
+    if not low <= high:
+        raise ValueError("histogram(): max must be larger than min in range parameter")
     counts = np.zeros(bins, np.intp)
     if high > low:
         ratio = bins / (high - low)
@@ -527,6 +541,10 @@ def histogram_between(a, bins):
 
 @written(np.bincount)
 def bincount(a, weights=None, minlength=0):
+    if weights is not None and len(a) != len(weights):
+        raise ValueError("bincount(): weights and list don't have the same length")
+    if minlength < 0:
+        raise ValueError("'minlength' must not be negative")
     largest = -1
     for k in a:
         if k < 0:
