@@ -239,7 +239,7 @@ def _touched(record: Any, visited: dict[int, Any]) -> list[Region]:
     adjoint = record.adjoint
     if adjoint is None:
         return []
-    held = getattr(adjoint, "held", None)
+    held = adjoint.held
     if held is None:
         return regions_of(adjoint, visited)
     for name in held:

@@ -227,7 +227,7 @@ def test_caches_of_values_keep_nothing_that_carries_derivatives(program, how, or
 
 LOSSES = {
     "y = np.sum(x) * 0 + statistics.fmean([x[0], x[1]])": "float\\(\\) of an active array",
-    "y = math.lgamma(x[1])": "lgamma has no derivative rule",
+    "y = math.remainder(x[1], 2.0)": "remainder has no derivative rule",
     "y = math.exp(x)": "length-1",
     "z = array.array('d', x); y = z[0]": "float\\(\\) of an active array",
 }
