@@ -381,11 +381,12 @@ class _Editor(ast.NodeTransformer):
             call = self._call("__ampi_discrete__", ast.Constant(self._place(node)), node.func, *node.args)
             call.keywords = node.keywords
             return ast.copy_location(call, node)
-        if self.here.compiled or name not in _NUMBERS or len(node.args) != 1 or node.keywords:
+        if self.here.compiled or name not in _NUMBERS or node.keywords:
             return node
-        if isinstance(node.args[0], ast.Starred):
+        most = 2 if name == "complex" else 1
+        if not 0 < len(node.args) <= most or any(isinstance(x, ast.Starred) for x in node.args):
             return node
-        return ast.copy_location(self._call("__ampi_number__", node.func, node.args[0]), node)
+        return ast.copy_location(self._call("__ampi_number__", node.func, *node.args), node)
 
     def visit_Compare(self, node: ast.Compare) -> Any:
         """``x < y``"""

@@ -21,7 +21,7 @@ from ..arrays.array import ndarray
 from ..arrays.losses import lose_exactly, would_be_lost
 from ..base.missing_rules import no_rule
 from ..derivatives.arguments import leaves_of
-from ..memory.storages import TrackedArray, is_scalar, plain
+from ..memory.storages import TrackedArray, is_scalar, plain, tracked_copy
 
 
 def is_active(x: Any) -> bool:
@@ -43,7 +43,15 @@ def convert(kind: Any, *arguments: Any) -> Any:
         if dtype is not None and is_active(x) and (x.size == 1 or kind not in (float, complex)):
             found = x.astype(dtype)
             return found.reshape(())[()] if kind in (float, complex) else found[()] if not found.ndim else found
+    if kind is complex and len(arguments) == 2 and any(map(is_active, arguments)) and all(map(_is_real, arguments)):
+        made: Any = tracked_copy(np.zeros((), np.complex128))
+        made.real[...], made.imag[...] = arguments
+        return made[()]
     return kind(*arguments)
+
+
+def _is_real(x: Any) -> bool:
+    return x.dtype.kind == "f" if is_scalar(x) else isinstance(x, (float, int))
 
 
 def _dtype_of(kind: type) -> Any:

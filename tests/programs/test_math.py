@@ -7,7 +7,7 @@ import pytest
 
 import ampi
 import ampi.numpy as np
-from ampi.programs.numbers import make_math
+from ampi.programs.numbers import convert, make_math
 
 OURS = make_math()
 X = numpy.array([1.3, 2.2, 0.7])
@@ -85,3 +85,21 @@ def test_values_are_pythons(what):
     moves = 1e-6 * numpy.eye(3)
     differences = [(function(math, *(X + d)) - function(math, *(X - d))) / 2e-6 for d in moves]
     numpy.testing.assert_allclose(gradient, differences, rtol=1e-7, atol=1e-8)
+
+
+def test_complex_numbers_of_two_parts():
+    """``complex(a, b)`` keeps both derivatives, and has the parts that it is given, signed zeros and infinities too."""
+
+    def program(x):
+        z = convert(complex, x[0], x[1]) * convert(complex, 2, x[2]) / convert(complex, x[1] * x[2], 0.5)
+        return abs(z) * z.real
+
+    def by_differences(f):
+        return [(f(X + 1e-6 * e) - f(X - 1e-6 * e)) / 2e-6 for e in numpy.eye(3)]
+
+    numpy.testing.assert_allclose(ampi.grad(program)(X), by_differences(program), rtol=1e-7)
+    numpy.testing.assert_allclose(ampi.hessian(program, X), by_differences(ampi.grad(program)), rtol=1e-7, atol=1e-7)
+    with ampi.Tape() as tape:
+        a, b = tape.watch(numpy.array([math.inf, -0.0]))
+        for pair in ((a, b), (b, a), (b, b)):
+            assert str(convert(complex, *pair)) == str(complex(*map(float, map(ampi.value, pair))))

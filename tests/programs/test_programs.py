@@ -397,6 +397,11 @@ def test_writes_before_anything_is_watched(program, write):
     check(path, ["k"], ["energy"])
 
 
+def test_complex_numbers_are_made_of_two_parts(program):
+    text = "import numpy as np\nx = np.array([1.0, 2.0, 3.0])\n"
+    check(program(text + "energy = abs(complex(x[0], x[1]) * complex(2, x[2]))\n"), ["x"], ["energy"])
+
+
 KINDS = "float complex int np.ndarray np.generic np.floating np.float64 np.float32 numbers.Real object Sequence".split()
 KINDS += ["(int, float)", "(list, np.ndarray)"]
 VALUES = "k k*2 a a[0] a.sum() np.float32(k) np.array(k) hadamard(2) 1 [k] a.size".split()
