@@ -50,13 +50,20 @@ def _places(box: Region) -> list[tuple[int, int]] | None:
     return None if left else found
 
 
-def meeting(box: Region, other: Region) -> Region | None:
-    """Return the elements that two boxes have in common, a box that may be empty; None if that is not certain."""
+def _places_of_both(box: Region, other: Region) -> tuple[list[tuple[int, int]], list[tuple[int, int]]] | None:
+    """Return the places of two boxes on one grid; None if they are not certainly on one."""
     if other.strides != box.strides or other.dtype != box.dtype or 0 in (*box.shape, *other.shape):
         return None
     places, others = _places(box), _places(other)
-    if places is None or others is None:
+    return None if places is None or others is None else (places, others)
+
+
+def meeting(box: Region, other: Region) -> Region | None:
+    """Return the elements that two boxes have in common, a box that may be empty; None if that is not certain."""
+    both = _places_of_both(box, other)
+    if both is None:
         return None
+    places, others = both
     offset, shape = box.offset, []
     for (first, end), (first_other, end_other), stride in zip(places, others, box.strides):
         low, high = max(first, first_other), min(end, end_other)
@@ -69,11 +76,10 @@ def meeting(box: Region, other: Region) -> Region | None:
 
 def joined(box: Region, other: Region) -> Region | None:
     """Return the elements of two boxes that are next to each other, if they are a box together."""
-    if other.strides != box.strides or other.dtype != box.dtype or 0 in (*box.shape, *other.shape):
+    both = _places_of_both(box, other)
+    if both is None:
         return None
-    places, others = _places(box), _places(other)
-    if places is None or others is None:
-        return None
+    places, others = both
     differing = [axis for axis, (one, two) in enumerate(zip(places, others)) if one != two]
     if len(differing) != 1:
         return None

@@ -5,7 +5,6 @@ import pytest
 
 import ampi
 import ampi.numpy as anp
-from ampi.tape import element_places, elements
 
 MOST_ELEMENTS = 64
 N = 4
@@ -65,16 +64,9 @@ def gradient(function, of_elements, monkeypatch):
     return ampi.value(out), tape, out, given
 
 
-@pytest.fixture(params=["python", "compiled"])
-def swept(request, monkeypatch):
-    for name in ("FEW", "MANY", "SHORT"):
-        monkeypatch.setattr(elements, name, 0 if request.param == "compiled" else 1 << 40)
-    monkeypatch.setattr(element_places, "FEWEST", 1)
-
-
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning")
-def test_forms(name, swept, monkeypatch):
+def test_forms(name, each_sweep, monkeypatch):
     function = function_of(FORMS[name])
     value, tape, out, given = gradient(function, True, monkeypatch)
     np.testing.assert_array_equal(value, function(np, *starts()))

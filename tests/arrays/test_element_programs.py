@@ -12,7 +12,7 @@ from numpy_check import Alone, Refused, examine, record
 from numpy_programs import NARROW, WIDE, starts
 
 import ampi
-from ampi.tape import element_places, elements
+from ampi.tape import element_places
 
 WORLD = ampi.COMM_WORLD
 MPI = sys.modules["ampi.mpi.original"]  # mpi4py's own
@@ -99,15 +99,6 @@ def problems_of(seed, world, length=7):
     except Refused:
         return []
     return [*lines, *found] if found else []
-
-
-@pytest.fixture(params=["python", "compiled"])
-def swept(request, monkeypatch):
-    """The gradient by Python's sweep and by the compiled one."""
-    for name, value in (
-        (("FEW", 0), ("MANY", 0), ("SHORT", 0)) if request.param == "compiled" else (("SHORT", 1 << 40),)
-    ):
-        monkeypatch.setattr(elements, name, value)
 
 
 @pytest.fixture(autouse=True)

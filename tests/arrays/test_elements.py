@@ -34,15 +34,6 @@ def by_complex_step(f, x, seed):
     return found
 
 
-@pytest.fixture(params=["python", "compiled"])
-def swept(request, monkeypatch):
-    """The gradient by Python's sweep and by the compiled one."""
-    for name, value in (
-        (("FEW", 0), ("MANY", 0), ("SHORT", 0)) if request.param == "compiled" else (("SHORT", 1 << 40),)
-    ):
-        monkeypatch.setattr(elements, name, value)
-
-
 @pytest.mark.parametrize("dtype, tolerance", [(np.float64, 1e-12), (np.float32, 2e-5)])
 def test_a_recurrence(dtype, tolerance, swept):
     rng = np.random.default_rng(1)

@@ -9,7 +9,6 @@ from test_elements import by_complex_step
 import ampi
 import ampi.numpy as anp
 from ampi.arrays import few_writes
-from ampi.tape import element_places, elements
 
 N = 6
 FORMS = {
@@ -86,16 +85,8 @@ def gradient(function, monkeypatch, most):
     return ampi.value(out), tape.gradient(out, [x, y], seed=seed), tape, (out, x, y, seed)
 
 
-@pytest.fixture(params=["python", "compiled"])
-def swept(request, monkeypatch):
-    """Sweeps by Python, and by compiled code."""
-    for name in ("FEW", "MANY", "SHORT"):
-        monkeypatch.setattr(elements, name, 0 if request.param == "compiled" else 1 << 40)
-    monkeypatch.setattr(element_places, "FEWEST", 1)
-
-
 @pytest.mark.parametrize("name", FORMS)
-def test_forms(name, swept, monkeypatch):
+def test_forms(name, each_sweep, monkeypatch):
     function = function_of(FORMS[name])
     value, found, tape, (out, x, y, seed) = gradient(function, monkeypatch, 7)
     np.testing.assert_array_equal(value, function(np, *starts()))
@@ -136,7 +127,7 @@ def drawn(seed):
 
 
 @pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(10, 400, 10))])
-def test_drawn_programs(first, swept, monkeypatch):
+def test_drawn_programs(first, each_sweep, monkeypatch):
     for seed in range(first, first + 10):
         text = drawn(seed)
         function = function_of(text)
