@@ -140,19 +140,28 @@ def _partial(term: Any, count: int, values: list, needs: tuple) -> Any:
     return term(_ones[count], *[values[n] for n in needs])
 
 
-def update(tape: Tape, ufunc: np.ufunc, target: Any, x: Any) -> bool:
-    """``target op= x`` for a vector of a few elements; False: it needs a record."""
-    pen: Any = tape.pen
-    if pen is None or type(target) is not _array or len(target.shape) != 1 or target.dtype is not _DOUBLE:
-        return False
-    if not 0 < target.shape[0] <= few_writes.MOST or tape.accesses is not None or not target.flags.writeable:
-        return False
-    reference, count = tape.reference, target.shape[0]
+def _target(tape: Tape, target: Any) -> tuple[Storage, int, int] | None:
+    """Return storage, offset and step of a vector of a few elements that a statement may overwrite; None: it needs a
+    record."""
+    if type(target) is not _array or len(target.shape) != 1 or target.dtype is not _DOUBLE:
+        return None
+    if not 0 < target.shape[0] <= few_writes.MOST or not target.flags.writeable:
+        return None
+    if tape.pen is None or tape.accesses is not None:
+        return None
     storage, offset, to = place_in_memory(target)
     if not to or storage.needs or not is_ordinary(storage):
+        return None
+    return None if storage.tape is not None and storage.tape is not tape.reference else (storage, offset, to)
+
+
+def update(tape: Tape, ufunc: np.ufunc, target: Any, x: Any) -> bool:
+    """``target op= x`` for a vector of a few elements; False: it needs a record."""
+    if (place := _target(tape, target)) is None:
         return False
-    if storage.tape is not None and storage.tape is not reference:
-        return False
+    pen: Any = tape.pen
+    storage, offset, to = place
+    reference, count = tape.reference, target.shape[0]
     kind = type(x)
     origin = None
     form = FLOW
@@ -189,12 +198,7 @@ def update(tape: Tape, ufunc: np.ufunc, target: Any, x: Any) -> bool:
 def in_place(tape: Tape, ufunc: np.ufunc, inputs: tuple) -> bool:
     """``target op= x`` for a vector of a few elements, as an assignment of the result; False: it needs a record."""
     target = inputs[0]
-    if type(target) is not _array or len(target.shape) != 1 or not 0 < target.shape[0] <= few_writes.MOST:
-        return False
-    if tape.pen is None or tape.accesses is not None or target.dtype is not _DOUBLE or not target.flags.writeable:
-        return False
-    storage, _, to = place_in_memory(target)
-    if not to or storage.needs or not is_ordinary(storage):
+    if _target(tape, target) is None:
         return False
     try:
         made = call(tape, ufunc, inputs)
@@ -216,55 +220,51 @@ def _operand(tape: Tape, x: Any) -> tuple | None:
     return offset, storage, step
 
 
-def total(tape: Tape, x: Any) -> Any:
-    """The sum of a few elements as a variable; None: it needs a record."""
-    pen = tape.pen
-    if pen is None or type(x) is not _array or (place := _operand(tape, x)) is None:
+def _active_operand(tape: Tape, x: Any) -> tuple | None:
+    """The same as `_operand` for what carries derivatives; None for all others."""
+    if tape.pen is None or type(x) is not _array or (place := _operand(tape, x)) is None:
         return None
+    return None if place[1] is not None and place[1].tape is None else place
+
+
+def _combined(tape: Tape, number: Any, place: tuple, count: int, weights: Sequence[float] = ()) -> Any:
+    """Return a number as a variable: the sum of elements, or of their products with weights."""
+    pen: Any = tape.pen
     source, storage, word = place
-    if storage is not None and storage.tape is None:
-        return None
-    number = np.add.reduce(as_viewed(x, np.ndarray))
     if tape.before_append is not None:
         tape.before_append()
     open_for(pen)
     if storage is not None:
         word += place_of(pen, storage)
-    pen.integers += (source, word, 0, 0, x.size * COUNT + FLOW + MAKES)
+    pen.reals += weights
+    pen.integers += (source, word, 0, 0, count * COUNT + FLOW + MAKES + (WEIGHTED if weights else 0))
     variable = pen.count
     pen.count = variable + 1
     return pen.made(number, variable)
+
+
+def total(tape: Tape, x: Any) -> Any:
+    """The sum of a few elements as a variable; None: it needs a record."""
+    if (place := _active_operand(tape, x)) is None:
+        return None
+    return _combined(tape, np.add.reduce(as_viewed(x, np.ndarray)), place, x.size)
 
 
 def reduced(tape: Tape, ufunc: np.ufunc, x: Any) -> Any:
     """The sum, product or extremum of a few elements as a variable; None: it needs a record."""
     if ufunc is np.add:
         return total(tape, x)
-    pen: Any = tape.pen
-    if pen is None or type(x) is not _array or ufunc not in _REDUCTIONS or (place := _operand(tape, x)) is None:
-        return None
-    source, storage, word = place
-    if storage is not None and storage.tape is None:
+    if ufunc not in _REDUCTIONS or (place := _active_operand(tape, x)) is None:
         return None
     view = as_viewed(x, np.ndarray)
-    number, values, count = ufunc.reduce(view), view.tolist(), x.size
-    if ufunc is not np.multiply and number != number:
-        return None  # no element is the extremum
-    if tape.before_append is not None:
-        tape.before_append()
-    open_for(pen)
-    if storage is not None:
-        word += place_of(pen, storage)
+    number, values = ufunc.reduce(view), view.tolist()
     if ufunc is np.multiply:
-        weights, head = _products_of_others(values), count * COUNT + FLOW + MAKES + WEIGHTED
-    else:  # the first of equal elements
-        k = values.index(number)
-        source, weights, head = source + k * x.strides[0], (), COUNT + FLOW + MAKES
-    pen.reals += weights
-    pen.integers += (source, word, 0, 0, head)
-    variable = pen.count
-    pen.count = variable + 1
-    return pen.made(number, variable)
+        return _combined(tape, number, place, x.size, _products_of_others(values))
+    if number != number:
+        return None  # no element is the extremum
+    source, storage, word = place
+    first = source + values.index(number) * x.strides[0]  # of equal elements
+    return _combined(tape, number, (first, storage, word), 1)
 
 
 _REDUCTIONS = frozenset((np.multiply, np.maximum, np.minimum, np.fmax, np.fmin))
@@ -309,9 +309,7 @@ OF_WHOLE: dict[Callable, Callable[[Any], Any]] = {
 
 def copied(x: Any) -> Any:
     """A copy of a vector of a few elements; None: it needs a record."""
-    if (tape := current()) is None or tape.pen is None or type(x) is not _array:
-        return None
-    if (place := _operand(tape, x)) is None or (place[1] is not None and place[1].tape is None):
+    if (tape := current()) is None or (place := _active_operand(tape, x)) is None:
         return None
     source, storage, word = place
     pen: Any = tape.pen
