@@ -57,11 +57,11 @@ def main():
 
     totals = collections.Counter()
     failed = []  # a line for each failure, shown together at the end of a long log
-    wanted = None
+    listed = None  # the tests for several ranks, as the pass on one rank has found them
     end = time.time() + 60 * options.within if options.within else None
     passes = options.ranks or RANKS
     for number, ranks in enumerate(passes):
-        if ranks > 1 and wanted is not None and not any(size <= ranks for size in wanted):
+        if ranks > 1 and listed is not None and not any(least <= ranks <= most for least, most in sizes(listed)):
             continue
         with tempfile.TemporaryDirectory(prefix="ampi-test-") as folder:
             until = None
@@ -72,11 +72,13 @@ def main():
                 left = len(passes) - number
                 part = 1 if left == 1 else ALONE if ranks == 1 else 1 / left
                 until = time.time() + part * (end - time.time())
+            if listed is not None:
+                pathlib.Path(folder, "listed").write_text(listed)
             counts = run_pass(ranks, pytest_args, pathlib.Path(folder), until, end)
             names = read_names(pathlib.Path(folder))
             failed += [f"FAILED on {ranks} rank{'s' * (ranks > 1)}: {name}" for name in names]
             if ranks == 1:
-                wanted = read_sizes(pathlib.Path(folder))
+                listed = read_sizes(pathlib.Path(folder))
         totals += counts
     if totals["late"]:
         print(f"{totals['late']} of those skipped were left out: they did not begin within {options.within:g} minutes")
@@ -190,9 +192,14 @@ def read_names(folder):
 
 
 def read_sizes(folder):
-    """The least number of ranks of each test that wants MPI; None if the tests were not collected."""
+    """A line for each test of several ranks: name, least and greatest number; None if they were not collected."""
     file = folder / "sizes"
-    return [int(size) for size in file.read_text().split()] if file.exists() else None
+    return file.read_text() if file.exists() else None
+
+
+def sizes(listed):
+    """The least and greatest number of ranks of each test."""
+    return [tuple(map(int, line.split()[1:])) for line in listed.splitlines()]
 
 
 def show_logs(folder):

@@ -7,6 +7,7 @@ reports for all. ``scripts/test`` does both; ``scripts/test --all-cases`` leaves
 of each test.
 """
 
+import functools
 import gc
 import os
 import pathlib
@@ -41,6 +42,7 @@ LONGEST = (  # files that take minutes: where processes share the files they beg
     "test_adjoint.py",
     "test_kernel_forward.py",
 )
+OTHERS = []  # tests that run on several ranks, but not on this number of them
 COMPILING = ("test_compiled_ufuncs.py", "test_programs_numba.py")  # beside those in tests/kernel
 
 os.environ.setdefault("AMPI_VERIFY", "1")  # what every pass of the kernel differentiator makes is looked at
@@ -87,11 +89,54 @@ def pytest_configure(config):
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_ignore_collect(collection_path):
-    """On several ranks only modules that have a test for them are imported."""
+def pytest_ignore_collect(collection_path, config):
+    """On several ranks only modules that have a test for them are imported. If the pass on one rank has listed these
+    tests, they are known; otherwise a module that contains the mark may have some."""
     if WORLD.size > 1 and collection_path.name.startswith("test_") and collection_path.suffix == ".py":
+        modules = listed_modules(config)
+        if modules is not None:
+            return True if collection_path not in modules else None
         return True if "mark.mpi" not in collection_path.read_text(encoding="utf-8") else None
     return None
+
+
+@functools.cache
+def listed_modules(config):
+    """Modules with tests that run on so many ranks, by the list of scripts/test; None if there is none."""
+    file = pathlib.Path(FOLDER or "", "listed")
+    if not FOLDER or not file.exists():
+        return None
+    listed = [(name, int(least), int(most)) for name, least, most in map(str.split, file.read_text().splitlines())]
+    return {config.rootpath / name.partition("::")[0] for name, *sizes in listed if runs(config, name, *sizes)}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector, name, obj):
+    """Cases are made only of tests of which some run; the others have almost as many."""
+    config = collector.config
+    if config.getoption("--slow") or any("::" in argument for argument in config.args):
+        return None  # single cases may be slow; a test that is asked for must be found
+    if not collector.istestfunction(obj, name):
+        return None
+    marks = {}
+    for mark in [*getattr(obj, "pytestmark", ()), *collector.iter_markers()]:
+        marks.setdefault(mark.name, mark)
+    test, sizes = f"{collector.nodeid}::{name}", sizes_of(marks.get("mpi"))
+    if "slow" in marks or not runs(config, test, *sizes):
+        if "slow" not in marks and "mpi" in marks:
+            OTHERS.append((test, *sizes))
+        return []
+    return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc):
+    """Cases that are marked slow are not made either."""
+    yield
+    cases = getattr(metafunc, "_calls", ())  # pytest has no other way to leave out some
+    if not metafunc.config.getoption("--slow") and not any("::" in argument for argument in metafunc.config.args):
+        quick = [case for case in cases if not any(mark.name == "slow" for mark in case.marks)]
+        cases[:] = quick or cases
 
 
 def pytest_collection_modifyitems(config, items):
@@ -103,10 +148,10 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.timeout(patience(limit)), append=False)
     selected = [item for item in items if bool(item.get_closest_marker("slow")) == slow]
     if WORLD.rank == 0 and WORKER in ("", "gw0"):
-        note("sizes", " ".join(str(least_size(item)) for item in selected if item.get_closest_marker("mpi")))
-    selected = [item for item in selected if fits(item)]
-    named = config.getoption("keyword") or any("::" in argument for argument in config.args)
-    if WORLD.size > 1 and not (slow or named or config.getoption("--all-cases")):
+        tests = {(test_of(item), *sizes_of(mark)) for item in selected if (mark := item.get_closest_marker("mpi"))}
+        note("sizes", "".join(f"{name} {least} {most}\n" for name, least, most in sorted(tests | set(OTHERS))))
+    selected = [item for item in selected if runs(config, test_of(item), *sizes_of(item.get_closest_marker("mpi")))]
+    if WORLD.size > 1 and not all_cases(config):
         selected = some_cases(selected) if WORLD.size > FEW else every_second_case(selected)
     if config.getoption("--few-cases"):
         selected = few_cases(selected)
@@ -174,30 +219,57 @@ def no_window_left():
     assert not left, f"windows were not freed: {left}"
 
 
-def every_second_case(items):
-    """Of tests with many cases half of them: those that run on two ranks do not run on three."""
-    kept = []
-    for group in by_test(items):
-        kept += group[WORLD.size % 2 :: 2] if len(group) > MANY and least_size(group[0]) < FEW else group
-    chosen = set(kept)
-    return [item for item in items if item in chosen]
+def all_cases(config):
+    """Whether several ranks run all that is for them."""
+    named = config.getoption("keyword") or any("::" in argument for argument in config.args)
+    return named or config.getoption("--slow") or config.getoption("--all-cases")
+
+
+def runs(config, test, least, most):
+    """Whether a test for ``least`` to ``most`` ranks runs on this number of them. Of those that have run on `FEW` ranks
+    about half do on four, and the others on more."""
+    if not least <= WORLD.size <= most:
+        return False
+    if WORLD.size <= FEW or least > FEW or all_cases(config):
+        return True
+    on_four = most <= 4 or zlib.crc32(test.encode()) % 2 == 0
+    return on_four == (WORLD.size <= 4)
+
+
+def sizes_of(mark):
+    """The least and the greatest number of ranks of a test with this mark, or without one."""
+    return (mark.kwargs.get("min_size", 1), mark.kwargs.get("max_size", sys.maxsize)) if mark else (1, 1)
+
+
+def least_size(item):
+    return sizes_of(item.get_closest_marker("mpi"))[0]
+
+
+def test_of(item):
+    return item.nodeid.partition("[")[0]
 
 
 def by_test(items):
     """The cases of each test."""
     groups = {}
     for item in items:
-        groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        groups.setdefault(test_of(item), []).append(item)
     return list(groups.values())
 
 
+def every_second_case(items):
+    """Of tests with many cases half of them: those that run on two ranks do not run on three."""
+    kept = set()
+    for group in by_test(items):
+        kept.update(group[WORLD.size % 2 :: 2] if len(group) > MANY and least_size(group[0]) < FEW else group)
+    return [item for item in items if item in kept]
+
+
 def some_cases(items):
-    """Of what has run on fewer ranks each second test on four ranks, and the others on more; of each of them cases that
-    are spread evenly over all. Tests that need more ranks than `FEW` run on both, with all of their cases."""
-    kept = {item for item in items if least_size(item) > FEW}
-    many = WORLD.size > 4
-    for group in by_test([item for item in items if item not in kept])[many::2]:
-        kept.update(spread(group, CASES[8 if many else 4]))
+    """On more than `FEW` ranks some cases, spread evenly over all, of tests that have run on fewer."""
+    kept = set()
+    for group in by_test(items):
+        kept.update(group if least_size(group[0]) > FEW else spread(group, CASES[8 if WORLD.size > 4 else 4]))
     return [item for item in items if item in kept]
 
 
@@ -214,18 +286,6 @@ def spread(group, count):
     """At most ``count`` of a test's cases, evenly spread over all."""
     count = min(count, len(group))
     return [group[(2 * k + 1) * len(group) // (2 * count)] for k in range(count)]
-
-
-def least_size(item):
-    mark = item.get_closest_marker("mpi")
-    return mark.kwargs.get("min_size", 1) if mark else 1
-
-
-def fits(item):
-    """Whether the test is for this number of ranks."""
-    mark = item.get_closest_marker("mpi")
-    most = mark.kwargs.get("max_size", WORLD.size) if mark else 1
-    return least_size(item) <= WORLD.size <= most
 
 
 # What scripts/test reads, from rank 0

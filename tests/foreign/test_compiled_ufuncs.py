@@ -138,7 +138,7 @@ def test_functions_of_parts_of_arrays(name):
     np.testing.assert_allclose(tape.gradient(y, a), exact, rtol=1e-7, atol=1e-8)
 
 
-@pytest.mark.mpi
+@pytest.mark.mpi(max_size=4)  # each rank compiles the functions above
 def test_of_what_a_neighbour_sent():
     comm = ampi.COMM_WORLD
     rank, size = comm.Get_rank(), comm.Get_size()
