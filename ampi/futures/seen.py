@@ -5,9 +5,9 @@ from __future__ import annotations
 import concurrent.futures._base as base
 import concurrent.futures.thread as thread
 import functools
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from ..interception.hooks import AlwaysHook, EverHook, Hook, hook, when_imported
 from ..tape.recording import is_passive, open_tapes
@@ -35,12 +35,12 @@ def _submit(found: Hook, arguments: tuple, keywords: dict[str, Any]) -> Any:
         task.drop()
         joined([task])
         raise
-    task.future = future
+    task.future = weakref.ref(future)
     future._ampi_task = task
     return future
 
 
-_stand_ins: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+_stand_ins: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def _again(executor: Any) -> Any:

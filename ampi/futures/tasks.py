@@ -35,8 +35,8 @@ class Task:
         None for a thread that the program started, for which no sweep waits unless the program does.
     thread : int or None
         The thread that made the call.
-    future : object or None
-        The task's future with ``cancelled()``, once it has been made.
+    future : weakref.ref or None
+        The task's future with ``cancelled()``, once it has been made.  It refers to the task.
     calls_back : Task or None
         The task whose callback this is.
     """
@@ -45,7 +45,7 @@ class Task:
         self.episode, self.strand = episode, strand
         self.executor = None if executor is None else weakref.ref(executor)
         self.thread: int | None = None
-        self.future: Any = None
+        self.future: weakref.ref[Any] | None = None
         self.calls_back: Task | None = None
         self._root = root
         self._over = threading.Event()
@@ -90,10 +90,13 @@ class Task:
 
     def is_cancelled(self) -> bool:
         """Return whether the task never runs."""
-        future = self.future
-        if self._dropped or (future is not None and future.cancelled()):
+        if self._dropped or self.future is None:
+            return self._dropped
+        future = self.future()
+        if future is not None and future.cancelled():
             return True
-        return future is not None and future._state == FINISHED and not self.strand.begun  # an initializer failed
+        is_over = future is None or future._state == FINISHED  # nothing waits for it, or an initializer failed
+        return is_over and not self.strand.begun
 
     def wait(self) -> None:
         """Wait until the task has ended or is cancelled."""
