@@ -6,10 +6,12 @@ named, with ``NUMBA_ENABLE_CUDASIM=1`` in the simulator, where launches are smal
 thread.
 """
 
+import ast
 import cmath
 import itertools
 import linecache
 import math
+import re
 import sys
 import threading
 import types
@@ -21,6 +23,7 @@ from numba import config
 from numba import types as numba_types
 from numba.np import numpy_support
 from random_cuda import copied
+from random_dresses import with_fields
 
 import ampi
 from ampi.errors import KernelError
@@ -183,6 +186,8 @@ def examine(seed):
     run = kernel.load(f"<cuda kernel {seed}>")
     given = kernel.arguments()
     launch = run[kernel.grid, kernel.block, 0, kernel.dynamic]
+    if kernel.draw.random() < 0.25:
+        require_same_source_of_fields(kernel, given)
     try:
         compare(
             launch, given, 1e-12 if kernel.tolerance == 1e-9 else 1e-4, text=f"seed {seed}\n{kernel.source}", order=seed
@@ -192,6 +197,24 @@ def examine(seed):
             raise
         return str(refused).splitlines()[0].partition("': ")[2] or str(refused)
     return ""
+
+
+def require_same_source_of_fields(kernel, given):
+    """The sources of a kernel on fields of a structured array are those on three arrays, but for the names."""
+    texts = []
+    points = np.zeros(given[0].shape, [(name, "f8") for name in "abu"])
+    for source, arguments in ((ast.unparse(ast.parse(kernel.source)), given),
+                              (with_fields(kernel.source), (points, *given[3:]))):  # fmt: skip
+        launch = kernel.load(f"<cuda kernel {kernel.seed}.{len(texts)}>", source)[
+            kernel.grid, kernel.block, 0, kernel.dynamic
+        ]
+        for form in ("primal", "adjoint", "tangent"):
+            try:
+                texts.append(emission.emitted(launch, arguments, form).text)
+            except KernelError as refused:
+                texts.append(str(refused).replace(f"{kernel.seed}.1>", f"{kernel.seed}.0>"))
+    for plain, of_fields in zip(texts[:3], texts[3:]):
+        assert re.sub(r"\bpoints_([abu])(?=\b|_)", r"\1", of_fields) == plain, kernel.source
 
 
 def main(first, count):

@@ -10,6 +10,7 @@ import random
 
 import complex_step
 import numpy as np
+from random_dresses import Dressed
 
 import ampi
 from ampi.kernel.cuda.interpreter import interpret
@@ -46,6 +47,7 @@ class Kernel:
     by_step = True
 
     def __init__(self, seed, small=False):
+        self.seed = seed
         self.draw = random.Random(seed)
         blocks, grids = SMALL if small else (BLOCKS, GRIDS)
         self.block = self.draw.choice(blocks)
@@ -288,10 +290,11 @@ class Kernel:
 
     # ------------------------------------------------------------------------------------------- running
 
-    def load(self, name):
-        linecache.cache[name] = (len(self.source), None, self.source.splitlines(True), name)
+    def load(self, name, source=None):
+        source = source or self.source
+        linecache.cache[name] = (len(source), None, source.splitlines(True), name)
         space = {"__name__": "random_cuda_kernel"}
-        exec(compile(self.source, name, "exec"), space)
+        exec(compile(source, name, "exec"), space)
         return space["kernel"]
 
     def arguments(self):
@@ -302,12 +305,16 @@ class Kernel:
 
 
 def examine(seed):
-    """Compare the lowered kernel with the interpreted one, its gradient with its tangent and with differences."""
+    """Compare the lowered kernel, on its arrays or on other layouts, with the interpreted one, its gradient with its
+    tangent and with differences."""
     kernel = drawn(seed)
     run = kernel.load(f"<cuda kernel {seed}>")
     given = kernel.arguments()
     launch = run[kernel.grid, kernel.block, 0, kernel.dynamic]
     text = f"seed {seed}\n{kernel.source}"
+    if kernel.draw.random() < 0.5:
+        launch = Dressed(kernel, launch, kernel.draw)
+        text += f"\non {launch.name}"
     compare(launch, given, (0, 2, 3), kernel.tolerance, text=text, order=seed, by_step=kernel.by_step)
 
 
