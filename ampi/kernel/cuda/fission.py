@@ -315,10 +315,8 @@ class _Registers:
                     s = self.phase(s)
                 case ir.Alloc(shared=True):
                     continue
-                case ir.For() | ir.While():
-                    s = replace(s, body=self.block(s.body))
-                case ir.If():
-                    s = replace(s, then=self.block(s.then), orelse=self.block(s.orelse))
+                case _:
+                    s = ir.in_blocks(s, self.block)
             out.append(s)
         return tuple(out)
 
@@ -365,15 +363,8 @@ class _Registers:
 
     def without_moved(self, s: ir.Stmt) -> ir.Stmt:
         """Return a statement without allocations of local arrays, which are made for all threads in advance."""
-        keep = lambda block: tuple(
-            self.without_moved(t) for t in block if not (isinstance(t, ir.Alloc) and t.target.name in self.moved)
-        )
-        match s:
-            case ir.For() | ir.While():
-                return replace(s, body=keep(s.body))
-            case ir.If():
-                return replace(s, then=keep(s.then), orelse=keep(s.orelse))
-        return s
+        moved = lambda t: isinstance(t, ir.Alloc) and t.target.name in self.moved
+        return ir.in_blocks(s, lambda block: tuple(self.without_moved(t) for t in block if not moved(t)))
 
     def ready(self, name: str, before: dict[str, ir.Stmt]) -> None:
         """Ensure that a scalar has its value when a phase begins."""

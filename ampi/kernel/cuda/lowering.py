@@ -179,11 +179,7 @@ def without_unread_old_values(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
                     if s.target.name not in inside:
                         continue
                     s = replace(s, value=load)
-                case ir.For() | ir.While():
-                    s = replace(s, body=visit(s.body))
-                case ir.If():
-                    s = replace(s, then=visit(s.then), orelse=visit(s.orelse))
-            out.append(s)
+            out.append(ir.in_blocks(s, visit))
         return tuple(out)
 
     return visit(body)
@@ -191,17 +187,7 @@ def without_unread_old_values(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
 
 def without_shared(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
     """Remove allocations of shared arrays, which are made once for a block."""
-    out: list[ir.Stmt] = []
-    for s in body:
-        match s:
-            case ir.Alloc(shared=True):
-                continue
-            case ir.For() | ir.While():
-                s = replace(s, body=without_shared(s.body))
-            case ir.If():
-                s = replace(s, then=without_shared(s.then), orelse=without_shared(s.orelse))
-        out.append(s)
-    return tuple(out)
+    return tuple(ir.in_blocks(s, without_shared) for s in body if not (isinstance(s, ir.Alloc) and s.shared))
 
 
 def of_block(body: tuple[ir.Stmt, ...]) -> set[str]:
@@ -296,10 +282,8 @@ def with_early_allocations(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
                     mine: list[ir.Stmt] = []
                     inner = visit(s.body, mine)
                     s = replace(s, body=(*mine, *inner))
-                case ir.For() | ir.While():
-                    s = replace(s, body=visit(s.body, early))
-                case ir.If():
-                    s = replace(s, then=visit(s.then, early), orelse=visit(s.orelse, early))
+                case _:
+                    s = ir.in_blocks(s, lambda block: visit(block, early))
             out.append(s)
         return tuple(out)
 

@@ -155,13 +155,9 @@ class _Extremes:
             match s:
                 case ir.Assign(target=target) if target.name in self.olds:
                     continue
-                case ir.If():
-                    s = replace(s, then=self.block(s.then), orelse=self.block(s.orelse))
-                case ir.For() | ir.While():
-                    s = replace(s, body=self.block(s.body))
                 case ir.Store() if is_extreme(s):
                     s = self.store(s)
-            out.append(s)
+            out.append(ir.in_blocks(s, self.block))
         return tuple(out)
 
     def store(self, s: Any) -> ir.Stmt:
@@ -198,15 +194,7 @@ class _Loops:
     def block(self, body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
         out: list[ir.Stmt] = []
         for s in body:
-            match s:
-                case ir.If():
-                    out.append(replace(s, then=self.block(s.then), orelse=self.block(s.orelse)))
-                case ir.For():
-                    out.append(replace(s, body=self.block(s.body)))
-                case ir.While():
-                    out += self.loop(s)
-                case _:
-                    out.append(s)
+            out += self.loop(s) if isinstance(s, ir.While) else [ir.in_blocks(s, self.block)]
         return tuple(out)
 
     def loop(self, s: ir.While) -> tuple[ir.Stmt, ...]:

@@ -34,14 +34,9 @@ class _Promotion:
     def block(self, body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
         out: list[ir.Stmt] = []
         for s in body:
-            match s:
-                case ir.If():
-                    out.append(replace(s, then=self.block(s.then), orelse=self.block(s.orelse)))
-                case ir.For() | ir.While():
-                    s = replace(s, body=self.block(s.body))
-                    out += [s] if isinstance(s, ir.For) and s.parallel else self.loop(s)
-                case _:
-                    out.append(s)
+            s = ir.in_blocks(s, self.block)
+            is_serial = isinstance(s, ir.While) or (isinstance(s, ir.For) and not s.parallel)
+            out += self.loop(s) if is_serial else [s]
         return tuple(out)
 
     def loop(self, s: ir.For | ir.While) -> list[ir.Stmt]:
@@ -114,10 +109,7 @@ def _replaced(
                 if mark is not None:
                     out.append(ir.Assign(mark, TRUE, line=s.line))
                 s = ir.Assign(total, ir.Op("add", (total, s.value), total.type), line=s.line)
-            case ir.For() | ir.While():
-                s = replace(s, body=_replaced(s.body, array, index, total, mark))
-            case ir.If():
-                then, orelse = (_replaced(b, array, index, total, mark) for b in (s.then, s.orelse))
-                s = replace(s, then=then, orelse=orelse)
+            case _:
+                s = ir.in_blocks(s, lambda block: _replaced(block, array, index, total, mark))
         out.append(s)
     return tuple(out)

@@ -37,15 +37,9 @@ def build(function: ir.Function, active: frozenset[str], options: Options) -> An
 
 def _upward(s: ir.Stmt) -> ir.Stmt:
     """Return a statement whose loops over blocks and threads, which need no order, count upwards."""
-    match s:
-        case ir.If():
-            return replace(s, then=tuple(map(_upward, s.then)), orelse=tuple(map(_upward, s.orelse)))
-        case ir.While():
-            return replace(s, body=tuple(map(_upward, s.body)))
-        case ir.For():
-            s = replace(s, body=tuple(map(_upward, s.body)))
-            if s.axis and isinstance(s.step, ir.Const) and s.step.value == -1:
-                return replace(s, start=_next(s.stop), stop=_next(s.start), step=ir.Const(1, types.int64))
+    s = ir.in_blocks(s, lambda block: tuple(map(_upward, block)))
+    if isinstance(s, ir.For) and s.axis and isinstance(s.step, ir.Const) and s.step.value == -1:
+        return replace(s, start=_next(s.stop), stop=_next(s.start), step=ir.Const(1, types.int64))
     return s
 
 

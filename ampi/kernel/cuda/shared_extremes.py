@@ -55,15 +55,7 @@ class _Rewriting:
     def block(self, body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
         out: list[ir.Stmt] = []
         for s in body:
-            if not has_barrier(s):
-                out += self.statement(s)
-                continue
-            match s:
-                case ir.If():
-                    s = replace(s, then=self.block(s.then), orelse=self.block(s.orelse))
-                case ir.For() | ir.While():
-                    s = replace(s, body=self.block(s.body))
-            out.append(s)
+            out += [ir.in_blocks(s, self.block)] if has_barrier(s) else self.statement(s)
         return tuple(out)
 
     def of_block(self, s: Any) -> bool:

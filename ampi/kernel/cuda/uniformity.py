@@ -123,9 +123,7 @@ def with_warp_guards(body: tuple[ir.Stmt, ...], known: Uniformity, names: Any) -
     out: list[ir.Stmt] = []
     for s in body:
         match s:
-            case Guard():
-                s = replace(s, then=with_warp_guards(s.then, known, names))
-            case ir.If() if _warps_wait(s) and known.differs(s.condition):
+            case ir.If() if not isinstance(s, Guard) and _warps_wait(s) and known.differs(s.condition):
                 there, other = (ir.Var(names.fresh("there"), types.boolean) for _ in range(2))
                 out.append(ir.Assign(there, s.condition, line=s.line))
                 out.append(ir.Assign(other, ir.Op("not", (there,), types.boolean), line=s.line))
@@ -133,12 +131,7 @@ def with_warp_guards(body: tuple[ir.Stmt, ...], known: Uniformity, names: Any) -
                     block = with_warp_guards(block, known, names)
                     out += [Guard(condition, block, line=s.line, returned=False)] if block else []
                 continue
-            case ir.If():
-                then, orelse = (with_warp_guards(b, known, names) for b in (s.then, s.orelse))
-                s = replace(s, then=then, orelse=orelse)
-            case ir.For() | ir.While():
-                s = replace(s, body=with_warp_guards(s.body, known, names))
-        out.append(s)
+        out.append(ir.in_blocks(s, lambda block: with_warp_guards(block, known, names)))
     return tuple(out)
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ampi.kernel import ir
 from ampi.kernel.ir import Expr, Size, Stmt, Var
-from ampi.kernel.ir.ssa import ZERO, Branch, Custom, Loop, every, names_read, written
+from ampi.kernel.ir.ssa import ZERO, Custom, Loop, every, names_read, written
 
 
 def with_private_arrays(function: ir.Function) -> ir.Function:
@@ -25,12 +25,7 @@ def _block(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     for s in body:
         if isinstance(s, ir.Alloc):
             _move(s, out)
-    for k, s in enumerate(out):
-        if isinstance(s, Loop):
-            out[k] = replace(s, body=_block(s.body))
-        elif isinstance(s, Branch):
-            out[k] = replace(s, then=_block(s.then), orelse=_block(s.orelse))
-    return tuple(out)
+    return tuple(ir.in_blocks(s, _block) for s in out)
 
 
 def _move(s: ir.Alloc, body: list[Stmt]) -> None:

@@ -53,15 +53,8 @@ class _Counting:
         """Look for the nest."""
         out: list[Stmt] = []
         for s in body:
-            match s:
-                case Loop(name=name) if name == self.outermost:
-                    out += self.block((s,), ZERO)[0]
-                case Loop():
-                    out.append(replace(s, body=self.outside(s.body)))
-                case Branch():
-                    out.append(replace(s, then=self.outside(s.then), orelse=self.outside(s.orelse)))
-                case _:
-                    out.append(s)
+            found = isinstance(s, Loop) and s.name == self.outermost
+            out += self.block((s,), ZERO)[0] if found else [ir.in_blocks(s, self.outside)]
         return tuple(out)
 
     def block(self, body: tuple[Stmt, ...], count: Expr) -> tuple[tuple[Stmt, ...], Expr]:

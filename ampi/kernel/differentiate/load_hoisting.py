@@ -11,7 +11,7 @@ from typing import Any
 from ampi.kernel import ir
 from ampi.kernel.ir import Expr, Stmt, Var
 from ampi.kernel.ir.rebuild import substitute
-from ampi.kernel.ir.ssa import Branch, Loop, blocks, definitions, every, written
+from ampi.kernel.ir.ssa import Branch, blocks, definitions, every, written
 
 
 def loads_before_branches(function: ir.Function) -> ir.Function:
@@ -23,11 +23,8 @@ def _block(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     out: list[Stmt] = []
     rest = list(body)
     while rest:
-        s = rest.pop(0)
-        if isinstance(s, Loop):
-            s = replace(s, body=_block(s.body))
-        elif isinstance(s, Branch):
-            s = replace(s, then=_block(s.then), orelse=_block(s.orelse))
+        s = ir.in_blocks(rest.pop(0), _block)
+        if isinstance(s, Branch):
             moved, names = _common_loads(s, rest)
             if moved:
                 removed = set(names)

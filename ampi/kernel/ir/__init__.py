@@ -35,6 +35,7 @@ from ampi.kernel.ir.nodes import (
     While,
     changed,
     children,
+    in_blocks,
     places,
     walk,
 )
@@ -74,6 +75,7 @@ __all__ = [
     "While",
     "changed",
     "children",
+    "in_blocks",
     "places",
     "walk",
 ]

@@ -25,13 +25,15 @@ Conventions that hold after parsing
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator
 from ctypes import c_float
 from dataclasses import dataclass, field, fields
 from itertools import chain
 from typing import Any, TypeVar
 
 N = TypeVar("N")
+S = TypeVar("S", bound="Stmt")
 
 # --------------------------------------------------------------------------------------------------- expressions
 
@@ -509,6 +511,23 @@ def _within(node: Any) -> tuple[Any, ...]:
     if found is None:
         found = known["_within"] = (node, *chain.from_iterable(map(_within, children(node))))
     return found
+
+
+def in_blocks(s: S, change: Callable[[tuple[Stmt, ...]], tuple[Stmt, ...]]) -> S:
+    """A statement with a function applied to each block inside it; the statement itself if none of them changes."""
+    made = {}
+    for name in block_fields(type(s)):
+        block = getattr(s, name)
+        new = change(block)
+        if len(new) != len(block) or any(map(operator.is_not, new, block)):
+            made[name] = new
+    return changed(s, **made) if made else s
+
+
+@functools.cache
+def block_fields(statement: type) -> tuple[str, ...]:
+    """The names of a statement's fields that hold blocks of statements, in the order in which they run."""
+    return tuple(f.name for f in fields(statement) if f.name in ("then", "orelse", "body"))
 
 
 def changed(node: N, **values: Any) -> N:

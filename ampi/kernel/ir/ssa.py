@@ -13,7 +13,7 @@ parsed form to this one and ``destruct`` converts back; ``builder`` writes progr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from numba import types
@@ -21,6 +21,7 @@ from numba import types
 from ampi.kernel import ir
 from ampi.kernel.ir import Const, Expr, Stmt, Var
 from ampi.kernel.ir.intrinsics import is_differentiable
+from ampi.kernel.ir.nodes import block_fields
 
 INT = types.int64
 ZERO, ONE = Const(0, INT), Const(1, INT)
@@ -95,9 +96,7 @@ class Custom(Branch):
 
 def blocks(s: Stmt) -> tuple[tuple[Stmt, ...], ...]:
     """The blocks of statements inside a statement."""
-    if isinstance(s, Loop):
-        return (s.body,)
-    return (s.then, s.orelse) if isinstance(s, Branch) else ()
+    return tuple([getattr(s, name) for name in block_fields(type(s))])
 
 
 def every(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
@@ -181,12 +180,8 @@ def with_innermost_loops(body: tuple[Stmt, ...], change: Callable[[Loop], Loop])
     """Apply a function to all innermost loops in statements."""
     out: list[Stmt] = []
     for s in body:
-        if isinstance(s, Branch):
-            s = replace(s, then=with_innermost_loops(s.then, change), orelse=with_innermost_loops(s.orelse, change))
-        elif isinstance(s, Loop):
-            inside = contains_loop(s.body)
-            s = replace(s, body=with_innermost_loops(s.body, change)) if inside else change(s)
-        out.append(s)
+        innermost = isinstance(s, Loop) and not contains_loop(s.body)
+        out.append(change(s) if innermost else ir.in_blocks(s, lambda block: with_innermost_loops(block, change)))
     return tuple(out)
 
 

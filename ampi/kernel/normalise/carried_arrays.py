@@ -565,13 +565,7 @@ class _Hoist(_Pass):
         return (*begin, *self.out_of(before, after | used(behind)), array, *self.out_of(behind, after))
 
     def without(self, s: ir.Stmt, names: set[str]) -> ir.Stmt:
-        block = lambda body: tuple(new for t in body for new in self.filled(t, names))
-        match s:
-            case ir.If():
-                return replace(s, then=block(s.then), orelse=block(s.orelse))
-            case ir.For() | ir.While() | ir.Custom():
-                return replace(s, body=block(s.body))
-        return s
+        return ir.in_blocks(s, lambda block: tuple(new for t in block for new in self.filled(t, names)))
 
     def filled(self, s: ir.Stmt, names: set[str]) -> Block:
         if isinstance(s, ir.Alloc) and s.target.name in names:

@@ -47,10 +47,8 @@ class _Copies:
         out: list[ir.Stmt] = []
         for s in body:
             match s:
-                case ir.If():
-                    s = replace(s, then=self.block(s.then), orelse=self.block(s.orelse))
-                case ir.For() | ir.While() | ir.Custom():
-                    s = replace(s, body=self.block(s.body))
+                case ir.If() | ir.For() | ir.While() | ir.Custom():
+                    s = ir.in_blocks(s, self.block)
                 case ir.Alloc(target=target, shape=shape):
                     self.shape[target.name] = shape
                 case ir.Elementwise() | ir.Fill():

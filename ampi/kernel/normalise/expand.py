@@ -91,19 +91,15 @@ class _Expansion:
                 return self.elementwise(s)
             case ir.Agree():
                 return self.agree(s)
-            case ir.Custom():
-                return (replace(s, body=self.block(s.body)),)
             case ir.If():
                 return (replace(s, then=self.branch(s.then), orelse=self.branch(s.orelse)),)
-            case ir.While():
-                return (replace(s, body=self.block(s.body)),)
             case ir.For():
                 self.integers.count(s)
                 self.parallel += s.parallel
                 body = self.block(s.body)
                 self.parallel -= s.parallel
                 return (replace(s, body=body),)
-        return (s,)
+        return (ir.in_blocks(s, self.block),)
 
     # whole arrays
 

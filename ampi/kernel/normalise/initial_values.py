@@ -33,17 +33,12 @@ def _changed(body: tuple[ir.Stmt, ...], count: Counter[str]) -> tuple[ir.Stmt, .
 
 
 def _statement(s: ir.Stmt, count: Counter[str]) -> ir.Stmt:
-    match s:
-        case ir.If():
-            return replace(s, then=_changed(s.then, count), orelse=_changed(s.orelse, count))
-        case ir.While():
-            return replace(s, body=_changed(s.body, count))
-        case ir.For():
-            body = _changed(s.body, count)
-            inside = Counter(_names(s.body))
-            types = {n.name: n.type for n in ir.walk(s.body) if isinstance(n, ir.Var) and not is_array(n.type)}
-            live = live_before(body, set()) - {s.var.name}
-            missing = [n for n in types if n in live and inside[n] == count[n]]
-            first = (ir.Assign(ir.Var(n, types[n]), constant(0, types[n]), line=s.line) for n in missing)
-            return replace(s, body=(*first, *body))
-    return s
+    if not isinstance(s, ir.For):
+        return ir.in_blocks(s, lambda block: _changed(block, count))
+    body = _changed(s.body, count)
+    inside = Counter(_names(s.body))
+    types = {n.name: n.type for n in ir.walk(s.body) if isinstance(n, ir.Var) and not is_array(n.type)}
+    live = live_before(body, set()) - {s.var.name}
+    missing = [n for n in types if n in live and inside[n] == count[n]]
+    first = (ir.Assign(ir.Var(n, types[n]), constant(0, types[n]), line=s.line) for n in missing)
+    return replace(s, body=(*first, *body))

@@ -8,7 +8,7 @@ from typing import Any
 from ampi.kernel import ir
 from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
 from ampi.kernel.ir.names import Names
-from ampi.kernel.ir.ssa import INT, ZERO, Branch, Loop, definitions, every
+from ampi.kernel.ir.ssa import INT, ZERO, Loop, definitions, every
 
 
 def allocate_once(function: ir.Function, names: Names) -> ir.Function:
@@ -30,13 +30,10 @@ class _Moving:
     def block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         out: list[Stmt] = []
         for s in body:
-            if isinstance(s, Loop):
-                s = replace(s, body=self.block(s.body))
-                if not s.parallel:
-                    moved, s = self.out_of(s)
-                    out += moved
-            elif isinstance(s, Branch):
-                s = replace(s, then=self.block(s.then), orelse=self.block(s.orelse))
+            s = ir.in_blocks(s, self.block)
+            if isinstance(s, Loop) and not s.parallel:
+                moved, s = self.out_of(s)
+                out += moved
             out.append(s)
         return tuple(out)
 

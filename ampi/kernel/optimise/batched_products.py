@@ -40,16 +40,9 @@ def with_batched_products(function: ir.Function, names: Names, shadows: set[str]
 def _block(body: tuple[Stmt, ...], names: Names, shadows: set[str], exact: set[str]) -> tuple[Stmt, ...]:
     out: list[Stmt] = []
     for s in body:
-        if isinstance(s, Branch) and not isinstance(s, Custom):
-            then, orelse = (_block(b, names, shadows, exact) for b in (s.then, s.orelse))
-            out.append(replace(s, then=then, orelse=orelse))
-        elif isinstance(s, Loop):
-            inside = _block(s.body, names, shadows, exact)
-            changed = inside != s.body
-            found = None if changed else plan(s, shadows, exact)
-            out += [replace(s, body=inside)] if found is None else Strips(names, found, shadows).run()
-        else:
-            out.append(s)
+        within = s if isinstance(s, Custom) else ir.in_blocks(s, lambda block: _block(block, names, shadows, exact))
+        found = plan(s, shadows, exact) if isinstance(s, Loop) and within is s else None
+        out += [within] if found is None else Strips(names, found, shadows).run()
     return tuple(out)
 
 

@@ -33,7 +33,7 @@ from ampi.kernel.ir.builder import Block, Builder
 from ampi.kernel.ir.intrinsics import TABLE
 from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.remarks import Kind, Remark
-from ampi.kernel.ir.ssa import Branch, Loop
+from ampi.kernel.ir.ssa import Loop
 from ampi.kernel.optimise.gather_nests import Nest, Target, Writer, iteration, reach
 from ampi.kernel.optimise.if_conversion import flatten
 from ampi.kernel.optimise.innermost import used_part
@@ -65,13 +65,8 @@ class _Gather(Builder):
     def visit(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         out: list[Stmt] = []
         for s in body:
-            if isinstance(s, Loop):
-                changed = self.nest(s)
-                out += changed if changed is not None else [replace(s, body=self.visit(s.body))]
-            elif isinstance(s, Branch):
-                out.append(replace(s, then=self.visit(s.then), orelse=self.visit(s.orelse)))
-            else:
-                out.append(s)
+            changed = self.nest(s) if isinstance(s, Loop) else None
+            out += [ir.in_blocks(s, self.visit)] if changed is None else changed
         return tuple(out)
 
     def nest(self, s: Loop) -> list[Stmt] | None:

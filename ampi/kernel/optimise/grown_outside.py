@@ -43,14 +43,8 @@ def _block(body: tuple[Stmt, ...], names: Names) -> tuple[Stmt, ...]:
 
 
 def _statement(s: Stmt, names: Names) -> Stmt:
-    match s:
-        case ir.If():
-            return replace(s, then=_block(s.then, names), orelse=_block(s.orelse, names))
-        case ir.For():
-            return replace(s, body=_block(s.body, names))
-        case ir.While():
-            return _split(replace(s, body=_block(s.body, names)), names)
-    return s
+    s = ir.in_blocks(s, lambda block: _block(block, names))
+    return _split(s, names) if isinstance(s, ir.While) else s
 
 
 def _split(s: ir.While, names: Names) -> ir.While:

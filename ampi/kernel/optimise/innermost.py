@@ -15,7 +15,7 @@ from ampi.kernel.ir.builder import Builder
 from ampi.kernel.ir.intrinsics import constant
 from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.remarks import Remark
-from ampi.kernel.ir.ssa import INT, Branch, Loop, contains_loop, names_read
+from ampi.kernel.ir.ssa import INT, Loop, contains_loop, names_read
 
 MAX_SCRATCH = 1 << 17  # bytes of a function's buffers on the stack, which is small for threads
 
@@ -46,8 +46,8 @@ class InnermostLoops(Builder):
                     out += self.loop(s)
                     continue
                 s = self.outer_loop(s)
-            elif isinstance(s, Branch):
-                s = replace(s, then=self.visit(s.then), orelse=self.visit(s.orelse))
+            else:
+                s = ir.in_blocks(s, self.visit)
             out.append(s)
         return tuple(out)
 

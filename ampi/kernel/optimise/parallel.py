@@ -39,7 +39,7 @@ from ampi.kernel.ir.intrinsics import constant
 from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.rebuild import rebuild
 from ampi.kernel.ir.remarks import Kind, Remark
-from ampi.kernel.ir.ssa import INT, ZERO, Branch, Loop, blocks, definitions, every, reads, written
+from ampi.kernel.ir.ssa import INT, ZERO, Loop, blocks, definitions, every, reads, written
 
 PARTS = 16  # of a loop in a deterministic program
 LENGTH_OF_AN_INNER_LOOP = 32
@@ -63,14 +63,8 @@ def decide(
 
 
 def _all_serial(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    out: list[Stmt] = []
-    for s in body:
-        if isinstance(s, Loop):
-            s = replace(s, parallel=False, body=_all_serial(s.body))
-        elif isinstance(s, Branch):
-            s = replace(s, then=_all_serial(s.then), orelse=_all_serial(s.orelse))
-        out.append(s)
-    return tuple(out)
+    serial = (replace(s, parallel=False) if isinstance(s, Loop) else s for s in body)
+    return tuple(ir.in_blocks(s, _all_serial) for s in serial)
 
 
 @dataclass(frozen=True)
@@ -112,16 +106,8 @@ class _Deciding:
         return self.flags[array]
 
     def block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        out: list[Stmt] = []
-        for s in body:
-            if isinstance(s, Loop) and s.parallel:
-                s = self.parallel_loop(s)
-            elif isinstance(s, Loop):
-                s = replace(s, body=self.block(s.body))
-            elif isinstance(s, Branch):
-                s = replace(s, then=self.block(s.then), orelse=self.block(s.orelse))
-            out.append(s)
-        return tuple(out)
+        is_parallel = lambda s: isinstance(s, Loop) and s.parallel
+        return tuple(self.parallel_loop(s) if is_parallel(s) else ir.in_blocks(s, self.block) for s in body)
 
     def parallel_loop(self, s: Loop) -> Stmt:
         """Rewrite a ``prange``."""

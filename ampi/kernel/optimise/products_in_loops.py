@@ -21,7 +21,7 @@ from ampi.kernel.ir.builder import Builder
 from ampi.kernel.ir.intrinsics import TABLE, constant
 from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.rebuild import substitute
-from ampi.kernel.ir.ssa import INT, ONE, ZERO, Branch, Carried, Loop, definitions, every, names_read, written
+from ampi.kernel.ir.ssa import INT, ONE, ZERO, Carried, Loop, definitions, every, names_read, written
 from ampi.kernel.optimise.innermost import used_part
 
 ROWS = 64  # updates that become one product, at most
@@ -148,13 +148,11 @@ class _Products:
         return replace(second, body=(*substitute(first.body[:-1], names), *second.body[:-1], replace(inner, body=body)))
 
     def statement(self, s: Stmt) -> Iterable[Stmt]:
-        if isinstance(s, Branch):
-            return [replace(s, then=self.block(s.then), orelse=self.block(s.orelse))]
         if not isinstance(s, Loop):
-            return [s]
+            return [ir.in_blocks(s, self.block)]
         updates = {k: update for k, t in enumerate(s.body) if (update := self.update(t)) and _is_alone(update, s)}
         if not updates or s.parallel or s.condition is not None:
-            return [replace(s, body=self.block(s.body))]
+            return [ir.in_blocks(s, self.block)]
         return self.in_strips(s, updates)
 
     def update(self, outer: Stmt, shapes: Mapping[str, tuple[Expr, ...]] | None = None) -> Update | None:

@@ -22,14 +22,11 @@ def sum_in_registers(body: tuple[Stmt, ...], names: Names) -> tuple[Stmt, ...]:
     """Sum increments of one element in registers, innermost loops first, in single assignment form."""
     out: list[Stmt] = []
     for s in body:
+        s = ir.in_blocks(s, lambda block: sum_in_registers(block, names))
+        after: list[Stmt] = []
         if isinstance(s, Loop):
-            s = replace(s, body=sum_in_registers(s.body, names))
             s, after = _without_fixed_increments(s, names)
-            out += [s, *after]
-            continue
-        if isinstance(s, Branch):
-            s = replace(s, then=sum_in_registers(s.then, names), orelse=sum_in_registers(s.orelse, names))
-        out.append(s)
+        out += [s, *after]
     return tuple(out)
 
 

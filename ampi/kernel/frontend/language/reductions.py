@@ -20,11 +20,7 @@ def find_reductions(function: ir.Function, fail: Any) -> ir.Function:
 def _block(body: tuple[ir.Stmt, ...], everywhere: Counter[str], fail: Any) -> tuple[ir.Stmt, ...]:
     result = []
     for statement in body:
-        if isinstance(statement, ir.If):
-            then, orelse = (_block(b, everywhere, fail) for b in (statement.then, statement.orelse))
-            statement = replace(statement, then=then, orelse=orelse)
-        elif isinstance(statement, (ir.For, ir.While)):
-            statement = replace(statement, body=_block(statement.body, everywhere, fail))
+        statement = ir.in_blocks(statement, lambda block: _block(block, everywhere, fail))
         if isinstance(statement, ir.For) and statement.parallel:
             of_arrays = _reduces_arrays(statement)
             statement = replace(
