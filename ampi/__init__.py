@@ -174,6 +174,13 @@ _HOMES = {
 """The modules of names that are imported on first use; that of ``prange`` is Numba."""
 
 
+_WITH_DEVICE_ARRAYS = ("device.functions", "mpi.device_buffers")
+"""What computes with arrays on a device and sends them.
+
+Not imported with the module of the arrays, which these import, and which one of them may be importing.
+"""
+
+
 def _import(modules: tuple[str, ...]) -> None:
     for module in modules:
         importlib.import_module(f"{__name__}.{module}")
@@ -190,6 +197,11 @@ def _complete() -> None:
         if futures not in sys.modules:
             hooks = importlib.import_module(f"{__name__}.interception.hooks")
             hooks.hook(threading.Thread.start, _first_start, "threading.Thread.start", hooks.AlwaysHook)
+
+
+def _before_first_device_array() -> None:
+    arrays = importlib.import_module(f"{__name__}.device.arrays")
+    arrays.DeviceArray.at_first.append(lambda: _import(_WITH_DEVICE_ARRAYS))
 
 
 def _first_start(found: Any, arguments: tuple, keywords: dict[str, Any]) -> Any:
@@ -220,7 +232,6 @@ at_first_opening.append(_complete)
 for _module in ("pyfftw.pyfftw", "mpi4py_fft.fftw"):  # plans are made before a tape opens
     arrivals.when_imported(_module, _complete)
 arrivals.when_imported("mpi4py.futures.pool", lambda: importlib.import_module(f"{__name__}.futures.ranks"))
-arrivals.when_imported(f"{__name__}.device.arrays", lambda: importlib.import_module(f"{__name__}.mpi.device_buffers"))
-arrivals.when_imported(f"{__name__}.device.arrays", lambda: importlib.import_module(f"{__name__}.device.functions"))
+arrivals.when_imported(f"{__name__}.device.arrays", _before_first_device_array)
 arrivals.when_imported(f"{__name__}.kernel.cuda.launch", lambda: importlib.import_module(f"{__name__}.device.launches"))
 arrivals.when_imported(f"{__name__}.numpy", lambda: _import(_WITH_NUMBERS))

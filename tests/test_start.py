@@ -1,10 +1,13 @@
 """What ``import ampi`` imports, and that nothing is missed whenever other modules are imported."""
 
+import pathlib
 import subprocess
 import sys
 import textwrap
 
 import pytest
+
+import ampi
 
 HEAVY = {"numba", "llvmlite", "scipy", "h5py", "matplotlib", "pandas", "checkpoint_schedules", "pytest"}
 
@@ -111,6 +114,38 @@ def test_every_name_can_be_the_first_to_be_used():
                     os._exit(status)
             assert os.waitpid(child, 0)[1] == 0, name
         assert "ampi.arrays.array" not in sys.modules and {*ampi.__all__} <= {*dir(ampi)}
+    """
+    run(textwrap.dedent(source))
+
+
+ROOMS = sorted(path.name for path in pathlib.Path(ampi.__file__).parent.iterdir() if (path / "__init__.py").exists())
+QUICK = ("device", "futures", "mpi")  # where what is imported imports others
+
+
+@pytest.mark.parametrize("room", [r if r in QUICK else pytest.param(r, marks=pytest.mark.slow) for r in ROOMS])
+def test_every_module_can_be_the_first_to_be_imported(room):
+    source = f"""
+        import importlib, os, pathlib, sys, traceback, ampi, numba
+        package = pathlib.Path(ampi.__file__).parent
+        failed = []
+        for path in sorted((package / "{room}").rglob("*.py")):
+            parts = path.relative_to(package).with_suffix("").parts
+            name = ".".join(("ampi", *parts)).removesuffix(".__init__")
+            if name in sys.modules or path.name == "__main__.py":
+                continue
+            child = os.fork()
+            if not child:
+                status = 1
+                try:
+                    importlib.import_module(name)
+                    status = 0
+                except BaseException:
+                    traceback.print_exc()
+                finally:
+                    os._exit(status)
+            if os.waitpid(child, 0)[1]:
+                failed.append(name)
+        assert not failed, failed
     """
     run(textwrap.dedent(source))
 

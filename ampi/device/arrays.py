@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..arrays import array as _arrays  # noqa: F401 (the class of copies on the host)
+from ..base.locks import RLock
 from ..base.program_lines import where_called
 from ..errors import ActivityError, KernelError, TapeError
 from ..memory.extents import array_at, bounds_of
@@ -25,6 +26,8 @@ from ..tape.sweep import lanes_of
 from .backends import device
 from .memory import DeviceRegion, Memory, append, is_active, keep, overwrite, storage_for
 from .methods import Methods, arithmetic
+
+_announcing = RLock()
 
 
 class DeviceArray(Methods, Memory):
@@ -83,8 +86,12 @@ class DeviceArray(Methods, Memory):
     @classmethod
     def announce(cls) -> None:
         """Tell other modules that arrays on a device exist."""
-        while cls.at_first:
-            cls.at_first.pop()()
+        if cls.at_first:
+            with _announcing:  # an array that another thread makes meanwhile waits for its methods
+                while cls.at_first:
+                    first = cls.at_first[0]
+                    first()
+                    cls.at_first.remove(first)
 
     def part(self, offset: int, shape: Sequence[int], strides: Sequence[int], dtype: Any) -> DeviceArray:
         """Return an array in the same block."""

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from typing import Any
 
 import numpy as np
+from scipy.linalg import lapack
 
 from ...errors import ActivityError
 from ...interception.hooks import hook
 from ...memory.storages import TrackedArray
 from ...rules.definitions import Adjoint
 from ...tape import no_tangent
-
-lapack = sys.modules["scipy.linalg.lapack"]
 
 _NAMES = ("dl", "d", "du", "b", "overwrite_dl", "overwrite_d", "overwrite_du", "overwrite_b")
 _GTSV = inspect.Signature(
