@@ -124,7 +124,8 @@ def run_pass(ranks, pytest_args, folder, until=None, end=None):
     if not (folder / "finished").exists():
         show(folder / "failures", "failed before")
         show_logs(folder)
-        test = (folder / "running").read_text() if (folder / "running").exists() else "before the first test"
+        started = (folder / "running").read_text().splitlines() if (folder / "running").exists() else []
+        test = started[-1] if started else "before the first test"
         print(f"FAILED: on {ranks} ranks, {ending}: {test}", flush=True)
         add_name(folder, f"{test}: {ending}")
         counts["failed"] += 1

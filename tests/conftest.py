@@ -42,6 +42,7 @@ LONGEST = (  # files that take minutes: where processes share the files they beg
     "test_adjoint.py",
     "test_kernel_forward.py",
 )
+WINDOWS = pytest.StashKey()  # the windows that there are before a test
 OTHERS = []  # tests that run on several ranks, but not on this number of them
 COMPILING = ("test_compiled_ufuncs.py", "test_programs_numba.py")  # beside those in tests/kernel
 
@@ -74,6 +75,15 @@ def pytest_cmdline_main(config):
     that do so at once take links away from each other, which pytest does not survive."""
     if FOLDER and WORLD.size > 1:
         config.option.basetemp = pathlib.Path(FOLDER, f"files-{WORLD.rank}")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    if config.getvalue("dist") == "loadfile":
+        from file_scheduler import FileScheduling
+
+        return FileScheduling(config, log)
+    return None
 
 
 @pytest.hookimpl(trylast=True)
@@ -172,6 +182,8 @@ def pytest_runtest_teardown(item, nextitem):
     yield
     if nextitem is not None and nextitem.path != item.path:
         settle()
+    left = [window for number, window in open_windows().items() if number not in item.stash[WINDOWS]]
+    assert not left, f"windows were not freed, and would belong to every tape of later tests: {left}"
 
 
 def settle():
@@ -188,35 +200,38 @@ def pytest_runtest_setup(item):
         late = item.config.pluginmanager.get_plugin("ranks-agree").comm.bcast(late)  # all leave out the same
     if late:
         if WORLD.rank == 0:
-            note("late", item.nodeid + "\n", "a")
+            note("late", item.nodeid + "\n")
         pytest.skip("left out: the time given to scripts/test --within is over")
 
 
-@pytest.fixture(autouse=True)
-def most_elements(request, monkeypatch):
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """What every test needs; fixtures that all tests use would take longer than most of them."""
+    item.stash[WINDOWS] = frozenset(open_windows())
+    with pytest.MonkeyPatch.context() as patch:
+        choose_ways(item, patch)
+        return (yield)
+
+
+def open_windows():
+    from ampi.mpi.windows.window import windows
+
+    return {id(window): window for window in windows.values()}
+
+
+def choose_ways(item, patch):
     """Calls with arrays of few elements, and usual calls, are recorded in ways of their own: every third test does
     without the first, and every third without both. A module that says ``MOST_ELEMENTS = 0`` does without the first."""
     from ampi.arrays import fast_calls, fast_writes, few_writes
 
-    most = getattr(request.module, "MOST_ELEMENTS", None)
-    if most is None and (ways := zlib.crc32(request.node.nodeid.encode()) % 3):
+    most = getattr(item.module, "MOST_ELEMENTS", None)
+    if most is None and (ways := zlib.crc32(item.nodeid.encode()) % 3):
         most = 0
         if ways == 2:
-            monkeypatch.setattr(fast_writes, "LARGEST", 0)
+            patch.setattr(fast_writes, "LARGEST", 0)
     if most is not None:
-        monkeypatch.setattr(fast_calls, "MOST_ELEMENTS", most)
-        monkeypatch.setattr(few_writes, "MOST", min(most, few_writes.MOST))
-
-
-@pytest.fixture(autouse=True)
-def no_window_left():
-    """Free windows that a test has left: they would belong to every tape of later tests."""
-    from ampi.mpi.windows.window import windows
-
-    before = set(map(id, windows.values()))
-    yield
-    left = [window for window in windows.values() if id(window) not in before]
-    assert not left, f"windows were not freed: {left}"
+        patch.setattr(fast_calls, "MOST_ELEMENTS", most)
+        patch.setattr(few_writes, "MOST", min(most, few_writes.MOST))
 
 
 def all_cases(config):
@@ -291,23 +306,30 @@ def spread(group, count):
 # What scripts/test reads, from rank 0
 
 
-def note(name, text, mode="w"):
+def note(name, text):
+    """Add text to a file."""
     if FOLDER:
-        with open(pathlib.Path(FOLDER, name), mode) as file:
-            file.write(text)
+        file = opened(name)
+        file.write(text)
+        file.flush()
+
+
+@functools.cache
+def opened(name):
+    return open(pathlib.Path(FOLDER, name), "a")  # opening it for each test would take as long as many tests
 
 
 def pytest_runtest_logstart(nodeid):
     if WORLD.rank == 0 and not WORKER:
-        note("running", nodeid)
+        note("running", nodeid + "\n")
 
 
 def pytest_runtest_logreport(report):
     if WORLD.rank == 0 and not WORKER and (report.when == "call" or not report.passed):
-        note("outcomes", report.outcome + "\n", "a")
+        note("outcomes", report.outcome + "\n")
         if report.failed:
-            note("failures", f"\n{report.nodeid}\n{text_of(report)}\n", "a")
-            note("names", f"{report.nodeid} ({report.when}): {error_line(report)}\n", "a")
+            note("failures", f"\n{report.nodeid}\n{text_of(report)}\n")
+            note("names", f"{report.nodeid} ({report.when}): {error_line(report)}\n")
 
 
 def pytest_sessionfinish():
