@@ -1,4 +1,4 @@
-"""Regions as boxes of elements: whether one contains another, and their set difference."""
+"""Regions as boxes of elements: whether one contains another, their intersection, hull and difference."""
 
 from __future__ import annotations
 
@@ -68,49 +68,57 @@ def meeting(box: Region, other: Region) -> Region | None:
     for (first, end), (first_other, end_other), stride in zip(places, others, box.strides):
         low, high = max(first, first_other), min(end, end_other)
         if low >= high:
-            return _box(box, box.offset, (0,) * len(box.shape), box.strides)
+            return _box(box, box.offset, (0,) * len(box.shape))
         offset += (low - first) * stride
         shape.append(high - low)
-    return _box(box, offset, tuple(shape), box.strides)
+    return _box(box, offset, tuple(shape))
 
 
-def joined(box: Region, other: Region) -> Region | None:
-    """Return the elements of two boxes that are next to each other, if they are a box together."""
+def hull(box: Region, other: Region) -> Region | None:
+    """Return the smallest box that contains two boxes; None if they are not certainly on one grid, or if it is larger
+    than their storage."""
     both = _places_of_both(box, other)
     if both is None:
         return None
-    places, others = both
-    differing = [axis for axis, (one, two) in enumerate(zip(places, others)) if one != two]
-    if len(differing) != 1:
-        return None
-    (axis,) = differing
-    (first, end), (first_other, end_other) = places[axis], others[axis]
-    if end != first_other and end_other != first:
-        return None
-    shape = (*box.shape[:axis], end - first + end_other - first_other, *box.shape[axis + 1 :])
-    return _box(box, min(box.offset, other.offset), shape, box.strides)
+    offset, last, shape = box.offset, box.dtype.itemsize, []
+    for (first, end), (first_other, end_other), stride in zip(*both, box.strides):
+        low = min(first, first_other)
+        offset += (low - first) * stride
+        shape.append(max(end, end_other) - low)
+        last += (shape[-1] - 1) * stride
+    return _box(box, offset, tuple(shape)) if offset + last <= box.storage.nbytes else None
 
 
-def without(box: Region, region: Region) -> Region | None:
-    """Return the elements of a box that are not in a region; None if they are no box, or the region is not inside."""
-    index = _place_in(region, box)
+def everything(box: Region) -> Region | None:
+    """Return all of a storage as a box on the grid of one of its boxes; None if it is no such box."""
+    shape, outer = [0] * len(box.shape), box.storage.nbytes
+    for axis in sorted(range(len(box.shape)), key=lambda axis: -box.strides[axis]):
+        shape[axis], left = divmod(outer, box.strides[axis])
+        if left:
+            return None
+        outer = box.strides[axis]
+    return _box(box, 0, tuple(shape)) if outer == box.dtype.itemsize else None
+
+
+def remainder(box: Region, inner: Region) -> list[Region] | None:
+    """Return the elements of a box that are not in another one, as boxes; None if that is not certainly inside."""
+    index = _place_in(inner, box)
     if index is None:
         return None
-    differing = [axis for axis, (n, m) in enumerate(zip(box.shape, region.shape)) if n != m]
-    if len(differing) > 1:
-        return None
-    (axis,) = differing or (0,)
-    if not box.shape:
-        return _box(box, box.offset, (0,), box.strides or (box.dtype.itemsize,))
-    n, m, k = box.shape[axis], region.shape[axis], index[axis]
-    if k and k + m < n:
-        return None
-    offset = box.offset if k else box.offset + m * box.strides[axis]
-    return _box(box, offset, (*box.shape[:axis], n - m, *box.shape[axis + 1 :]), box.strides)
+    found, offset, shape = [], box.offset, list(box.shape)
+    for axis, (first, n) in enumerate(zip(index, inner.shape)):
+        after, stride = box.shape[axis] - first - n, box.strides[axis]
+        if first:
+            found.append(_box(box, offset, (*shape[:axis], first, *shape[axis + 1 :])))
+        if after:
+            found.append(_box(box, offset + (first + n) * stride, (*shape[:axis], after, *shape[axis + 1 :])))
+        offset += first * stride
+        shape[axis] = n
+    return found
 
 
-def _box(like: Region, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Region:
+def _box(like: Region, offset: int, shape: tuple[int, ...]) -> Region:
     box = Region.__new__(Region)
     box.storage, box.dtype = like.storage, like.dtype
-    box.offset, box.shape, box.strides = offset, shape, strides
+    box.offset, box.shape, box.strides = offset, shape, like.strides
     return box

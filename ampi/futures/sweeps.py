@@ -23,11 +23,12 @@ import numpy as np
 
 from ..base.locks import RLock
 from ..errors import TapeError
+from ..memory.blocks import is_zero
 from ..memory.extents import may_repeat
 from ..memory.storages import Region, Storage
 from ..tape import Sweep
 from ..tape.recording import sweeps_for
-from .boxes import is_inside, is_part, joined, meeting, without
+from .boxes import everything, hull, is_inside, is_part, meeting, remainder
 from .strands import Forked, Joined, Path, Released, Strand
 from .thread_counts import on_threads
 
@@ -67,33 +68,43 @@ class StrandSweep(Sweep):
         storage = region.storage
         part = self.parts.get(storage)
         if part is None:
-            if storage not in self._shadows and is_part(region):
+            if storage not in self._shadows and is_part(region) and region.nbytes < storage.nbytes:
                 block = self._shadows[storage] = np.empty(storage.nbytes, np.uint8)
                 region.view(block)[...] = 0
                 self.parts[storage] = region
         elif not is_inside(region, part):
-            if is_part(region) and is_inside(part, region):
-                self._initialise(storage, region.view(self._shadows[storage]))
-                self.parts[storage] = region
-            else:
-                self._complete(storage)
+            self._extend(storage, hull(part, region) if is_part(region) else None)
 
-    def _initialise(self, storage: Storage, memory: np.ndarray) -> None:
-        """Zero more of a shadow, in place: the present adjoint may have views of the part in use."""
-        part = self.parts[storage].view(self._shadows[storage])
-        values = part.copy()
-        memory[...] = 0
-        part[...] = values
+    def _extend(self, storage: Storage, larger: Region | None, received: Region | None = None) -> None:
+        """Zero more of a shadow that is used in part: up to a larger box, or all; without what is being received.
 
-    def _complete(self, storage: Storage) -> None:
+        This is done in place, since the present adjoint may have views of the part.
+        """
+        part, block = self.parts[storage], self._shadows[storage]
+        box = everything(part) if larger is None else larger
+        rest = None if box is None else remainder(box, part)
+        if rest is None:
+            values = part.view(block).copy()
+            block[...] = 0
+            part.view(block)[...] = values
+            larger = None
+        else:
+            for new in rest:
+                if received is None or (new.offset, new.shape) != (received.offset, received.shape):
+                    new.view(block)[...] = 0
+        if larger is None:
+            del self.parts[storage]
+        else:
+            self.parts[storage] = larger
+
+    def complete(self, storage: Storage) -> None:
         """Initialise all of a shadow that is used in part."""
         if storage in self.parts:
-            self._initialise(storage, self._shadows[storage])
-            del self.parts[storage]
+            self._extend(storage, None)
 
     def block(self, storage: Storage) -> np.ndarray:
         """Do as `Sweep.block`."""
-        self._complete(storage)
+        self.complete(storage)
         return super().block(storage)
 
     def shadow(self, region: Region) -> np.ndarray:
@@ -137,21 +148,24 @@ class StrandSweep(Sweep):
         storage = region.storage
         part = self.parts.get(storage)
         if part is None or region.dtype != part.dtype:
-            return region, self.take(region)
+            return region, taken_from(self, region)
         region = meeting(part, region) or region
         if 0 in region.shape:
             return region, None
-        rest = without(part, region)
-        if rest is None:
-            return region, self.take(region)
+        rest = remainder(part, region)
+        if rest is None or len(rest) > 1:
+            return region, taken_from(self, region)
         block = self._shadows[storage]
+        values = region.view(block)
+        if is_zero(values):
+            return region, None
         self.forget(storage)
-        if 0 not in rest.shape:
+        for new in rest:
             own = self._shadows[storage] = np.empty(storage.nbytes, np.uint8)
-            rest.view(own)[...] = rest.view(block)
-            self.parts[storage] = rest
-            self.noted[storage].append(rest)
-        return region, region.view(block)
+            new.view(own)[...] = new.view(block)
+            self.parts[storage] = new
+            self.noted[storage].append(new)
+        return region, values
 
     def receive(self, region: Region, values: np.ndarray) -> None:
         """Do as `Sweep.add` for values of `hand_on`: they become the shadow where it has not been used."""
@@ -167,12 +181,12 @@ class StrandSweep(Sweep):
             self.noted[storage].append(region)
         else:
             part = self.parts.get(storage)
-            larger = None if part is None else joined(part, region)
-            if larger is None:
+            both = None if part is None else meeting(part, region)
+            if both is None or 0 not in both.shape:
                 self.add(region, values)
                 return
+            self._extend(storage, hull(part, region), region)  # type: ignore[arg-type]
             region.view(self._shadows[storage])[...] = values
-            self.parts[storage] = larger
             self.noted[storage].append(region)
 
     def adopt(self, storage: Storage, block: np.ndarray) -> None:
@@ -196,7 +210,6 @@ class StrandSweep(Sweep):
         """Walk back over the strand; yield the places where it has to wait."""
         reversal.receive_at(self, (self.strand.path, None))
         yield from reversal.walk_back(self, self.strand)
-        self.put_all_back()
 
 
 def walk_part(sweep: Sweep, position: int, begin: int) -> None:
@@ -208,18 +221,37 @@ def walk_part(sweep: Sweep, position: int, begin: int) -> None:
         pause()
 
 
+def taken_from(sweep: Sweep, region: Region) -> np.ndarray | None:
+    """Do as `Sweep.take`; values of a box are a view of a new block in the layout of the storage, and None may stand
+    for zeros."""
+    if not sweep.has_shadow(region):
+        return None
+    shadow = sweep.shadow(region)
+    if is_zero(shadow):
+        return None
+    if not is_part(region):
+        return sweep.take(region)
+    taken = region.view(np.empty(region.storage.nbytes, np.uint8))
+    taken[...] = shadow
+    shadow[...] = 0
+    return taken
+
+
 def merge(into: Sweep, shadows: StrandSweep) -> None:
     """Add the shadows of a finished strand to those of the strand that submitted it."""
     for storage, block in shadows.blocks():
         part = shadows.parts.get(storage)
         if part is None:
             _add_block(into, storage, block, shadows.noted.get(storage, []))
-        elif isinstance(into, StrandSweep) and not into.has_block(storage):
-            into.adopt(storage, block)
-            into.noted[storage].append(part)
-            into.parts[storage] = part
+        elif is_zero(values := part.view(block)):
+            continue  # of memory that the task wrote before it read it
+        elif isinstance(into, StrandSweep):
+            into.receive(part, values)
+        elif into.has_block(storage):
+            into.add(part, values)
         else:
-            into.add(part, part.view(block))
+            shadows.complete(storage)
+            into.adopt(storage, block)
     shadows.clear()
 
 
@@ -243,6 +275,8 @@ def _add_block(sweep: Sweep, storage: Storage, block: np.ndarray, regions: list[
         return
     if isinstance(sweep, StrandSweep):
         sweep.noted[storage] += regions
+    if is_zero(block):
+        return
     target = sweep.block(storage)
     if storage.packed:
         np.add(target.view(np.float64), block.view(np.float64), out=target.view(np.float64))
@@ -364,7 +398,6 @@ class Reversal:
 
     def _hand_on(self, sweep: Sweep, here: tuple[Path, int], event: Joined) -> None:
         """Mirror a join: pass the adjoints of the memory that another strand has written to that strand."""
-        sweep.put_all_back()
         mail = self._adjoints_of(sweep, event)
         place = event.path, event.number
         with self._changed:
@@ -411,14 +444,15 @@ class Reversal:
             regions = sweep.noted.get(storage, []) if isinstance(sweep, StrandSweep) else [region]
             block = sweep.block(storage)
             sweep.forget(storage)
-            yield storage, block, regions
+            if not is_zero(block):
+                yield storage, block, regions
             return
         if may_repeat(region.shape, region.strides, region.dtype.itemsize):
             raise TapeError("a task overwrites an array some elements of which share memory; let it write to a copy")
         if isinstance(sweep, StrandSweep):
             region, taken = sweep.hand_on(region)
         else:
-            taken = sweep.take(region)
+            taken = taken_from(sweep, region)
         if taken is not None:
             yield storage, taken, [region]
 

@@ -46,6 +46,19 @@ def same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
     return not _compare(address_of(a), address_of(b), a.nbytes)
 
 
+def is_zero(array: np.ndarray) -> bool:
+    """Return whether all numbers of an array are zero; if one of the first is not, this takes no time."""
+    if array.ndim > 1 and not array.flags.c_contiguous and len(array) <= _FEW_ROWS:
+        return all(map(is_zero, array))
+    if not array.flags.c_contiguous:
+        return not array.any()
+    if array.nbytes <= 8:
+        return not any(array.tobytes())
+    address = address_of(array)  # all bytes are zero if the first ones are, and each is as that eight bytes before
+    return not any(array.ravel().view(np.uint8)[:8].tobytes()) and not _compare(address, address + 8, array.nbytes - 8)
+
+
+_FEW_ROWS = 64
 _FEW_BYTES = 4096
 # memcmp reads both arrays once and allocates nothing; NumPy's comparison allocates an array.
 _compare = ctypes.CDLL(None).memcmp

@@ -75,7 +75,7 @@ class Sweep:
         self._views: dict[Region, np.ndarray] = {}  # of shadows, by `shadow_again`
         self._viewed: dict[Storage, list[Region]] = {}  # their regions
         self._kept: set[Storage] = set()
-        self._pending: dict[Storage, list[Undo]] = {}  # of visited records, latest first: memory is still as after them
+        self._pending: dict[Storage, list[Undo]] = {}  # of visited records, latest first: memory is as after them
         self._swapped: list[Undo] = []
         self._patterns: dict[Storage, set[Any]] = {}  # of undos put back from a file, since the last other undo
         self._claimed: list[Storage] = []  # those of the swapped undos
@@ -93,7 +93,7 @@ class Sweep:
         self.thread, self.state, self.guards = whole.thread, whole.state, whole.guards
         self.left, self.wanted = whole.left, whole.wanted
         self._kept, self._ends = whole._kept, whole._ends
-        self._swapped, self._patterns = whole._swapped, whole._patterns
+        self._pending, self._swapped, self._patterns = whole._pending, whole._swapped, whole._patterns
 
     def inside(self, tape: Tape) -> Sweep:
         """Return a sweep of another tape, for an adjoint of this one to run: it shares the shadows."""
@@ -249,13 +249,14 @@ class Sweep:
 
     def _earlier(self, array: np.ndarray, storage: Storage, extent: Extent) -> np.ndarray:
         """Return the values that an array had when the operation ran; undos of its storage are pending."""
-        for undo in reversed(self._pending[storage]):
-            if undo.extent.overlaps(extent):
-                saved = undo.holds(array, extent)
-                if saved is not None:
-                    return saved
-                self._undo(storage)
-                break
+        with swap_lock:
+            for undo in reversed(self._pending.get(storage, ())):
+                if undo.extent.overlaps(extent):
+                    saved = undo.holds(array, extent)
+                    if saved is not None:
+                        return saved
+                    self._undo(storage)
+                    break
         return array
 
     def _values_after(self, arrays: Sequence[np.ndarray], undos: Sequence[Undo]) -> list[np.ndarray]:
@@ -281,13 +282,14 @@ class Sweep:
 
     def _defer(self, undos: Sequence[Undo]) -> None:
         """Queue undos, which are applied before the memory is read."""
-        for undo in reversed(undos):
-            pending = self._pending.setdefault(undo.storage, [])
-            if undo.key is None:
-                pending[:] = [later for later in pending if not undo.extent.covers(later.extent)]
-            pending.append(undo)
-            if len(pending) > MOST_PENDING:
-                self._undo(undo.storage)
+        with swap_lock:
+            for undo in reversed(undos):
+                pending = self._pending.setdefault(undo.storage, [])
+                if undo.key is None:
+                    pending[:] = [later for later in pending if not undo.extent.covers(later.extent)]
+                pending.append(undo)
+                if len(pending) > MOST_PENDING:
+                    self._undo(undo.storage)
 
     def put_back(self, storages: Iterable[Storage | None]) -> None:
         """Restore the memory of these storages to its state when the operation ran, for an adjoint with ``reads_memory
@@ -304,8 +306,9 @@ class Sweep:
     def _undo(self, storage: Storage) -> None:
         """Restore a storage's memory to its state when the operation of the present record ran."""
         with swap_lock:
-            (self.whole or self).claim(storage, [undo.extent for undo in self._pending[storage]])
-            for undo in self._pending.pop(storage):
+            pending = self._pending.get(storage, ())
+            (self.whole or self).claim(storage, [undo.extent for undo in pending])
+            for undo in pending:
                 if undo.in_file:
                     self._put_back(undo)
                     continue
@@ -313,6 +316,7 @@ class Sweep:
                     self._patterns.pop(storage, None)
                 undo.swap()
                 self._swapped.append(undo)
+            self._pending.pop(storage, None)  # last: until then other threads wait for the lock
 
     def _put_back(self, undo: Undo) -> None:
         """Restore the values that an undo has in a file, where they stay. What memory held is saved once for each
@@ -327,12 +331,9 @@ class Sweep:
         """Claim a storage before earlier values are put into it; raise if another sweep has claimed it."""
         if storage.swapped_by == (self,):
             return
-        for other in storage.swapped_by:
-            if other.thread != self.thread and other.has_swapped(storage, extents):
-                raise _at_once()
-        for other in _sweeping:
-            if other.thread != self.thread and other.wants(storage, extents):
-                raise _at_once()
+        others = [other for other in (*storage.swapped_by, *_sweeping) if other.thread != self.thread]
+        if any(other.has_swapped(storage, extents) or other.wants(storage, extents) for other in others):
+            raise _at_once()
         if self not in storage.swapped_by:
             storage.swapped_by = (*storage.swapped_by, self)
             self._claimed.append(storage)

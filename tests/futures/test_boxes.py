@@ -32,7 +32,7 @@ storage_size = 8 * 60
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_parts_that_two_boxes_have_in_common_and_boxes_side_by_side(seed):
+def test_intersections_hulls_and_differences_of_boxes(seed):
     draw, certain, together = random.Random(seed), 0, 0
     for _ in range(400):
         x = np.zeros(draw.choice(SHAPES))
@@ -40,14 +40,34 @@ def test_parts_that_two_boxes_have_in_common_and_boxes_side_by_side(seed):
         if not boxes.is_part(one):
             continue
         assert one.storage is storage_of(x)
-        meeting, joined = boxes.meeting(one, two), boxes.joined(one, two)
+        meeting, hull = boxes.meeting(one, two), boxes.hull(one, two)
         if meeting is not None:
             certain += 1
             assert elements(meeting) == elements(one) & elements(two)
-            rest = boxes.without(one, meeting) if 0 not in meeting.shape else None
-            if rest is not None:
-                assert elements(rest) == elements(one) - elements(two)
-        if joined is not None:
+            differ(one, meeting)
+        if hull is not None:
             together += 1
-            assert elements(joined) == elements(one) | elements(two) and not elements(one) & elements(two)
+            assert elements(hull) >= elements(one) | elements(two)
+            differ(hull, one)
+            differ(hull, two)
+        if (whole := boxes.everything(one)) is not None:
+            assert elements(whole) == set(range(x.size))
+            differ(whole, one)
     assert certain > 30 and together
+
+
+def differ(box, inner):
+    """The difference of two boxes is the union of disjoint boxes."""
+    rest = boxes.remainder(box, inner)
+    if 0 in inner.shape:
+        return
+    assert rest is not None
+    parts = [element for region in rest for element in elements(region)]
+    assert len(parts) == len(set(parts))
+    assert set(parts) == elements(box) - elements(inner)
+
+
+def test_parts_side_by_side_have_no_gap():
+    x = np.zeros((5, 6))
+    hull = boxes.hull(region_of(x[:, 1:3]), region_of(x[:, 3:6]))
+    assert elements(hull) == elements(region_of(x[:, 1:6]))
