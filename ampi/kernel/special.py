@@ -12,6 +12,7 @@ from ampi.kernel.runtime.special import (
     solve_upper,
     tetragamma,
     trigamma,
+    where_nonzero,
 )
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "solve_upper",
     "tetragamma",
     "trigamma",
+    "where_nonzero",
 ]

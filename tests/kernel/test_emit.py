@@ -10,6 +10,7 @@ from kernel_cases import CASES
 from kernel_checks import Check, activity_patterns, kernel_ir, load, make_arguments
 from numba import types
 
+import ampi
 from ampi.kernel import ir, pipeline
 from ampi.kernel.codegen import emit
 
@@ -47,6 +48,18 @@ LESS, LOADED = (
 )
 def test_expression(expression, text):
     assert emit.expression(expression) == text
+
+
+def roots(x, y):
+    return math.sqrt(1.0 - math.cos(x)) * y
+
+
+def test_a_masked_product_is_one_operation():
+    """A factor that is zero makes the product zero, and one call tests and selects."""
+    text = ampi.kernel(roots).adjoint_source(0.3, 0.5)
+    assert "where_nonzero(" in text.split("def ")[1]
+    assert " != 0.0" not in text and "selected(" not in text.split("def ")[1]
+    assert ampi.grad(ampi.kernel(roots), argnums=(0, 1))(0.0, 0.0) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("value", [-0.0, 1e300, 1 / 3, complex(-0.0, 1), complex(1, -0.0), complex(math.inf, 0)])

@@ -37,6 +37,10 @@ def scaled(x):
 def deeper(x):
     return scaled(x) + twice(x)
 
+@numba.njit("float64(float64)")
+def limited(x):
+    return x * x * G
+
 @numba.njit
 def recursive(x, n):
     return x * G if n == 0 else recursive(x, n - 1)
@@ -80,6 +84,12 @@ def of_callee(x):
 @ampi.kernel
 def of_callees_callee(x):
     return deeper(x[0] * x[1])
+
+@ampi.kernel
+def of_limited(x):
+    for _ in range(20):
+        x = x + 0.01 * limited(np.sin(x))
+    return x
 
 @ampi.kernel
 def of_recursion(x):
@@ -203,3 +213,21 @@ def test_functions_that_name_nothing_that_changes_are_not_copied():
         return np.sin(x) + abs(x)
 
     assert frozen(function) is function
+
+
+def test_functions_with_signatures_are_compiled_when_they_are_called(program):
+    """A run that saves values has them inlined, and needs no machine code of theirs."""
+    from ampi.kernel.runtime.frozen import CompiledLater
+
+    space = program()
+    kernel = space.of_limited
+    copy = kernel.frozen_func.__globals__["limited"]
+    assert isinstance(copy, CompiledLater) and not copy.overloads
+    assert [str(s) for s in copy.nopython_signatures] == ["(float64,) -> float64"]
+    gradient = ampi.grad(kernel)(0.7)
+    assert not copy.overloads
+    assert kernel(0.7) == kernel.py_func(0.7)
+    assert len(copy.overloads) == 1 and copy(2.0) == 8.0
+    np.testing.assert_allclose(gradient, (kernel(0.7 + 1e-6) - kernel(0.7 - 1e-6)) / 2e-6, rtol=1e-6)
+    with pytest.raises(TypeError, match="No matching definition"):
+        copy("two")

@@ -7,11 +7,13 @@ import random
 import numba
 import numpy as np
 import pytest
-from numba.core import analysis, errors, event, ssa, types, untyped_passes
+from numba.core import analysis, errors, event, ir, ssa, types, untyped_passes
 from numba.core.compiler import run_frontend
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.typed_passes import PreLowerStripPhis
 
 quick = importlib.import_module("ampi.kernel.runtime.quick_compilation")
+statements = importlib.import_module("ampi.kernel.runtime.quick_statements")
 
 NAMES = "abcdef"
 
@@ -63,16 +65,20 @@ class Writer:
         return space["drawn"]
 
 
+def as_text(blocks):
+    text = io.StringIO()
+    for label, block in sorted(blocks.items()):
+        print(label, file=text)
+        block.dump(text)
+    return text.getvalue()
+
+
 def dumped(function, reconstruct):
     """The function after SSA reconstruction, as text; and the names given to each variable."""
     program = run_frontend(function)
     found = reconstruct(program.blocks)
-    text = io.StringIO()
-    for label, block in sorted(found.items()):
-        print(label, file=text)
-        block.dump(text)
     scope = next(iter(found.values())).scope
-    return text.getvalue(), {name: sorted(names) for name, names in scope.var_redefinitions.items()}
+    return as_text(found), {name: sorted(names) for name, names in scope.var_redefinitions.items()}
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -108,6 +114,39 @@ def test_where_variables_end(seed):
     there = quick.live_variables(graph, blocks, found.defmap, ours.combined)
     wanted = analysis.compute_live_variables(graph, blocks, found.defmap, numbas.combined)
     assert {k: set(names) for k, names in there.items()} == {k: wanted[k] for k in blocks}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_phi_nodes_become_assignments(seed):
+    """In the places that Numba chooses."""
+    strip = PreLowerStripPhis._strip_phi_nodes
+    drawn = [run_frontend(Writer(seed).function()) for _ in range(2)]
+    for program in drawn:
+        program.blocks = quick.reconstructed(program.blocks)
+
+    def refuse(numbas, program):
+        raise AssertionError("left to Numba")
+
+    ours, numbas = statements.without_phis(refuse)(None, drawn[0]), strip(None, drawn[1])
+    assert as_text(ours.blocks) == as_text(numbas.blocks)
+
+
+def test_a_value_that_is_assigned_twice_is_left_to_numba():
+    block = next(iter(run_frontend(Writer(0).function()).blocks.values()))
+    scope, loc = block.scope, block.loc
+    x, y = ir.Var(scope, "x", loc), ir.Var(scope, "y", loc)
+    twice = [ir.Assign(ir.Const(k, loc), x, loc) for k in range(2)]
+    assert statements._with_assignments(twice[:1], [(y, x)], loc) is not None
+    assert statements._with_assignments(twice, [(y, x)], loc) is None
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_variables_of_statements(seed):
+    function = Writer(seed).function()
+    found = [s for block in run_frontend(function).blocks.values() for s in block.body]
+    values = [s.value for s in found if isinstance(getattr(s, "value", None), ir.Expr)]
+    assert [statements.variables_in_statement(s) for s in found] == [s.list_vars() for s in found]
+    assert [statements.variables_in_expression(v) for v in values] == [v.list_vars() for v in values]
 
 
 def test_what_does_not_end_anywhere_is_an_error_as_in_numba():

@@ -6,6 +6,7 @@ Three steps: values that are used once move into the expression that uses them; 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from numba import types
 from ampi.kernel import ir
 from ampi.kernel.codegen.coalesce import share_names
 from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
+from ampi.kernel.ir.intrinsics import is_nonzero_test
 from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.rebuild import names_of, rebuild
 from ampi.kernel.ir.ssa import INT, Branch, Loop, blocks, every, names_read, reads, written
@@ -24,13 +26,42 @@ MAX_OPERATIONS = 8
 
 def destruct(function: ir.Function) -> ir.Function:
     """A function in single assignment form as plain statements of ``ir``."""
-    body = nest(function.body)
+    body = nest(with_tests_inside(function.body))
     body = share_names(body)
     names = names_of(replace(function, body=body))
     return replace(function, body=_Plain(names).block(body))
 
 
 # --------------------------------------------------------------------------------------------- nesting
+
+
+def with_tests_inside(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """Write a selection between a product and zero, and the test of its factor, as one operation, ``where_nonzero``:
+    Numba types and lowers half as many statements."""
+    tests = {s.target.name: s.value for s in every(body) if isinstance(s, ir.Assign) and isinstance(s.value, Op)}
+    found: set[str] = set()
+
+    def change(e: Expr) -> Expr:
+        match e:
+            case Op(name="select", args=(Var(name=name), x, Const(value=0) as zero), type=types.float64):
+                test = tests.get(name)
+                if test is not None and is_nonzero_test(test) and math.copysign(1, zero.value) > 0:
+                    found.add(name)
+                    return Op("where_nonzero", (test.args[0], x), e.type)
+        return e
+
+    def block(part: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        return tuple(rebuild(s, change, lambda v: v, block) for s in part)
+
+    body = block(body)
+    uses = _uses(body)
+    return _without(body, {name for name in found if not uses[name]})
+
+
+def _without(body: tuple[Stmt, ...], names: set[str]) -> tuple[Stmt, ...]:
+    """Statements without the assignments of these names."""
+    kept = (s for s in body if not (isinstance(s, ir.Assign) and s.target.name in names))
+    return tuple(rebuild(s, lambda e: e, lambda v: v, lambda b: _without(b, names)) for s in kept)
 
 
 def nest(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:

@@ -33,7 +33,7 @@ import numpy as np
 from numba import prange
 
 from ampi.kernel.special import digamma, fused, get_num_threads, longer, put_into, scratch, selected, separate
-from ampi.kernel.special import solve_upper, tetragamma, trigamma
+from ampi.kernel.special import solve_upper, tetragamma, trigamma, where_nonzero
 from ampi.kernel.threads import ALONE, APART, ATOMIC, NEAR, OWN, add_own, atomic_add, blocks_are_apart, choose, piece
 from ampi.kernel.threads import largest_of_parts, place_of_largest, place_of_smallest, smallest_of_parts
 """

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 TEMPLATES = {
     "selected": "y if x else z",
+    "where_nonzero": "y if x != 0 else 0.0",
     "fused": "cuda.fma(x, y, z)",
     "np.real": "(x).real",
     "np.imag": "(x).imag",

@@ -15,7 +15,7 @@ from ampi.errors import KernelError
 from ampi.kernel import ir
 from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
 from ampi.kernel.ir.builder import Builder
-from ampi.kernel.ir.intrinsics import TABLE, constant, convert, join_types
+from ampi.kernel.ir.intrinsics import TABLE, constant, convert, join_types, nonzero_only
 from ampi.kernel.ir.liveness import assigned, live_before, stored, used
 from ampi.kernel.ir.names import Names, stem
 from ampi.kernel.ir.ssa import INT, ONE, ZERO, Branch, Carried, Custom, Join, Loop
@@ -80,6 +80,8 @@ class _Construction(Builder):
                 isinstance(e, (Const, Var, Size)) for e in (a, b)
             ):
                 return self.choose(self.atom(condition), a, b, e.type, hint)
+            case Op(name="where_nonzero", args=args):  # of a program that was in single assignment form before
+                return self.value(nonzero_only(*map(self.atom, args)), hint)
             case Op(name=name, args=args, type=ty):
                 return self.value(Op(name, tuple(self.atom(a) for a in args), ty), hint)
         raise self.error(f"unexpected expression {e}")

@@ -28,7 +28,7 @@ from numba import types
 
 from ampi.kernel.ir import Const, Expr, Op
 from ampi.kernel.runtime import scipy_calls
-from ampi.kernel.runtime.special import fused
+from ampi.kernel.runtime.special import fused, where_nonzero
 from ampi.partials import elementary, special
 from ampi.partials.special import UNKNOWN, in_words
 
@@ -187,6 +187,7 @@ _ENTRIES = (
     _operator("tetragamma", "tetragamma(x)", UNKNOWN, cost=40),
     # only in derivatives
     Intrinsic("fused", "fused(x, y, z)", ("y", "x", "1"), (fused,)),
+    Intrinsic("where_nonzero", "where_nonzero(x, y)", (None, "1 if x != 0 else 0"), (where_nonzero,)),
     # complex numbers
     Intrinsic("complex", "complex(x, y)", ("1", "1j"), (complex,)),
     _function("real", "np.real(x)", "real(d)", adjoints=("d",)),
@@ -375,6 +376,14 @@ def is_nonzero(value: Expr) -> Expr:
 def nonzero_only(factor: Expr, product: Expr) -> Expr:
     """A product with a factor; zero where the factor is zero, even if the product is not finite."""
     return select(is_nonzero(factor), product, constant(0, product.type))
+
+
+def is_nonzero_test(value: Expr) -> bool:
+    """Return whether a value is the condition that a number of type float64 is not zero."""
+    match value:
+        case Op(name="ne", args=(x, Const(value=0))):
+            return x.type == types.float64
+    return False
 
 
 def without_factors(value: Expr) -> Expr:

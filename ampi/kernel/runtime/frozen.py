@@ -14,7 +14,9 @@ from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
+from numba.core.registry import CPUDispatcher
 
 from ampi.arrays.losses import would_be_lost
 from ampi.kernel.runtime import cache
@@ -26,6 +28,55 @@ MAX_COPIED = 100_000
 
 _copies: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 """The copies of Numba's dispatchers, by the identity of their code."""
+
+
+class CompiledLater(CPUDispatcher):
+    """A dispatcher for some signatures, which are compiled when it is first called or a caller is compiled.
+
+    Many are not: where a kernel's run saves values for its adjoint, the program that does both has its callees inlined.
+    """
+
+    waiting: list[Any] = []
+
+    def limit(self, signatures: list[Any]) -> None:
+        """Have the dispatcher accept these signatures only."""
+        self.waiting = list(signatures)
+        self._can_compile = False
+
+    def settle(self) -> None:
+        """Compile the signatures that have not been."""
+        if not self.waiting:
+            return
+        with global_compiler_lock:
+            waiting, self.waiting = self.waiting, []
+            self.disable_compile(False)
+            try:
+                for signature in waiting:
+                    self.compile(signature)
+            except BaseException:
+                self.limit(waiting)
+                raise
+            self.disable_compile()
+
+    @property
+    def nopython_signatures(self) -> list[Any]:
+        return list(self.waiting) or super().nopython_signatures
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.settle()
+        return super().__call__(*args, **kwargs)
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        self.settle()
+        return super().get_call_template(args, kws)
+
+    def get_function_type(self) -> Any:
+        self.settle()
+        return super().get_function_type()
+
+    def _reduce_states(self) -> Any:
+        self.settle()
+        return super()._reduce_states()
 
 
 def frozen(function: Any) -> Any:
@@ -125,14 +176,19 @@ class _Freezing:
             return self.made.get(id(dispatcher), dispatcher)
         shell = self.shell(function)
         pipeline = dispatcher._compiler.pipeline_class
-        copy = type(dispatcher)(shell, dispatcher.locals, dict(options), pipeline)
+        limited = not dispatcher._can_compile
+        kind = CompiledLater if limited and type(dispatcher) is CPUDispatcher else type(dispatcher)
+        copy = kind(shell, dispatcher.locals, dict(options), pipeline)
         self.made[id(dispatcher)] = copy
         self.fill(shell, function)
         known = _copies.setdefault(dispatcher, {})
         made = known.setdefault(cache.fingerprint(cache.identity(shell, options, True)), copy)
-        if made is copy and not dispatcher._can_compile:
-            for signature in dispatcher.nopython_signatures:
-                copy.compile(signature)
-            copy.disable_compile()
+        if made is copy and limited:
+            if isinstance(copy, CompiledLater):
+                copy.limit(dispatcher.nopython_signatures)
+            else:
+                for signature in dispatcher.nopython_signatures:
+                    copy.compile(signature)
+                copy.disable_compile()
         self.made[id(dispatcher)] = made
         return made

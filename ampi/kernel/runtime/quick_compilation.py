@@ -15,6 +15,9 @@ They matter for derivative programs, which are long and have many variables:
 * Functions.  Numba makes a new manager of LLVM's passes for each function and declaration; here one serves a module.
   It also makes machine code of functions that are only linked into others, and here only on demand; see `late_code`.
 * Events.  Numba reports the beginning and end of each call of LLVM; here only if somebody listens.
+* Statements.  See `quick_statements`.
+* Numbers.  Numba asks Python for the parameters of the function that lowers an operation, and LLVM for the size of a
+  variable, each time; here once.
 * Elements.  For each access Numba copies the structure that describes an array, which LLVM then takes apart in more
   than linear time; here the address is computed directly.
 """
@@ -30,14 +33,15 @@ from operator import or_
 from typing import Any
 
 from llvmlite.ir import IRBuilder
-from numba.core import analysis, bytecode, cgutils, event, ir, ir_utils, ssa, types, untyped_passes
+from numba.core import analysis, base, bytecode, cgutils, event, ir, ir_utils, ssa, types, untyped_passes
 from numba.core.analysis import compute_cfg_from_blocks
 from numba.core.codegen import CPUCodegen, CPUCodeLibrary
 from numba.core.lowering import Lower
+from numba.core.typed_passes import PreLowerStripPhis
 from numba.np import arrayobj
 from numba.parfors import parfor
 
-from ampi.kernel.runtime import numba_parts
+from ampi.kernel.runtime import numba_parts, quick_statements
 from ampi.kernel.runtime.late_code import late_code
 
 _PARTS: dict[Any, str] = {
@@ -54,6 +58,11 @@ _PARTS: dict[Any, str] = {
     CPUCodegen: "_function_pass_manager",
     CPUCodeLibrary: "_optimize_functions",
     event: "start_event end_event _registered TimingListener",
+    ir.Stmt: "list_vars _rec_list_vars",
+    ir.Expr: "list_vars",
+    PreLowerStripPhis: "_strip_phi_nodes",
+    base: "_has_loc",
+    base.BaseContext: "get_abi_sizeof",
     arrayobj: "load_item store_item fix_integer_index",
     cgutils: "get_item_pointer2 unpack_tuple",
 }
@@ -83,6 +92,11 @@ def quick_compilation(long: bool = False) -> Iterator[None]:
         (Lower, "lower_getitem", _reading(Lower.lower_getitem)),
         (Lower, "lower_setitem", _writing(Lower.lower_setitem)),
         (CPUCodeLibrary, "_optimize_functions", _only_layout if long else _one_by_one),
+        (ir.Stmt, "list_vars", quick_statements.variables_in_statement),
+        (ir.Expr, "list_vars", quick_statements.variables_in_expression),
+        (PreLowerStripPhis, "_strip_phi_nodes", quick_statements.without_phis(PreLowerStripPhis._strip_phi_nodes)),
+        (base, "_has_loc", quick_statements.memoised(base._has_loc)),
+        (base.BaseContext, "get_abi_sizeof", quick_statements.sizes_once(base.BaseContext.get_abi_sizeof)),
         (event, "start_event", _if_heard(event.start_event)),
         (event, "end_event", _if_heard(event.end_event)),
     )

@@ -10,7 +10,7 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
-from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.core.typing.templates import AbstractTemplate, ConcreteTemplate, infer_global, signature
 from numba.extending import intrinsic, lower_builtin, overload
 from numba.np import arrayobj
 
@@ -83,6 +83,24 @@ class _Selected(AbstractTemplate):
 @lower_builtin(selected, types.Boolean, types.Any, types.Any)
 def _select(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     return builder.select(*args)
+
+
+def where_nonzero(factor, product):
+    """``product if factor != 0 else 0.0`` without a branch: a product with a factor that is zero is zero, even if the
+    other factor is infinite."""
+    return product if factor != 0 else 0.0
+
+
+@infer_global(where_nonzero)
+class _WhereNonzero(ConcreteTemplate):
+    cases = [signature(types.float64, types.float64, types.float64)]
+
+
+@lower_builtin(where_nonzero, types.float64, types.float64)
+def _where_nonzero(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    factor, product = args
+    zero = context.get_constant(types.float64, 0.0)
+    return builder.select(builder.fcmp_unordered("!=", factor, zero), product, zero)
 
 
 def scratch(size, dtype):
