@@ -55,9 +55,9 @@ def _place(store: Access, loop: Loop, inside: set[str], accesses: Accesses) -> P
     shifts: list[int | None] = []
     for e in store.index:
         form = tbr.affine(e, accesses)
-        moves = form.terms == {(loop.var.name, ""): 1} and form.constant.denominator == 1
+        moves = form.terms == {(loop.var.name, ""): 1}
         if moves and tbr.is_nonnegative(e, accesses):
-            shifts.append(int(form.constant))
+            shifts.append(form.constant)
         elif not any(isinstance(n, Var) and n.name in inside for n in ir.walk(e)):
             shifts.append(None)
         else:

@@ -81,11 +81,11 @@ def common_ranges(loads: list[Access], depth: int, accesses: Accesses) -> tuple[
 def place(index: Expr, inner: tuple[Loop, ...], accesses: Accesses) -> tuple[Loop | None, int] | None:
     """The loop on whose counter an index depends, and the offset from it."""
     form = tbr.affine(index, accesses)
-    if form.constant.denominator != 1 or not tbr.is_nonnegative(index, accesses):
+    if not tbr.is_nonnegative(index, accesses):
         return None
     if not form.terms:
-        return None, int(form.constant)
+        return None, form.constant
     for loop in inner:
         if form.terms == {(loop.var.name, ""): 1}:
-            return loop, int(form.constant)
+            return loop, form.constant
     return None

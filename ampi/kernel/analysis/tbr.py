@@ -21,7 +21,6 @@ import enum
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 from numba import types
 
@@ -196,9 +195,9 @@ def affine(e: Expr, accesses: Accesses) -> Sum:
     (`Accesses.product` has their factors), not yet assigned to either access."""
     match e:
         case Const(value=value) if isinstance(value, int):
-            return Sum(Fraction(value))
+            return Sum(int(value))
         case Size(array=array, axis=axis):
-            return Sum(terms={(f"{array.name}.shape[{axis}]", ""): Fraction(1)})
+            return Sum(terms={(f"{array.name}.shape[{axis}]", ""): 1})
         case Var(name=name):
             if name not in accesses.form:
                 accesses.form[name] = _affine_value(name, accesses)
@@ -207,7 +206,7 @@ def affine(e: Expr, accesses: Accesses) -> Sum:
             combined = _affine_operation(e, accesses)
             if combined is not None:
                 return combined
-    return Sum(terms={(repr(e), ""): Fraction(1)})
+    return Sum(terms={(repr(e), ""): 1})
 
 
 def _affine_value(name: str, accesses: Accesses) -> Sum:
@@ -215,7 +214,7 @@ def _affine_value(name: str, accesses: Accesses) -> Sum:
     if isinstance(definition, Size) and definition.array.name not in accesses.home:
         return affine(definition, accesses)
     combined = _affine_operation(definition, accesses) if isinstance(definition, Op) else None
-    return Sum(terms={(name, ""): Fraction(1)}) if combined is None else combined
+    return Sum(terms={(name, ""): 1}) if combined is None else combined
 
 
 def _affine_operation(op: Op, accesses: Accesses) -> Sum | None:
@@ -230,7 +229,7 @@ def _affine_operation(op: Op, accesses: Accesses) -> Sum | None:
         case "sub":
             return forms[0].plus(forms[1], -1)
         case "neg":
-            return forms[0].times(Fraction(-1))
+            return forms[0].times(-1)
         case "mul":
             return _multiplied(forms[0], forms[1], accesses)
         case _:
@@ -277,7 +276,7 @@ class _Pair:
     loop: Loop | None
     shared: tuple[Loop, ...]
     accesses: Accesses
-    least: dict[str, Fraction] = field(default_factory=dict)
+    least: dict[str, int] = field(default_factory=dict)
 
     def is_same(self, name: str) -> bool:
         """Return whether a symbol has one value for both accesses."""
@@ -307,7 +306,7 @@ def reach(a: Access, b: Access, common: tuple[Loop, ...], level: int, accesses: 
         rest = difference.without(_DISTANCE)
         bounds = [_bound(rest, side, pair) for side in (-1, 1)]
         if bounds[0] is not None and bounds[1] is not None:
-            found.append(int(max(abs(bounds[0]), abs(bounds[1])) / abs(factor)))
+            found.append(max(abs(bounds[0]), abs(bounds[1])) // abs(factor))
     return min(found, default=None)
 
 
@@ -330,15 +329,15 @@ def is_nonnegative(e: Expr, accesses: Accesses, loops: tuple[Loop, ...] = ()) ->
     return lowest is not None and lowest >= 0
 
 
-def _of_ranges(loops: Iterable[Loop], accesses: Accesses) -> dict[str, Fraction]:
+def _of_ranges(loops: Iterable[Loop], accesses: Accesses) -> dict[str, int]:
     """Lower bounds of sizes that follow because loops have iterations: ``n`` is at least one inside ``range(n)``."""
-    least: dict[str, Fraction] = {}
+    least: dict[str, int] = {}
     for loop in loops:
         if loop.condition is not None:
             continue
         length = affine(loop.stop, accesses).plus(affine(loop.start, accesses), -1)
         if loop.step < 0:
-            length = length.times(Fraction(-1))
+            length = length.times(-1)
         if len(length.terms) == 1:
             (((name, _), factor),) = length.terms.items()
             if factor == 1 and not accesses.depth.get(name):
@@ -358,9 +357,9 @@ def _never_zero(difference: Sum, pair: _Pair) -> bool:
     if not difference.terms:
         return difference.constant != 0
     if difference.terms.keys() == {_DISTANCE}:
-        distance = -difference.constant / difference.terms[_DISTANCE]
+        distance, rest = divmod(-difference.constant, difference.terms[_DISTANCE])
         direction = 1 if pair.loop is not None and pair.loop.step < 0 else -1
-        return distance.denominator != 1 or distance * direction < 1
+        return rest != 0 or distance * direction < 1
     lowest = _bound(difference, -1, pair)
     highest = _bound(difference, 1, pair)
     return (lowest is not None and lowest > 0) or (highest is not None and highest < 0)
@@ -388,12 +387,12 @@ def _by_distance(form: Sum, pair: _Pair) -> Sum:
     return form
 
 
-def _bound(form: Sum, side: int, pair: _Pair) -> Fraction | None:
+def _bound(form: Sum, side: int, pair: _Pair) -> int | None:
     """The largest (``side=1``) or smallest value of a form, from the ranges of the loop counters in it."""
     for _ in range(LONGEST):
         form = _by_distance(form, pair)
         if not form.terms:
-            return Fraction(form.constant)
+            return form.constant
         for symbol, c in _inner_first(form, pair.accesses):
             limit = _limit(symbol, 1 if c * side > 0 else -1, pair)
             if limit is not None:
@@ -404,13 +403,13 @@ def _bound(form: Sum, side: int, pair: _Pair) -> Fraction | None:
     return None
 
 
-def _inner_first(form: Sum, accesses: Accesses) -> list[tuple[Symbol, Fraction]]:
+def _inner_first(form: Sum, accesses: Accesses) -> list[tuple[Symbol, int]]:
     """The terms of a form, counters of inner loops first: their limits depend on outer counters and on sizes.
 
     Values computed in a loop (``min(i, n)``) come before the counter of that loop, for the same reason.
     """
 
-    def order(term: tuple[Symbol, Fraction]) -> tuple[int, bool, int]:
+    def order(term: tuple[Symbol, int]) -> tuple[int, bool, int]:
         name = term[0][0]
         return -len(accesses.depth.get(name, ())), name in accesses.counter, -len(_factors(name, accesses))
 
@@ -424,7 +423,7 @@ def _limit(symbol: Symbol, side: int, pair: _Pair) -> Sum | None:
         return _limit_of_product(symbol, side, pair)
     if symbol == _DISTANCE:
         nearest = -1 if pair.loop is None or pair.loop.step > 0 else 1
-        return Sum(Fraction(nearest)) if side * nearest < 0 else None
+        return Sum(nearest) if side * nearest < 0 else None
     if side < 0 and name in pair.least:
         return Sum(pair.least[name])
     if side < 0 and (".shape[" in name or name in accesses.unsigned):
@@ -437,7 +436,7 @@ def _limit(symbol: Symbol, side: int, pair: _Pair) -> Sum | None:
     if counted is None or counted.condition is not None:
         return None
     ascending = counted.step > 0
-    last = affine(counted.stop, accesses).plus(Sum(Fraction(-1 if ascending else 1)))
+    last = affine(counted.stop, accesses).plus(Sum(-1 if ascending else 1))
     first = affine(counted.start, accesses)
     return _tagged(last if (side > 0) == ascending else first, tag or "a", pair)
 
@@ -452,11 +451,11 @@ def _limit_of_product(symbol: Symbol, side: int, pair: _Pair) -> Sum | None:
     tag_of = lambda f: "" if pair.is_same(f) else tag
     limit = _limit((first, tag_of(first)), side, pair)
     for f in factors:
-        lowest = _bound(Sum(terms={(f, tag_of(f)): Fraction(1)}), -1, pair)
+        lowest = _bound(Sum(terms={(f, tag_of(f)): 1}), -1, pair)
         if limit is None or lowest is None or lowest < 0:
             return None
         untagged = Sum(limit.constant, {(n, ""): c for (n, _), c in limit.terms.items()})
-        multiplied = _multiplied(untagged, Sum(terms={(f, ""): Fraction(1)}), accesses)
+        multiplied = _multiplied(untagged, Sum(terms={(f, ""): 1}), accesses)
         limit = None if multiplied is None else _tagged(multiplied, tag or "a", pair)
     return limit
 

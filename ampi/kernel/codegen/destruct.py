@@ -7,6 +7,7 @@ Three steps: values that are used once move into the expression that uses them; 
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -85,7 +86,7 @@ def _nest_block(body: tuple[Stmt, ...], uses: Counter[str]) -> tuple[Stmt, ...]:
     def settle(names: set[str]) -> None:
         """Write the assignments of values that cannot be moved any further."""
         for name in [n for n in pending if n in names]:
-            kept.append(replace(origin[name], value=pending.pop(name)))
+            kept.append(ir.changed(origin[name], value=pending.pop(name)))
 
     for s in body:
         array = written(s)
@@ -133,11 +134,14 @@ def _absorb(s: Stmt, pending: dict[str, Expr]) -> Stmt:
                 room[0] -= _operations(pending[name])
                 return pending.pop(name)
             case Op(name="select", args=(condition, a, b)):
-                return replace(e, args=(change(condition, room), _cheap(a, pending), _cheap(b, pending)))
-            case Op():
-                return replace(e, args=tuple(change(a, room) for a in e.args))
-            case ir.Load():
-                return replace(e, index=tuple(change(i, room) for i in e.index))
+                new = (change(condition, room), _cheap(a, pending), _cheap(b, pending))
+                return e if all(map(operator.is_, new, e.args)) else Op(e.name, new, e.type)
+            case Op(args=args):
+                new = tuple([change(a, room) for a in args])
+                return e if all(map(operator.is_, new, args)) else Op(e.name, new, e.type)
+            case ir.Load(index=index):
+                new = tuple([change(i, room) for i in index])
+                return e if all(map(operator.is_, new, index)) else ir.changed(e, index=new)
             case _:
                 return e
 
@@ -145,9 +149,9 @@ def _absorb(s: Stmt, pending: dict[str, Expr]) -> Stmt:
     if isinstance(s, ir.Launch):
         return s  # its text repeats an operand
     if isinstance(s, Loop):
-        return replace(s, start=change(s.start, room), stop=change(s.stop, room))
+        return ir.changed(s, start=change(s.start, room), stop=change(s.stop, room))
     if isinstance(s, Branch):
-        return replace(s, condition=change(s.condition, room))
+        return ir.changed(s, condition=change(s.condition, room))
     return rebuild(s, lambda e: change(e, room), lambda v: v, lambda b: b)
 
 

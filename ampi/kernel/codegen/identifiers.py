@@ -73,7 +73,7 @@ def _spelled(function: ir.Function, of_module: Identifiers, function_names: dict
     own = Identifiers(of_module.taken, numbered=not any(map(_is_parallel, nodes)))
     own.assigned = {name: of_module(name) for name, _ in function.constants}
     arguments = tuple(replace(a, name=own(a.name)) for a in function.arguments)
-    change = lambda v: v if (name := own(v.name)) == v.name else replace(v, name=name)
+    change = lambda v: v if (name := own(v.name)) == v.name else ir.Var(name, v.type)
     part = lambda f: _spelled(f, of_module, function_names)
     return replace(
         function,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from typing import Any
 
 from numba import types
@@ -23,22 +22,16 @@ class Sum:
     """An affine form: ``constant + sum of coefficient * term``, where terms are symbols or expressions other than
     sums."""
 
-    constant: int | Fraction = 0
-    terms: dict[Any, int | Fraction] = field(default_factory=dict)
+    constant: int = 0
+    terms: dict[Any, int] = field(default_factory=dict)
 
-    def plus(self, other: Sum, factor: int | Fraction = 1) -> Sum:
+    def plus(self, other: Sum, factor: int = 1) -> Sum:
         terms = dict(self.terms)
-        if factor.__class__ is int and factor == 1:  # arithmetic of fractions takes long
-            for term, coefficient in other.terms.items():
-                terms[term] = terms[term] + coefficient if term in terms else coefficient
-            constant = self.constant + other.constant
-        else:
-            for term, coefficient in other.terms.items():
-                terms[term] = terms.get(term, 0) + factor * coefficient
-            constant = self.constant + factor * other.constant
-        return Sum(constant, {t: c for t, c in terms.items() if c})
+        for term, coefficient in other.terms.items():
+            terms[term] = terms.get(term, 0) + factor * coefficient
+        return Sum(self.constant + factor * other.constant, {t: c for t, c in terms.items() if c})
 
-    def times(self, factor: int | Fraction) -> Sum:
+    def times(self, factor: int) -> Sum:
         return Sum().plus(self, factor)
 
     def without(self, term: Any) -> Sum:

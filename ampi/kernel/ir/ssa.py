@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from numba import types
@@ -101,10 +102,18 @@ def blocks(s: Stmt) -> tuple[tuple[Stmt, ...], ...]:
 
 def every(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
     """All statements of a block and of the blocks inside them, in the order of the text."""
-    for s in body:
-        yield s
-        for block in blocks(s):
-            yield from every(block)
+    return chain.from_iterable(map(_with_inner, body))
+
+
+def _with_inner(s: Stmt) -> tuple[Stmt, ...]:
+    """A statement and all statements inside it."""
+    if not isinstance(s, (Loop, Branch)):
+        return (s,)
+    known = s.__dict__
+    found = known.get("_with_inner")
+    if found is None:  # statements do not change
+        found = known["_with_inner"] = (s, *chain.from_iterable(map(every, blocks(s))))
+    return found
 
 
 def reads(s: Stmt) -> tuple[Expr, ...]:

@@ -16,6 +16,7 @@ in other branches than those that read it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable
 from typing import Any, NoReturn
 
@@ -130,6 +131,8 @@ class _Verifier:
     def is_visible(self, path: Path) -> bool:
         """Return whether definitions in a block are visible here: it is this block, an enclosing one, or one on the
         same side of the same condition."""
+        if path == self.path[: len(path)]:
+            return True
         here = set(self.path)
         return all(block in here for block in path)
 
@@ -211,7 +214,7 @@ class _Verifier:
                 for e in (*results, *residuals):
                     self.value(e, whole=True)
                 for v in outputs:
-                    if not isinstance(v.type, types.Array):
+                    if not _is_a(type(v.type), types.Array):
                         self.define(v)
             case ssa.Loop():
                 self.loop(s)
@@ -268,13 +271,13 @@ class _Verifier:
             self.value(e, whole=True)
 
     def alloc(self, s: ir.Alloc) -> None:
-        if not isinstance(s.target.type, types.Array) or len(s.shape) != s.target.type.ndim:
+        if not _is_a(type(s.target.type), types.Array) or len(s.shape) != s.target.type.ndim:
             self.fail(f"a {s.target.type} of {len(s.shape)} sizes")
         for e in s.shape:
             self.integer(e)
         if s.fill is not None:
             self.value(s.fill, whole=True)
-            is_array = isinstance(s.fill.type, types.Array)
+            is_array = _is_a(type(s.fill.type), types.Array)
             if is_array and s.fill.type.ndim != s.target.type.ndim:
                 self.fail(f"a {s.target.type} is filled with a {s.fill.type}")
             self.converts(s.fill.type.dtype if is_array else s.fill.type, s.target.type.dtype)
@@ -308,7 +311,7 @@ class _Verifier:
         for e in (*s.arguments, *(r.init for r in s.reduced), *s.shared, *s.distinct):
             self.value(e, whole=True)
         for e in (*s.arguments, *s.shared):
-            if isinstance(e, Var) and isinstance(e.type, types.Array):
+            if isinstance(e, Var) and _is_a(type(e.type), types.Array):
                 self.empty.discard(e.name)
         for part in (s.part, s.atomic):
             if part is not None:
@@ -336,7 +339,7 @@ class _Verifier:
         match e:
             case Var():
                 self.use(e)
-                if isinstance(e.type, types.Array) and not whole:
+                if _is_a(type(e.type), types.Array) and not whole:
                     self.fail(f"the array '{e.name}' where a number is expected")
             case ir.Const():
                 pass
@@ -368,12 +371,12 @@ class _Verifier:
             self.fail(f"there is no operation '{e.name}'")
         if len(e.args) != entry.arity:
             self.fail(f"'{e.name}' of {len(e.args)} operands")
-        if e.name not in _OF_PARTS and any(isinstance(a.type, types.Complex) for a in e.args):
-            if not isinstance(e.type, types.Complex):
+        if e.name not in _OF_PARTS and any(_is_a(type(a.type), types.Complex) for a in e.args):
+            if not _is_a(type(e.type), types.Complex):
                 self.fail(f"{expression(e)} of complex numbers is a {e.type}")
         numbers = [a.type for a in (e.args[1:] if e.name == "select" else e.args)]
-        if isinstance(e.type, types.Integer) and e.name not in _TO_INTEGERS and not draws(e):
-            if any(isinstance(t, (types.Float, types.Complex)) for t in numbers):
+        if _is_a(type(e.type), types.Integer) and e.name not in _TO_INTEGERS and not draws(e):
+            if any(_rank(type(t)) in (2, 3) for t in numbers):
                 self.fail(f"{expression(e)} of {', '.join(map(str, numbers))} is a {e.type}")
         if e.name == "select" and not all(_is_same(t, e.type) for t in numbers):
             self.fail(f"{expression(e)} selects from {', '.join(map(str, numbers))} and is a {e.type}")
@@ -387,31 +390,42 @@ class _Verifier:
 
     def array(self, array: Var) -> None:
         self.use(array)
-        if not isinstance(array.type, types.Array):
+        if not _is_a(type(array.type), types.Array):
             self.fail(f"'{array.name}' is no array but a {array.type}")
 
     def integer(self, e: Expr) -> None:
         self.value(e)
-        if not isinstance(e.type, (types.Integer, types.Boolean)):
+        if _rank(type(e.type)) not in (0, 1):
             self.fail(f"{expression(e)} is a {e.type}, where an integer is expected")
 
     def condition(self, e: Expr) -> None:
         self.value(e)
-        if not isinstance(e.type, types.Boolean):
+        if not _is_a(type(e.type), types.Boolean):
             self.fail(f"{expression(e)} is a {e.type}, where a condition is expected")
 
     def converts(self, found: Any, wanted: Any) -> None:
         """Raise an error if a conversion to a variable's or an array's type loses more than digits."""
-        kinds = (types.Boolean, types.Integer, types.Float, types.Complex)
-        ranks = [next((k for k, kind in enumerate(kinds) if isinstance(t, kind)), None) for t in (found, wanted)]
+        ranks = _rank(type(found)), _rank(type(wanted))
         if ranks[0] is None or ranks[1] is None:
             self.fail(f"a {found} instead of a {wanted}")
         if ranks[0] > ranks[1] and ranks[0] > 1:
             self.fail(f"a {found} instead of a {wanted}")
 
 
+_is_a = functools.cache(issubclass)  # Numba's classes of types are abstract ones, which are slow to compare
+
+
+@functools.cache
+def _rank(kind: type) -> int | None:
+    """The place of a class of types among those of numbers, in the order of conversions."""
+    kinds = (types.Boolean, types.Integer, types.Float, types.Complex)
+    return next((k for k, wider in enumerate(kinds) if issubclass(kind, wider)), None)
+
+
 def _is_same(first: Any, second: Any) -> bool:
     """Return whether types are equal, apart from layouts of arrays and write access."""
-    if isinstance(first, types.Array) and isinstance(second, types.Array):
+    if first is second:
+        return True
+    if _is_a(type(first), types.Array) and _is_a(type(second), types.Array):
         return bool(first.dtype == second.dtype and first.ndim == second.ndim)
     return bool(first == second)

@@ -167,10 +167,10 @@ class _Gather(Builder):
                     dimensions.append(None)
                     pattern.append((form.constant, tuple(sorted(form.terms.items()))))
                     continue
-                if len(form.terms) > 1 or form.terms[own[0], ""] != 1 or form.constant.denominator != 1:
+                if len(form.terms) > 1 or form.terms[own[0], ""] != 1:
                     return None
                 k = counters.index(own[0])
-                offset[k] = int(form.constant)
+                offset[k] = form.constant
                 dimensions.append(k)
                 pattern.append(None)
             if sorted(k for k in dimensions if k is not None) != list(range(len(counters))):

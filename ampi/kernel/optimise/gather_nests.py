@@ -331,10 +331,10 @@ class Writer:
     def index(self, e: Expr, offset: Offset, known: dict[str, Expr]) -> Expr:
         """An index in the iteration at this distance, computed from the place directly for a neighbour."""
         form = tbr.affine(e, self.accesses)
-        if len(form.terms) == 1 and form.constant.denominator == 1:
+        if len(form.terms) == 1:
             ((name, _), factor) = next(iter(form.terms.items()))
             if name in self.counters and factor == 1:
                 k = self.counters.index(name)
-                place = self.moved(self.places[k], int(form.constant) - offset[k])
+                place = self.moved(self.places[k], form.constant - offset[k])
                 return unsigned(place) if tbr.is_nonnegative(e, self.accesses) else place
         return self.at(e, offset, known)

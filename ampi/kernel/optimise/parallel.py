@@ -322,9 +322,9 @@ class _Outlining:
     def after_the_counter(self, e: Expr) -> int | None:
         """The constant in an index ``counter + constant``; None for other indices."""
         form = tbr.affine(e, self.accesses)
-        if form.terms != {(self.loop.var.name, ""): 1} or form.constant.denominator != 1:
+        if form.terms != {(self.loop.var.name, ""): 1}:
             return None
-        return int(form.constant)
+        return form.constant
 
     def part(self, s: Loop, word: str) -> tuple[ir.Function, tuple[Expr, ...]]:
         """A function for consecutive iterations, and its arguments after the bounds of these."""
