@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numba
 import numpy as np
 from kernel_cases import CASES, COSTS, random_array
+from numba.core.compiler_lock import global_compiler_lock
 from only_types import only_types
 
 from ampi.kernel import pipeline, programs
@@ -18,6 +19,7 @@ from ampi.kernel.codegen import emit
 from ampi.kernel.differentiate.derivative import Derivative
 from ampi.kernel.options import ALL_ON, Options
 from ampi.kernel.runtime import threads
+from ampi.kernel.runtime.quick_compilation import quick_compilation
 
 
 @dataclass
@@ -49,18 +51,39 @@ def ir_for(function, types):
         return pipeline.as_loops(pipeline.parsed(function, types))
 
 
+@functools.cache
+def header():
+    """What generated programs import."""
+    found = {}
+    exec(emit.HEADER, found)
+    return found
+
+
 def load(function, jit=False, **options):
     """A generated function as a callable, compiled or as plain Python."""
     (function,) = emit.spelled(function)
-    namespace = {**dict(function.constants), "COSTS": COSTS}
-    text = emit.HEADER + "\n" + emit.source(function)
+    namespace = {**header(), **dict(function.constants), "COSTS": COSTS}
+    text = emit.source(function)
     if not jit:
         text = text.replace("@separate\n", "")
     exec(compile(text, "<generated>", "exec"), namespace)
     for part in emit.parts(function) if jit else ():
-        namespace[part.name] = numba.njit(namespace[part.name], error_model="numpy")
+        namespace[part.name] = compiled(namespace[part.name])
     call = namespace[function.name]
-    return numba.njit(call, error_model="numpy", **options) if jit else call
+    return compiled(call, **options) if jit else call
+
+
+def compiled(function, **options):
+    """A function compiled in the way of generated programs, but not stored."""
+    made = numba.njit(function, error_model="numpy", no_cfunc_wrapper=True, **options)
+    compile = made.compile
+
+    def compile_quickly(signature):
+        with global_compiler_lock, quick_compilation():
+            return compile(signature)
+
+    made.compile = compile_quickly
+    return made
 
 
 def is_float(value):
@@ -103,25 +126,16 @@ def pairing(a, b):
 
 def derivative(build, code, active, options):
     """A derivative of a kernel, with its constant arrays turned back into globals."""
-    built = build(programs.with_constants(code), active, options)
+    return with_globals(build(programs.with_constants(code), active, options), code)
+
+
+def with_globals(built, code):
     return replace(built, function=programs.without_constants(built.function, code))
 
 
-def split(code, active, options):
-    """The split adjoint, or None."""
-    built = pipeline.build_split(programs.with_constants(code), active, replace(options, after=True))
-    if built is None:
-        return None
-    function = programs.without_constants(built.derivative.function, code)
-    return replace(
-        built,
-        forward=programs.without_constants(built.forward, code),
-        derivative=replace(built.derivative, function=function),
-    )
-
-
 class Check:
-    """One kernel, its arguments and an activity pattern; adjoint and tangent as plain Python or compiled."""
+    """One kernel, its arguments and an activity pattern; adjoint and tangent as plain Python or compiled, made when
+    they are needed."""
 
     def __init__(self, function, arguments, active, options=ALL_ON, jit=False, code=None):
         self.function, self.arguments, self.active = function, arguments, active
@@ -130,17 +144,48 @@ class Check:
         code = kernel_ir(function, arguments) if code is None else code
         renamed = {n: a.name for n, a in zip(self.names, code.arguments)}
         self.names = tuple(renamed[n] for n in self.names)
-        self.active = active = tuple(renamed[n] for n in active)
-        self.adjoint = derivative(pipeline.build_adjoint, code, active, options)
-        self.tangent = derivative(pipeline.build_tangent, code, active, options)
-        self.run_adjoint = load(self.adjoint.function, jit)
-        self.run_tangent = load(self.tangent.function, jit)
-        self.split = split(code, active, options)
-        if self.split is not None:
-            self.run_forward, self.run_reverse = (
-                load(f, jit) for f in (self.split.forward, self.split.derivative.function)
-            )
+        self.active = tuple(renamed[n] for n in active)
         self.value = dict(zip(self.names, arguments))
+        self.code, self.options, self.jit = code, options, jit
+
+    @functools.cached_property
+    def adjoints_of_both_forms(self):
+        return pipeline.Adjoint(programs.with_constants(self.code), self.active, self.options)
+
+    @functools.cached_property
+    def adjoint(self):
+        return with_globals(self.adjoints_of_both_forms.whole(), self.code)
+
+    @functools.cached_property
+    def split(self):
+        """The split adjoint, or None."""
+        both = pipeline.Adjoint(programs.with_constants(self.code), self.active, replace(self.options, after=True))
+        both._known = self.adjoints_of_both_forms._known  # analyses do not depend on that option
+        built = both.split()
+        if built is None:
+            return None
+        forward = programs.without_constants(built.forward, self.code)
+        return replace(built, forward=forward, derivative=with_globals(built.derivative, self.code))
+
+    @functools.cached_property
+    def tangent(self):
+        return derivative(pipeline.build_tangent, self.code, self.active, self.options)
+
+    @functools.cached_property
+    def run_adjoint(self):
+        return load(self.adjoint.function, self.jit)
+
+    @functools.cached_property
+    def run_tangent(self):
+        return load(self.tangent.function, self.jit)
+
+    @functools.cached_property
+    def run_forward(self):
+        return load(self.split.forward, self.jit)
+
+    @functools.cached_property
+    def run_reverse(self):
+        return load(self.split.derivative.function, self.jit)
 
     def at(self, arguments):
         """The same check at other arguments of the same types."""
@@ -174,8 +219,8 @@ class Check:
                      for n, p, a in zip(self.names, point, self.arguments)]  # fmt: skip
             after, results = run(self.function, point)
             named = dict(zip(self.names, after))
-            active = [r for r, is_active in zip(results, self.adjoint.result_active) if is_active]
-            return [*(named[n] for n in self.adjoint.shadows), *active]
+            active = [r for r, is_active in zip(results, self.tangent.result_active) if is_active]
+            return [*(named[n] for n in self.tangent.shadows), *active]
 
         values = {k: moved(k * h) for k in (-2, -1, 1, 2)}
         return [(8 * (c - b) - (d - a)) / (12 * h) for a, b, c, d in zip(*(values[k] for k in (-2, -1, 1, 2)))]

@@ -195,7 +195,7 @@ class Widened:
     """The differences of a check, with its kernel in double precision."""
 
     def __init__(self, check):
-        self.function, self.names, self.adjoint = check.function, check.names, check.adjoint
+        self.function, self.names, self.tangent = check.function, check.names, check.tangent
         self.arguments = [wider(a) for a in check.arguments]
 
     differences = Check.differences
@@ -284,7 +284,7 @@ def test_derivatives(name):
         compare(name, dtype, make_check(name, dtype))
 
 
-@pytest.mark.parametrize("name", HERE[::5] + [n for n in CORPUS if n.startswith("language")][::2])
+@pytest.mark.parametrize("name", HERE[::5])
 def test_one_argument_alone(name):
     check = make_check(name, CORPUS[name].dtypes[0], 1 + list(CORPUS).index(name))
     compare(name, CORPUS[name].dtypes[0], check)

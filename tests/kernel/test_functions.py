@@ -88,7 +88,7 @@ class Compared(Check):
     def differences(self, direction, h=1e-3):
         """Differences of values; a missing value (nan) stays nan, and its tangent is the direction."""
         found = super().differences(direction, h)
-        for k, n in enumerate(self.adjoint.shadows):
+        for k, n in enumerate(self.tangent.shadows):
             missing = np.isnan(self.value[n]) & np.isnan(found[k])
             found[k] = np.where(missing, direction.get(n, 0.0), found[k])
         return found
