@@ -19,6 +19,7 @@ import zlib
 
 import pytest
 from mpi4py import MPI
+from of_the_day import DAY
 from patience import FACTOR, patience
 
 WORLD = MPI.COMM_WORLD  # mpi4py's own, whatever a test puts in its place
@@ -67,6 +68,10 @@ def pytest_addoption(parser):
     parser.addoption("--regenerate", action="store_true", help="compile and store what Numba makes of tests' kernels")
     parser.addoption("--all-cases", action="store_true", help="on several ranks all tests with all cases")
     parser.addoption("--few-cases", action="store_true", help="a few cases of each test")
+
+
+def pytest_report_header():
+    return f"drawn programs of the day AMPI_TEST_DAY={DAY}"
 
 
 @pytest.hookimpl(tryfirst=True)

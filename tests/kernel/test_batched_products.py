@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 from kernel_checks import Check, kernel_ir
+from of_the_day import of_the_day
 from written import examined, in_loops, written
 
 import ampi
@@ -106,7 +107,7 @@ def arguments(seed, dtype=np.float64):
     return [*(a.astype(dtype) if seed % 4 != 2 else a for a in point), 1.3]
 
 
-@pytest.mark.parametrize("seed", [pytest.param(k, marks=[pytest.mark.slow] if k > 24 else []) for k in range(400)])
+@pytest.mark.parametrize("seed", of_the_day(range(400), 12))
 def test_programs(seed):
     """The batched adjoint differs from the plain one by rounding only."""
     text = program(seed)

@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 from kernel_checks import Check, run
+from of_the_day import of_the_day
 from written import examined, in_loops, written
 
 import ampi
@@ -67,7 +68,7 @@ def check(text, seed):
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("seed", [pytest.param(k, marks=[pytest.mark.slow] if k > 24 else []) for k in range(200)])
+@pytest.mark.parametrize("seed", of_the_day(range(200), 12))
 def test_programs(seed):
     text = program(seed)
     with examined(text, f"program {seed}"):

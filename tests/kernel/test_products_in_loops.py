@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 from kernel_checks import Check, copies, kernel_ir, load
+from of_the_day import of_the_day
 from second_check import check_second
 from written import examined, in_loops, written
 
@@ -83,7 +84,7 @@ def check(text, seed):
         check_second(whole, point, 1e-10, rough=1e-5)
 
 
-@pytest.mark.parametrize("seed", [pytest.param(k, marks=[pytest.mark.slow] if k > 20 else []) for k in range(150)])
+@pytest.mark.parametrize("seed", of_the_day(range(150), 10))
 def test_programs(seed):
     text = program(seed)
     with examined(text, f"program {seed}"):
@@ -139,7 +140,7 @@ CHANGES = (
 )
 
 
-@pytest.mark.parametrize("seed", [pytest.param(s, marks=pytest.mark.slow if s % 5 else ()) for s in range(300)])
+@pytest.mark.parametrize("seed", of_the_day(range(300), 30))
 def test_updates_of_one_matrix(seed):
     """Several products with one matrix, which may change between them, outside loops and inside."""
     draw, generator = random.Random(seed), np.random.default_rng(seed)

@@ -11,6 +11,7 @@ import numba
 import numpy as np
 import pytest
 from derivative_check import difference
+from of_the_day import of_the_day
 from written import examined, written
 
 import ampi
@@ -99,7 +100,7 @@ def check(text, seed):
     return False, split
 
 
-@pytest.mark.parametrize("seed", [pytest.param(s, marks=[pytest.mark.slow] if s % 6 else []) for s in range(90)])
+@pytest.mark.parametrize("seed", of_the_day(range(90), 8))
 def test_programs(seed):
     text = program(seed)
     with examined(text, f"program {seed} at {point(seed)}"):

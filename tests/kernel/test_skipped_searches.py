@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 from kernel_checks import Check
+from of_the_day import of_the_day
 from written import examined, in_loops, written
 
 from ampi.kernel.codegen import emit
@@ -40,7 +41,7 @@ def program(seed):
     return in_loops(head, ("for l in range(x.shape[2]):",), statements, "return s + np.sum(y)")
 
 
-@pytest.mark.parametrize("seed", [pytest.param(k, marks=[pytest.mark.slow] if k > 15 else []) for k in range(100)])
+@pytest.mark.parametrize("seed", of_the_day(range(100), 8))
 def test_programs(seed):
     text = program(seed)
     with examined(text, f"program {seed}"):

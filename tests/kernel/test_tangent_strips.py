@@ -8,6 +8,7 @@ import random
 import numpy as np
 import pytest
 from kernel_checks import Check, run
+from of_the_day import of_the_day
 
 import ampi
 from ampi.kernel.codegen import emit
@@ -112,7 +113,7 @@ def arguments():
     return [a, b, 0.7, rng.uniform(0.2, 1.0, (3, N)), index, order, np.zeros(N), np.zeros((5, 2 * N + 1))]
 
 
-@pytest.mark.parametrize("seed", [pytest.param(k, marks=[pytest.mark.slow] if k > 29 else []) for k in range(300)])
+@pytest.mark.parametrize("seed", of_the_day(range(300), 15))
 def test_strips_change_nothing(seed):
     source = Loop(seed).source()
     function = kernel_of(source, f"<tangent in strips {seed}>")
