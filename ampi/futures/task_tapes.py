@@ -15,6 +15,7 @@ import numpy as np
 
 from ..base.program_lines import where_called
 from ..errors import ActivityError
+from ..memory.blocks import spaced
 from ..memory.extents import Extent
 from ..memory.storages import Storage, region_of, storage_of
 from ..tape import ForwardTape, Need, SecondTape, Sweep, Tape, Undo, living
@@ -93,6 +94,16 @@ class OfTask(Tape):
         )
 
 
+class UndoOfTask(Undo):
+    """The undo of a task in reverse mode: saved values of arrays that are not contiguous are not so either, so that
+    adjoints are compiled for one layout, and compute alike with saved values and with memory."""
+
+    __slots__ = ()
+
+    def _present(self) -> np.ndarray:
+        return spaced(self.view) if self.key is None else super()._present()
+
+
 class TaskTape(OfTask):
     """The tape of a task in reverse mode."""
 
@@ -103,6 +114,10 @@ class TaskTape(OfTask):
         noting = self.append_record != self.records.append
         self.records = strand.records
         self.append_record = self._noting(self.records.append) if noting else self.records.append
+
+    def undo_of(self, storage: Storage, array: np.ndarray, extent: Extent, key: Any) -> Undo:
+        """Do as `Tape.undo_of`; values that may go to a file have no gaps."""
+        return (UndoOfTask if self.budget is None else Undo)(storage, array, extent, key)
 
 
 class ForwardTaskTape(OfTask, ForwardTape):

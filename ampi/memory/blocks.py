@@ -34,6 +34,25 @@ def copied(array: np.ndarray) -> np.ndarray:
     return _copying(array)
 
 
+def spaced(array: np.ndarray) -> np.ndarray:
+    """Return a copy of an array in the same memory order that is not contiguous, if that is not and has several axes:
+    with a gap of one element after each part along the outermost axis."""
+    order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
+    outermost = next((axis for axis in order if array.shape[axis] > 1), None)
+    strides, step = [0] * array.ndim, array.itemsize
+    for axis in reversed(order):
+        if axis == outermost:
+            step += array.itemsize
+        strides[axis] = step
+        step *= array.shape[axis]
+    is_long = sum(n > 1 for n in array.shape) > 1
+    if array.flags.forc or not is_long or not array.size or array.dtype.hasobject:
+        return copied(array)
+    copy = np.ndarray(array.shape, array.dtype, np.empty(step, np.uint8), 0, strides)
+    copy[...] = array
+    return copy
+
+
 def zeroed(nbytes: int) -> np.ndarray:
     """Return a new block of bytes of zero."""
     return _zeroing(nbytes)

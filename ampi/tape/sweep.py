@@ -253,8 +253,8 @@ class Sweep:
             for undo in reversed(self._pending.get(storage, ())):
                 if undo.extent.overlaps(extent):
                     saved = undo.holds(array, extent)
-                    if saved is not None:
-                        return saved
+                    if saved is not None and (saved.flags.forc is array.flags.forc or self.tape.tasks is None):
+                        return saved  # in tasks only if it lies like memory, which others may have restored by now
                     self._undo(storage)
                     break
         return array

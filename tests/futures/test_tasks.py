@@ -388,3 +388,34 @@ def test_messages_in_tasks_are_refused():
     for run in (lambda: ampi.grad(f)(X), lambda: ampi.jvp(f, (X,), (X,)), lambda: ampi.hvp(f, X, X)):
         with pytest.raises(ampi.ActivityError, match="MPI is called in a task"):
             run()
+
+
+# ------------------------------------------------------------------------------------------------------ old values
+
+
+@ampi.kernel
+def squared(u, v):
+    for i in range(u.shape[0]):
+        for j in range(u.shape[1]):
+            v[i, j] = u[i, j] * u[i, j]
+
+
+def test_old_values_of_columns_need_no_other_adjoint_than_memory():
+    """Whether a task's adjoint reads saved values, or memory that another one has restored, is left to chance."""
+
+    def f(x):
+        u, v = x * 1.0, np.zeros((3, 8))
+        parts = [slice(0, 4), slice(4, 8)]
+
+        def step(part):
+            squared(u[:, part], v[:, part])
+            squared(v[:, part], u[:, part])
+
+        with ThreadPoolExecutor(2) as pool:
+            for _ in range(3):
+                wait([pool.submit(step, part) for part in parts])
+        return np.sum(u)
+
+    x = numpy.linspace(0.5, 0.9, 24).reshape(3, 8)
+    numpy.testing.assert_allclose(ampi.grad(f)(x), 64 * x**63, rtol=1e-12)
+    assert all(len(contract.adjoint.overloads) == 1 for contract in squared.contracts.values())
