@@ -61,7 +61,7 @@ def main():
     listed = None  # the tests for several ranks, as the pass on one rank has found them
     end = time.time() + 60 * options.within if options.within else None
     passes = options.ranks or RANKS
-    os.environ.setdefault("AMPI_TEST_DAY", str(datetime.date.today().toordinal()))  # one day for all, even at midnight
+    os.environ.setdefault("AMPI_TEST_DAY", datetime.date.today().isoformat())  # one day for all, even at midnight
     for number, ranks in enumerate(passes):
         if ranks > 1 and listed is not None and not any(least <= ranks <= most for least, most in sizes(listed)):
             continue

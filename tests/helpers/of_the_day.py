@@ -1,7 +1,6 @@
 """Drawn programs of which a test tries some today and others tomorrow, so that after some days all have been tried.
 
-A case that fails is named by its seed. ``AMPI_TEST_DAY`` is the number of the day (of the Gregorian calendar, 1 being
-its first): a run with the number of another run tries the same. ``conftest.py`` sets it for all processes of a run.
+A case that fails is named by its seed. ``AMPI_TEST_DAY=2026-11-30`` tries the cases of that day again.
 """
 
 import datetime
@@ -9,10 +8,12 @@ import os
 
 import pytest
 
-DAY = int(os.environ.setdefault("AMPI_TEST_DAY", str(datetime.date.today().toordinal())))
+DAY = os.environ.setdefault("AMPI_TEST_DAY", datetime.date.today().isoformat())  # processes of a run inherit it
+
+_NUMBER = datetime.date.fromisoformat(DAY).toordinal()
 
 
-def of_the_day(cases, count, day=DAY):
+def of_the_day(cases, count, day=_NUMBER):
     """Parameters: ``count`` of the cases in a row, which move on by as many each day; the others are marked slow."""
     cases = list(cases)
     first = day * count % len(cases)
