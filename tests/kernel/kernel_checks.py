@@ -133,20 +133,11 @@ def with_globals(built, code):
     return replace(built, function=programs.without_constants(built.function, code))
 
 
-class Check:
-    """One kernel, its arguments and an activity pattern; adjoint and tangent as plain Python or compiled, made when
-    they are needed."""
+class Programs:
+    """The derivatives of a kernel, as plain Python or compiled, made when they are needed."""
 
-    def __init__(self, function, arguments, active, options=ALL_ON, jit=False, code=None):
-        self.function, self.arguments, self.active = function, arguments, active
-        self.rng = np.random.default_rng(5)
-        self.names = function.__code__.co_varnames[: len(arguments)]
-        code = kernel_ir(function, arguments) if code is None else code
-        renamed = {n: a.name for n, a in zip(self.names, code.arguments)}
-        self.names = tuple(renamed[n] for n in self.names)
-        self.active = tuple(renamed[n] for n in active)
-        self.value = dict(zip(self.names, arguments))
-        self.code, self.options, self.jit = code, options, jit
+    def __init__(self, code, active, options, jit):
+        self.code, self.active, self.options, self.jit = code, active, options, jit
 
     @functools.cached_property
     def adjoints_of_both_forms(self):
@@ -186,6 +177,26 @@ class Check:
     @functools.cached_property
     def run_reverse(self):
         return load(self.split.derivative.function, self.jit)
+
+
+class Check:
+    """One kernel, its arguments and an activity pattern, with its `Programs`."""
+
+    def __init__(self, function, arguments, active, options=ALL_ON, jit=False, code=None):
+        self.function, self.arguments, self.active = function, arguments, active
+        self.rng = np.random.default_rng(5)
+        self.names = function.__code__.co_varnames[: len(arguments)]
+        code = kernel_ir(function, arguments) if code is None else code
+        renamed = {n: a.name for n, a in zip(self.names, code.arguments)}
+        self.names = tuple(renamed[n] for n in self.names)
+        self.active = tuple(renamed[n] for n in active)
+        self.value = dict(zip(self.names, arguments))
+        self.programs = Programs(code, self.active, options, jit)
+
+    def __getattr__(self, name):
+        if name in vars(Programs):
+            return getattr(self.programs, name)
+        raise AttributeError(name)
 
     def at(self, arguments):
         """The same check at other arguments of the same types."""
