@@ -130,6 +130,9 @@ def _model(options: argparse.Namespace) -> int:
     from ampi.scaling.loggp import network_of, read_network
 
     study = read_study(options.study)
+    for ranks in (*(options.ranks or ()), *options.at):
+        if ranks < 1:
+            raise ScalingError(f"--ranks and --at take whole numbers from 1 on, and not {ranks}")
     network = read_network(options.network) if options.network else network_of(study.network, study.folder)
     recorded = model.record(study, options.ranks or study.ranks, options.run)
     found = model.Model(recorded, network, study.scaling)

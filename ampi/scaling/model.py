@@ -8,6 +8,7 @@ communication on each rank, finds exact functions for it (`classes`), and comput
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import pathlib
 import shutil
@@ -31,7 +32,7 @@ AGREEMENT = "agreement of the ranks before the sweep"
 def record(study: Study, ranks: Sequence[int], run: str = "", say: Any = print) -> dict[int, list[dict[str, Any]]]:
     """Run the gradient of a study on some numbers of ranks, and read the census of their tapes.
 
-    Earlier recordings by the same command are kept in ``STUDY-traffic/``, and are not repeated.
+    Earlier recordings of the same program by the same command are kept in ``STUDY-traffic/``, and are not repeated.
 
     Raises
     ------
@@ -43,9 +44,9 @@ def record(study: Study, ranks: Sequence[int], run: str = "", say: Any = print) 
     )
     if run not in study.runs:
         raise ScalingError(f"{study.path}: there is no [runs.{run}], but {', '.join(study.runs)}")
+    threads = min(study.threads)
     return {
-        count: _recorded(study, Case(0, run, count, min(study.threads), study.size_on(count, 1)), say)
-        for count in ranks
+        count: _recorded(study, Case(0, run, count, threads, study.size_on(count, threads)), say) for count in ranks
     }
 
 
@@ -53,7 +54,9 @@ def _recorded(study: Study, case: Case, say: Any) -> list[dict[str, Any]]:
     folder = study.path.with_name(f"{study.path.stem}-traffic") / str(case.ranks)
     command = counting(runner.command(study, case), study, folder)
     about = folder / "command.json"
-    if not about.exists() or _read(about) != command:
+    program = hashlib.sha256((study.folder / study.script).read_bytes()).hexdigest()
+    recorded = {"command": command, "environment": study.environment, "program": program}
+    if not about.exists() or _read(about) != recorded:
         shutil.rmtree(folder, ignore_errors=True)
         try:
             folder.mkdir(parents=True)
@@ -64,7 +67,7 @@ def _recorded(study: Study, case: Case, say: Any) -> list[dict[str, Any]]:
         if status != 0:
             end = "took too long" if status is None else f"exit status {status}"
             raise ScalingError(f"on {case.ranks} ranks: {end}: {(errors or output)[-runner.MAX_OUTPUT :].strip()}")
-        whole_files.write(about, json.dumps(command), ScalingError)
+        whole_files.write(about, json.dumps(recorded), ScalingError)
     found = [_read(path) for path in sorted(folder.glob("rank-*.json"))]
     if None in found:
         shutil.rmtree(folder, ignore_errors=True)

@@ -178,9 +178,11 @@ class Study:
         Raises
         ------
         ScalingError
-            In strong scaling, the size per rank is not an integer.
+            In strong scaling, the size per rank is not an integer; ``sizes`` has none for these ranks.
         """
         if self.sizes:
+            if ranks not in self.sizes:
+                raise ScalingError(f"{self.path}: [study] sizes has no size for {ranks} ranks")
             return self.sizes[ranks]
         if self.scaling == "weak":
             return self.size * threads * (1 if self.per_rank else ranks)

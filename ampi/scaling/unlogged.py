@@ -162,7 +162,7 @@ class Watch:
             if name in ("Post", "Start", "Complete", "Wait"):
                 ranks = {*before, *known()}
             elif name != "Fence":
-                ranks = {keywords["rank"] if "rank" in keywords else arguments[0]}
+                ranks = {keywords["rank"] if "rank" in keywords else arguments[0]} - {mpi.PROC_NULL}
             others = {there for rank in ranks for there in window.reverse.in_world(rank)}
             self._count((line, f"Win.{name}", window.reverse.partners), (1, 0, 0, others))
 

@@ -2,12 +2,14 @@
 
 import collections
 import json
+import pathlib
 from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ampi
 from ampi import scaling
 from ampi.mpi.base.rules import TABLE
 from ampi.scaling import census, classes, command, forms, loggp, model, netbench, unlogged, validation
@@ -88,6 +90,73 @@ def test_counts_and_bytes_are_those_of_another_run(tmp_path, capsys):
     (rank, *_) = json.loads((tmp_path / "model.json").read_text())["100000"]["classes"]
     (alltoall,) = [row for row in rank["rows"] if row[0] == "primal" and row[2] == "Alltoall"]
     assert alltoall[3:6] == [100_000, 1, 16 * 100_000]
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The commands of runs that are not really started: each rank writes a census of nothing."""
+    commands = []
+
+    def start(command, folder, variables, timeout):
+        commands.append(command)
+        into = pathlib.Path(command[command.index("ampi.scaling.census") + 1])
+        ranks = int(command[command.index("-n") + 1])
+        for rank in range(ranks):
+            text = json.dumps({"rank": rank, "ranks": ranks, "seconds": {"recording": 1.0, "sweep": 1.0}, "rows": []})
+            (into / f"rank-{rank}.json").write_text(text)
+        return 0, 1.0, "", ""
+
+    monkeypatch.setattr(model.runner, "start", start)
+    return commands
+
+
+def recorded(path, *ranks):
+    model.record(scaling.read_study(path), ranks, say=lambda *_, **__: None)
+
+
+def test_a_changed_program_is_recorded_again(tmp_path, started):
+    path = written(tmp_path)
+    for expected in (2, 2, 4, 4):
+        if expected == 4:
+            (tmp_path / "program.py").write_text(PROGRAM.replace("range(3)", "range(4)"))
+        recorded(path, 3, 4)
+        assert len(started) == expected
+
+
+def test_recorded_sizes_are_those_of_the_threads(tmp_path, started):
+    path = written(tmp_path)
+    path.write_text(STUDY.replace("ranks = [3, 4]", 'ranks = [3, 4]\nthreads = [2, 4]\nsize = 5\narguments = "{size}"'))
+    recorded(path, 3)
+    assert started[0][-1] == str(5 * 2 * 3)
+
+
+def test_numbers_of_ranks_without_a_size_are_refused(tmp_path, started, capsys):
+    path = written(tmp_path)
+    path.write_text(STUDY.replace("ranks = [3, 4]", "ranks = [3, 4]\nsizes = {3 = 6, 4 = 8}"))
+    assert main(["model", str(path), "--ranks", "3", "5"]) == 1
+    assert "sizes has no size for 5 ranks" in capsys.readouterr().err
+    assert main(["model", str(path), "--ranks", "0"]) == 1
+    assert "--ranks and --at take whole numbers from 1 on, and not 0" in capsys.readouterr().err
+
+
+def test_a_lock_of_no_rank_has_no_partner():
+    counted = []
+    watch = unlogged.Watch(lambda row, numbers: counted.append((row[1], numbers)), lambda *_: None)
+    watch.start()
+    try:
+        with ampi.Tape():
+            win = ampi.Win.Allocate(8, 8, comm=ampi.COMM_SELF)
+            for rank in (0, ampi.MPI.PROC_NULL):
+                win.Lock(rank)
+                win.Unlock(rank)
+            win.Free()
+    finally:
+        watch.stop()
+    assert counted[:2] == [
+        ("Win.Lock", (1, 0, 0, {ampi.COMM_WORLD.rank})),
+        ("Win.Unlock", (1, 0, 0, {ampi.COMM_WORLD.rank})),
+    ]
+    assert counted[2:] == [("Win.Lock", (1, 0, 0, set())), ("Win.Unlock", (1, 0, 0, set()))]
 
 
 @pytest.mark.slow
