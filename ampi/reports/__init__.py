@@ -51,15 +51,17 @@ class Trace:
 
     def _written(self, work: Callable[[], Any]) -> Any:
         """Call a function that writes files on rank 0; raise an error on all ranks if it fails."""
-        found, problem = None, ""
+        found, failure = None, None
         try:
             found = work()
-        except AmpiError as error:
-            problem = str(error)
+        except Exception as error:  # the other ranks wait here
+            failure = error
         finally:
             gathering.wait_for_all(self.clocks.comm)  # or a rank that ends early would seem to be missing
-        problem = self.clocks.comm.bcast(problem)
-        if problem:
+        problem = self.clocks.comm.bcast(None if failure is None else str(failure) or type(failure).__name__)
+        if failure is not None and not isinstance(failure, AmpiError):
+            raise failure
+        if problem is not None:
             raise AmpiError(problem)
         return found
 

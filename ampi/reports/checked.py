@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 
@@ -16,5 +17,6 @@ def described(check: Any) -> list[dict[str, Any]]:
         return [one for part in check for one in described(part)]
     if isinstance(check, dict):
         return [check]
-    passed, curve = bool(getattr(check, "passed", False)), list(map(list, getattr(check, "curve", [])))
+    passed = bool(getattr(check, "passed", False))
+    curve = [list(point) for point in getattr(check, "curve", []) if all(map(math.isfinite, point))]
     return [{"text": str(check), "passed": passed, "curve": curve}]

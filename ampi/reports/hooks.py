@@ -43,16 +43,17 @@ _WAITS = {
     "Win": tuple("Fence Lock Lock_all Unlock Unlock_all Flush Flush_all Wait Complete Start".split()),
     "File": tuple("Read_all Write_all Read_at_all Write_at_all Read_ordered Write_ordered".split()),
 }
+_TESTS = tuple("Test test Testall testall Testany testany Testsome testsome waitsome".split())
 _OTHERS = {
     "Comm": (
         *(f"I{name[0].lower()}{name[1:]}" for name in _BUFFERED),
         *"Send send Bsend bsend Rsend Isend isend Issend issend Ibsend ibsend Irsend Irecv irecv".split(),
         *"Isendrecv Isendrecv_replace Iprobe iprobe Improbe improbe".split(),
     ),
-    "Request": tuple("Test test Testall testall Testany testany Testsome testsome waitsome".split()),
-    "Prequest": tuple("Test Testall Start Startall Pready Pready_range Pready_list".split()),
+    "Request": _TESTS,
+    "Prequest": (*_TESTS, "Start", "Startall", "Pready", "Pready_range", "Pready_list"),
     "Message": ("Irecv", "irecv"),
-    "Win": tuple("Put Get Accumulate Get_accumulate Fetch_and_op Compare_and_swap Rput Rget Raccumulate".split()),
+    "Win": (*plain.PARTS, "Post", "Test", "Flush_local", "Flush_local_all"),
     "File": tuple("Read Write Read_at Write_at Read_shared Write_shared".split()),
 }
 _Request = BASE["Request"]

@@ -220,29 +220,47 @@ def start(plain: Plain, found: tuple[int, int, int], requests: Sequence[Any]) ->
 
 
 def completing(plain: Plain, name: str, requests: Sequence[Any], arguments: tuple, keywords: dict[str, Any]) -> Any:
-    """Return the receives among requests to be completed, and the statuses that will contain their sources."""
+    """Return the method, the receives among requests to be completed, and the statuses that will have their sources."""
     pending = plain.pending
-    found = [(request, request.handle, k) for k, request in enumerate(requests) if request.handle in pending]
+    found = [(request.handle, k) for k, request in enumerate(requests) if request.handle in pending]
     if not found:
         return None
     parameter = _STATUSES.get(name)
     statuses = arguments[1] if len(arguments) > 1 else keywords.get(parameter or "")
-    wild = any(plain.started[pending[handle]][2] == _ANY_SOURCE for _, handle, _ in found)
+    wild = any(plain.started[pending[handle]][2] == _ANY_SOURCE for handle, _ in found)
     if statuses is None and parameter is not None and wild:
         statuses = keywords[parameter] = [] if parameter == "statuses" else _Status()
-    return found, statuses
+    return name, found, statuses
 
 
 def completed(plain: Plain, noted: Any, end: int, result: Any) -> None:
     """Note the completion of some of these requests."""
-    found, statuses = noted
-    if isinstance(statuses, list) and isinstance(result, list):  # of some of them
-        statuses = dict(zip(result, statuses))
-    for request, handle, k in found:
-        if not request or handle in plain.persistent:
+    name, found, statuses = noted
+    several = _completed_ones(name, result)
+    if isinstance(statuses, list) and several is not None:
+        statuses = dict(zip(several, statuses))
+    for handle, k in found:
+        if several is None or k in several:
             number = plain.pending.pop(handle, -1)
             if number >= 0:
-                plain.end(number, end, statuses[k] if isinstance(statuses, (dict, list)) else statuses)
+                status = statuses.get(k) if isinstance(statuses, dict) else statuses
+                plain.end(number, end, status[k] if isinstance(status, list) else status)
+
+
+def _completed_ones(name: str, result: Any) -> Sequence[int] | None:
+    """Return the indices of the requests that a method has completed, from its result; None: all of them."""
+    kind = name.lower()
+    if kind in ("wait", "waitall"):
+        return None
+    if kind == "testany":
+        index, flag = result[:2]
+        return [index] if flag else ()
+    found = result[0] if name.islower() else result  # of methods that also return objects
+    if kind == "waitany":
+        return [found]
+    if kind in ("test", "testall"):
+        return None if found else ()
+    return found or ()
 
 
 def access(
@@ -260,10 +278,11 @@ def access(
     given = {**dict(zip(_ONE_SIDED.get(name, ("origin", "target_rank")), arguments[1:])), **keywords}
     target = int(given["target_rank"])
     fetches = any(isinstance(value, _Op) and value == mpi.NO_OP for value in (*arguments, *keywords.values()))
+    buffers = {WRITTEN: given["origin"], FETCHED: given.get("result", given["origin"])}
     for kind in (FETCHED,) if fetches else PARTS[name]:
         if len(plain.started) >= MOST:
             plain.left_out += 1
             continue
         if recorded:
             plain.recorded.add(len(plain.started))
-        plain.started.append((kind, window.reverse, target, 0, _size(given["origin"]), *found))
+        plain.started.append((kind, window.reverse, target, 0, _size(buffers[kind]), *found))

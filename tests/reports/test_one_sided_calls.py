@@ -17,6 +17,11 @@ win.Get_accumulate(x, y, other, op=MPI.NO_OP)
 win.Fence()
 win.Fetch_and_op(x[:1], y[:1], other, numpy.int64(1))
 win.Fence()
+win.Get_accumulate([None, 0, MPI.DOUBLE], y, other, op=MPI.NO_OP)
+win.Fence()
+win.Lock_all()
+win.Rget_accumulate(x, y, other).Wait()
+win.Unlock_all()
 win.Free()
 print("over")
 """
@@ -28,6 +33,6 @@ def test_ranks_of_numpy_and_keywords_in_any_order(mpiexec, tmp_path):
     program.write_text(PROGRAM)
     done = mpiexec(2, "-m", "ampi.run", "--profile", program)
     assert not done.returncode and done.stdout.count("over") == 2, done.stderr
-    sizes = {line: 48 for line in (8, 9, 10, 12)} | {14: 16 * 2}
+    sizes = {line: 48 for line in (8, 9, 10, 12, 16)} | {14: 16 * 2, 19: 48 * 2}
     for line, size in sizes.items():
         assert re.search(rf"accesses\.py:{line} [\w.]+ +2 +0 +0 +{size} B ", done.stdout), done.stdout
