@@ -52,7 +52,8 @@ def elements_of(buffer: Buffer) -> np.ndarray:
     return pairs
 
 
-def _type_of(dtype: np.dtype) -> mpi.Datatype:
+def type_of(dtype: np.dtype) -> mpi.Datatype:
+    """Return the datatype of values, or of pairs of a value and a location."""
     return datatype_named(dtype.char) if dtype.names is None else PAIR_TYPES[dtype["value"].char]
 
 
@@ -137,7 +138,7 @@ class Access(BaseAdjoint):
 
     def execute(self, win: Any) -> None:
         """Start the operation that was postponed, with ampi's datatypes: the user may have freed the original ones."""
-        target, datatype = self.target, _type_of(self._operand.dtype)  # type: ignore[union-attr]
+        target, datatype = self.target, type_of(self._operand.dtype)  # type: ignore[union-attr]
         if not target.count:
             return
         operand = [self._operand, datatype]

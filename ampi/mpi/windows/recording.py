@@ -15,11 +15,10 @@ from ...tape.recording import opened, recording
 from ..log.log import communication_of
 from ..memory.arguments import parse
 from ..memory.buffers import FLOATING, Buffer, arrive, refuse_others
-from ..memory.datatypes import datatype_named
 from ..memory.plain_buffers import warn_if_plain
 from ..memory.tangents import set_tangent
 from ..messages.requests import recorded
-from .access import LOCATED, NONLINEAR, Access, Begun
+from .access import LOCATED, NONLINEAR, Access, Begun, type_of
 from .epochs import complete
 from .forward_windows import check_lost
 from .target import target_of
@@ -335,7 +334,7 @@ def wants_old(access: tuple[Trace, Access] | None) -> bool:
 def old_argument(access: Any) -> Any:
     """Return the result argument for fetching the target's old value."""
     old = access[1].old
-    return [old, datatype_named(old.dtype.char)]
+    return [old, type_of(old.dtype)]
 
 
 def requested(win: Any, access: tuple[Trace, Access] | None, request: mpi.Request) -> mpi.Request:

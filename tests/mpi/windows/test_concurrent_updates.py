@@ -12,6 +12,7 @@ from ampi.mpi import COMM_WORLD
 
 pytestmark = pytest.mark.mpi
 
+LOCKS = (MPI.LOCK_EXCLUSIVE, MPI.LOCK_SHARED)
 WORLD = MPI.COMM_WORLD
 
 
@@ -173,8 +174,14 @@ def test_ties_and_zeros(in_epoch):
 @broken_in("Open MPI", "the heap is damaged")
 @broken_in("Intel MPI", "Fetch_and_op leaves wrong locations")
 @pytest.mark.parametrize("name", ["MINLOC", "MAXLOC"])
-@pytest.mark.parametrize("form", ["Accumulate", "Get_accumulate", "Fetch_and_op", "locked"])
-def test_locations(name, form):
+@pytest.mark.parametrize(
+    "form, lock",
+    [
+        *((form, lock) for form in ("Accumulate", "Get_accumulate", "Fetch_and_op") for lock in (None, *LOCKS)),
+        *((form, lock) for form in ("Raccumulate", "Rget_accumulate") for lock in LOCKS),
+    ],
+)
+def test_locations(name, form, lock):
     """Pairs of a value and a location: the winner gets the adjoint, the lower location if values are equal."""
     pair = numpy.dtype([("value", "d"), ("location", "i4")], align=True)
     size, rank, op = WORLD.size, WORLD.rank, getattr(MPI, name)
@@ -191,36 +198,37 @@ def test_locations(name, form):
         memory = pairs(sign * numpy.array([0.5, 1.0, 9.0])[:n], 100)
         win = ampi.Win.Create(memory, 16, comm=COMM_WORLD)
         mine, got = pairs(x, size - rank), pairs(numpy.zeros(n), 0)
-        if form == "locked":
+        given, spec = [mine, MPI.DOUBLE_INT], (0, n, MPI.DOUBLE_INT)
+        there = (0, 0) if form == "Fetch_and_op" else (0, spec)
+        fetches = form not in ("Accumulate", "Raccumulate")
+        arguments = (given, [got, MPI.DOUBLE_INT], *there) if fetches else (given, *there)
+        if lock is None:
+            win.Fence()
+            getattr(win, form)(*arguments, op)
+            win.Fence()
+        else:
             COMM_WORLD.Barrier()
             for turn in range(size):
                 if turn == rank:
-                    win.Lock(0)
-                    win.Get_accumulate([mine, MPI.DOUBLE_INT], [got, MPI.DOUBLE_INT], 0, (0, n, MPI.DOUBLE_INT), op)
+                    win.Lock(0, lock)
+                    request = getattr(win, form)(*arguments, op)
+                    if request is not None:
+                        request.Wait()
                     win.Unlock(0)
                 WORLD.Barrier()
-        else:
-            win.Fence()
-            if form == "Accumulate":
-                win.Accumulate([mine, MPI.DOUBLE_INT], 0, (0, n, MPI.DOUBLE_INT), op)
-            elif form == "Get_accumulate":
-                win.Get_accumulate([mine, MPI.DOUBLE_INT], [got, MPI.DOUBLE_INT], 0, (0, n, MPI.DOUBLE_INT), op)
-            else:
-                win.Fetch_and_op([mine, MPI.DOUBLE_INT], [got, MPI.DOUBLE_INT], 0, 0, op)
-            win.Fence()
         y = memory["value"] * 1.0
         z = got["value"] * 1.0
         win.Free()
     outputs, seed = [y], [numpy.ones(n) * (rank == 0)]
-    if form != "Accumulate":
+    if fetches:
         outputs, seed = [y, z], [*seed, numpy.full(n, 10.0**rank)]
     x_bar = tape.gradient(outputs, x, seed=seed)
     if rank == 0:
         assert ampi.value(memory["value"]).tolist() == (sign * numpy.array([size, 1.0, 9.0])[:n]).tolist()
         assert memory["location"].tolist() == [1, 1, 100][:n]
-    if form != "Accumulate":
+    if fetches:
         assert ampi.value(z).tolist()[:1] == [sign * max(0.5, rank)]
-    fetched = 10.0 ** (rank + 1) * (form != "Accumulate" and rank + 1 < size)
+    fetched = 10.0 ** (rank + 1) * (fetches and rank + 1 < size)
     expected = [(rank == size - 1) + fetched, (rank == size - 1) + fetched, 0.0]
     assert x_bar.tolist() == expected[:n]
 
