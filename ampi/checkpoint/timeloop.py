@@ -17,7 +17,7 @@ from ..errors import CommunicationError, PerformanceWarning, TapeError
 from ..foreign.numpy_in_c import redirected as intercepted
 from ..memory.handouts import describe
 from ..memory.live_arrays import tracked_arrays
-from ..memory.storages import Region, Storage, TrackedArray, arrays_of_blocks, forget_node, is_scalar, storage_of
+from ..memory.storages import Region, Storage, TrackedArray, arrays_of_blocks, forget_node, is_scalar, plain, storage_of
 from ..mpi import COMM_WORLD
 from ..mpi.files import positions
 from ..tape import AdjointRecord, Push, Record, Sweep, Tape, not_kept, passive, recording, where_called
@@ -546,6 +546,8 @@ def _needed(tape: Tape) -> dict[Storage, np.ndarray]:
         if storage is None or storage in found:
             continue
         found[storage] = owner_of(array)
-        if not storage.volatile and not is_scalar(array):
+        if storage.volatile and not storage.elsewhere:
+            tape.save_before_writes(plain(owner_of(array)), storage)
+        elif not storage.volatile and not is_scalar(array):
             tape.need(owner_of(array))
     return found

@@ -471,6 +471,14 @@ class Tape(metaclass=PublicHelp):
             if storage is None or storage.volatile or storage.guard == LENT:
                 return self.constant(view, place_of(view)) if may_change(view) else view
             self._noted.append(handouts.Note(view))
+        self.save_before_writes(view, storage)
+        return view
+
+    def save_before_writes(self, view: np.ndarray, storage: Storage) -> None:
+        """Note that the values of tracked memory are to be saved before this rank overwrites them.
+
+        Writes by other ranks into the memory of a window remain unseen.
+        """
         if storage.swapped_by:
             refuse_swapped(storage, view)
         extent = Extent(view)
@@ -479,7 +487,6 @@ class Tape(metaclass=PublicHelp):
             if needs is None:
                 needs = first_need(storage, self.needer)
             needs.enter(extent)
-        return view
 
     def constant(self, view: np.ndarray, place: tuple[Any, ...]) -> np.ndarray:
         """Return a copy of the present values of a plain array; equal values at one place share it."""

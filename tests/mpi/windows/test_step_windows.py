@@ -407,3 +407,50 @@ def test_random_epochs_keep_the_order(seed):
     assert numpy.array_equal(first, second)
     assert numpy.all(numpy.isfinite(first))
     comm.Free()
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("how", ["state", "written"])
+def test_steps_write_to_this_ranks_window_memory(how):
+    """Other ranks overwrite it before the loop and after it; steps that run again find their values there."""
+    comm, right = COMM_WORLD, (COMM_WORLD.rank + 1) % SIZE
+    x0 = numpy.linspace(0.5, 0.9, N) + 0.1 * comm.rank
+    factors = 0.3, 0.7
+
+    def run(np, win_class, x, loop):
+        memory = np.zeros(N, x.dtype)
+        win = win_class.Create(memory, memory.itemsize, comm=comm)
+        win.Fence()
+        win.Put(x * x, right)
+        win.Fence()
+
+        def in_place(u):
+            u *= factors[0] + u
+            u[:] = np.sin(u)
+
+        def written(u):
+            memory[:] = np.sin(memory) * u
+            return u * factors[1] + memory * memory
+
+        y = np.sum(loop(written, x * 1.0) if how == "written" else loop(in_place, memory))
+        win.Fence()
+        last = memory * memory
+        win.Fence()
+        win.Put(x * 7.0, right)
+        win.Fence()
+        win.Free()
+        return y + np.sum(last) + np.sum(memory * x)
+
+    def all_steps(step, state):
+        for _ in range(7):
+            result = step(state)
+            state = state if result is None else result
+        return state
+
+    expected = numpy.zeros((SIZE, N))
+    for place in numpy.ndindex(SIZE, N):
+        x = x0.astype(complex)
+        x[place[1]] += 1e-30j * (place[0] == comm.rank)
+        expected[place] = comm.allreduce(run(numpy, MPI.Win._base, x, all_steps).imag * 1e30)
+    gradient = ampi.grad(lambda x: run(np, ampi.Win, x, lambda s, u: ampi.timeloop(s, u, steps=7, checkpoints=2)))
+    numpy.testing.assert_allclose(gradient(x0), expected[comm.rank], rtol=1e-12)
