@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import compress, islice, repeat
 from operator import attrgetter
 from time import perf_counter_ns as now
@@ -172,6 +172,7 @@ class SweptRecords(TracedRecords):
     inside: array[int]
     counted: int
     next_sample: int
+    stop_noting: Callable[[], None]
 
     def begin(self, sweep: Sweep) -> None:
         """Begin a sweep."""
@@ -180,7 +181,7 @@ class SweptRecords(TracedRecords):
         self.times, self.inside = array("q"), array("q")
         self.agreed = 0
         self.homes: dict[Any, int] = {}  # the site of the record at which each shadow was made
-        sweep.note_shadows(self._note_shadow)
+        self.stop_noting = sweep.note_shadows(self._note_shadow)
         self.swept.clear()
         del self.passages[:]
 
@@ -279,6 +280,7 @@ class SweptRecords(TracedRecords):
 
     def end(self) -> None:
         """End a sweep."""
+        self.stop_noting()
         self.pause()
         self.tracer.inside += self.counted
 

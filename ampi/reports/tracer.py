@@ -235,7 +235,8 @@ class Tracer:
             records.passed_before(unseen_receives(sweep.tape), start)  # type: ignore[attr-defined]
             self.shadows.append((now(), records.shadows_by_site()))  # type: ignore[attr-defined]
             records.__class__ = TracedRecords
-            del records.sweep, records.homes  # type: ignore[attr-defined]  # a cycle of references would keep the tape alive
+            # A cycle of references would keep the tape alive.
+            del records.sweep, records.homes, records.stop_noting  # type: ignore[attr-defined]
             self.depth -= 1
             self.tasks.swept(self, sweep.tape)
             if error is None:

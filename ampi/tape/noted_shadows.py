@@ -10,13 +10,14 @@ from ..memory.storages import Storage
 
 
 class NotedShadows(dict):
-    """A dictionary of shadows that reports each new one."""
+    """A dictionary of shadows that reports each new one to the functions in ``notes``."""
 
-    def __init__(self, note: Callable[[Storage], None], known: dict[Storage, np.ndarray]) -> None:
+    def __init__(self, known: dict[Storage, np.ndarray]) -> None:
         super().__init__(known)
-        self.note = note
+        self.notes: list[Callable[[Storage], None]] = []
 
     def __setitem__(self, storage: Storage, block: np.ndarray) -> None:
         if storage not in self:
-            self.note(storage)
+            for note in self.notes:
+                note(storage)
         super().__setitem__(storage, block)

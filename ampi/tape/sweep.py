@@ -126,9 +126,15 @@ class Sweep:
         """Return the size of all shadows."""
         return sum(block.nbytes for block in list(self._shadows.values()))
 
-    def note_shadows(self, note: Callable[[Storage], None]) -> None:
-        """Have ``note(storage)`` called for each new shadow from now on."""
-        self._shadows = NotedShadows(note, self._shadows)
+    def note_shadows(self, note: Callable[[Storage], None]) -> Callable[[], None]:
+        """Have ``note(storage)`` called for each new shadow, until the returned function is called."""
+        if not isinstance(self._shadows, NotedShadows):
+            shadows, sweep = NotedShadows(self._shadows), self
+            while sweep is not None:  # those around this one share them
+                sweep._shadows, sweep = shadows, sweep.around  # type: ignore[assignment]
+        notes = self._shadows.notes  # type: ignore[attr-defined]
+        notes.append(note)
+        return lambda: notes.remove(note)
 
     def sizes(self) -> list[tuple[Storage, int]]:
         """Return the storages that have shadows, and their sizes."""

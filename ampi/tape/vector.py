@@ -226,10 +226,15 @@ class VectorSweep(LanedSweep):
         """Return all storages that have a shadow in any direction."""
         return {*self._blocks, *self._woven, *(storage for storage in self.apart if self.has_block(storage))}
 
-    def note_shadows(self, note: Callable[[Storage], None]) -> None:
-        """Have ``note(storage)`` called for each new shadow of a lane."""
-        for lane in self.lanes:
-            lane.note_shadows(note)
+    def note_shadows(self, note: Callable[[Storage], None]) -> Callable[[], None]:
+        """Have ``note(storage)`` called for each new shadow of a lane, until the returned function is called."""
+        ends = [lane.note_shadows(note) for lane in self.lanes]
+
+        def end() -> None:
+            for end_of_lane in ends:
+                end_of_lane()
+
+        return end
 
     def sizes(self) -> list[tuple[Storage, int]]:
         """Return the storages that have shadows in each lane, and their sizes."""
