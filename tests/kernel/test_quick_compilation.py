@@ -3,6 +3,7 @@
 import importlib
 import io
 import random
+import sys
 
 import numba
 import numpy as np
@@ -236,6 +237,31 @@ def test_elements(seed):
     with np.errstate(over="ignore"):
         assert found == space["element"](expected, *index)
     np.testing.assert_array_equal(mine, expected)
+
+
+def products(x, y, z):
+    for i in range(x.size):
+        for j in range(y.size):
+            z[i, j] = x[i] * y[j]
+
+
+@pytest.mark.parametrize("dtype", [np.complex128, np.complex64])
+@pytest.mark.parametrize("fastmath", [False, True])
+def test_products_of_complex_numbers(dtype, fastmath):
+    """Bitwise identical to Numba's, which are not compiled with ``fastmath`` in any function."""
+    parts = [0.0, -0.0, 1.5, -0.3, 1e38, 1e-40, np.inf, -np.inf, np.nan]
+    numbers = np.array([complex(a, b) for a in parts for b in parts], dtype)
+    ours, numbas = np.empty((2, numbers.size, numbers.size), dtype)
+    numba.njit(fastmath=fastmath)(products)(numbers, numbers, numbas)
+    with quick.quick_compilation():
+        compiled = numba.njit(fastmath=fastmath)(products)
+        compiled(numbers, numbers, ours)
+    text = next(iter(compiled.inspect_llvm().values()))
+    assert sys.version_info >= (3, 14) or "complex_mul" not in text
+    for mine, other in ((ours.real, numbas.real), (ours.imag, numbas.imag)):
+        np.testing.assert_array_equal(mine, other)
+        there = ~np.isnan(other)
+        np.testing.assert_array_equal(np.signbit(mine[there]), np.signbit(other[there]))
 
 
 def test_events_reach_those_who_listen(monkeypatch):

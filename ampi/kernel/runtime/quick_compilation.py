@@ -16,6 +16,7 @@ They matter for derivative programs, which are long and have many variables:
   It also makes machine code of functions that are only linked into others, and here only on demand; see `late_code`.
 * Events.  Numba reports the beginning and end of each call of LLVM; here only if somebody listens.
 * Statements.  See `quick_statements`.
+* Complex numbers.  Numba calls a function for each product, which LLVM takes apart again; here it is computed in place.
 * Numbers.  Numba asks Python for the parameters of the function that lowers an operation, and LLVM for the size of a
   variable, each time; here once.
 * Elements.  For each access Numba copies the structure that describes an array, which LLVM then takes apart in more
@@ -62,7 +63,7 @@ _PARTS: dict[Any, str] = {
     ir.Expr: "list_vars",
     PreLowerStripPhis: "_strip_phi_nodes",
     base: "_has_loc",
-    base.BaseContext: "get_abi_sizeof",
+    base.BaseContext: "get_abi_sizeof compile_internal",
     arrayobj: "load_item store_item fix_integer_index",
     cgutils: "get_item_pointer2 unpack_tuple",
 }
@@ -97,6 +98,7 @@ def quick_compilation(long: bool = False) -> Iterator[None]:
         (PreLowerStripPhis, "_strip_phi_nodes", quick_statements.without_phis(PreLowerStripPhis._strip_phi_nodes)),
         (base, "_has_loc", quick_statements.memoised(base._has_loc)),
         (base.BaseContext, "get_abi_sizeof", quick_statements.sizes_once(base.BaseContext.get_abi_sizeof)),
+        (base.BaseContext, "compile_internal", quick_statements.products_in_place(base.BaseContext.compile_internal)),
         (event, "start_event", _if_heard(event.start_event)),
         (event, "end_event", _if_heard(event.end_event)),
     )
