@@ -122,6 +122,7 @@ WITHOUT_CASE = {
     "conj",
     "complex",
     "fused",
+    "where_nonzero",
     "digamma",
     "min",
     "max",
