@@ -14,7 +14,7 @@ from ...tape import Tape, living
 from ...tape.recording import opened, recording
 from ..base.call_sites import call_site, sites
 from ..base.rules import Operation, Treatment, enter
-from ..log.log import count_passive, refused
+from ..log.log import count_passive, note_accesses, refused
 from ..log.reverse import reverse_of
 from ..memory.argument_forms import is_in_place, with_typemaps
 from ..memory.buffers import NOTHING, Buffer, refuse_others
@@ -239,6 +239,7 @@ _NOT_KNOWN = None, None, False
 def perform(comm: mpi.Comm, operation: CollectiveOperation, primal: Callable, *arguments: Any) -> None:
     """Run a blocking collective while a tape exists."""
     tape = recording()
+    note_accesses(tape)
     performed = None if tape is None else _log_repeated(tape, comm, operation, arguments)
     if performed is not None:
         try:
@@ -298,6 +299,7 @@ def _start(
 ) -> Started | forward_collectives.ForwardStarted | None:
     """Check, log and record a collective with a request before it starts, while a tape exists."""
     tape = recording()
+    note_accesses(tape)
     if tape is not None and tape.tangents is not None:
         return second.start(name, comm, operation, arguments, keywords, tape)
     if tape is not None and tape.forward is not None:

@@ -13,7 +13,7 @@ from ...errors import ActivityError
 from ...memory.storages import TrackedArray
 from ...tape import Push, Sweep, Tape, lanes_of
 from ...tape.recording import open_tapes, recording
-from ..log.log import count_passive, log_collective, log_for
+from ..log.log import count_passive, log_collective, log_for, note_accesses
 from ..log.messages import Collective, CollectiveAdjoint
 from ..memory.bundles import EMPTY, Bundle, pack, refuse_others_in, unpack
 from ..memory.plain_buffers import warn_of_plain_objects
@@ -213,6 +213,7 @@ def _unpacked_each(tape: Tape, messages: Iterable[Any]) -> tuple[list[Bundle], l
 def tape_or_passive(comm: mpi.Comm, obj: Any = None, sends: bool = True) -> Tape | None:
     """Return the tape that records a collective of an object; in `ampi.passive` the call is only counted."""
     tape = recording()
+    note_accesses(tape)
     if tape is not None and sends:
         warn_of_plain_objects(obj)
     if tape is None and open_tapes:

@@ -522,6 +522,12 @@ def refused(tape: Tape, collective: Collective, error: BaseException) -> bool:
     return True
 
 
+def note_accesses(tape: Tape | None) -> None:
+    """Note which accesses to this rank's window memory precede a collective, whose buffers may lie there."""
+    if tape is not None and tape.observer is not None:
+        tape.observer.close()
+
+
 def count_passive(comm: Any) -> None:
     """Count a collective call inside `ampi.passive`; it must be inside it on all ranks."""
     tape, reverse = opened(), reverse_of(comm)

@@ -57,7 +57,7 @@ def send_again(
     if latest is not comm:
         log = log_for(tape, name, comm, True)
     request = None
-    if start is not None and buffer.nbytes >= least:
+    if start is not None and buffer.nbytes >= least and tape.observer is None:
         request = start(comm, buf, dest, tag)  # if it raises an error, nothing has been recorded
     route = buffer.sent
     frame = _getframe(2)

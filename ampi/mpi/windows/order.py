@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI as mpi
 
 from ...tape import BaseAdjoint, Push, Record, Sweep, Tape, lanes_of
-from ..log.messages import LateCompletion
+from ..log.messages import LateCompletion, Received, Sent
 from ..waiting.waiting import Patience, running
 from .cells import Cells
 from .precedence import Drawn, handed_on, in_order, is_contradicted
@@ -225,7 +225,7 @@ class Observer:
             self._add(record)  # new tickets may have come after the start of what is appended next
         elif _synchronizes(record):
             self._meet(record)
-        elif _communicates(record):
+        elif _communicates(record) and not _starts_in_windows(record.adjoint):
             self._add(record)
             self.look()
         else:
@@ -287,7 +287,7 @@ class Observer:
         self.records.extend(_record(Mark(window, seen, None)) for window, seen in marked)
 
     def close(self) -> None:
-        """Mark new tickets, before local work or at the end of the tape."""
+        """Mark new tickets, before local work, a message or a collective, or at the end of the tape."""
         for window, seen in self._news():
             self.records.append(_record(Mark(window, seen, seen)))
 
@@ -305,6 +305,13 @@ def _record(adjoint: Callable[[Sweep], None]) -> Record:
 def _communicates(record: Record) -> bool:
     """Return whether a record's adjoint may wait for other ranks."""
     return record.adjoint is not None and not record.adjoint.is_local
+
+
+def _starts_in_windows(adjoint: Any) -> bool:
+    """Return whether a message, whose record comes before it, may read or write window memory."""
+    if isinstance(adjoint, Received):
+        return any(storage is not None and storage.volatile for storage in getattr(adjoint.buffer, "storages", ()))
+    return isinstance(adjoint, Sent)
 
 
 def _synchronizes(record: Record) -> bool:
