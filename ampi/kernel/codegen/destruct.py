@@ -1,7 +1,8 @@
 """Destruction of single assignment form: readable plain statements.
 
-Three steps: values that are used once move into the expression that uses them; names share a variable where they can
-(``s = s + f`` again, by which Numba also recognises a reduction); joined and carried scalars become assignments.
+Four steps: the test of a factor moves into the selection of its product; values that are used once move into the
+expression that uses them; names share a variable where they can (``s = s + f`` again, by which Numba also recognises a
+reduction); joined and carried scalars become assignments.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def with_tests_inside(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 def _without(body: tuple[Stmt, ...], names: set[str]) -> tuple[Stmt, ...]:
     """Statements without the assignments of these names."""
     kept = (s for s in body if not (isinstance(s, ir.Assign) and s.target.name in names))
-    return tuple(rebuild(s, lambda e: e, lambda v: v, lambda b: _without(b, names)) for s in kept)
+    return tuple(ir.in_blocks(s, lambda block: _without(block, names)) for s in kept)
 
 
 def nest(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
@@ -108,7 +109,7 @@ def _nest_block(body: tuple[Stmt, ...], uses: Counter[str]) -> tuple[Stmt, ...]:
             origin[s.target.name] = s
             loaded[s.target.name] = _arrays(s.value)
             continue
-        kept.append(rebuild(s, lambda e: e, lambda v: v, lambda b: _nest_block(b, uses)))
+        kept.append(ir.in_blocks(s, lambda b: _nest_block(b, uses)))
     settle(set(pending))
     return tuple(kept)
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from ampi.kernel import ir
 from ampi.kernel.ir import Expr, Stmt, Var
 from ampi.kernel.ir.builder import same
-from ampi.kernel.ir.rebuild import rebuild, substitute
+from ampi.kernel.ir.rebuild import substitute
 from ampi.kernel.ir.ssa import Branch, Loop, every, written
 
 
@@ -166,7 +166,7 @@ def _dropped(body: tuple[Stmt, ...], constants: dict[str, Expr]) -> tuple[Stmt, 
                 s = replace(s, carried=tuple(c for c in s.carried if c.var.name not in constants))
             elif isinstance(s, Branch):
                 s = replace(s, joins=tuple(j for j in s.joins if j.var.name not in constants))
-            found.append(rebuild(s, lambda e: e, lambda v: v, block))
+            found.append(ir.in_blocks(s, block))
         return tuple(found)
 
     return block(body)

@@ -16,7 +16,6 @@ from ampi.kernel import ir
 from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
 from ampi.kernel.ir.intrinsics import constant
 from ampi.kernel.ir.operators import QUOTIENTS
-from ampi.kernel.ir.rebuild import rebuild
 from ampi.kernel.ir.ssa import Loop, definitions, every, reads, written
 
 
@@ -54,7 +53,7 @@ def is_plain(result: Any) -> bool:
 def without_exceptions(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """Statements without those that raise exceptions."""
     kept = (replace(s, raises=False) if isinstance(s, ir.Fill) else s for s in body if not isinstance(s, ir.Raise))
-    return tuple(rebuild(s, lambda e: e, lambda v: v, without_exceptions) for s in kept)
+    return tuple(ir.in_blocks(s, without_exceptions) for s in kept)
 
 
 def raises_exactly(body: tuple[Stmt, ...], written: bool) -> bool:

@@ -115,10 +115,9 @@ def instance(function: ir.Function, arguments: dict[str, Expr], names: Names) ->
 
 def at_line(body: tuple[Stmt, ...], line: int) -> tuple[Stmt, ...]:
     """Statements with another line number."""
-    moved = lambda s: replace(rebuild(s, lambda e: e, lambda v: v, lambda b: at_line(b, line)), line=line)
-    return tuple(map(moved, body))
+    return tuple(replace(ir.in_blocks(s, lambda block: at_line(block, line)), line=line) for s in body)
 
 
 def _with_loop_names(s: Stmt) -> Stmt:
-    s = rebuild(s, lambda e: e, lambda v: v, lambda body: tuple(map(_with_loop_names, body)))
+    s = ir.in_blocks(s, lambda block: tuple(map(_with_loop_names, block)))
     return replace(s, name=s.var.name) if isinstance(s, Loop) else s

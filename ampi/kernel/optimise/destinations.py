@@ -20,7 +20,6 @@ from dataclasses import replace
 
 from ampi.kernel import ir
 from ampi.kernel.ir import Expr, Size, Stmt, Var
-from ampi.kernel.ir.rebuild import rebuild
 from ampi.kernel.ir.ssa import ZERO, Branch, Loop, every, names_read, written
 
 
@@ -38,7 +37,7 @@ def with_destinations(function: ir.Function) -> ir.Function:
 def _block(body: tuple[Stmt, ...], uses: Counter[str]) -> tuple[Stmt, ...]:
     out: list[Stmt] = []
     for s in body:
-        s = rebuild(s, lambda e: e, lambda v: v, lambda block: _block(block, uses))
+        s = ir.in_blocks(s, lambda block: _block(block, uses))
         out.append(s)
         match out[-3:]:
             case [ir.Alloc() as allocation, ir.Fill() as fill, Loop()] if allocation.target == fill.target:

@@ -17,7 +17,6 @@ from dataclasses import replace
 from ampi.kernel import ir
 from ampi.kernel.analysis import tbr
 from ampi.kernel.ir import Expr, Op, Size, Stmt, Var
-from ampi.kernel.ir.rebuild import rebuild
 from ampi.kernel.ir.ssa import ZERO, every, names_read
 from ampi.kernel.optimise.unsigned_indices import unsigned
 
@@ -50,7 +49,7 @@ class _Flat:
         return tbr.collect(self.function)
 
     def block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        return tuple(rebuild(self.statement(s), lambda e: e, lambda v: v, self.block) for s in body)
+        return tuple(ir.in_blocks(self.statement(s), self.block) for s in body)
 
     def statement(self, s: Stmt) -> Stmt:
         match s:
@@ -112,7 +111,7 @@ def _without_unused(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 def _without(body: tuple[Stmt, ...], names: set[str]) -> tuple[Stmt, ...]:
     return tuple(
-        rebuild(s, lambda e: e, lambda v: v, lambda block: _without(block, names))
+        ir.in_blocks(s, lambda block: _without(block, names))
         for s in body
         if not (isinstance(s, ir.Assign) and s.target.name in names)
     )

@@ -37,7 +37,6 @@ from ampi.kernel.analysis.reduction_recognition import combined
 from ampi.kernel.ir import Const, Expr, Op, Size, Stmt, Var
 from ampi.kernel.ir.intrinsics import constant
 from ampi.kernel.ir.names import Names
-from ampi.kernel.ir.rebuild import rebuild
 from ampi.kernel.ir.remarks import Kind, Remark
 from ampi.kernel.ir.ssa import INT, ZERO, Loop, blocks, definitions, every, reads, written
 
@@ -433,7 +432,7 @@ def _atomic(body: tuple[Stmt, ...], shared: set[str]) -> tuple[Stmt, ...]:
     for s in body:
         if isinstance(s, ir.Accumulate) and s.array.name in shared:
             s = replace(s, atomic=True)
-        out.append(rebuild(s, lambda e: e, lambda v: v, lambda b: _atomic(b, shared)))
+        out.append(ir.in_blocks(s, lambda b: _atomic(b, shared)))
     return tuple(out)
 
 

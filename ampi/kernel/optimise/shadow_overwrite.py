@@ -15,7 +15,6 @@ from ampi.kernel import ir
 from ampi.kernel.ir import Const, Expr, Op, Stmt, Var
 from ampi.kernel.ir.matrices import shape
 from ampi.kernel.ir.names import Names
-from ampi.kernel.ir.rebuild import rebuild
 from ampi.kernel.ir.ssa import Branch, Loop, every, reads, written
 
 Shapes = tuple[tuple[Expr, ...], ...]
@@ -80,7 +79,7 @@ def _set_local(body: tuple[Stmt, ...], known: _Known) -> tuple[Stmt, ...]:
                 changed[k] = replace(s, fill=None)
                 changed[first] = _setting(changed[first], s.target)
     inside = lambda block: _set_local(block, known)
-    return tuple(rebuild(s, lambda e: e, lambda v: v, inside) for s in changed)
+    return tuple(ir.in_blocks(s, inside) for s in changed)
 
 
 def _first_uses(body: tuple[Stmt, ...]) -> dict[str, int]:
@@ -110,7 +109,7 @@ def _setting(s: Stmt, array: Var, flag: Var | None = None) -> Stmt:
     if isinstance(s, ir.Accumulate) and s.array == array:
         setting = ir.Store(s.array, s.index, s.value, line=s.line)
         return setting if flag is None else Branch(flag, (setting,), (s,), (), line=s.line)
-    return rebuild(s, lambda e: e, lambda v: v, lambda block: tuple(_setting(t, array, flag) for t in block))
+    return ir.in_blocks(s, lambda block: tuple(_setting(t, array, flag) for t in block))
 
 
 def _added_to_once(body: tuple[Stmt, ...]) -> set[str]:

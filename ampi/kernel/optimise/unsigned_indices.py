@@ -13,7 +13,6 @@ from ampi.kernel import ir
 from ampi.kernel.analysis import tbr
 from ampi.kernel.analysis.tbr import Accesses
 from ampi.kernel.ir import Expr, Op, Stmt, Var
-from ampi.kernel.ir.rebuild import rebuild
 from ampi.kernel.ir.ssa import INT
 
 
@@ -25,7 +24,7 @@ def with_unsigned_indices(function: ir.Function) -> ir.Function:
 def in_all_blocks(body: tuple[Stmt, ...], accesses: Accesses) -> tuple[Stmt, ...]:
     """Make indices unsigned in statements and in all their inner blocks."""
     inside = lambda block: in_all_blocks(block, accesses)
-    return tuple(rebuild(t, lambda e: e, lambda v: v, inside) for t in in_block(body, accesses))
+    return tuple(ir.in_blocks(t, inside) for t in in_block(body, accesses))
 
 
 def in_block(body: tuple[Stmt, ...], accesses: Accesses) -> tuple[Stmt, ...]:
