@@ -234,6 +234,12 @@ def test_every_module_has_a_docstring():
         assert doc and len(doc.splitlines()[0]) > 20, path
 
 
+def test_no_file_is_long():
+    files = [path for folder in ("ampi", "examples", "scripts", "tests") for path in (ROOT / folder).rglob("*.py")]
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in files}
+    assert not {path: length for path, length in lengths.items() if length > 600}
+
+
 def test_import_finder(tmp_path, monkeypatch):
     monkeypatch.setitem(globals(), "PACKAGE", tmp_path / "ampi")
     path = tmp_path / "ampi" / "kernel" / "emit.py"

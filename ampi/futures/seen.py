@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..interception.hooks import AlwaysHook, EverHook, Hook, hook, when_imported
+from ..tape.earlier_values import is_sweeping
 from ..tape.recording import is_passive, open_tapes
 from ..tape.recording import tasks as running
 from ..tape.spill import PlainExecutor
-from ..tape.sweep import is_sweeping
 from .signals import given, got, signals_of
 from .tasks import Task, joined, passively, strand_lock, submitted, tasks_of
 

@@ -65,6 +65,17 @@ def same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
     return not _compare(address_of(a), address_of(b), a.nbytes)
 
 
+class SharedCopies(dict[tuple, np.ndarray]):
+    """Copies of the present values of plain arrays, by `place_of`; equal values at one place share one."""
+
+    def __call__(self, view: np.ndarray, place: tuple) -> np.ndarray:
+        copy = self.get(place)
+        present = view if view.flags.forc else view.copy(order="K")
+        if copy is None or not same_bytes(copy, present):
+            copy = self[place] = view.copy(order="K") if present is view else present
+        return copy
+
+
 def is_zero(array: np.ndarray) -> bool:
     """Return whether all numbers of an array are zero; if one of the first is not, this takes no time."""
     if array.ndim > 1 and not array.flags.c_contiguous and len(array) <= _FEW_ROWS:

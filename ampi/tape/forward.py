@@ -114,7 +114,7 @@ class ForwardTape(Tape):
                 for extent in needs.values():
                     extent.listed = None
         self._needed.clear()
-        self._copies.clear()
+        self.constant.clear()
 
     def need(self, array: np.ndarray) -> np.ndarray:
         """Note that the next record needs the present values of an array."""

@@ -15,7 +15,7 @@ from ..base import checks
 from ..base.public_help import PublicHelp
 from ..errors import ActivityError, TapeError
 from ..memory import handouts
-from ..memory.blocks import same_bytes
+from ..memory.blocks import SharedCopies
 from ..memory.extents import Extent, may_change, place_of
 from ..memory.storages import (
     LENT,
@@ -160,7 +160,7 @@ class Tape(metaclass=PublicHelp):
         self.watches: dict[tuple, tuple[Region, int]] = {}  # by place, with the number of other records before it
         self.reference = self.needer = weakref.ref(self, living.discard)
         living.add(self.reference)
-        self._copies: dict[tuple, np.ndarray] = {}
+        self.constant = SharedCopies()
         self.outputs: list[Output] = []
         self.sweep_starts: dict[Any, Callable[[Sweep], None]] = {}
         self.closed = False
@@ -487,14 +487,6 @@ class Tape(metaclass=PublicHelp):
             if needs is None:
                 needs = first_need(storage, self.needer)
             needs.enter(extent)
-
-    def constant(self, view: np.ndarray, place: tuple[Any, ...]) -> np.ndarray:
-        """Return a copy of the present values of a plain array; equal values at one place share it."""
-        copy = self._copies.get(place)
-        present = view if view.flags.forc else view.copy(order="K")
-        if copy is None or not same_bytes(copy, present):
-            copy = self._copies[place] = view.copy(order="K") if present is view else present
-        return copy
 
     def need_again(self, need: Need) -> None:
         """`need` for an array whose extent is known."""
