@@ -29,6 +29,7 @@ from sedov.kernels import corner_forces, equation_of_state, hourglass_modes, lim
 import ampi.cuda as cuda
 import ampi.numpy as np
 
+jit = cuda.jit(fastmath=True)  # as the loops
 THREADS = 128
 ZEROS = (0.0,) * 8
 NO_LIMIT = formulas.NO_LIMIT
@@ -47,7 +48,7 @@ def blocks(threads):
 # -------------------------------------------------------------------------------------------------- smallest values
 
 
-@cuda.jit
+@jit
 def smallest_of_blocks(values, result):
     """The smallest value of each block of threads."""
     shared = cuda.shared.array(THREADS, float64)
@@ -74,7 +75,7 @@ def smallest(values):
 # ------------------------------------------------------------------------------------------------------ nodal part
 
 
-@cuda.jit
+@jit
 def volume_of_element(x, corner, volume):
     e = cuda.grid(1)
     if e < corner.shape[0]:
@@ -87,7 +88,7 @@ def reference_volumes(x, corner, volume):
     volume_of_element[blocks(len(corner)), THREADS](x, corner, volume)
 
 
-@cuda.jit
+@jit
 def stress_of_element(x, corner, reference_volume, relative_volume, pressure, viscosity, force, least):
     """Forces of the stress at the corners of an element, and the smaller one of its two volumes."""
     e = cuda.grid(1)
@@ -109,7 +110,7 @@ def stress_of_element(x, corner, reference_volume, relative_volume, pressure, vi
         force[2, 8 * e + k] = stress * nz[k]
 
 
-@cuda.jit
+@jit
 def shape_of_element(x, corner, reference_volume, relative_volume, sound_speed, gradient, modes, factors):
     """The gradient of an element's volume by its corners, its hourglass modes, and the factors of `corner_forces`, for
     the kernel behind this one."""
@@ -145,7 +146,7 @@ def four(values, axis, e):
     return values[axis, 0, e], values[axis, 1, e], values[axis, 2, e], values[axis, 3, e]
 
 
-@cuda.jit
+@jit
 def hourglass_of_element(v, corner, gradient, modes, factors, force):
     """Add the resistance to hourglass motion in one direction at the corners of an element."""
     e, c = cuda.grid(2)
@@ -170,7 +171,7 @@ def element_forces(x, v, corner, reference_volume, relative_volume, pressure, vi
     return np.min(smallest(least))
 
 
-@cuda.jit
+@jit
 def corners_of_node(values, node_corner, nodal):
     n, c = cuda.grid(2)
     if n >= node_corner.shape[0] or c >= nodal.shape[0]:
@@ -185,7 +186,7 @@ def sum_corners(values, node_corner, nodal):
     corners_of_node[(blocks(len(node_corner)), len(nodal)), (THREADS, 1)](values, node_corner, nodal)
 
 
-@cuda.jit
+@jit
 def motion_of_node(force, mobility, dt, x, v):
     n, c = cuda.grid(2)
     if n >= x.shape[1] or c >= 3:
@@ -203,7 +204,7 @@ def move_nodes(force, mobility, dt, x, v):
 # ---------------------------------------------------------------------------------------------------- element part
 
 
-@cuda.jit
+@jit
 def volumes_of_element(x, corner, reference_volume, relative_volume, new_volume, volume_change, length):
     """Volume and characteristic length of an element."""
     e = cuda.grid(1)
@@ -219,7 +220,7 @@ def volumes_of_element(x, corner, reference_volume, relative_volume, new_volume,
     length[e] = 2.0 * volume / math.sqrt(largest_face_squared(px, py, pz))
 
 
-@cuda.jit
+@jit
 def kinematics_of_element(x, v, dt, corner, reference_volume, new_volume, strain_rate, velocity_gradient, extent):
     """Rate of strain of an element, and what its viscosity needs."""
     e = cuda.grid(1)
@@ -266,7 +267,7 @@ def element_kinematics(x, v, dt, corner, reference_volume, relative_volume, new_
     return np.min(smallest(new_volume))
 
 
-@cuda.jit
+@jit
 def viscosity_of_element(velocity_gradient, own_gradient, extent, neighbor, strain_rate, reference_volume, new_volume,
                          linear, quadratic):  # fmt: skip
     """Linear and quadratic terms of the monotonic artificial viscosity of an element."""
@@ -294,7 +295,7 @@ def artificial_viscosity(*given):
     viscosity_of_element[blocks(len(given[4])), THREADS](*given)
 
 
-@cuda.jit
+@jit
 def state_of_element(linear, quadratic, new_volume, volume_change, length, strain_rate, gamma_minus_1, energy, pressure,
                      viscosity, sound_speed, relative_volume, courant, change):  # fmt: skip
     """Equation of state and volume of an element, and how long it allows the next time step to be."""
@@ -315,7 +316,7 @@ def state_of_element(linear, quadratic, new_volume, volume_change, length, strai
     change[k] = NO_LIMIT if rate == 0.0 else VOLUME_CHANGE_MAX / (abs(rate) + 1e-20)
 
 
-@cuda.jit
+@jit
 def least_limits(courant, change, limits):
     """The limits of all elements from those of all blocks; run by one thread."""
     crossing, hydro = NO_LIMIT, NO_LIMIT
@@ -336,7 +337,7 @@ def update_elements(linear, quadratic, new_volume, volume_change, length, strain
     return np.max(viscosity)
 
 
-@cuda.jit
+@jit
 def step_of_limits(limits, step_limit):
     """The longest next time step; run by one thread."""
     courant, hydro = limits[0, 0], limits[0, 1]
@@ -352,7 +353,7 @@ def limit_step(limits, step_limit):
     step_of_limits[1, 1](limits, step_limit)
 
 
-@cuda.jit
+@jit
 def state_again(element, energy, pressure, viscosity, new_volume, volume_change, linear, quadratic, gamma_minus_1,
                 result):  # fmt: skip
     i = cuda.grid(1)
@@ -370,7 +371,7 @@ def evaluate_again(element, *given):
     state_again[blocks(len(element)), THREADS](element, *given)
 
 
-@cuda.jit
+@jit
 def next_step(step_limit, time, dt, end_time):
     """The next time step from the limit that holds on all ranks, and the time after it; run by one thread."""
     new = step_limit[0]
@@ -391,7 +392,7 @@ def advance_time(step_limit, time, dt, end_time):
 # -------------------------------------------------------------------------------------------------------- messages
 
 
-@cuda.jit
+@jit
 def pack_node(field, node, first, buffer):
     i = cuda.grid(1)
     if i < node.shape[0]:
@@ -403,7 +404,7 @@ def pack_nodes(field, node, first, buffer):
     pack_node[blocks(len(node)), THREADS](field, node, first, buffer)
 
 
-@cuda.jit
+@jit
 def unpack_node(buffer, first, node, field):
     i = cuda.grid(1)
     if i < node.shape[0]:
@@ -415,7 +416,7 @@ def unpack_nodes(buffer, first, node, field):
     unpack_node[blocks(len(node)), THREADS](buffer, first, node, field)
 
 
-@cuda.jit
+@jit
 def add_to_node(buffer, node, start, row, field):
     i = cuda.grid(1)
     if i < node.shape[0]:
@@ -430,7 +431,7 @@ def add_to_nodes(buffer, node, start, row, field):
     add_to_node[blocks(len(node)), THREADS](buffer, node, start, row, field)
 
 
-@cuda.jit
+@jit
 def pack_face(field, direction, element, buffer):
     i = cuda.grid(1)
     if i < element.shape[0]:

@@ -396,6 +396,24 @@ def test_borders(shape):
     assert "increments" in adjoint  # that of the inner points is in strips
 
 
+@cuda.jit
+def components(a, m, b):
+    n, c = cuda.grid(2)
+    if n < m.size and c < a.shape[0]:
+        b[c, n] += a[c, n] * m[n] * m[n]
+
+
+@in_python
+@pytest.mark.parametrize("block", [(8, 1), (8, 3)])
+def test_the_long_axis_is_distributed_to_threads(block):
+    """The first axis of ``a`` has a few blocks only; the threads of both axes read ``m``."""
+    launch = components[(70, 3 // block[1]), block]
+    a, m, b = RANDOM.normal(size=(3, 550)), RANDOM.normal(size=550), RANDOM.normal(size=(3, 550))
+    compare(launch, (a, m, b), (0, 1, 2))
+    loops = [line.split("#")[0].split() for line in components.source(launch, a, m, b).splitlines() if " for " in line]
+    assert [line[3][:6] for line in loops] == ["range(", "prange"]
+
+
 @in_python
 def test_local_arrays_are_allocated_once():
     @cuda.jit

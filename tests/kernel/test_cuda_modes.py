@@ -166,6 +166,58 @@ def test_deterministic_sums():
     np.testing.assert_allclose(total, [a[:, k::3].sum() for k in range(3)])
 
 
+# --------------------------------------------------------------------------------------------- indices that change
+
+
+@cuda.jit
+def stepping(a, b):
+    i = cuda.grid(1)
+    while i < a.size:
+        b[i] = a[i] * a[i]
+        i += cuda.gridsize(1)
+
+
+@cuda.jit
+def copied(a, b):
+    i = cuda.threadIdx.x + cuda.blockIdx.x * cuda.blockDim.x
+    j = i
+    k = j
+    while j < a.size:
+        b[j] += math.sin(a[j]) * a[k]
+        j += cuda.gridDim.x * cuda.blockDim.x
+    if k < 3:
+        k = k + 1
+    b[i] += a[k]
+
+
+def in_steps(a):
+    return a * a
+
+
+def in_copies(a):
+    first = np.arange(4)
+    b = np.sin(a) * a[np.arange(SIZE) % 4]
+    b[:4] += a[np.where(first < 3, first + 1, first)]
+    return b
+
+
+@compiled
+@pytest.mark.parametrize(("kernel", "expected"), [(stepping, in_steps), (copied, in_copies)])
+def test_indices_that_change(kernel, expected):
+    """Numba refuses a second assignment to the index of a parallel loop, and to copies of it."""
+    a, v = RANDOM.normal(size=(2, SIZE))
+
+    def run(x):
+        b = ampi.numpy.zeros(SIZE)
+        kernel[2, 2](x, b)
+        return b
+
+    np.testing.assert_allclose(run(a), expected(a), rtol=1e-14)
+    jacobian = np.array([expected(a + 1e-30j * e).imag / 1e-30 for e in np.eye(SIZE)])  # of all elements, by rows
+    np.testing.assert_allclose(ampi.jvp(run, (a,), (v,))[1], v @ jacobian, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(ampi.grad(lambda x: run(x) @ v)(a), jacobian @ v, rtol=1e-12, atol=1e-14)
+
+
 # --------------------------------------------------------------------------------------------- kinds of arrays
 
 

@@ -12,7 +12,9 @@ import cmath
 import functools
 import math
 import re
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from numba import types
@@ -275,7 +277,7 @@ class _Writer:
                 self.line(f"{target.name} = {array.name}{subscript}", s.line)
             case ir.For(body=body):
                 self.line(f"for {s.var.name} in {_range(s)}:", s.line)
-                self.block(body)
+                self.block(_without_changing_copies(s) if s.parallel else body)
             case ir.While(condition=condition, body=body):
                 self.line(f"while {expression(condition)}:", s.line)
                 self.block(body)
@@ -443,6 +445,33 @@ class _Writer:
             self.line(f"return ({', '.join(texts)}{comma})", line)
         else:
             self.line("return ()", line)
+
+
+def _without_changing_copies(loop: ir.For) -> tuple[ir.Stmt, ...]:
+    """Statements of a parallel loop in which variables that change are assigned ``np.int64(i)``, not its index ``i``.
+
+    Numba takes a copy of the index for the index itself, and refuses a second assignment to it.  Inside the loop the
+    index is an unsigned integer, and a variable that may be either an index or a signed integer becomes a float.
+    """
+    changes = Counter(s.var.name if isinstance(s, ir.For) else s.target.name  # type: ignore[attr-defined]
+                      for s in ir.walk(loop.body) if isinstance(s, (ir.Assign, ir.For)))  # fmt: skip
+    copies = {loop.var.name}
+
+    def visit(block: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+        out: list[ir.Stmt] = []
+        for s in block:
+            match s:
+                case ir.Assign(target=target, value=ir.Var(name=name) as value) if name in copies:
+                    if changes[target.name] > 1:
+                        s = replace(s, value=ir.Op("cast", (value,), value.type))
+                    else:
+                        copies.add(target.name)
+                case _:
+                    s = ir.in_blocks(s, visit)
+            out.append(s)
+        return tuple(out)
+
+    return visit(loop.body)
 
 
 def _scratch(s: ir.Alloc) -> str:

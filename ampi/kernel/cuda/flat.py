@@ -129,10 +129,11 @@ def over_grid(
     body = tuple(map(places.put_into, body))
     order = by_speed(body, [frozenset((getattr(t, "name", ""),)) for t in threads], axes)
     around: list[ir.For] = []
+    distributed = next((k for k in reversed(order) if not geometry.is_short(k)), order[-1]) if order else -1
     for k in reversed(order):
         start, stop = places.put_into(starts[k]), places.put_into(extents[k])
-        is_outer = parallel and k == order[-1]
-        around.append(ir.For(threads[k], start, stop, ONE, (), is_outer, line=line, axis=f"grid.{AXES[k]}"))  # type: ignore[arg-type]
+        is_parallel = parallel and k == distributed
+        around.append(ir.For(threads[k], start, stop, ONE, (), is_parallel, line=line, axis=f"grid.{AXES[k]}"))  # type: ignore[arg-type]
     if divided:
         return borders.split(body, around, conjuncts, _bounds, names)
     return borders.plain(body, around)

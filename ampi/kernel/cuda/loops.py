@@ -16,6 +16,8 @@ from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.rewrite import mapped
 
 ZERO, ONE = ir.Const(0, INT), ir.Const(1, INT)
+SHORT = 4
+"""The most threads of a block along an axis that is short if it has few blocks."""
 OF_LAUNCH = (*((f"blocks along {axis}",) for axis in AXES), ("bytes of shared memory",))
 """Paths of the additional arguments of a lowered kernel; arguments of users have no such paths."""
 
@@ -44,6 +46,10 @@ class Geometry:
     @property
     def threads(self) -> int:
         return self.block[0] * self.block[1] * self.block[2]
+
+    def is_short(self, axis: int) -> bool:
+        """Return whether an axis has too few threads to distribute them, as that of a vector's components."""
+        return self.block[axis] <= SHORT and not self.wide[axis] and any(self.wide)
 
 
 @dataclass(frozen=True)
