@@ -46,7 +46,16 @@ def _extremum_adjoint(g: Any, x: Any, z: Any, axes: tuple, mask: Any, initial: A
         return np.zeros(x.shape, g.dtype)
     first = np.zeros(rows.shape, bool)
     place = np.argmax(rows, axis=-1)[..., None]
-    np.put_along_axis(first, place, np.take_along_axis(rows, place, -1), -1)
+    is_hit = np.take_along_axis(rows, place, -1)
+    if not is_hit.all():
+        # A function whose formula this is may round the extremum otherwise: then the nearest element holds it.
+        with np.errstate(invalid="ignore"):
+            distance, whole = np.abs(x - z), np.abs(z - (np.inf if initial is None else initial))
+        distance = _rows(distance if mask is None else np.where(mask, distance, np.inf), axes)[0]
+        nearest = np.argmin(distance, axis=-1)[..., None]
+        lost = ~is_hit & (np.take_along_axis(distance, nearest, -1) < whole.reshape(is_hit.shape))
+        place, is_hit = np.where(lost, nearest, place), is_hit | lost
+    np.put_along_axis(first, place, is_hit, -1)
     return np.where(back(first), g, g.dtype.type(0))
 
 

@@ -35,6 +35,10 @@ def both(x, *others, scale=1.0, **named):
 def summed(comm, x):
     return comm.allreduce(float(numpy.asarray(x).sum()))
 
+def largest(x, axis=None, least=-numpy.inf):
+    "The largest squares, rounded upwards."
+    return numpy.nextafter(numpy.max(numpy.asarray(x) ** 2, axis, initial=least), numpy.inf)
+
 class Field:
     def __init__(self, values):
         self.values = numpy.asarray(values)
@@ -93,6 +97,21 @@ def test_formulas_and_functions_with_cells(library):
         y = partial(x)
     numpy.testing.assert_array_equal(ampi.value(y), [1.0, 8.0])  # the function's own values
     numpy.testing.assert_allclose(tape.gradient(y, x, seed=[1.0, 1.0]), [3.0, 12.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("axis", "least"), [(None, -numpy.inf), (1, -numpy.inf), (1, 4.0)])
+def test_extrema_of_formulas_that_round_otherwise_keep_their_derivatives(library, axis, least):
+    @ampi.rules.define(library.largest)
+    def largest(x, axis=None, least=-numpy.inf):
+        return np.max(x * x, axis, initial=least)
+
+    x = numpy.array([[0.3, -1.9, 1.2], [-2.3, 0.4, 2.1]])
+    value = lambda x: np.sum(library.largest(x, axis, least))
+    squares = lambda x: numpy.sum(numpy.max(numpy.asarray(x) ** 2, axis, initial=least))
+    expected = differences(squares, x).reshape(x.shape)
+    numpy.testing.assert_allclose(ampi.grad(value)(x), expected, rtol=1e-8, atol=1e-8)
+    assert ampi.jvp(value, (x,), (x,))[1] == pytest.approx(numpy.vdot(expected, x))
+    numpy.testing.assert_allclose(ampi.hvp(value, (x,), (x,))[0], numpy.where(expected, 2.0 * x, 0.0), rtol=1e-14)
 
 
 def test_results_and_arguments_of_any_structure(library):

@@ -197,6 +197,18 @@ def test_gradient(name, complex, kind):
     check(function, *arrays)
 
 
+@pytest.mark.parametrize("order", [1, np.inf])
+def test_norms_that_lapack_rounds_otherwise(order):
+    """Its largest sum of magnitudes need not be one of those that NumPy computes."""
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        a = full(rng, 4, 4, True)
+        sums = np.abs(a).sum(axis=0 if order == 1 else 1)
+        holds = sums == sums.max()
+        expected = np.where(holds if order == 1 else holds[:, None], a / np.abs(a), 0.0)
+        np.testing.assert_allclose(ampi.grad(lambda a: sl.norm(a, order))(a), expected, rtol=1e-14, atol=1e-14)
+
+
 def test_every_rule_has_a_case():
     from ampi.foreign.scipy.guards import refuse
     from ampi.interception.hooks import hook_of
