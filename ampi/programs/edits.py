@@ -381,12 +381,17 @@ class _Editor(ast.NodeTransformer):
             call = self._call("__ampi_discrete__", ast.Constant(self._place(node)), node.func, *node.args)
             call.keywords = node.keywords
             return ast.copy_location(call, node)
-        if self.here.compiled or name not in _NUMBERS or node.keywords:
+        if self.here.compiled or name not in _NUMBERS:
             return node
         most = 2 if name == "complex" else 1
-        if not 0 < len(node.args) <= most or any(isinstance(x, ast.Starred) for x in node.args):
+        named = {k.arg for k in node.keywords}
+        if not 0 < len(node.args) + len(named) <= most or any(isinstance(x, ast.Starred) for x in node.args):
             return node
-        return ast.copy_location(self._call("__ampi_number__", node.func, *node.args), node)
+        if named and not (name == "complex" and named <= {"real", "imag"}):
+            return node
+        call = self._call("__ampi_number__", node.func, *node.args)
+        call.keywords = node.keywords
+        return ast.copy_location(call, node)
 
     def visit_Compare(self, node: ast.Compare) -> Any:
         """``x < y``"""

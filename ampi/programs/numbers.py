@@ -29,8 +29,16 @@ def is_active(x: Any) -> bool:
     return isinstance(x, TrackedArray) and would_be_lost(x)
 
 
-def convert(kind: Any, *arguments: Any) -> Any:
-    """``kind(x)`` in a program, where ``kind`` may be ``float``, ``numpy.float64`` or another class of numbers."""
+def convert(kind: Any, *arguments: Any, **parts: Any) -> Any:
+    """``kind(x)`` in a program, where ``kind`` may be ``float``, ``numpy.float64`` or another class of numbers.
+
+    The real and the imaginary part of a `complex` may be given by name.
+    """
+    if parts:
+        if kind is not complex or (arguments and "real" in parts):
+            return kind(*arguments, **parts)
+        real = arguments[0] if arguments else parts.get("real", 0.0)
+        arguments = (real, parts["imag"]) if "imag" in parts else (real,)
     if len(arguments) == 1 and is_scalar(x := arguments[0]):
         found = element_arithmetic.converted(x, np.float64 if kind is float else kind)
         if found is not None:

@@ -344,7 +344,13 @@ def conditions(a):
 
 @case(0.3 + 0.2j, 0.4)
 def complex_functions(z, r):
-    return cmath.exp(z) * abs(z) + cmath.sqrt(z).real * r + z.conjugate() * z.imag + complex(r, r) ** 2
+    return (
+        cmath.exp(z) * abs(z)
+        + cmath.sqrt(z).real * r
+        + z.conjugate() * z.imag
+        + complex(r, r) ** 2
+        + complex(r) / complex(z)
+    )
 
 
 @case(0.3 + 0.2j, 0.4)

@@ -26,6 +26,15 @@ def step_of_zero(x):
     x[::0] = 0.0
 
 
+def parts_by_name(x):
+    return abs(complex(real=x[0], imag=x[1]))
+
+
+def counted_by_name(x):
+    for i, v in enumerate(x, start=1):
+        x[i - 1] = v
+
+
 def two_shapes(x):
     return np.ones(3) + np.ones(2)
 
@@ -80,6 +89,8 @@ def with_block(x):
     [
         (mask_of_two_axes, 1, "mask", "np.where"),
         (step_of_zero, 1, "step", ""),
+        (parts_by_name, 1, "complex with keywords (real, imag)", "complex(real, imag)"),
+        (counted_by_name, 1, "enumerate with keywords (start)", "enumerate(x, start)"),
         (two_shapes, 1, "sizes 3 and 2", ""),
         (unknown_function, 1, "numpy.median", "loops"),
         (plain_python, 1, "plain Python function", "@ampi.kernel"),

@@ -97,6 +97,11 @@ def test_complex_numbers_of_two_parts():
     def by_differences(f):
         return [(f(X + 1e-6 * e) - f(X - 1e-6 * e)) / 2e-6 for e in numpy.eye(3)]
 
+    def by_name(x):
+        z = convert(complex, real=x[0], imag=x[1]) * convert(complex, 2, imag=x[2]) + convert(complex, imag=x[0] * x[1])
+        return abs(z) * (z * convert(complex, real=x[1])).imag
+
+    numpy.testing.assert_allclose(ampi.grad(by_name)(X), by_differences(by_name), rtol=1e-7)
     numpy.testing.assert_allclose(ampi.grad(program)(X), by_differences(program), rtol=1e-7)
     numpy.testing.assert_allclose(ampi.hessian(program, X), by_differences(ampi.grad(program)), rtol=1e-7, atol=1e-7)
     with ampi.Tape() as tape:

@@ -400,6 +400,8 @@ def test_writes_before_anything_is_watched(program, write):
 def test_complex_numbers_are_made_of_two_parts(program):
     text = "import numpy as np\nx = np.array([1.0, 2.0, 3.0])\n"
     check(program(text + "energy = abs(complex(x[0], x[1]) * complex(2, x[2]))\n"), ["x"], ["energy"])
+    by_name = "energy = abs(complex(real=x[0], imag=x[1]) * complex(2, imag=x[2]) + complex(imag=x[1]))\n"
+    check(program(text + by_name), ["x"], ["energy"])
 
 
 KINDS = "float complex int np.ndarray np.generic np.floating np.float64 np.float32 numbers.Real object Sequence".split()

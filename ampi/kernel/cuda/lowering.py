@@ -72,6 +72,7 @@ def lowered(
     threads = parse(function, argument_types)
     refuse_result(threads, source)
     refuse_truth(threads.body, fail)
+    threads = replace(threads, body=without_implied_errors(threads.body))
     require_shared_memory(threads.body, geometry, fail)
     names = Names.of(threads)
     arguments = frozenset(a.name for a in threads.arguments)
@@ -155,6 +156,12 @@ def refuse_truth(body: tuple[ir.Stmt, ...], fail: Any) -> None:
     for s in ir.walk(body):
         if isinstance(s, ir.Raise) and "the truth of an array" in s.text:
             fail(s.line, "a condition that is an array, in a CUDA kernel", "pass a number, or compare one element")
+
+
+def without_implied_errors(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+    """Remove the errors of operations, such as those of an index out of range, which no thread of a device raises."""
+    kept = (ir.in_blocks(s, without_implied_errors) for s in body if not (isinstance(s, ir.Raise) and s.implied))
+    return tuple(s for s in kept if not (isinstance(s, ir.If) and not s.then and not s.orelse))
 
 
 def without_unread_old_values(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:

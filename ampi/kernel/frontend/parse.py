@@ -230,6 +230,7 @@ class _Builder:
         self.narrow: set[ir.Expr] = set()  # sizes of one-element slices, which may be empty
         self.single: set[tuple[str, int]] = set()  # axes of arguments, and of callees' arrays, that have size one
         self.bounds: dict[str, int | None] = {}  # lower bounds of integer variables
+        self.ends: dict[ir.Var, ir.Expr] = {}  # upper bounds of counters
         self.lists: set[str] = set()  # arrays that represent the program's lists
         self.list_arguments: set[str] = set()  # arrays with the items of lists among the arguments
         self.roots: dict[str, str] = {}  # the array of each part of an array

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -180,6 +180,31 @@ def _both(a: int | None, b: int | None, combine: Callable[[int, int], int | None
     return None if a is None or b is None else combine(a, b)
 
 
+def is_not_negative(value: ir.Expr, of_variable: Lowest, ends: Mapping[ir.Var, ir.Expr]) -> bool:
+    """Return whether an integer expression is known not to be negative; ``ends`` are upper bounds of variables."""
+    below = lowest(value, of_variable)
+    if below is not None and below >= 0:
+        return True
+    total = as_sum(value)
+    for term, factor in total.terms.items():
+        end = _end(term, ends)
+        if factor < 0 and end is not None:
+            last = as_sum(end).plus(Sum(1), -1)
+            total = total.without(term).plus(last, factor)
+    below = lowest(as_expression(total), of_variable)
+    return below is not None and below >= 0
+
+
+def _end(term: ir.Expr, ends: Mapping[ir.Var, ir.Expr]) -> ir.Expr | None:
+    """A number that a variable or a remainder does not reach."""
+    match term:
+        case ir.Op(name="mod", args=(_, ir.Const(value=number) as divisor)) if number > 0:
+            return divisor
+        case ir.Var():
+            return ends.get(term)
+    return None
+
+
 class Integers:
     """The facts about the integer variables of a function."""
 
@@ -220,16 +245,7 @@ class Integers:
         return self.bounds.get(var.name)
 
     def is_not_negative(self, value: ir.Expr) -> bool:
-        below = self.lowest(value)
-        if below is not None and below >= 0:
-            return True
-        total = as_sum(value)
-        for var, factor in total.terms.items():
-            if factor < 0 and var in self.ends:
-                last = as_sum(self.ends[var]).plus(Sum(1), -1)
-                total = total.without(var).plus(last, factor)
-        below = self.lowest(as_expression(total))
-        return below is not None and below >= 0
+        return is_not_negative(value, self._of_variable, self.ends)
 
     def is_settled(self, value: ir.Expr, whose: ir.Expr) -> bool:
         """Return whether a value does not change between the definition of ``whose`` and a use."""

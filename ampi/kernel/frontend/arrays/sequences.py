@@ -10,7 +10,9 @@ from typing import Any
 from numba import types
 
 from ampi.kernel import ir
+from ampi.kernel.frontend.arrays import list_indices
 from ampi.kernel.frontend.arrays import values as array_values
+from ampi.kernel.frontend.base.refusals import READ
 from ampi.kernel.frontend.base.values import Group, Items, Value, is_listed, list_class
 from ampi.kernel.ir import index_algebra, inference
 from ampi.kernel.ir.intrinsics import cast
@@ -100,9 +102,10 @@ def array_of_list(builder: Any, node: ast.AST, value: Group, index: ir.Expr, hin
     elements, starts = value.items
     if not isinstance(index.type, types.Integer):
         builder.fail(node, f"an index must be an integer, not {index.type}", "use integers; loop over masks")
+    count = number_of_arrays(builder, value)
+    index = list_indices.within(builder, index, count, READ)
     lowest = index_algebra.lowest(index, builder.lowest)
     if lowest is None or lowest < 0:
-        count = number_of_arrays(builder, value)
         index = array_values.steady(builder, cast(index, types.intp))
         below = ir.Op("lt", (index, ir.Const(0, types.intp)), types.boolean)
         index = ir.Op("select", (below, index_algebra.add(index, count), index), types.intp)

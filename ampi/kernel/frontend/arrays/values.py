@@ -114,13 +114,13 @@ def element_at(value: Any, index: tuple[ir.Expr, ...]) -> ir.Expr:
     return ir.Load(value, index, value.type.dtype)
 
 
-def refuse(builder: Any, wrong: ir.Expr, text: str, exact: bool = True) -> None:
-    """Emit the check of an operation that raises a ValueError with this text."""
+def refuse(builder: Any, wrong: ir.Expr, text: str, exact: bool = True, error: str = "ValueError") -> None:
+    """Emit the check of an operation that raises an error with this text."""
     if "prange" in builder.loops:  # threads raise no exceptions
         builder.has_effects = True
     elif not (isinstance(wrong, ir.Const) and not wrong.value):
-        error = ir.Raise(f"raise ValueError({text!r})", exact=exact, implied=True, line=builder.line)
-        builder.emit(ir.If(wrong, (error,)))
+        raised = ir.Raise(f"raise {error}({text!r})", exact=exact, implied=True, line=builder.line)
+        builder.emit(ir.If(wrong, (raised,)))
 
 
 def refuse_number(builder: Any, relation: str, value: ir.Expr, text: str) -> None:

@@ -118,3 +118,23 @@ def instead_of_argument(type_: types.Type) -> str:
     """The advice for an argument of a type that kernels do not take."""
     known = "kernels take bools, integers, floats, complex numbers, arrays of them, and (named) tuples of these"
     return next((text for kinds, text in _ARGUMENTS.items() if isinstance(type_, kinds)), known)
+
+
+BY_POSITION = {
+    "complex": "complex(real, imag)",
+    "enumerate": "enumerate(x, start)",
+    "pow": "pow(base, exp)",
+    "round": "round(number, ndigits)",
+}
+"""Built-in functions whose keyword arguments Numba does not compile."""
+
+
+def keywords_of(name: str, call: ast.Call) -> tuple[str, str]:
+    """The error message for a call of one of them with keywords."""
+    given = ", ".join(k.arg or "**" for k in call.keywords)
+    return f"{name} with keywords ({given}), which Numba does not compile", f"write {BY_POSITION[name]}"
+
+
+READ, WRITTEN, POPPED = "getitem out of range", "setitem out of range", "pop index out of range"
+OF_TUPLE = "tuple index out of range"
+"""What Numba says of an index of a list or a tuple."""

@@ -274,7 +274,7 @@ def store(builder: Any, target: ast.Subscript | ast.Attribute, value: Value) -> 
         return
     if not isinstance(value, ir.Expr) or not inference.is_scalar(value.type):
         builder.fail(target, "only a scalar can be stored into an element", "index a part of the array: a[i:j]")
-    index = builder.index(target, array, items)
+    index = subscripts.index_of(builder, target, array, items)
     if len(builder.block) > position and any(isinstance(n, ir.Load) for n in ir.walk(value)):
         saved = ir.Var(builder.names.fresh("value"), value.type)
         builder.block.insert(position, ir.Assign(saved, value, line=builder.line))

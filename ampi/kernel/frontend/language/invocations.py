@@ -25,7 +25,7 @@ from ampi.kernel.frontend.arrays.values import Lazy, is_array
 from ampi.kernel.frontend.base import compositions
 from ampi.kernel.frontend.base import draws as random_draws
 from ampi.kernel.frontend.base.declared import declared, python_function_of
-from ampi.kernel.frontend.base.refusals import instead_of
+from ampi.kernel.frontend.base.refusals import BY_POSITION, instead_of, keywords_of
 from ampi.kernel.frontend.base.values import (
     ZERO,
     Group,
@@ -241,6 +241,8 @@ def of_elements(builder: Any, node: ast.Call, function: Any, arguments: list[Val
 def in_order(builder: Any, node: ast.Call, function: Any, arguments: list[Value]) -> list[Value]:
     """Arguments by position and by keyword, in the order of a built-in function's parameters."""
     name = _name_of(function)
+    if name in BY_POSITION:
+        builder.fail(node, *keywords_of(name, node))
     if isinstance(function, np.ufunc) or any(k.arg is None for k in node.keywords):
         builder.fail(node, f"keyword arguments of {name}", "pass plain positional arguments")
     values = expressions.spread(builder, [k.value for k in node.keywords])
@@ -338,7 +340,7 @@ def call(builder: Any, node: ast.Call, function: Any, arguments: list[Value]) ->
             builder.fail(given, f"{_name_of(function)} takes numbers here", "pass numbers, or an array")
         if inference.is_array(argument.type):
             builder.fail(given, f"{_name_of(function)} of a whole array is not known", instead_of(_name_of(function)))
-    if len(arguments) == 1 and (_is_one_of(function, CASTS) or _is_one_of(function, OF_A_NUMBER)):
+    if len(arguments) == 1 and _is_one_of(function, (*CASTS, complex, *OF_A_NUMBER)):
         return convert(builder, node, function, arguments[0])
     if function in (np.real, np.imag):
         return part_of(function.__name__, arguments[0])

@@ -9,11 +9,11 @@ from typing import Any
 from numba import types
 
 from ampi.kernel import ir
-from ampi.kernel.frontend.arrays import sequences
+from ampi.kernel.frontend.arrays import list_indices, sequences
 from ampi.kernel.frontend.arrays import values as array_values
 from ampi.kernel.frontend.base.values import Group, Static, Unknown, Value, is_listed, kind_of, merge_kinds
 from ampi.kernel.frontend.language import loops
-from ampi.kernel.frontend.lists.nodes import Elements, Filled, Known, Length, MakeRoom, NewList, Position, Put
+from ampi.kernel.frontend.lists.nodes import Elements, Filled, Known, Length, MakeRoom, NewList, Place, Position, Put
 from ampi.kernel.ir import index_algebra, inference
 from ampi.kernel.ir.index_algebra import ONE, ZERO
 from ampi.kernel.ir.intrinsics import cast
@@ -62,9 +62,11 @@ def position(builder: Any, node: Position) -> ir.Expr:
     index, count = builder.scalar(node.index), builder.scalar(node.count)
     if not isinstance(index.type, types.Integer):
         builder.fail(node, f"an index must be an integer, not {index.type}", "use integers; loop over masks")
+    if node.text:
+        index = list_indices.within(builder, index, cast(count, types.intp), node.text)
     lowest = index_algebra.lowest(index, builder.lowest)
-    if lowest is not None and lowest >= 0:
-        return index
+    if lowest is not None and (lowest >= 0 or isinstance(index, ir.Const)):
+        return index if lowest >= 0 else index_algebra.add(cast(count, types.intp), index)
     index = array_values.steady(builder, cast(index, types.intp))
     below = ir.Op("lt", (index, ZERO), types.boolean)
     return ir.Op("select", (below, index_algebra.add(index, cast(count, types.intp)), index), types.intp)
@@ -104,6 +106,7 @@ EXPRESSIONS: dict[type[ast.expr], Callable[..., Value]] = {
     Filled: filled,
     Elements: elements,
     Position: position,
+    Place: lambda builder, node: builder.scalar(node.index),
     Known: lambda builder, node: Static(node.function),
 }
 STATEMENTS: dict[type[ast.stmt], Callable[..., None]] = {Put: put_item, MakeRoom: make_room}

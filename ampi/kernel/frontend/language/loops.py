@@ -19,6 +19,7 @@ from ampi.kernel.frontend.arrays import values as array_values
 from ampi.kernel.frontend.arrays.structured_arrays import Records
 from ampi.kernel.frontend.arrays.values import Lazy
 from ampi.kernel.frontend.base import outside
+from ampi.kernel.frontend.base.refusals import keywords_of
 from ampi.kernel.frontend.base.values import (
     ZERO,
     Flat,
@@ -166,7 +167,9 @@ def enumerated(builder: Any, node: ast.Call) -> Group | Items:
     arguments = {k.arg: k.value for k in node.keywords}
     if not 1 <= len(node.args) <= 2 or set(arguments) - {"start"} or len(node.args) + len(arguments) > 2:
         builder.fail(node, "enumerate takes what to loop over, and a start", "write enumerate(x, start)")
-    start_node = node.args[1] if len(node.args) == 2 else arguments.get("start")
+    if arguments:
+        builder.fail(node, *keywords_of("enumerate", node))
+    start_node = node.args[1] if len(node.args) == 2 else None
     items = iterated(builder, node.args[0])
     start: ir.Expr = ir.Const(0, types.int64) if start_node is None else builder.scalar(start_node)
     if not isinstance(start.type, types.Integer):
@@ -257,6 +260,7 @@ def range_bounds(builder: Any, call: ast.Call, parallel: bool = False) -> tuple[
     step = bounds[2] if len(bounds) == 3 else ir.Const(1, type_)
     if step == ir.Const(0, type_):
         builder.fail(call, "range with a step of 0")
+    array_values.refuse_number(builder, "eq", step, "range() arg 3 must not be zero")
     return start, stop, step, type_
 
 
@@ -294,6 +298,7 @@ def counted_loop(
     if isinstance(step, ir.Const):
         below = index_algebra.lowest(start if step.value > 0 else stop, builder.lowest)
         builder.bounds[var.name] = below if below is None or step.value > 0 else below + 1
+        note_end(builder, var, stop if step.value > 0 else index_algebra.add(start, ir.Const(1, types.intp)))
 
     def body() -> None:
         if alone:
@@ -308,6 +313,15 @@ def counted_loop(
     if parallel and builder.unrolling:
         statements = with_own_scalars(builder, node, statements)
     builder.emit(ir.For(var, start, stop, step, statements, parallel, line=node.lineno))
+
+
+def note_end(builder: Any, var: ir.Var, end: ir.Expr) -> None:
+    """Note the upper bound of a counter, if it does not change in the loop."""
+    builder.ends.pop(var, None)
+    names = [n.name for n in ir.walk(end) if isinstance(n, ir.Var)]
+    may_change = any(name in builder.references or not builder.is_assigned_once(name) for name in names)
+    if not may_change and not any(isinstance(n, ir.Load) for n in ir.walk(end)):
+        builder.ends[var] = end
 
 
 def with_own_scalars(builder: Any, node: ast.For, statements: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:

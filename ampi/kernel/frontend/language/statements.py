@@ -31,7 +31,7 @@ from ampi.kernel.frontend.base.values import (
     negation,
     number_or_none,
 )
-from ampi.kernel.frontend.language import assignments, expressions, loops
+from ampi.kernel.frontend.language import assignments, expressions, loops, subscripts
 from ampi.kernel.frontend.language.desugar import Augmented
 from ampi.kernel.frontend.lists.nodes import Known
 from ampi.kernel.ir import inference
@@ -100,7 +100,7 @@ def augmented_statement(builder: Any, node: ast.AugAssign) -> None:
         place = array_values.place(builder, node.target, array, items)
         array_values.update(builder, node, node.op, place, builder.value(node.value))
         return
-    index = builder.index(node.target, array, items)
+    index = subscripts.index_of(builder, node.target, array, items)
     (value,) = builder.operands(lambda: builder.scalar(node.value))
     old = ir.Load(array, index, array.type.dtype)
     of_integers = isinstance(value.type, types.Float) and not isinstance(array.type.dtype, (types.Float, types.Complex))

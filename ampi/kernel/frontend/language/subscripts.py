@@ -10,12 +10,13 @@ from numba import types
 from numba.np import numpy_support
 
 from ampi.kernel import ir
-from ampi.kernel.frontend.arrays import sequences, structured_arrays
+from ampi.kernel.frontend.arrays import list_indices, sequences, structured_arrays
 from ampi.kernel.frontend.arrays import shapes as array_shapes
 from ampi.kernel.frontend.arrays import values as array_values
 from ampi.kernel.frontend.arrays.structured_arrays import Records
 from ampi.kernel.frontend.arrays.values import Lazy, Range
 from ampi.kernel.frontend.base import outside
+from ampi.kernel.frontend.base.refusals import OF_TUPLE, READ, WRITTEN
 from ampi.kernel.frontend.base.values import (
     Flat,
     Group,
@@ -27,6 +28,7 @@ from ampi.kernel.frontend.base.values import (
     is_listed,
     part_of,
 )
+from ampi.kernel.frontend.lists.nodes import Place, Position
 from ampi.kernel.ir import index_algebra, inference
 from ampi.kernel.ir.intrinsics import cast
 
@@ -126,7 +128,17 @@ def subscript_value(builder: Any, node: ast.Subscript, hint: str | None = None) 
     if not array_values.is_simple(items):
         part = array_values.part(builder, node, owner, items, hint)
         return sequences.copied_list(builder, node, part) if sequences.is_list(builder, owner) else part
-    return builder.subscript(node, owner, builder.index(node, owner, items), hint)
+    return builder.subscript(node, owner, index_of(builder, node, owner, items), hint)
+
+
+def index_of(builder: Any, node: ast.Subscript, owner: ir.Var, items: list[Any]) -> tuple[ir.Expr, ...]:
+    """The index of an element, or the leading indices of a part; the index of a list has to be in range."""
+    index = builder.index(node, owner, items)
+    if sequences.is_list(builder, owner) and index and not isinstance(node.slice, (Place, Position)):
+        text = READ if isinstance(node.ctx, ast.Load) else WRITTEN
+        size = array_values.shape_of(builder, owner)[0]
+        return (list_indices.within(builder, index[0], size, text), *index[1:])
+    return index
 
 
 def part_of_list(builder: Any, node: ast.Subscript, owner: Group) -> Value:
@@ -134,6 +146,9 @@ def part_of_list(builder: Any, node: ast.Subscript, owner: Group) -> Value:
     items = index_items(builder, node)
     if array_values.is_simple(items) and len(items) == 1:
         (index,) = builder.index(node, owner.items[0], items)
+        if not isinstance(node.slice, (Place, Position)):
+            size = array_values.shape_of(builder, owner.items[0])[0]
+            index = list_indices.within(builder, index, size, READ)
         return sequences.tuple_at(owner, array_values.steady(builder, index))
     if len(items) != 1 or not isinstance(items[0], Range):
         builder.fail(node, "the index of a list of tuples must be an integer or a slice", "use integers and slices")
@@ -190,6 +205,8 @@ def item_of(builder: Any, node: ast.Subscript, group: Group) -> Value:
     if isinstance(index, ir.Expr) and isinstance(index.type, types.Integer):
         array = as_array(builder, node, group)
         if isinstance(array, ir.Var):
+            size = ir.Const(len(group.items), types.intp)
+            index = list_indices.within(builder, index, size, OF_TUPLE)
             return builder.subscript(node, array, (index,), None)
     return builder.fail(node, "a tuple index must be an integer")
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from ampi.kernel.frontend.base.refusals import POPPED, READ, WRITTEN
 from ampi.kernel.frontend.lists.lengths import (
     TOO_LONG,
     Counting,
@@ -44,6 +45,7 @@ from ampi.kernel.frontend.lists.nodes import (
     Known,
     Length,
     MakeRoom,
+    Place,
     Position,
     assign,
     increase,
@@ -296,7 +298,7 @@ class _Changing(ast.NodeTransformer):
 
     def insert(self, s: ast.stmt, index: ast.expr, value: ast.expr) -> list[ast.stmt]:
         place, item, k = self.fresh("place"), self.fresh("value"), self.fresh("k")
-        within = ast.Call(Known(min), [self.position(index, at_least_zero=True), named(self.count)], [])
+        within = ast.Call(Known(min), [self.position(index), named(self.count)], [])
         numbers = ast.Call(Known(range), [named(self.count), named(place), ast.Constant(-1)], [])
         below = self.element(ast.BinOp(named(k), ast.Sub(), ast.Constant(1)))
         return [
@@ -317,7 +319,7 @@ class _Changing(ast.NodeTransformer):
             taken = [assign(name, self.element(named(self.count)))] if name else []
             return [*before, fewer, *taken]
         place, k = self.fresh("place"), self.fresh("k")
-        before.append(assign(place, self.position(index)))
+        before.append(assign(place, self.position(index, POPPED)))
         taken = [assign(name, self.element(named(place)))] if name else []
         numbers = ast.Call(Known(range), [named(place), named(self.count)], [])
         above = self.element(ast.BinOp(named(k), ast.Add(), ast.Constant(1)))
@@ -348,16 +350,12 @@ class _Changing(ast.NodeTransformer):
     # expressions that read a list
 
     def element(self, index: ast.expr) -> ast.expr:
-        return ast.Subscript(named(self.array), index, ast.Load())
+        return ast.Subscript(named(self.array), Place(index), ast.Load())
 
-    def position(self, index: ast.expr, at_least_zero: bool = False) -> ast.expr:
-        index = self.visit(index)
-        if isinstance(index, ast.Constant):
-            return index
-        if isinstance(index, ast.UnaryOp) and isinstance(index.op, ast.USub) and not at_least_zero:
-            return ast.BinOp(named(self.count), ast.Sub(), index.operand)
-        position: ast.expr = Position(index, named(self.count))
-        return ast.Call(Known(max), [position, ast.Constant(0)], []) if at_least_zero else position
+    def position(self, index: ast.expr, text: str = "") -> ast.expr:
+        """The position of an index: one out of range is an error with this text, or else moved to the start."""
+        position: ast.expr = Position(self.visit(index), named(self.count), text)
+        return position if text else ast.Call(Known(max), [position, ast.Constant(0)], [])
 
     def visit_Call(self, node: ast.Call) -> Any:
         if self.is_len(node.func) and [name_of(a) for a in node.args] == [self.name]:
@@ -379,7 +377,8 @@ class _Changing(ast.NodeTransformer):
     def visit_Subscript(self, node: ast.Subscript) -> Any:
         if name_of(node.value) != self.name or isinstance(node.slice, (ast.Slice, ast.Tuple)):
             return self.generic_visit(node)
-        return placed(ast.Subscript(named(self.array), self.position(node.slice), node.ctx), node)
+        text = READ if isinstance(node.ctx, ast.Load) else WRITTEN
+        return placed(ast.Subscript(named(self.array), self.position(node.slice, text), node.ctx), node)
 
     def is_len(self, function: ast.expr) -> bool:
         spelling, name = self.list.spelling, name_of(function) or ""

@@ -36,9 +36,20 @@ class Elements(ast.expr):
 
 
 class Position(ast.expr):
-    """An index of a list with ``count`` items, counted from the start."""
+    """An index of a list with ``count`` items, counted from the start; an index out of range is an error with this
+    text, if there is one."""
 
     _fields = ("index", "count")
+
+    def __init__(self, index: ast.expr | None = None, count: ast.expr | None = None, text: str = ""):
+        super().__init__(index, count)  # type: ignore[call-arg]
+        self.text = text
+
+
+class Place(ast.expr):
+    """An index of the array of a list that is known to be in range."""
+
+    _fields = ("index",)
 
 
 class Known(ast.expr):
