@@ -57,6 +57,20 @@ def total(z, i):
 
 def put(z, i, value):
     z[i] = value * scale
+
+def shifted(z, h):
+    r = z - h
+    if h > 0.5:
+        r *= 2.0
+    return r
+
+def bump(z, h):
+    z += h
+    z[1] -= 0.5
+
+def first_of(z, r):
+    r = r + z
+    return z
 """.strip().splitlines()
 
 
@@ -78,6 +92,8 @@ class Drawn:
         self.indices = []
         self.floats = ["s", "t"]
         self.integers = ["k"]
+        self.vectors = []  # names of new arrays
+        self.many = self.chance(0.3)  # vectors
         self.write()
         self.text = "\n".join([*HELPERS, "def f(x, y, v, w, q, n, m, a, b, c, o):", *self.lines]) + "\n"
 
@@ -103,6 +119,7 @@ class Drawn:
         if self.chance(0.3):
             self.emit(f"t = t + {self.number(2)}")
         names = ["s", "t", "k"] + [name for name in ("i0", "j0", "u", "g") if self.chance(0.2)]
+        names += [name for name in sorted({*self.vectors}) if self.chance(0.3)]
         self.emit(f"return {', '.join(names)}")
 
     # ----------------------------------------------------------------------------------------------- statements
@@ -163,7 +180,9 @@ class Drawn:
 
     def statement(self, level):
         kind = self.random.random()
-        if kind < 0.2:
+        if self.many and self.chance(0.35):
+            self.vector_statement()
+        elif kind < 0.2:
             self.emit(f"s {self.pick('+=', '+=', '-=', '*=', '=')} {self.number(2)}")
         elif kind < 0.28:
             self.emit(f"t = {self.number(2)}")
@@ -212,7 +231,9 @@ class Drawn:
             self.emit(f"{part} {self.pick('=', '+=', '-=', '*=')} {other} * {self.number(0)}")
         elif kind < 0.96:
             self.emit(f"pair {self.pick('+=', '-=')} {self.pick('x[0, 1:3]', 'v[1:3]')} * {self.number(0)}")
-        elif kind < 0.965:
+        elif kind < 0.963:
+            self.vector_statement()
+        elif kind < 0.967:
             self.emit(f"put({self.pick('v', 'w', 'x[0]')}, {self.index()}, {self.number(0)})")
         elif kind < 0.98 and not self.smooth:
             self.emit(
@@ -228,6 +249,62 @@ class Drawn:
             )
         else:
             self.emit(self.pick(f"s = {self.pick('1', '0.5', 'a', 'k', 'o.rate')}", f"k = {self.pick('0', '1', 'n')}"))
+
+    # -------------------------------------------------------------------------------------------------- vectors
+
+    def vector_statement(self):
+        kind = self.random.random()
+        place = self.pick("d", "d", "e", f"x[{self.index()}]", f"y[{self.index()}]", "v", f"x[{self.index()}, :]")
+        if kind < 0.4 or not self.vectors:
+            name = self.pick("d", "d", "e")
+            self.emit(f"{name} = {self.vector(2)}")
+            self.vectors.append(name)
+        elif kind < 0.65:
+            value = self.pick(self.vector(1), self.vector(1), self.number(1))
+            self.emit(f"{place} {self.pick('=', '+=', '-=', '*=') if place != 'e' else '+='} {value}")
+        elif kind < 0.75:
+            self.emit(f"{self.pick('d', 'e')}[{self.index()}] {self.pick('=', '+=', '-=')} {self.number(1)}")
+        elif kind < 0.8:
+            self.emit(f"bump({place}, {self.number(0)})")
+        elif kind < 0.85:
+            self.emit(f"p0, p1, p2, {self.pick('p3, p4', 'p3, p4', 'u, t')} = {self.vector(1)}")
+            self.emit("s = s + p0 * p2")
+        elif kind < 0.9:
+            statements = "e = d", "d = e", "e = first_of(d, d)", "d = np.zeros(5)", "d = np.array([s, a, v[0], 2, t])"
+            self.emit(self.pick(*statements, "e = np.ones_like(v)", "e = d[::-1]", "d[1:3] = v[0:2]", "d[1:] *= d[0]"))
+        else:
+            self.emit(f"{self.pick('s', 't')} {self.pick('=', '+=')} {self.number(0)} + {self.reduced()}")
+
+    def vector(self, depth):
+        kind = self.random.random()
+        if depth == 0 or kind < 0.25:
+            i = self.index()
+            return self.pick(*self.vectors, *self.vectors, f"x[{i}]", f"y[{i}]", "v", "w", "o.field", f"y[{i}, :]")
+        if kind < 0.55:
+            return f"({self.vector(depth - 1)} {self.pick('+', '-', '*')} {self.vector(depth - 1)})"
+        if kind < 0.75:
+            pair = [self.vector(depth - 1), self.number(1)]
+            self.random.shuffle(pair)
+            return f"({pair[0]} {self.pick('+', '-', '*', '/')} {pair[1]})"
+        if kind < 0.85:
+            function = self.pick(
+                "-", "np.sin", "np.tanh", "np.abs", "np.copy", *[] if self.smooth else ["np.rint", "np.floor"]
+            )
+            return f"{function}({self.vector(depth - 1)})"
+        if kind < 0.9:
+            return f"shifted({self.vector(depth - 1)}, {self.number(0)})"
+        if kind < 0.95:
+            return f"{self.vector(0)} ** {self.pick('2', '3', '0.5')}"
+        return f"{self.pick('np.maximum', 'np.minimum')}({self.vector(0)}, {self.pick(self.vector(0), self.number(0))})"
+
+    def reduced(self):
+        one = self.vector(1)
+        other = self.vector(0)
+        return self.pick(
+            f"np.sum({one})", f"({one}).sum()", f"({one}) @ {other}", f"np.dot({one}, {other})", f"{other}.dot({one})",
+            f"np.linalg.norm({one})", f"({one}).max()", f"np.mean({one})", f"np.min({one})", f"len({other})",
+            f"{other}[{self.index()}]", f"{other}.shape[0]",
+        )  # fmt: skip
 
     # ---------------------------------------------------------------------------------------------- expressions
 
@@ -371,7 +448,7 @@ def in_python(loop, lowered):
     """The kernel of a loop, run by Python."""
     names = ", ".join(name for _, name, _ in lowered.arguments)
     lines = [f"    {text}" for _, text in lowered.text] or ["    pass"]
-    space = {"math": math}
+    space = {"math": math, "_np": np}
     exec("\n".join([f"def kernel({names}):", *lines]), space)
 
     def kernel(*arguments):

@@ -17,16 +17,16 @@ from .kinds import (
     FLOAT64,
     INT,
     INT32,
+    INT64,
     LARGEST,
     LOGICAL,
-    Array,
     Number,
     Refused,
-    View,
     number,
 )
-from .loops import comprehension_of
+from .loops import comprehension_of, listed_in
 from .states import State
+from .vectors import COPIES, FILLED, METHODS, is_vector, name_of
 
 _MATH = set(
     "sin cos tan asin acos atan sinh cosh tanh exp expm1 log log1p log2 log10 sqrt fabs atan2 hypot copysign "
@@ -38,8 +38,10 @@ _OF_NUMPY: dict[Any, str] = {
     **{getattr(np, name): name for name in "sin cos tan sinh cosh tanh exp expm1 log log1p log2 log10 sqrt".split()},
     **{getattr(np, f"arc{name}"): f"a{name}" for name in "sin cos tan".split()},
     np.fabs: "fabs", np.arctan2: "atan2", np.hypot: "hypot", np.copysign: "copysign", np.absolute: "abs",
-    np.maximum: "maximum", np.minimum: "minimum",
+    np.maximum: "maximum", np.minimum: "minimum", np.rint: "rint", np.floor: "floor",
+    np.ceil: "ceil", np.trunc: "trunc", np.sign: "sign",
 }  # fmt: skip
+_ROUNDING = {"rint", "floor", "ceil", "trunc", "sign"}
 
 
 class Calls:
@@ -47,24 +49,31 @@ class Calls:
 
     # ------------------------------------------------------------------------------------------------------- calls
 
-    def call(self, node: ast.Call, state: State) -> tuple[str, Number]:
-        function = self.constant_of(node.func, state)
+    def call(self, node: ast.Call, state: State) -> tuple[str, Any]:
         name = ast.unparse(node.func)
+        receiver = self.receiver(node.func, state)
+        function = f"numpy.{node.func.attr}" if receiver else self.constant_of(node.func, state)  # type: ignore[attr-defined]
         if function is sum and (found := comprehension_of(node)) is not None:
             return self.summed(node, found, state)
         if node.keywords or any(isinstance(x, ast.Starred) for x in node.args):
             raise Refused(node, f"the arguments of {name}()")
         if function is len and len(node.args) == 1:
-            _, found = self.anything(node.args[0], state)
-            view = View(found, ()) if isinstance(found, Array) else found
-            if not isinstance(view, View):
-                raise Refused(node, f"len() of {ast.unparse(node.args[0])}, which is no array")
-            return self._of_shape(view, 0)
+            return self.of_shape(node, self.anything(node.args[0], state)[1], 0)
         if function is None:
             raise Refused(node, f"a call of {name}()")
         if isinstance(function, types.FunctionType) and not is_library(function):
             return self.inlined(node, function, state)  # type: ignore[attr-defined]
-        arguments = [self.expression(x, state) for x in node.args]
+        listed = listed_in(node)
+        if listed is not None and name_of(function) in COPIES:
+            return self.listed(node, listed.elts, state)  # type: ignore[attr-defined]
+        arguments = receiver + [self.anything(x, state) for x in node.args]
+        if any(is_vector(found) for _, found in arguments):
+            return self.of_vectors(node, function, arguments, state)  # type: ignore[attr-defined]
+        if name_of(function) in FILLED:
+            return self.filled(node, function, arguments)  # type: ignore[attr-defined]
+        for argument, (_, found) in zip(node.args, arguments):
+            if not isinstance(found, Number):
+                raise Refused(argument, f"{ast.unparse(argument)} is no number")
         if any(found.kinds & (LOGICAL | {INT32}) for _, found in arguments):
             raise Refused(node, f"{name}() of truth values or short integers")
         if function in (max, min) and len(arguments) >= 2:
@@ -80,6 +89,18 @@ class Calls:
             text, found = arguments[0]
             return text, number(INT, magnitude=found.magnitude, low=found.low, high=found.high)
         return self.of_library(node, name, function, arguments)
+
+    def receiver(self, function: Any, state: State) -> list[tuple[str, Any]]:
+        """The vector of whose class a called method is, as the first argument; nothing for other functions."""
+        if not (isinstance(function, ast.Attribute) and function.attr in METHODS):
+            return []
+        try:
+            found = self.anything(function.value, state)
+        except Refused:
+            if not isinstance(function.value, (ast.Name, ast.Attribute)):
+                raise
+            return []  # a module
+        return [found] if is_vector(found[1]) else []
 
     def summed(self, node: ast.Call, found: Any, state: State) -> tuple[str, Number]:
         """Lower ``sum(x[i] for i in range(n))`` of NumPy's numbers; Python's floats are summed with compensation."""
@@ -111,7 +132,7 @@ class Calls:
         word = getattr(function, "__name__", "") if getattr(function, "__module__", "") == "math" else ""
         if word not in _MATH or function is not getattr(math, word, None):
             kind = FLOAT64
-            word = _OF_NUMPY.get(function, "") if isinstance(function, np.ufunc) else ""
+            word = "rint" if name_of(function) == "numpy.round" else _OF_NUMPY.get(function, "")
         count = 2 if word in ("atan2", "hypot", "copysign", "pow", "maximum", "minimum") else 1
         if not word or len(arguments) != count:
             raise Refused(node, f"a call of {name}()")
@@ -124,6 +145,10 @@ class Calls:
                 return f"abs({arguments[0][0]})", number(FLOAT64)
             text, _ = self.extremes(node, max if word == "maximum" else min, arguments, numpys=True)
             return text, number(FLOAT64)
+        if word in _ROUNDING:
+            if any(found.kinds & {INT, INT64} for _, found in arguments):
+                raise Refused(node, f"{name}() of integers")
+            return f"_np.{word}({arguments[0][0]})", number(FLOAT64)
         texts = [f"float({text})" if found.form == INT else text for text, found in arguments]
         whole = f"math.{word}({', '.join(texts)})"
         return (whole if word in _SURE else self.finite(whole)), number(kind)

@@ -23,6 +23,8 @@ from .kinds import (
     Constant,
     Number,
     Refused,
+    Slice,
+    Vector,
     View,
     number,
     of_operation,
@@ -64,20 +66,11 @@ class Expressions:
                 return self.attribute(node, state)
             case ast.Subscript():
                 return self.subscript(node, state)
-        return self.expression(node, state)
-
-    def expression(self, node: Any, state: State) -> tuple[str, Number]:
-        """Lower an expression whose value is a number."""
-        match node:
             case ast.Constant(value=value):
                 return self.literal(node, value)
-            case ast.Name() | ast.Attribute() | ast.Subscript():
-                text, found = self.anything(node, state)
-                if not isinstance(found, Number):
-                    raise Refused(node, f"{ast.unparse(node)} is no number")
-                return text, found
             case ast.BinOp(left=left, op=op, right=right):
-                return self.operation(node, left, op, right, state)
+                one = self.anything(left, state)
+                return self.operation(node, one, op, self.anything(right, state), right, state)
             case ast.UnaryOp():
                 return self.unary(node, state)
             case ast.Call():
@@ -89,6 +82,13 @@ class Expressions:
             case ast.IfExp():
                 return self.choice(node, state)
         raise Refused(node, f"an expression that is not compiled ({type(node).__name__.lower()})")
+
+    def expression(self, node: Any, state: State) -> tuple[str, Number]:
+        """Lower an expression whose value is a number."""
+        text, found = self.anything(node, state)
+        if not isinstance(found, Number):
+            raise Refused(node, f"{ast.unparse(node)} is no number")
+        return text, found
 
     def literal(self, node: Any, value: Any) -> tuple[str, Number]:
         if type(value) is bool:
@@ -124,12 +124,12 @@ class Expressions:
                 return self.path(node, whole)  # type: ignore[attr-defined]
         if node.attr in DERIVED:
             _, found = self.anything(node.value, state)
-            view = View(found, ()) if isinstance(found, Array) else found
-            if isinstance(view, View):
+            if isinstance(found, (Array, View, Slice, Vector)):
+                ndim = getattr(found, "ndim", 1)
                 if node.attr == "ndim":
-                    return f"({view.ndim})", number(INT, magnitude=view.ndim, low=str(view.ndim), high=str(view.ndim))
-                if node.attr == "size" and view.ndim == 1:
-                    return self._of_shape(view, 0)
+                    return f"({ndim})", number(INT, magnitude=ndim, low=str(ndim), high=str(ndim))
+                if node.attr == "size" and ndim == 1:
+                    return self.of_shape(node, found, 0)
         raise Refused(node, f"{ast.unparse(node)} is no plain attribute")
 
     def constant_of(self, node: Any, state: State) -> Any:
@@ -145,16 +145,24 @@ class Expressions:
     def subscript(self, node: ast.Subscript, state: State) -> tuple[str, Any]:
         if isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
             _, found = self.anything(node.value.value, state)
-            view = View(found, ()) if isinstance(found, Array) else found
-            if isinstance(view, View) and isinstance(node.slice, ast.Constant) and type(node.slice.value) is int:
-                axis = node.slice.value
-                if -view.ndim <= axis < view.ndim:
-                    return self._of_shape(view, axis % view.ndim)
+            if isinstance(node.slice, ast.Constant) and type(node.slice.value) is int:
+                return self.of_shape(node, found, node.slice.value)
             raise Refused(node, ast.unparse(node))
+        if any(isinstance(n, ast.Slice) for n in keys_of(node)):
+            return "", self.sliced(node, state)  # type: ignore[attr-defined]
+        vector = self.vector_named(node.value, state)
+        if vector is not None:
+            return self.read_item(node, vector, state)  # type: ignore[attr-defined]
         view = self.indexed(node, state)
         if view.ndim:
             return "", view
         return self.read(view)
+
+    def vector_named(self, node: Any, state: State) -> Vector | None:
+        """The new array that a name denotes."""
+        if isinstance(node, ast.Name) and isinstance(state.env.get(node.id), Vector):
+            return self.name(node, node.id, state)[1]
+        return None
 
     def read(self, view: View) -> tuple[str, Number]:
         kind = view.array.element
@@ -174,13 +182,11 @@ class Expressions:
             found = View(found, ())
         if not isinstance(found, View):
             raise Refused(node, f"{ast.unparse(node.value)} is no array")
-        keys = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        keys = keys_of(node)
         if len(keys) > found.ndim:
             raise Refused(node, f"{ast.unparse(node)} has too many indices")
         indices = list(found.indices)
         for key in keys:
-            if isinstance(key, ast.Slice):
-                raise Refused(node, f"{ast.unparse(node)}, a slice outside of a sum or product that is assigned to one")
             text, known = self.expression(key, state)
             if known.form != INT:
                 raise Refused(node, f"{ast.unparse(key)} as an index is no integer")
@@ -211,21 +217,52 @@ class Expressions:
     def length_of(self, view: View) -> str:
         return f"{view.array.name}.shape[{len(view.indices)}]"
 
-    def _of_shape(self, view: View, axis: int) -> tuple[str, Number]:
+    def of_shape(self, node: Any, found: Any, axis: int) -> tuple[str, Number]:
+        """The length of an axis of an array."""
+        if isinstance(found, (Vector, Slice)):
+            count = len(found.elements) if isinstance(found, Vector) else found.count
+            return f"({count})", number(INT, magnitude=count, low=f"({count})", high=f"({count})")
+        view = View(found, ()) if isinstance(found, Array) else found
+        if not isinstance(view, View) or not -view.ndim <= axis < view.ndim:
+            raise Refused(node, f"{ast.unparse(node)}, of what is no array")
+        axis %= view.ndim
         text = f"{view.array.name}.shape[{axis + len(view.indices)}]"
         return text, number(INT, low=text, high=text)
 
     def store_element(self, target: ast.Subscript, text: str, found: Any, state: State) -> None:
         """``x[i] = value``"""
-        if not isinstance(found, Number):
-            raise Refused(target, "an assignment of an array to a part of one")
-        if not text.isidentifier() and any(isinstance(n, (ast.Call, ast.BoolOp)) for n in ast.walk(target)):
+        vector = self.vector_named(target.value, state)
+        is_number = isinstance(found, Number)
+        if is_number and not text.isidentifier() and (vector or _may_emit(target)):
             name = self.temporary("item")  # type: ignore[attr-defined]
             self.emit(f"{name} = {text}")  # type: ignore[attr-defined]
             text = name
-        view = self.indexed(target, state)
-        if view.ndim:
-            raise Refused(target, "an assignment to a part of an array")
+        if is_number and vector is not None:
+            self.put_item(target, vector, text, found, state)
+            return
+        view = None if any(isinstance(n, ast.Slice) for n in keys_of(target)) else self.indexed(target, state)
+        if view is None or view.ndim:
+            self.fill(target, text, found, state)  # type: ignore[attr-defined]
+            return
+        if not is_number:
+            raise Refused(target, "an assignment of an array to an element")
+        self.put(target, view, text, found)
+
+    def put_item(self, target: ast.Subscript, vector: Vector, text: str, found: Number, state: State) -> None:
+        """``d[k] = value``"""
+        if not found.kinds <= {FLOAT, FLOAT64}:
+            raise Refused(target, f"a {'/'.join(sorted(found.kinds))} in an array of float64")
+        self.note_change(vector)  # type: ignore[attr-defined]
+        candidates, index = self.item(target, vector, state)  # type: ignore[attr-defined]
+        if not index:
+            self.emit(f"{candidates[0]} = {text}")  # type: ignore[attr-defined]
+            return
+        for k, element in enumerate(candidates):
+            with self.indented(f"if {index} == {k} or {index} == {k - len(candidates)}:"):  # type: ignore[attr-defined]
+                self.emit(f"{element} = {text}")  # type: ignore[attr-defined]
+
+    def put(self, target: Any, view: View, text: str, found: Number) -> None:
+        """Assign a number to an element of an array that the loop has been given."""
         kind = view.array.element
         if kind in (BOOL_, INT32) or found.form == BOOL or (kind == INT64 and found.form != INT):
             raise Refused(target, f"a {'/'.join(sorted(found.kinds))} in an array of {view.array.dtype}")
@@ -239,12 +276,19 @@ class Expressions:
 
     # ------------------------------------------------------------------------------------------------- arithmetic
 
-    def operation(self, node: Any, left: Any, op: Any, right: Any, state: State) -> tuple[str, Number]:
+    def operation(
+        self, node: Any, one: tuple[str, Any], op: Any, other: tuple[str, Any], right: Any, state: State
+    ) -> tuple[str, Any]:
+        """An operation on two numbers, or on vectors; ``right`` is the second operand in the source."""
+        if isinstance(op, ast.MatMult):
+            return self.product(node, [one, other], state)  # type: ignore[attr-defined]
+        if not (isinstance(one[1], Number) and isinstance(other[1], Number)):
+            pairs = self.together(node, [one, other], state)  # type: ignore[attr-defined]
+            return self.made(node, [self.operation(node, a, op, b, right, state) for a, b in pairs])  # type: ignore[attr-defined]
         symbol = _OPERATORS.get(type(op))
         if symbol is None:
             raise Refused(node, f"the operator in {ast.unparse(node)}")
-        a, x = self.expression(left, state)
-        b, y = self.expression(right, state)
+        (a, x), (b, y) = one, other
         for one in (x, y):
             if one.kinds & (LOGICAL | {INT32}):
                 raise Refused(node, f"arithmetic with {'/'.join(sorted(one.kinds))}")
@@ -331,11 +375,19 @@ class Expressions:
         self.require(f"not ({name} <= {_BIGGEST} and {name} >= -{_BIGGEST})", "FloatingPointError")  # type: ignore[attr-defined]
         return name
 
-    def unary(self, node: ast.UnaryOp, state: State) -> tuple[str, Number]:
+    def unary(self, node: ast.UnaryOp, state: State) -> tuple[str, Any]:
         if isinstance(node.op, ast.Not):
             text, found = self.expression(node.operand, state)
             return f"(not {self.truth(text, found)})", number(BOOL)
-        text, found = self.expression(node.operand, state)
+        text, found = self.anything(node.operand, state)
+        if not isinstance(found, Number):
+            rows = self.together(node, [(text, found)], state)  # type: ignore[attr-defined]
+            return self.made(node, [self.signed(node, *element) for (element,) in rows])  # type: ignore[attr-defined]
+        return self.signed(node, text, found)
+
+    @staticmethod
+    def signed(node: ast.UnaryOp, text: str, found: Number) -> tuple[str, Number]:
+        """``-x`` or ``+x``"""
         if found.kinds & (LOGICAL | {INT32}) or isinstance(node.op, ast.Invert):
             raise Refused(node, ast.unparse(node))
         if isinstance(node.op, ast.UAdd):
@@ -460,6 +512,16 @@ class Expressions:
                     self.lines[at] = line, f"{indent}{name} = float({text})"  # type: ignore[attr-defined]
         magnitude = max(one.magnitude, other.magnitude)
         return name, Number(one.kinds | other.kinds, frozenset(), magnitude, None, None, real)
+
+
+def keys_of(node: ast.Subscript) -> list[Any]:
+    """The indices and slices of a subscript."""
+    return list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
+
+
+def _may_emit(target: ast.Subscript) -> bool:
+    """Return whether the indices of a target need statements of their own."""
+    return any(isinstance(n, (ast.Call, ast.BoolOp)) for n in ast.walk(target))
 
 
 def constants_of(node: Any) -> list[int] | None:

@@ -11,7 +11,7 @@ from typing import Any
 from ...errors import KernelError
 from ...kernel.frontend.base.source import read_source
 from ..edits import KEPT
-from .kinds import Constant, Number, Refused, kind_of
+from .kinds import Constant, Number, Refused, Vector, kind_of
 from .states import Restart, State
 
 DEEPEST = 6
@@ -35,6 +35,8 @@ class Body:
     result : str
         The variable for its result.
     has_result : bool
+    own : set of str
+        The new names of its variables, and the variable for its result.
     code : types.CodeType
         The function's code.
     """
@@ -67,7 +69,8 @@ class Body:
                 raise Refused(node, f"{function.__name__}(), which uses '{name}', which the loop may assign")
             lowering.others[(new[name],)] = space, name, kind_of(space[name])
             lowering.note_attributes(definition, name, new[name], space[name])
-        lowering.assigned |= {new[name] for name in own} | {self.result}
+        self.own = {new[name] for name in own} | {self.result}
+        lowering.assigned |= self.own
         self.parameters = [new[name] for name in given]
         body = [_Renamed(new, node).visit(s) for s in copy.deepcopy(definition.body)]
         self.has_result = any(isinstance(n, ast.Return) and n.value is not None for s in body for n in ast.walk(s))
@@ -141,15 +144,13 @@ class _Renamed(ast.NodeTransformer):
 class Inlining:
     """Lowering of calls of Python functions; a base of `lowering.Lowering`."""
 
-    depth_of_calls = 0
-
     def inlined_statement(self, node: Any, function: types.FunctionType, state: State) -> State:
         """A call whose result is not used."""
-        key = node.lineno, node.col_offset, function, self.depth_of_calls
+        key = node.lineno, node.col_offset, function, len(self.bodies)
         body = self.inline.get(key)  # type: ignore[attr-defined]
         if body is None:
             body = self.inline[key] = Body(node, function, len(self.inline) + 1, self)  # type: ignore[attr-defined]
-        if self.depth_of_calls >= DEEPEST:
+        if len(self.bodies) >= DEEPEST:
             raise Refused(node, "functions that call one another too deeply")
         found = [self.anything(x, state) for x in node.args]  # type: ignore[attr-defined]
         kept = []
@@ -166,28 +167,30 @@ class Inlining:
                 state.env.pop(name, None)
             state = self.store(target, text, value, state)  # type: ignore[attr-defined]
         line = self.line  # type: ignore[has-type]
-        self.depth_of_calls += 1
+        self.bodies.append(body)
         try:
             after = self.block(body.statements, state)  # type: ignore[attr-defined]
         finally:
-            self.depth_of_calls -= 1
+            self.bodies.pop()
         self.line = line
         if after is None:
             raise Refused(node, f"{function.__name__}(), which does not return")
         return after
 
-    def inlined(self, node: Any, function: types.FunctionType, state: State) -> tuple[str, Number]:
-        """A call whose result is a number."""
+    def inlined(self, node: Any, function: types.FunctionType, state: State) -> tuple[str, Any]:
+        """A call whose result is a number or a vector."""
         stores = self.stores  # type: ignore[attr-defined]
         after = self.inlined_statement(node, function, state)
         if self.stores != stores:  # type: ignore[attr-defined]
             raise Refused(node, f"{function.__name__}(), which writes to an array and is called in an expression")
-        body = self.inline[node.lineno, node.col_offset, function, self.depth_of_calls]  # type: ignore[attr-defined]
+        body = self.inline[node.lineno, node.col_offset, function, len(self.bodies)]  # type: ignore[attr-defined]
         found = after.env.get(body.result)
-        if not isinstance(found, Number) or body.result in after.maybe:
+        if not isinstance(found, (Number, Vector)) or body.result in after.maybe:
             raise Refused(node, f"the result of {function.__name__}(), which may be no number")
         state.env.update(after.env)  # the other variables of the call have unique names
         state.maybe, state.checked = after.maybe, after.checked
+        if isinstance(found, Vector):
+            return "", Vector(found.elements) if found.name in body.own else found
         name = self.temporary("result")  # type: ignore[attr-defined]
         self.emit(f"{name} = {body.result}")  # type: ignore[attr-defined]
         return name, found.as_value()

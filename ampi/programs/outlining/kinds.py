@@ -90,11 +90,15 @@ class Number:
 
 @dataclasses.dataclass(frozen=True)
 class Array:
-    """An array that the loop does not rebind, by the name of the kernel's argument."""
+    """An array that the loop does not rebind, by the name of the kernel's argument; its shape when it is compiled."""
 
     name: str
     dtype: Any
-    ndim: int
+    shape: tuple[int, ...]
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
 
     @property
     def element(self) -> str:
@@ -111,6 +115,23 @@ class View:
     @property
     def ndim(self) -> int:
         return self.array.ndim - len(self.indices)
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice:
+    """A few neighbouring elements of an array: `count` of them from an index on that is not negative."""
+
+    view: View
+    first: str
+    count: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Vector:
+    """An array of float64 that the loop has made, by its elements: expressions, or the variables of one with a name."""
+
+    elements: tuple[str, ...]
+    name: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -78,6 +78,14 @@ def comprehension_of(node: Any) -> Any:
     return None
 
 
+def listed_in(node: Any) -> Any:
+    """The list or tuple in ``np.array([a, b, c])``."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="array"), args=[ast.List() | ast.Tuple() as found]):
+            return found
+    return None
+
+
 def _with_own_names(node: Any) -> tuple[Any, set[str]]:
     """A loop in which the variables of comprehensions have names that are not those of others, and these names."""
     node = copy.deepcopy(node)
@@ -101,10 +109,10 @@ def _with_own_names(node: Any) -> tuple[Any, set[str]]:
 
 
 def refusal_of(node: Any) -> tuple[int, str] | None:
-    sums = {comprehension_of(n) for n in ast.walk(node)}
+    allowed = {comprehension_of(n) for n in ast.walk(node)} | {listed_in(n) for n in ast.walk(node)}
     for inner in ast.walk(node):
         word = _NOT_IN_LOOPS.get(type(inner))
-        if word is not None and inner not in sums:
+        if word is not None and inner not in allowed:
             return getattr(inner, "lineno", node.lineno), f"{word} in the loop"
         if isinstance(inner, ast.Call):
             reason = _of_call(inner)

@@ -33,6 +33,8 @@ from .kinds import (
     Constant,
     Number,
     Refused,
+    Slice,
+    Vector,
     View,
     is_known_array,
     kind_of,
@@ -41,7 +43,7 @@ from .kinds import (
 from .loops import Loop
 from .plain_attributes import MISSING, plain_attribute
 from .states import Restart, State, joined
-from .vectors import Vectors, slices
+from .vectors import Vectors, is_vector
 
 
 class Lowered:
@@ -55,7 +57,7 @@ class Lowered:
         Paths of the values that it takes, their names in the kernel, and their forms there.
     outputs : list of (str, str or tuple, str or None)
         Names that may get new values, their kinds, and the variables that are 1 if they do.  For a part of an array the
-        kind is the path of the array, and the number of indices.
+        kind is the path of the array, and the number of indices; for a new array it is the number of its elements.
     returns : list
         For each ``return``: its kind, or the constant that it returns.
     writes : set of str
@@ -127,6 +129,7 @@ class Lowering(Inlining, Vectors, Iterations, Calls, Expressions):
             for name in loop.updated
             if isinstance(values.get((name,)), np.ndarray) and is_known_array(values[name,])
         }
+        self.bodies: list[Any] = []  # of functions that are being inlined
         self.inline: dict[Any, Any] = {}  # by calls: bodies of functions, with the names that they have here
         self.others: dict[tuple[str, ...], tuple[Any, str, Any]] = {}  # global variables of such functions
         self.reals: set[str] = set()  # names of floating-point variables that may be given integers
@@ -179,20 +182,28 @@ class Lowering(Inlining, Vectors, Iterations, Calls, Expressions):
                 continue
             if isinstance(found, (Array, Constant)):
                 raise Refused(self.loop.node, f"'{name}', an array or an object, is used after the loop")
-            is_view = isinstance(found, View)
-            if not is_view and not found.assigned:
+            is_array = isinstance(found, (View, Vector))
+            if not is_array and not found.assigned:
                 continue
-            if not is_view and len(found.assigned) > 1:
+            if not is_array and len(found.assigned) > 1:
                 raise Refused(self.loop.node, f"'{name}' may be of several types after the loop")
             given = name in self.loop.inputs
             flag = None
-            if name not in end.sure and (is_view or not (given and found.entry == found.assigned)):
+            if name not in end.sure and (is_array or not (given and found.entry == found.assigned)):
                 if name not in self.flagged:
                     self.flagged.add(name)
                     raise Restart
                 flag = self.flag(name)
                 first.append((line, f"{flag} = 0"))
-            if is_view:
+            if isinstance(found, Vector):
+                if found.name != name:
+                    raise Refused(self.loop.node, f"'{name}' and '{found.name}' are one array after the loop")
+                done.outputs.append((name, len(found.elements), flag))
+                first += [(line, f"{element} = 0.0") for element in found.elements]
+                results += [(element, FLOAT, None) for element in found.elements[:-1]]
+                results.append((found.elements[-1], FLOAT, flag))
+                continue
+            if isinstance(found, View):
                 path = next(path for path, known, _ in done.arguments if known == found.array.name)
                 done.outputs.append((name, (path, len(found.indices)), flag))
                 first += [(line, f"{index} = 0") for index in found.indices]
@@ -254,7 +265,7 @@ class Lowering(Inlining, Vectors, Iterations, Calls, Expressions):
                 return name, number(kind, low=name, high=name)
             return name, number(kind)
         if is_known_array(value):
-            return None, Array(self.argument(path, "array"), value.dtype, value.ndim)
+            return None, Array(self.argument(path, "array"), value.dtype, value.shape)
         if isinstance(value, type) or callable(value) or hasattr(value, "__dict__"):
             return None, Constant(value)
         raise Refused(node, f"'{'.'.join(path)}' is {_described(value)}")
@@ -373,13 +384,17 @@ class Lowering(Inlining, Vectors, Iterations, Calls, Expressions):
                 for part, (name, found) in zip(target.elts, kept):
                     state = self.store(part, name, found, state)
             return state
-        if len(targets) == 1 and slices(targets[0]):
-            return self.vector_assignment(s, targets[0], None, value, state)
         if isinstance(value, ast.Call) and len(targets) == 1 and isinstance(targets[0], ast.Name):
             chosen = self.extreme(s, targets[0].id, value, state)
             if chosen is not None:
                 return chosen
         text, found = self.anything(value, state)
+        if is_vector(found) and any(isinstance(target, ast.Tuple) for target in targets):
+            if len(targets) > 1:
+                raise Refused(s, "several targets of an array")
+            return self.unpack(s, targets[0], found, state)
+        if len(targets) > 1 and isinstance(found, Vector) and not found.name:
+            raise Refused(s, "several names for a new array")
         if len(targets) > 1 and isinstance(found, Number):
             name = self.temporary("item")
             self.emit(f"{name} = {text}")
@@ -411,10 +426,12 @@ class Lowering(Inlining, Vectors, Iterations, Calls, Expressions):
 
     def augmented(self, s: ast.AugAssign, state: State) -> State:
         load: Any = ast.copy_location(_as_load(s.target), s.target)
-        if slices(s.target) or self.is_vector(load, state):
-            return self.vector_assignment(s, s.target, s.op, s.value, state)
+        _, before = known = self.anything(load, state)
         whole = ast.copy_location(ast.BinOp(load, s.op, s.value), s)
-        text, found = self.expression(whole, state)
+        text, found = self.operation(whole, known, s.op, self.anything(s.value, state), s.value, state)
+        if is_vector(before):
+            self.fill(load, text, found, state)
+            return state
         return self.store(s.target, text, found, state)
 
     def store(self, target: Any, text: str, found: Any, state: State) -> State:
@@ -425,6 +442,11 @@ class Lowering(Inlining, Vectors, Iterations, Calls, Expressions):
         if not isinstance(target, ast.Name):
             raise Refused(target, f"an assignment to {ast.unparse(target)}")
         name = target.id
+        if isinstance(found, Slice):
+            raise Refused(target, f"'{name}', a part of an array that is not a whole row of it")
+        if isinstance(found, Vector) and not found.name:
+            state = self.assign_vector(target, found, state)
+            found = state.env[name]
         state = state.copy()
         if isinstance(found, View):
             fixed = []
@@ -436,7 +458,7 @@ class Lowering(Inlining, Vectors, Iterations, Calls, Expressions):
             state.env[name] = View(found.array, tuple(fixed))
         elif isinstance(found, Number):
             before = state.env.get(name)
-            if isinstance(before, View):
+            if isinstance(before, (View, Vector)):
                 raise Refused(target, f"'{name}' is an array and a number in turn")
             value = found.as_value()
             if name in self.reals and value.form == INT:

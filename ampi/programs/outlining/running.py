@@ -130,7 +130,7 @@ class Form:
         self.work = eval(f"lambda {', '.join(names)}: {lowered.work}", known)
         self.outside = eval(f"lambda {', '.join(names)}: {lowered.outside}", known)
         slots = 1 + sum(isinstance(kind, str) for kind in lowered.returns)
-        counts = [kind[1] if isinstance(kind, tuple) else 1 for _, kind, _ in lowered.outputs]
+        counts = [_count_of(kind) for _, kind, _ in lowered.outputs]
         flags = slots + sum(counts)
         self.places: list[tuple[int, Any, int | None] | None] = [None] * len(live)
         for count, (name, kind, flag) in zip(counts, lowered.outputs):
@@ -230,9 +230,25 @@ class Form:
             elif isinstance(place[1], tuple):
                 path, count = place[1]
                 values.append(given[path][tuple(map(int, found[place[0] : place[0] + count]))])
+            elif isinstance(place[1], int):
+                values.append(_stacked(found[place[0] : place[0] + place[1]]))
             else:
                 values.append(as_kind(found[place[0]], place[1]))
         return tuple(values)
+
+
+def _count_of(kind: Any) -> int:
+    """The number of a kernel's results for an output."""
+    return kind[1] if isinstance(kind, tuple) else kind if isinstance(kind, int) else 1
+
+
+def _stacked(elements: tuple[Any, ...]) -> Any:
+    """A new array of a kernel's numbers."""
+    if not any(isinstance(x, TrackedArray) for x in elements):
+        return np.array(elements, np.float64)
+    import ampi.numpy as anp
+
+    return anp.stack(elements)
 
 
 def as_kind(value: Any, kind: str) -> Any:
@@ -265,7 +281,7 @@ def made_kernel(loop: Loop, lowered: Lowered) -> Any:
             node.lineno = node.end_lineno = lines[node.lineno - 1]
             node.col_offset = node.end_col_offset = 0
     definition: Any = tree.body[0]
-    space: dict[str, Any] = {"math": math, "__name__": __name__}
+    space: dict[str, Any] = {"math": math, "_np": np, "__name__": __name__}
     exec(compile(tree, loop.filename, "exec", dont_inherit=True), space)
     function = space[name]
     first = loop.node.lineno
