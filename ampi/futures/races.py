@@ -152,10 +152,13 @@ def _slots_of(kind: type) -> tuple[str, ...]:
 class Access:
     """An access of a segment to an extent."""
 
-    __slots__ = ("extent", "region", "segment", "strand", "writes")
+    __slots__ = ("extent", "region", "segment", "storage", "strand", "writes")
 
-    def __init__(self, strand: Strand, segment: int, extent: Extent, writes: bool, region: Any) -> None:
-        self.strand, self.segment, self.extent, self.writes, self.region = strand, segment, extent, writes, region
+    def __init__(
+        self, strand: Strand, segment: int, extent: Extent, writes: bool, region: Any, storage: Storage
+    ) -> None:
+        self.strand, self.segment, self.extent, self.writes = strand, segment, extent, writes
+        self.region, self.storage = region, storage
 
     def precedes(self, other: Access) -> bool:
         """Return whether this access happened before the other one."""
@@ -169,11 +172,13 @@ class _OfCalls:
     ----------
     found : list of tuple
         Storage, extent, whether it is overwritten, and region or None.
+    overwrites : dict of bool
+        The same, by storage and pattern of the extent.
     regions : dict
         Regions and containers of these, by their ids.
     """
 
-    __slots__ = ("calls", "found", "regions")
+    __slots__ = ("calls", "found", "overwrites", "regions")
 
     def __init__(self, calls: tuple[Accesses, ...]) -> None:
         self.calls = calls  # the key of `_of_calls`
@@ -192,6 +197,7 @@ class _OfCalls:
                     extent = extent_of(region)
                     found.setdefault((region.storage, extent.pattern), (region.storage, extent, False, region))
         self.found = [access for access in found.values() if access[1].low < access[1].high]
+        self.overwrites = {key: access[2] for key, access in found.items()}
 
 
 _known_calls: dict[tuple[Accesses, ...], _OfCalls] = {}
@@ -208,64 +214,132 @@ def _of_calls(calls: list[Accesses]) -> _OfCalls:
     return found
 
 
-def accesses_of(strand: Strand) -> Iterator[tuple[Storage, Access]]:
-    """Iterate over the accesses of a strand, each once for each segment."""
-    for k, segment in enumerate(strand.segments):
-        seen: set[Any] = set()
-        visited: dict[int, Any] = {}
-        begin, end = strand.bounds(k)
-        if segment.calls:
-            calls = _of_calls(segment.calls)
-            visited.update(calls.regions)
-            for storage, extent, writes, region in calls.found:
-                yield storage, Access(strand, k, extent, writes, region)
-        for region in segment.writes:
-            extent = extent_of(region)
-            key = region.storage, extent.pattern, True
-            if key not in seen and extent.low < extent.high:
-                seen.add(key)
-                yield region.storage, Access(strand, k, extent, True, region)
-        records = strand.records[begin:end]
-        touched = [(r.storage, extent_of(r), r) for r in segment.seen.values()]
-        touched += [(r.storage, extent_of(r), r) for record in records for r in _touched(record, visited)]
-        for storage, extent, region in (*((s, e, None) for s, e in segment.reads), *touched):
-            key = storage, extent.pattern, False
-            if key not in seen and (storage, extent.pattern, True) not in seen and extent.low < extent.high:
-                seen.add(key)
-                yield storage, Access(strand, k, extent, False, region)
+def _others(strand: Strand, k: int, of_calls: _OfCalls | None) -> Iterator[Access]:
+    """Iterate over the accesses of a segment that are not those of its repeated operations."""
+    segment = strand.segments[k]
+    begin, end = strand.bounds(k)
+    if begin == end and not (segment.writes or segment.reads or segment.seen):
+        return
+    overwrites, regions = ({}, {}) if of_calls is None else (of_calls.overwrites, of_calls.regions)
+    written: set[Any] = set()
+    for region in segment.writes:
+        extent = extent_of(region)
+        key = region.storage, extent.pattern
+        if key not in written and not overwrites.get(key) and extent.low < extent.high:
+            written.add(key)
+            yield Access(strand, k, extent, True, region, region.storage)
+    visited: dict[int, Any] = {}
+    touched = [(r.storage, extent_of(r), r) for r in segment.seen.values()]
+    for record in strand.records[begin:end]:
+        touched += [(r.storage, extent_of(r), r) for r in _touched(record, regions, visited)]
+    used: set[Any] = set()
+    for storage, extent, region in (*((s, e, None) for s, e in segment.reads), *touched):
+        key = storage, extent.pattern
+        if key not in used and key not in written and key not in overwrites and extent.low < extent.high:
+            used.add(key)
+            yield Access(strand, k, extent, False, region, storage)
 
 
-def _touched(record: Any, visited: dict[int, Any]) -> list[Region]:
+def _touched(record: Any, regions: dict[int, Any], visited: dict[int, Any]) -> list[Region]:
     adjoint = record.adjoint
     if adjoint is None:
         return []
     held = adjoint.held
     if held is None:
         return regions_of(adjoint, visited)
+    found: list[Region] = []
     for name in held:
         part = getattr(adjoint, name)
-        if not (id(part) in visited or (type(part) is tuple and not part)):
-            return regions_of(adjoint, visited)
-    return []  # all are those of a repeated operation
+        if not (id(part) in regions or (type(part) is tuple and not part)):
+            found += regions_of(part, visited)
+    return found
+
+
+class _Pattern:
+    """Segments in a certain order, with the repeated operations of each.
+
+    Attributes
+    ----------
+    calls : list of tuple
+        Strand, index of the segment, and operations, as (path, index, `_OfCalls`).
+    storages : set of Storage
+        What these operations access.
+    disjoint : set of frozenset
+        Other accesses to these storages with which no race was found.
+    """
+
+    __slots__ = ("calls", "disjoint", "storages")
+
+    def __init__(self, calls: list[tuple[Path, int, _OfCalls]]) -> None:
+        self.calls = calls
+        self.storages = {access[0] for _, _, of_calls in calls for access in of_calls.found}
+        self.disjoint: set[frozenset] = set()
+
+    def accesses(self, strands: dict[Path, Strand]) -> Iterator[Access]:
+        """Iterate over the accesses of the repeated operations."""
+        for path, k, of_calls in self.calls:
+            for storage, extent, writes, region in of_calls.found:
+                yield Access(strands[path], k, extent, writes, region, storage)
+
+
+_known_patterns: dict[tuple, _Pattern] = {}
+_MOST_PATTERNS = 128
+
+
+def _pattern_of(key: tuple, calls: list[tuple[Path, int, _OfCalls]]) -> _Pattern:
+    found = _known_patterns.get(key)
+    if found is None:
+        if len(_known_patterns) >= _MOST_PATTERNS:
+            _known_patterns.clear()
+        found = _known_patterns[key] = _Pattern(calls)
+    return found
 
 
 def found_in(strands: dict[Path, Strand], tape: Tape) -> ActivityError | None:
-    """Return the error for a race of strands; None if there is none."""
+    """Return the error for a race of strands; None if there is none.
+
+    Time loops have the same operations in the same order in each step: what has been found disjoint is not compared
+    again.
+    """
     by_storage: dict[Storage, list[Access]] = defaultdict(list)
-    for strand in strands.values():
-        for storage, access in accesses_of(strand):
-            by_storage[storage].append(access)
-    found = []
+    key: list[Any] = []
+    calls: list[tuple[Path, int, _OfCalls]] = []
+    for path, strand in strands.items():
+        for k, segment in enumerate(strand.segments):
+            of_calls = _of_calls(segment.calls) if segment.calls else None
+            if of_calls is not None:
+                calls.append((path, k, of_calls))
+            key.append((path, frozenset(segment.clock.items()), of_calls))
+            for access in _others(strand, k, of_calls):
+                by_storage[access.storage].append(access)
+    pattern = _pattern_of(tuple(key), calls)
+    others = frozenset(
+        (access.strand.path, access.segment, access.extent.pattern, access.writes, storage)
+        for storage, accesses in by_storage.items()
+        if storage in pattern.storages
+        for access in accesses
+    )
+    known = others in pattern.disjoint
+    if not known:
+        for access in pattern.accesses(strands):
+            by_storage[access.storage].append(access)
+    found, are_disjoint = [], True
     for storage, accesses in by_storage.items():
+        if known and storage in pattern.storages:
+            continue
         writers = {access.strand for access in accesses if access.writes}
         if not writers or len({access.strand for access in accesses}) == 1:
             continue
-        if storage.tape is not tape.reference and all(access.writes for access in accesses):
-            continue  # no derivative depends on it
         pair = _race_among(accesses)
-        if pair is not None:
+        if pair is None:
+            continue
+        are_disjoint = False
+        if storage.tape is tape.reference or not all(access.writes for access in accesses):
             found.append((sorted([pair[0].strand.path, pair[1].strand.path]), storage, pair))
+        # Otherwise no derivative depends on it.
     if not found:
+        if are_disjoint and not known:
+            pattern.disjoint.add(others)
         return None
     _, storage, pair = min(found, key=lambda item: item[0])
     return _error(storage, *pair)

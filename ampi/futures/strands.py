@@ -9,7 +9,7 @@ the ordering of events in a distributed system", 1978; Mattern, "Virtual time an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from time import perf_counter_ns as now
 from typing import Any
 
@@ -196,6 +196,10 @@ class Strand:
             return False
         self._known_active.add(storage)
         return True
+
+    def all_known_active(self, storages: Iterable[Storage]) -> bool:
+        """Return whether `knows_active` is true of each of some active storages."""
+        return self.activated.keys().isdisjoint(storages) or all(map(self.knows_active, storages))
 
     # -------------------------------------------------------------------------------------------------- the order
 

@@ -282,7 +282,7 @@ class PreparedCall:
         for storage in self.on:
             if storage.volatile or storage.guard or storage.tape is not reference:
                 return False
-        if accesses is not None and not all(map(accesses.knows_active, self.on)):
+        if accesses is not None and not accesses.all_known_active(self.on):
             return False
         for storage, region in self.off:
             if storage.volatile or storage.guard:

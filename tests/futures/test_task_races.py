@@ -130,3 +130,41 @@ def test_what_a_task_has_activated_is_active_after_it():
     expected = sum(4 * X**3 * k**2 * (k % 4 + 1.0) for k in range(1, 5))
     numpy.testing.assert_allclose(ampi.grad(f)(X), expected, rtol=1e-13)
     numpy.testing.assert_allclose(ampi.jvp(f, (X,), (X,))[1], expected @ X, rtol=1e-13)
+
+
+LATE = {
+    "a write": lambda x, y: y.__setitem__(5, 1.0),
+    "a read": lambda x, y: np.sum(y[:3] * x[:3]),
+    "another part": lambda x, y: squares(x[:4], y[2:6]),
+    "none": lambda x, y: np.sum(x[:4] * x[4:]),
+}
+
+
+@pytest.mark.parametrize("late", LATE)
+def test_a_race_in_a_late_step_of_a_loop(monkeypatch, late):
+    """The steps before have the same operations without a race; what they do is compared once."""
+    compared = []
+    among = races._race_among
+    monkeypatch.setattr(races, "_race_among", lambda accesses: compared.append(1) or among(accesses))
+    counts = []
+
+    def f(x):
+        y = x * 2.0
+        halves = [(x[:4], y[:4]), (x[4:], y[4:])]
+        with ThreadPoolExecutor(2) as pool:
+            for k in range(12):
+                tasks = [pool.submit(squares, *half) for half in halves]
+                if k == 11:
+                    LATE[late](x, y)
+                wait(tasks)
+                counts.append(len(compared))
+        return np.sum(y * y)
+
+    x = numpy.concatenate([X, X])
+    if late == "none":
+        expected = (lambda y: 2 * y * (2 + 12 * 2 * x))(2 * x + 12 * x * x)
+        numpy.testing.assert_allclose(ampi.grad(f)(x), expected, rtol=1e-13)
+        assert counts[10] == counts[4]
+    else:
+        with pytest.raises(ampi.ActivityError, match="at the same time"):
+            ampi.grad(f)(x)
