@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
+
 from ..memory.extents import may_repeat
 from ..memory.storages import Region
 
@@ -9,11 +12,16 @@ from ..memory.storages import Region
 def is_part(region: Region) -> bool:
     """Return whether a region is a box: numbers in ordinary memory, each once, at positive strides."""
     storage = region.storage
-    if storage.packed or storage.volatile or storage.elsewhere or region.dtype.kind not in "fc" or 0 in region.shape:
+    if storage.packed or storage.volatile or storage.elsewhere or region.dtype.kind not in "fc":
         return False
-    if any(stride <= 0 for stride in region.strides):
+    return _is_grid(region.shape, region.strides, region.dtype.itemsize)
+
+
+@functools.lru_cache(1024)
+def _is_grid(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
+    if 0 in shape or any(stride <= 0 for stride in strides):
         return False
-    return not may_repeat(region.shape, region.strides, region.dtype.itemsize)
+    return not may_repeat(shape, strides, itemsize)
 
 
 def _place_in(region: Region, box: Region) -> list[int] | None:
@@ -37,12 +45,13 @@ def is_inside(region: Region, box: Region) -> bool:
     return _place_in(region, box) is not None
 
 
-def _places(box: Region) -> list[tuple[int, int]] | None:
+@functools.lru_cache(1024)
+def _places(offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Sequence[tuple[int, int]] | None:
     """Return the first and last (exclusive) index of a box on each axis of the grid of its strides, counted from the
     beginning of its storage; None if a row of the grid ends inside of it."""
-    left, found, outer = box.offset, [(0, 0)] * len(box.shape), 0
-    for axis in sorted(range(len(box.shape)), key=lambda axis: -box.strides[axis]):
-        stride, n = box.strides[axis], box.shape[axis]
+    left, found, outer = offset, [(0, 0)] * len(shape), 0
+    for axis in sorted(range(len(shape)), key=lambda axis: -strides[axis]):
+        stride, n = strides[axis], shape[axis]
         first, left = divmod(left, stride)
         if outer and (first + n) * stride > outer:
             return None
@@ -50,11 +59,12 @@ def _places(box: Region) -> list[tuple[int, int]] | None:
     return None if left else found
 
 
-def _places_of_both(box: Region, other: Region) -> tuple[list[tuple[int, int]], list[tuple[int, int]]] | None:
+def _places_of_both(box: Region, other: Region) -> tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]] | None:
     """Return the places of two boxes on one grid; None if they are not certainly on one."""
     if other.strides != box.strides or other.dtype != box.dtype or 0 in (*box.shape, *other.shape):
         return None
-    places, others = _places(box), _places(other)
+    places = _places(box.offset, box.shape, box.strides)
+    others = _places(other.offset, other.shape, other.strides)
     return None if places is None or others is None else (places, others)
 
 

@@ -24,6 +24,7 @@ from ..tape import Need, Sweep, Tape, at_closing
 from ..tape.recording import note_tasks
 from ..tape.recording import tasks as running
 from . import races, sweeps
+from .partial_sweep import PartialSweep
 from .strands import Path, Strand, in_order
 from .task_pushes import note_no_reads, note_reads
 from .task_tapes import known_active, need_noted, note_activated
@@ -208,6 +209,11 @@ class Episodes:
         episode.strands = {(): episode.own}  # type: ignore[union-attr]
         episode.own.segments[1:], episode.own.events = [], []  # type: ignore[union-attr]
         episode.close(tape)  # type: ignore[union-attr]
+
+    @staticmethod
+    def new_sweep(tape: Tape) -> Sweep:
+        """Return a sweep of the tape, whose shadows may be initialised in part."""
+        return PartialSweep(tape)
 
     def sweep(self, sweep: Sweep) -> None:
         """Sweep the tape, each episode by as many threads as ran it."""

@@ -28,7 +28,7 @@ from ..memory.extents import may_repeat
 from ..memory.storages import Region, Storage
 from ..tape import Sweep
 from ..tape.recording import sweeps_for
-from .boxes import everything, hull, is_inside, is_part, meeting, remainder
+from .partial_sweep import PartialSweep, taken_from
 from .strands import Forked, Joined, Path, Released, Strand
 from .thread_counts import on_threads
 
@@ -43,7 +43,7 @@ Mail = tuple[Storage, np.ndarray, list[Region]]
 """Adjoints for another strand: of a whole storage, or of the one region in the list."""
 
 
-class StrandSweep(Sweep):
+class StrandSweep(PartialSweep):
     """The sweep of a task's strand, with its own shadows; the tape's sweep restores undone memory.
 
     Only the part of a shadow that the strand uses is zeroed, passed on and added.
@@ -52,8 +52,6 @@ class StrandSweep(Sweep):
     ----------
     noted : dict of list of Region
         For each storage, regions outside of which its shadow is zero.
-    parts : dict of Region
-        For storages whose shadows are used in part: the region outside of which the block is not initialised.
     """
 
     def __init__(self, root: Sweep, strand: Strand) -> None:
@@ -61,155 +59,45 @@ class StrandSweep(Sweep):
         self.strand = strand
         self.be_part_of(root)
         self.noted: dict[Storage, list[Region]] = defaultdict(list)
-        self.parts: dict[Storage, Region] = {}
 
-    def _use(self, region: Region) -> None:
-        """Initialise the shadow of a region that is about to be used."""
-        storage = region.storage
-        part = self.parts.get(storage)
-        if part is None:
-            if storage not in self._shadows and is_part(region) and region.nbytes < storage.nbytes:
-                block = self._shadows[storage] = np.empty(storage.nbytes, np.uint8)
-                region.view(block)[...] = 0
-                self.parts[storage] = region
-        elif not is_inside(region, part):
-            self._extend(storage, hull(part, region) if is_part(region) else None)
-
-    def _extend(self, storage: Storage, larger: Region | None, received: Region | None = None) -> None:
-        """Zero more of a shadow that is used in part: up to a larger box, or all; without what is being received.
-
-        This is done in place, since the present adjoint may have views of the part.
-        """
-        part, block = self.parts[storage], self._shadows[storage]
-        box = everything(part) if larger is None else larger
-        rest = None if box is None else remainder(box, part)
-        if rest is None:
-            values = part.view(block).copy()
-            block[...] = 0
-            part.view(block)[...] = values
-            larger = None
-        else:
-            for new in rest:
-                if received is None or (new.offset, new.shape) != (received.offset, received.shape):
-                    new.view(block)[...] = 0
-        if larger is None:
-            del self.parts[storage]
-        else:
-            self.parts[storage] = larger
-
-    def complete(self, storage: Storage) -> None:
-        """Initialise all of a shadow that is used in part."""
-        if storage in self.parts:
-            self._extend(storage, None)
-
-    def block(self, storage: Storage) -> np.ndarray:
-        """Do as `Sweep.block`."""
-        self.complete(storage)
-        return super().block(storage)
-
-    def shadow(self, region: Region) -> np.ndarray:
-        """Do as `Sweep.shadow`, and note the region."""
+    def note(self, region: Region) -> None:
+        """Note that a region of a shadow is used."""
         self.noted[region.storage].append(region)
-        self._use(region)
-        return region.view(
-            self._shadows[region.storage] if region.storage in self.parts else self.block(region.storage)
-        )
 
-    def reading(self, region: Region) -> np.ndarray:
-        """Do as `Sweep.reading`."""
-        return self.shadow(region) if region.storage in self.parts else super().reading(region)
-
-    def last(self, region: Region, created: Sequence[Storage]) -> np.ndarray | None:
-        """Do as `Sweep.last`."""
-        if region.storage in self.parts:
-            self._use(region)
-        return super().last(region, created)
+    def is_all_of(self, storage: Storage, dtype: np.dtype) -> bool:
+        """Return whether a shadow has been used in regions of this dtype only."""
+        return all(region.dtype == dtype for region in self.noted.get(storage, ()))
 
     def begin_anew(self, region: Region, others: Sequence[Region]) -> np.ndarray | None:
         """Do as `Sweep.begin_anew`, and note the region."""
-        self.noted[region.storage].append(region)
+        self.note(region)
         return super().begin_anew(region, others)
 
     def add_once(self, region: Region, value: np.ndarray, kept: np.ndarray) -> None:
         """Do as `Sweep.add_once`, and note the region."""
-        self.noted[region.storage].append(region)
+        self.note(region)
         super().add_once(region, value, kept)
 
     def begin(self, region: Region, value: np.ndarray) -> None:
         """Do as `Sweep.begin`, and note the region."""
-        self.noted[region.storage].append(region)
+        self.note(region)
         super().begin(region, value)
 
-    def hand_on(self, region: Region) -> tuple[Region, np.ndarray | None]:
-        """Do as `Sweep.take`, and return the region outside of which the adjoint is zero.
-
-        An end of the part in use is given away with its block, and not copied.
-        """
-        storage = region.storage
-        part = self.parts.get(storage)
-        if part is None or region.dtype != part.dtype:
-            return region, taken_from(self, region)
-        region = meeting(part, region) or region
-        if 0 in region.shape:
-            return region, None
-        rest = remainder(part, region)
-        if rest is None or len(rest) > 1:
-            return region, taken_from(self, region)
-        block = self._shadows[storage]
-        values = region.view(block)
-        if is_zero(values):
-            return region, None
-        self.forget(storage)
-        for new in rest:
-            own = self._shadows[storage] = np.empty(storage.nbytes, np.uint8)
-            new.view(own)[...] = new.view(block)
-            self.parts[storage] = new
-            self.noted[storage].append(new)
-        return region, values
-
-    def receive(self, region: Region, values: np.ndarray) -> None:
-        """Do as `Sweep.add` for values of `hand_on`: they become the shadow where it has not been used."""
-        storage, block = region.storage, values.base
-        if not is_part(region) or values.dtype != region.dtype:
-            self.add(region, values)
-        elif storage not in self._shadows:
-            if not isinstance(block, np.ndarray) or block.dtype != np.uint8:
-                block = np.empty(storage.nbytes, np.uint8)
-                region.view(block)[...] = values
-            self._shadows[storage] = block
-            self.parts[storage] = region
-            self.noted[storage].append(region)
-        else:
-            part = self.parts.get(storage)
-            both = None if part is None else meeting(part, region)
-            if both is None or 0 not in both.shape:
-                self.add(region, values)
-                return
-            self._extend(storage, hull(part, region), region)  # type: ignore[arg-type]
-            region.view(self._shadows[storage])[...] = values
-            self.noted[storage].append(region)
-
-    def adopt(self, storage: Storage, block: np.ndarray) -> None:
-        """Do as `Sweep.adopt`."""
-        self.parts.pop(storage, None)
-        super().adopt(storage, block)
-
     def forget(self, storage: Storage) -> None:
-        """Do as `Sweep.forget`, and forget the regions."""
+        """Do as `PartialSweep.forget`, and forget the regions."""
         super().forget(storage)
         self.noted.pop(storage, None)
-        self.parts.pop(storage, None)
 
     def clear(self) -> None:
-        """Do as `Sweep.clear`."""
+        """Do as `PartialSweep.clear`, and forget the regions."""
         super().clear()
         self.noted.clear()
-        self.parts.clear()
 
     def steps(self, reversal: Reversal) -> Iterator[Place]:
         """Walk back over the strand; yield the places where it has to wait."""
         reversal.receive_at(self, (self.strand.path, None))
         yield from reversal.walk_back(self, self.strand)
+        self.forget_zeros()
 
 
 def walk_part(sweep: Sweep, position: int, begin: int) -> None:
@@ -221,37 +109,19 @@ def walk_part(sweep: Sweep, position: int, begin: int) -> None:
         pause()
 
 
-def taken_from(sweep: Sweep, region: Region) -> np.ndarray | None:
-    """Do as `Sweep.take`; values of a box are a view of a new block in the layout of the storage, and None may stand
-    for zeros."""
-    if not sweep.has_shadow(region):
-        return None
-    shadow = sweep.shadow(region)
-    if is_zero(shadow):
-        return None
-    if not is_part(region):
-        return sweep.take(region)
-    taken = region.view(np.empty(region.storage.nbytes, np.uint8))
-    taken[...] = shadow
-    shadow[...] = 0
-    return taken
-
-
 def merge(into: Sweep, shadows: StrandSweep) -> None:
     """Add the shadows of a finished strand to those of the strand that submitted it."""
-    for storage, block in shadows.blocks():
-        part = shadows.parts.get(storage)
-        if part is None:
-            _add_block(into, storage, block, shadows.noted.get(storage, []))
-        elif is_zero(values := part.view(block)):
-            continue  # of memory that the task wrote before it read it
-        elif isinstance(into, StrandSweep):
-            into.receive(part, values)
-        elif into.has_block(storage):
-            into.add(part, values)
-        else:
-            shadows.complete(storage)
-            into.adopt(storage, block)
+    partial = isinstance(into, PartialSweep)
+    for storage, _ in shadows.sizes():
+        boxes = shadows.boxes(storage)
+        if not boxes or not (partial or into.has_block(storage)):
+            _add_block(into, storage, shadows.complete(storage), shadows.noted.get(storage, []))
+            continue
+        for box, values in boxes:
+            if isinstance(into, PartialSweep):
+                into.receive(box, values)
+            else:
+                into.add(box, values)
     shadows.clear()
 
 
@@ -260,7 +130,7 @@ def receive(sweep: Sweep, mail: Iterable[Mail]) -> None:
     for storage, values, regions in mail:
         if values.dtype == np.uint8 and values.nbytes >= storage.nbytes and values.ndim == 1:
             _add_block(sweep, storage, values, regions)
-        elif isinstance(sweep, StrandSweep):
+        elif isinstance(sweep, PartialSweep):
             sweep.receive(regions[0], values)
         else:
             sweep.add(regions[0], values)
@@ -356,6 +226,7 @@ class Reversal:
         self._error: BaseException | None = None
         self._active = 0  # number of workers that sweep
         self._submit: Any = None
+        self._awaited: Place | None = None  # where the sweep's own thread waits
 
     def run(self) -> None:
         """Walk back over all strands; this thread walks over the tape's own."""
@@ -411,6 +282,7 @@ class Reversal:
                 self._make_ready([(event.path, strand.steps(self))])
             else:
                 self._make_ready(self._aside.pop(place, ()))
+                self._notify()
 
     def is_finished(self, place: Place) -> bool:
         """Return whether no strand has to wait at a place any more."""
@@ -449,7 +321,7 @@ class Reversal:
             return
         if may_repeat(region.shape, region.strides, region.dtype.itemsize):
             raise TapeError("a task overwrites an array some elements of which share memory; let it write to a copy")
-        if isinstance(sweep, StrandSweep):
+        if isinstance(sweep, PartialSweep):
             region, taken = sweep.hand_on(region)
         else:
             taken = taken_from(sweep, region)
@@ -463,7 +335,11 @@ class Reversal:
             self._ready.append(strand)
             with contextlib.suppress(RuntimeError):  # the executor is shut down: the sweep's own thread does the work
                 self._submit(self._work)
-        self._changed.notify_all()
+
+    def _notify(self) -> None:
+        """Wake the sweep's own thread if it need not wait any more: at other times it would only take the GIL."""
+        if self._error is not None or (self._awaited is not None and self.is_finished(self._awaited)):
+            self._changed.notify_all()
 
     def _work(self) -> None:
         """Walk back over a strand, in a worker, until it has to wait."""
@@ -492,6 +368,7 @@ class Reversal:
                 self._make_ready([(path, steps)])
             else:
                 self._aside[missing].append((path, steps))
+            self._notify()
 
     def _wait_for(self, place: Place) -> None:
         """Wait at a place in the sweep's own thread, which helps if the workers are busy with other work."""
@@ -501,7 +378,9 @@ class Reversal:
                     raise self._error
                 if self.is_finished(place):
                     return
-                idle = not self._changed.wait(PATIENCE)
+                self._awaited, before = place, len(self.passes)
+                idle = not self._changed.wait(PATIENCE) and len(self.passes) == before
+                self._awaited = None
             if idle:
                 self._work()
 

@@ -21,7 +21,7 @@ from ..base.program_lines import LIBRARIES
 from ..kernel.runtime import progress
 from ..mpi.base.call_sites import line_of
 from ..mpi.log.reverse import reverse_of
-from ..tape import Sweep, Tape, VectorSweep, at_closing, at_opening
+from ..tape import Sweep, Tape, at_closing, at_opening
 from . import hooks
 from .events import COMPILING, COMPUTED, EVENT, KERNEL, MEMORY, PRIMAL, RECORDING, SWEEP, WAITING, rows_of
 from .harvest import harvest, unseen_receives
@@ -218,7 +218,7 @@ class Tracer:
     def sweep_begins(self, sweep: Sweep) -> None:
         """Trace a sweep (or a walk) of a tape."""
         records = sweep.tape.records
-        ours = type(sweep) in (Sweep, VectorSweep)
+        ours = isinstance(sweep, Sweep) and not sweep.pairs
         if not isinstance(records, TracedRecords) or not ours or get_ident() != self.thread:
             return
         before = self.phase, self.call, self.swept

@@ -336,7 +336,7 @@ class Tape(metaclass=PublicHelp):
         ActivityWarning
             A ``y`` carries no derivative on this tape.
         """
-        sweep = Sweep(self)
+        sweep = Sweep(self) if self.tasks is None else self.tasks.new_sweep(self)
         try:
             if seeds is not None:
                 if seed is not None:
