@@ -160,6 +160,30 @@ def test_a_vector_after_the_loop_carries_derivatives():
     assert form.kernel is not None
 
 
+@pytest.mark.parametrize("active", [True, False])
+def test_a_vector_after_the_loop_is_ampis(active):
+    def program(x, c):
+        for i in range(len(x)):
+            d = np.array([x[i, 0], c[i], 1.0])
+        return d
+
+    loops = guarded(program)
+    x, c = ampi.numpy.array(POINTS), ampi.numpy.array(POINTS[:, 1])
+    with at_once(interpreted=False), ampi.Tape() as tape:
+        if active:
+            tape.watch(c)
+        d = program(x, c)
+        assert type(d) is type(x)
+        d *= c[0]
+        total = d.sum()
+    assert [form.kernel is not None for one in loops for form in one.forms.values()] == [True]
+    np.testing.assert_allclose(d, np.array([POINTS[-1, 0], POINTS[-1, 1], 1.0]) * POINTS[0, 1])
+    if active:
+        found = tape.gradient(total, c)
+        np.testing.assert_allclose(found[-1], POINTS[0, 1])
+        np.testing.assert_allclose(found[0], POINTS[-1, 0] + POINTS[-1, 1] + 1.0)
+
+
 def two_names(x, out):
     for i in range(len(x)):
         d = x[i] * 2.0

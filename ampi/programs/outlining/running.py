@@ -231,7 +231,7 @@ class Form:
                 path, count = place[1]
                 values.append(given[path][tuple(map(int, found[place[0] : place[0] + count]))])
             elif isinstance(place[1], int):
-                values.append(_stacked(found[place[0] : place[0] + place[1]]))
+                values.append(_stacked(found[place[0] : place[0] + place[1]], given))
             else:
                 values.append(as_kind(found[place[0]], place[1]))
         return tuple(values)
@@ -242,9 +242,9 @@ def _count_of(kind: Any) -> int:
     return kind[1] if isinstance(kind, tuple) else kind if isinstance(kind, int) else 1
 
 
-def _stacked(elements: tuple[Any, ...]) -> Any:
-    """A new array of a kernel's numbers."""
-    if not any(isinstance(x, TrackedArray) for x in elements):
+def _stacked(elements: tuple[Any, ...], given: dict[tuple[str, ...], Any]) -> Any:
+    """A new array of a kernel's numbers; one of ampi's if an array that the loop was given is."""
+    if not any(isinstance(x, TrackedArray) for x in given.values()):
         return np.array(elements, np.float64)
     import ampi.numpy as anp
 
