@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ampi.kernel.runtime.rare_collection import rare_collection
+
 SOON = 2.0
 """Seconds of compilation after which the line appears."""
 
@@ -66,7 +68,7 @@ def announced(what: str, function: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def counted() -> Iterator[None]:
-    """A context whose time is added to `seconds`; nested ones are counted once."""
+    """A context of compilation: its time is added to `seconds` (nested ones are counted once), with few collections."""
     if _busy.with_something:
         yield
         return
@@ -76,7 +78,8 @@ def counted() -> Iterator[None]:
         notify(True)
     started = time.perf_counter()
     try:
-        yield
+        with rare_collection():
+            yield
     finally:
         _busy.with_something = False
         _seconds += time.perf_counter() - started

@@ -50,8 +50,13 @@ _NAMING = (ast.Name, ast.arg)
 
 def bound_names(definition: ast.AST) -> set[str]:
     """All names that a function binds: its local variables."""
-    names = {n.arg for n in ast.walk(definition) if isinstance(n, ast.arg)}
-    return names | {n.id for n in ast.walk(definition) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    names: set[str] = set()
+    for n in ast.walk(definition):
+        if isinstance(n, ast.arg):
+            names.add(n.arg)
+        elif isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store):
+            names.add(n.id)
+    return names
 
 
 # --------------------------------------------------------------------------------------------- nested functions

@@ -45,11 +45,12 @@ def is_large(builder: Any, node: ast.Call, function: Any, callee: ir.Function) -
     """Return whether a function of the program is to be compiled separately."""
     if (function.__module__ or "").startswith("ampi.kernel."):  # one of NumPy's functions, written as a kernel
         return False
+    operations = (n for n in ir.walk(callee.body) if isinstance(n, (ir.Op, ir.Load, ir.Store)))
+    if next(itertools.islice(operations, LARGE - 1, None), None) is None:
+        return False
     wanted = ast.dump(node.func)
     places = sum(isinstance(n, ast.Call) and ast.dump(n.func) == wanted for n in ast.walk(builder.definition))
-    if places < PLACES:
-        return False
-    return sum(isinstance(n, (ir.Op, ir.Load, ir.Store)) for n in ir.walk(callee.body)) >= LARGE
+    return places >= PLACES
 
 
 def call(builder: Any, callee: ir.Function, leaves: list[ir.Expr], derivatives: Any) -> list[ir.Expr] | None:

@@ -33,6 +33,8 @@ def unfold_reflection(source: Source, signature: inspect.Signature, is_call: Cal
     """Rewrite ``source.definition`` in place if it is such a function; ``is_call`` recognises its calls of itself."""
     definition = source.definition
     calls = [n for n in ast.walk(definition) if is_call(n)]
+    if not calls:
+        return
     found = _condition_around(definition, calls)
     parameters = list(signature.parameters)
     if found is None or any(len(c.args) != len(parameters) or c.keywords for c in calls):
@@ -72,9 +74,7 @@ def _condition_around(definition: ast.FunctionDef, calls: list[Any]) -> tuple[as
             return None
         if isinstance(node, (ast.If, ast.IfExp)):
             branches = [branch if isinstance(branch, list) else [branch] for branch in (node.body, node.orelse)]
-            found = next(
-                ((number, node, k) for k, branch in enumerate(branches) if inside and here(*branch) == inside), found
-            )
+            found = next(((number, node, k) for k, branch in enumerate(branches) if here(*branch) == inside), found)
     other = copy.deepcopy(definition)
     if found is not None:
         number, node, branch = found
