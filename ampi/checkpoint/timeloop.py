@@ -33,6 +33,7 @@ from .resuming import Disk, OnDisk
 from .schedules import IN_MEMORY, ON_DISK, Online, TwoLevel, distance, of_package, offline
 from .states import Snapshot, owner_of, with_tracked_numbers, write
 from .views import Carried, View
+from .window_values import WindowValues
 from .written import Values, Written
 
 
@@ -105,8 +106,8 @@ def timeloop(
     ------
     ActivityError
         A step, or the program after the loop, uses an array that an earlier step has computed and that is not in the
-        state; the program uses what the steps of a loop have written that ended with an error; or a step writes to the
-        memory of a window from before the loop.
+        state; the program uses what the steps of a loop have written that ended with an error; or a step accesses
+        memory by one-sided communication with a window from before the loop.
     CommunicationError
         ``until`` is true on some ranks and false on others.
     TapeError
@@ -329,6 +330,7 @@ class _Steps(AdjointRecord):
         self.roots = state
         self.executor: Executor | None = None
         self.final: dict[tuple, Region] = {}
+        self.windows = WindowValues(self.owners)
         self.start = 0
         self.undo: list[Any] = []
         self.is_counted = True
@@ -462,9 +464,9 @@ class _Steps(AdjointRecord):
             )
         self.steps = executor.steps
         executor.freeze()
-        tape.saved_bytes += executor.nbytes
+        tape.saved_bytes += executor.nbytes + self.windows.nbytes
         if tape.budget is not None and self.is_counted:
-            tape.budget.note_states(executor.nbytes)
+            tape.budget.note_states(executor.nbytes + self.windows.nbytes)
         view = with_tracked_numbers(View(state))
         state, finals = view.state, view.differentiable
         self.created = tuple({s for a in finals.values() if (s := storage_of(a)) is not None and s not in loop.outside})
@@ -482,6 +484,10 @@ class _Steps(AdjointRecord):
         return state
 
     def __call__(self, sweep: Sweep) -> None:
+        with self.windows.restored():
+            self._sweep(sweep)
+
+    def _sweep(self, sweep: Sweep) -> None:
         loop, reference = self.loop, self.loop.tape.reference
         loop.first_values = Values(loop.written)
         storages = loop.written.storages.keys() | loop.active

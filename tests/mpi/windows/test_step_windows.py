@@ -410,16 +410,21 @@ def test_random_epochs_keep_the_order(seed):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("how", ["state", "written"])
-def test_steps_write_to_this_ranks_window_memory(how):
+@pytest.mark.parametrize("allocated_by_mpi", [False, True])
+@pytest.mark.parametrize("how", ["state", "written", "partly", "read"])
+def test_steps_use_this_ranks_window_memory(how, allocated_by_mpi):
     """Other ranks overwrite it before the loop and after it; steps that run again find their values there."""
     comm, right = COMM_WORLD, (COMM_WORLD.rank + 1) % SIZE
     x0 = numpy.linspace(0.5, 0.9, N) + 0.1 * comm.rank
-    factors = 0.3, 0.7
+    factors, windows_to_free = (0.3, 0.7), []
 
     def run(np, win_class, x, loop):
-        memory = np.zeros(N, x.dtype)
-        win = win_class.Create(memory, memory.itemsize, comm=comm)
+        if allocated_by_mpi:
+            win = win_class.Allocate(N * x.itemsize, x.itemsize, comm=comm)
+            memory = np.frombuffer(win.tomemory(), x.dtype)
+        else:
+            memory = np.zeros(N, x.dtype)
+            win = win_class.Create(memory, memory.itemsize, comm=comm)
         win.Fence()
         win.Put(x * x, right)
         win.Fence()
@@ -432,14 +437,26 @@ def test_steps_write_to_this_ranks_window_memory(how):
             memory[:] = np.sin(memory) * u
             return u * factors[1] + memory * memory
 
-        y = np.sum(loop(written, x * 1.0) if how == "written" else loop(in_place, memory))
+        def partly(u):
+            memory[:1] = np.sin(memory[1:2]) * u[:1]
+            return u * factors[1] + memory * memory
+
+        def read(u):
+            return np.tanh(u * memory) + factors[0] * memory * memory
+
+        step = {"written": written, "partly": partly, "read": read}.get(how)
+        y = np.sum(loop(in_place, memory) if step is None else loop(step, x * 1.0))
         win.Fence()
         last = memory * memory
         win.Fence()
         win.Put(x * 7.0, right)
         win.Fence()
-        win.Free()
-        return y + np.sum(last) + np.sum(memory * x)
+        y = y + np.sum(last) + np.sum(memory * x)
+        if allocated_by_mpi:
+            windows_to_free.append(win)  # after the gradient: with it, MPI frees the memory
+        else:
+            win.Free()
+        return y
 
     def all_steps(step, state):
         for _ in range(7):
@@ -454,3 +471,5 @@ def test_steps_write_to_this_ranks_window_memory(how):
         expected[place] = comm.allreduce(run(numpy, MPI.Win._base, x, all_steps).imag * 1e30)
     gradient = ampi.grad(lambda x: run(np, ampi.Win, x, lambda s, u: ampi.timeloop(s, u, steps=7, checkpoints=2)))
     numpy.testing.assert_allclose(gradient(x0), expected[comm.rank], rtol=1e-12)
+    for win in windows_to_free:
+        win.Free()
