@@ -252,7 +252,9 @@ def generate_tangent(kernel: Any, case: Case) -> str:
     primal = kernel.ir_of(case.types, case.same, case.single)
     names = frozenset(wanted(primal, case))
     pipeline.refuse_active_parameters(primal, names)
-    derivative = pipeline.build_tangent(prepared(primal), names, options_for(kernel, case))
+    options = options_for(kernel, case)
+    options = replace(options, threads=options.threads and is_race_free(kernel, primal))
+    derivative = pipeline.build_tangent(prepared(primal), names, options)
     position = {a.name: k for k, a in enumerate(primal.arguments)}
     (program,) = emit.spelled(without_constants(derivative.function, primal))
     structure, twice = plain_structure(primal.result)
@@ -453,8 +455,11 @@ def is_race_free(kernel: Any, primal: ir.Function) -> bool:
 
     An iteration writes the tangents of the elements that it writes.  A sum's tangent is a sum.  Tangents of products
     and extremes are carried from iteration to iteration, and Numba does not recognise these as reductions, nor those in
-    loops over elements that come from operations on whole arrays.
+    loops over elements that come from operations on whole arrays.  Atomic additions of CUDA kernels are plain ones in
+    single assignment form.
     """
+    if any(isinstance(s, (ir.Accumulate, ir.Store)) and s.atomic for s in ir.walk(primal.body)):
+        return False
     loops = [s for s in ir.walk(primal.body) if isinstance(s, ir.For) and s.parallel]
     operations = {operation for s in loops for _, operation in s.reductions}
     if any(s.reduces_arrays for s in loops):

@@ -218,6 +218,32 @@ def test_indices_that_change(kernel, expected):
     np.testing.assert_allclose(ampi.grad(lambda x: run(x) @ v)(a), jacobian @ v, rtol=1e-12, atol=1e-14)
 
 
+@cuda.jit
+def scattered(places, a, b):
+    i = cuda.grid(1)
+    if i < a.size:
+        cuda.atomic.add(b, places[i], a[i] * a[i])
+
+
+@compiled
+@pytest.mark.parametrize("vectorised", [False, True])
+def test_tangents_of_atomic_additions(vectorised):
+    """Threads add to the same elements in the tangent, too; plain additions would lose some in half of all runs."""
+    places = RANDOM.integers(0, 3, 640)
+    a, v = RANDOM.normal(size=(2, places.size))
+    sums = [np.bincount(places, x) for x in (a * a, 2 * a * v, 2 * a * a)]
+
+    def run(x):
+        b = ampi.numpy.zeros(3)
+        scattered[places.size // 32, 32](places, x, b)
+        return b
+
+    for _ in range(100):
+        value, tangent = ampi.jvp(run, (a,), (np.array([v, a]) if vectorised else v,), vectorised=vectorised)
+        np.testing.assert_allclose(value, sums[0], rtol=1e-10)
+        np.testing.assert_allclose(tangent, sums[1:] if vectorised else sums[1], rtol=1e-10, atol=1e-8)
+
+
 # --------------------------------------------------------------------------------------------- kinds of arrays
 
 
