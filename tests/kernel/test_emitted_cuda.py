@@ -79,6 +79,28 @@ def left_early(a, b):
 
 
 @cuda.jit
+def set_in_loops(a, b):
+    """Numbers that are first set inside loops and branches, and read behind them."""
+    i = cuda.grid(1)
+    x = a[i % a.size]
+    while True:
+        x = x * 0.7
+        y = x * x
+        if y < 0.1:
+            break
+    if i < b.size:
+        z = x * y
+    for k in range(3):
+        if k == 0:
+            before = x
+        else:
+            y += before
+            before = x * k
+    if i < b.size:
+        b[i] = z * y
+
+
+@cuda.jit
 def searched(a, b):
     """A bisection saves nothing: its numbers have no derivatives."""
     i = cuda.grid(1)
@@ -290,6 +312,7 @@ CASES = {
     eliminated: ((2, 4), lambda: (RANDOM.normal(size=SIZE), np.zeros(8))),
     saved: ((4, 8), lambda: (RANDOM.normal(size=SIZE), np.zeros(SIZE), 3)),
     rounds: ((2, 8), lambda: (RANDOM.normal(size=SIZE), np.zeros(SIZE), 3)),
+    set_in_loops: ((3, 8), lambda: (RANDOM.normal(size=SIZE), np.zeros(SIZE))),
     left_early: ((3, 8), lambda: (RANDOM.normal(size=SIZE), np.zeros(SIZE))),
     searched: ((3, 8), lambda: (np.sort(RANDOM.normal(size=SIZE)), np.zeros(SIZE - 2))),
 }

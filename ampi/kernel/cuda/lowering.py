@@ -31,6 +31,7 @@ from ampi.kernel.frontend.language.reductions import find_reductions
 from ampi.kernel.frontend.parse import parse
 from ampi.kernel.ir.names import Names
 from ampi.kernel.ir.rewrite import mapped
+from ampi.kernel.normalise.initial_values import with_initial_values
 from ampi.kernel.normalise.lower import lower
 
 _LINE = re.compile(r"# line (\d+)$")
@@ -116,6 +117,8 @@ def lowered(
         body, arrays = in_registers(body, names)
         apart |= arrays
     made = replace(threads, arguments=(*threads.arguments, *launched.arguments()), body=body, result=None)
+    if emitted:  # threads share no variables
+        made = with_initial_values(made, lambda loop: bool(loop.axis))
     return find_reductions(made, source.fail)
 
 

@@ -6,6 +6,7 @@ Without one, the number would seem to come from the iteration before, so that it
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 from ampi.kernel import ir
@@ -14,28 +15,28 @@ from ampi.kernel.ir.intrinsics import constant
 from ampi.kernel.ir.liveness import live_before
 
 
-def with_initial_values(function: ir.Function) -> ir.Function:
+def with_initial_values(function: ir.Function, apart: Callable[[ir.For], bool] = lambda loop: True) -> ir.Function:
     """The function with such numbers set to zero at the beginning of the loop's body that has all their uses.
 
-    Only for programs in which iterations read what others have set only if it is also set before the loop, such as
-    those from single assignment form.
+    Only for loops (those that are ``apart``) in which iterations read what others have set only if it is also set
+    before the loop, such as those of programs from single assignment form.
     """
     names = (*_names(function.body), *(a.name for a in function.arguments))
-    return replace(function, body=_changed(function.body, Counter(names)))
+    return replace(function, body=_changed(function.body, Counter(names), apart))
 
 
 def _names(body: tuple[ir.Stmt, ...]) -> list[str]:
     return [n.name for n in ir.walk(body) if isinstance(n, ir.Var)]
 
 
-def _changed(body: tuple[ir.Stmt, ...], count: Counter[str]) -> tuple[ir.Stmt, ...]:
-    return tuple(_statement(s, count) for s in body)
+def _changed(body: tuple[ir.Stmt, ...], count: Counter[str], apart: Callable[[ir.For], bool]) -> tuple[ir.Stmt, ...]:
+    return tuple(_statement(s, count, apart) for s in body)
 
 
-def _statement(s: ir.Stmt, count: Counter[str]) -> ir.Stmt:
-    if not isinstance(s, ir.For):
-        return ir.in_blocks(s, lambda block: _changed(block, count))
-    body = _changed(s.body, count)
+def _statement(s: ir.Stmt, count: Counter[str], apart: Callable[[ir.For], bool]) -> ir.Stmt:
+    if not isinstance(s, ir.For) or not apart(s):
+        return ir.in_blocks(s, lambda block: _changed(block, count, apart))
+    body = _changed(s.body, count, apart)
     inside = Counter(_names(s.body))
     types = {n.name: n.type for n in ir.walk(s.body) if isinstance(n, ir.Var) and not is_array(n.type)}
     live = live_before(body, set()) - {s.var.name}
