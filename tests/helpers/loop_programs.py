@@ -58,7 +58,7 @@ def total(z, i):
 def put(z, i, value):
     z[i] = value * scale
 
-def shifted(z, h):
+def shifted(z, h=0.75):
     r = z - h
     if h > 0.5:
         r *= 2.0
@@ -111,6 +111,10 @@ class Drawn:
         self.emit(f"t = {self.pick('0.0', 'b', 'c', '2')}")
         self.emit(f"k = {self.pick('0', '1', 'n', '-1')}")
         self.emit("pair = o.pair")
+        if self.many and self.chance(0.5):
+            for name in self.pick("d", "e", "de"):
+                self.emit(f"{name} = {self.pick('v * 0.5', 'x[1]', 'v', 'np.ones(5)', 'w + o.field', 'x[0] - y[1]')}")
+                self.vectors.append(name)
         if self.chance(0.1):
             self.emit("def inner(z):")
             self.emit("    return z * s")
@@ -269,7 +273,14 @@ class Drawn:
         elif kind < 0.85:
             self.emit(f"p0, p1, p2, {self.pick('p3, p4', 'p3, p4', 'u, t')} = {self.vector(1)}")
             self.emit("s = s + p0 * p2")
-        elif kind < 0.9:
+        elif kind < 0.86:
+            self.emit(f"d, e = {self.pick('e, d', 'x[0], d', 'd, v', f'{self.vector(1)}, {self.vector(1)}')}")
+            self.vectors += "d", "e"
+        elif kind < 0.88:
+            self.emit(f"part = {self.pick('v[1:4]', f'x[{self.index()}, 1:4]', 'w[n - 3:n]', 'd[1:4]')}")
+            self.emit(f"{self.pick('s = s + part[0]', 'part[k] = t', 'part[-1] += 1.0', 't = part @ x[0, 0:3]')}")
+            self.emit(f"{self.pick('part *= 2.0', 's = s + np.sum(part)', 'v[2] = 1.5', 's = s + part[1]')}")
+        elif kind < 0.91:
             statements = "e = d", "d = e", "e = first_of(d, d)", "d = np.zeros(5)", "d = np.array([s, a, v[0], 2, t])"
             self.emit(self.pick(*statements, "e = np.ones_like(v)", "e = d[::-1]", "d[1:3] = v[0:2]", "d[1:] *= d[0]"))
         else:
@@ -292,8 +303,11 @@ class Drawn:
             )
             return f"{function}({self.vector(depth - 1)})"
         if kind < 0.9:
-            return f"shifted({self.vector(depth - 1)}, {self.number(0)})"
-        if kind < 0.95:
+            given = self.pick(f", {self.number(0)}", "")
+            return f"shifted({self.vector(depth - 1)}{given})"
+        if kind < 0.93:
+            return f"({self.vector(0)} if {self.test()} else {self.vector(1)})"
+        if kind < 0.96:
             return f"{self.vector(0)} ** {self.pick('2', '3', '0.5')}"
         return f"{self.pick('np.maximum', 'np.minimum')}({self.vector(0)}, {self.pick(self.vector(0), self.number(0))})"
 

@@ -101,9 +101,41 @@ def matrix_rows(x, out):
     return acc
 
 
+def rate(s, p, scale=0.5):
+    x, y, z = s
+    return scale * np.array([p[0] * (y - x), x * (p[1] - z) - y, x * y - z])
+
+
+def runge_kutta(s, p, h):
+    total = 0.0
+    for _ in range(20):
+        k1 = rate(s, p)
+        k2 = rate(s + h / 2 * k1, p)
+        k3 = rate(s + h / 2 * k2, p, 0.25)
+        k4 = rate(s + h * k3, p)
+        s = s + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+        total += s[2] * h
+    return total, s
+
+
+def secants(x, out):
+    total, old, new = 0.0, x[0] * 1.0, x[1] * 1.0
+    for i in range(2, len(x)):
+        far = np.linalg.norm(x[i]) > 2.5
+        middle = x[i, 0:2]
+        step = (x[i] if far else new) - old
+        old, new = new, new + 0.5 * step * middle[1]
+        middle *= 0.5
+        out[i] = old - new * middle[-2]
+        total += old @ new
+    return total
+
+
 @pytest.mark.parametrize(
     ("program", "arguments"),
     [
+        (runge_kutta, lambda: (np.array([1.0, 0.5, 2.0]), np.array([3.0, 2.0]), 0.05)),
+        (secants, lambda: (POINTS.copy(), np.zeros((7, 3)))),
         (pair_forces, lambda: (POINTS.copy(), 3.0, np.zeros((7, 3)))),
         (angles, lambda: (POINTS.copy(),)),
         (centre, lambda: (POINTS.copy(), np.linspace(1.0, 2.0, 7))),
@@ -126,6 +158,8 @@ def sum_of_rows(program, x, out):
 @pytest.mark.parametrize(
     ("program", "objective"),
     [
+        (runge_kutta, lambda f, x, np: f(x[0], x[1], 0.05)[0] + f(x[2] + 1.0, x[3], 0.02)[1].sum()),
+        (secants, lambda f, x, np: f(x + 0.0, np.zeros((7, 3)))),
         (pair_forces, lambda f, x, np: f(x, 3.0, np.zeros((7, 3)))),
         (angles, lambda f, x, np: f(x)),
         (centre, lambda f, x, np: f(x, np.linspace(1.0, 2.0, 7))[0]),
@@ -134,6 +168,7 @@ def sum_of_rows(program, x, out):
 )
 def test_gradients(program, objective):
     space = globals() | {"np": ampi.numpy}
+    space["rate"] = types.FunctionType(rate.__code__, space, "rate", rate.__defaults__)
     active = types.FunctionType(program.__code__, space, program.__name__)
     loops = guarded(active)
     along = np.random.default_rng(1).standard_normal(POINTS.shape)
@@ -215,6 +250,39 @@ def swapped(x, out):
         out[i] = d[::-1]
 
 
+def from_outside(x, out):
+    s = x[0]
+    for i in range(len(x)):
+        x[0, 1] += 1.0
+        s = s + x[i]
+        out[i] = s
+
+
+def moved(z):
+    z = z + 1.0
+    z[0] = 5.0
+    return z
+
+
+def same(z):
+    return z
+
+
+def through_functions(x, out):
+    for i in range(len(x)):
+        d = x[i] - 1.0
+        e = same(d)
+        e[1] = 9.0
+        f = moved(d)
+        out[i] = d + f
+
+
+def chosen(x, out):
+    for i in range(len(x)):
+        d = x[i] if i > 2 else out[i]
+        d += 1.0
+
+
 def unsure(x, out):
     for i in range(len(x)):
         if i == 0 or x[i, 0] > 1.0:
@@ -227,7 +295,10 @@ def too_long(x, out):
         out[i] = np.sum(x[i] * x[i])
 
 
-@pytest.mark.parametrize("program", [two_names, kept_from_before, given_away, swapped, unsure, too_long])
+@pytest.mark.parametrize(
+    "program",
+    [two_names, kept_from_before, given_away, swapped, from_outside, through_functions, chosen, unsure, too_long],
+)
 def test_arrays_with_several_names(program):
     """Two names of one array, arrays of the iteration before, views: results are Python's, compiled or not."""
     x = np.random.default_rng(2).uniform(0.0, 2.0, (6, 9)) if program is too_long else POINTS.copy()

@@ -121,7 +121,7 @@ class Calls:
         if FLOAT in value.kinds:
             raise Refused(node, "sum() of Python's floating-point numbers, or of none")
         state.env.update(after.env)
-        state.maybe, state.checked = after.maybe, after.checked
+        state.maybe, state.checked, state.same = after.maybe, after.checked, after.same
         result = self.temporary("sum")  # type: ignore[attr-defined]
         self.emit(f"{result} = {name}")  # type: ignore[attr-defined]
         return result, value.as_value()

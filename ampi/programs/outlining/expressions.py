@@ -30,6 +30,7 @@ from .kinds import (
     of_operation,
 )
 from .states import State
+from .vectors import CHOSEN
 
 _OPERATORS: dict[type, str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
@@ -180,6 +181,8 @@ class Expressions:
         _, found = self.anything(node.value, state)
         if isinstance(found, Array):
             found = View(found, ())
+        if isinstance(found, Slice):
+            return self.place_in(node, found, state)  # type: ignore[attr-defined]
         if not isinstance(found, View):
             raise Refused(node, f"{ast.unparse(node.value)} is no array")
         keys = keys_of(node)
@@ -486,21 +489,32 @@ class Expressions:
         if found.form != BOOL:
             raise Refused(node, f"{ast.unparse(node)}, whose value may be a number")
 
-    def choice(self, node: ast.IfExp, state: State) -> tuple[str, Number]:
+    def choice(self, node: ast.IfExp, state: State) -> tuple[str, Any]:
         """``a if test else b``"""
         test = self.condition(node.test, state)
         name = self.temporary("choice")  # type: ignore[attr-defined]
         self.conditional += 1
-        found = []
+        found: list[Any] = []
         places = []
         for head, value in ((f"if {test}:", node.body), ("else:", node.orelse)):
             with self.indented(head):  # type: ignore[attr-defined]
-                text, one = self.expression(value, state.copy())
+                inside = state.copy()
+                text, one = self.anything(value, inside)
+                if not isinstance(one, Number):
+                    elements = self.elements(value, one, inside)  # type: ignore[attr-defined]
+                    found.append(Vector(tuple(f"{name}_{k}" for k in range(len(elements))), CHOSEN))
+                    self.copy_into(found[-1].elements, [text for text, _ in elements])  # type: ignore[attr-defined]
+                    self.made(value, elements)  # type: ignore[attr-defined]
+                    continue
                 places.append((len(self.lines), text))  # type: ignore[attr-defined]
                 self.emit(f"{name} = {text}")  # type: ignore[attr-defined]
                 found.append(one)
         self.conditional -= 1
         one, other = found
+        if isinstance(one, Vector) or isinstance(other, Vector):
+            if one != other:
+                raise Refused(node, f"{ast.unparse(node)}, of several types")
+            return "", one
         real = one.form != other.form
         if real and BOOL in (one.form, other.form):
             raise Refused(node, f"{ast.unparse(node)}, a number or a truth value")

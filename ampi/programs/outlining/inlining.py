@@ -13,6 +13,7 @@ from ...kernel.frontend.base.source import read_source
 from ..edits import KEPT
 from .kinds import Constant, Number, Refused, Vector, kind_of
 from .states import Restart, State
+from .vectors import CHOSEN
 
 DEEPEST = 6
 MOST_STATEMENTS = 200
@@ -91,8 +92,8 @@ class Body:
             raise Refused(
                 node, f"{function.__name__}(), which has decorators, or other parameters than positional ones"
             )
-        if len(node.args) != len(a.args) or node.keywords:
-            raise Refused(node, f"{function.__name__}() with defaults of parameters")
+        if len(node.args) > len(a.args) or node.keywords:
+            raise Refused(node, f"{function.__name__}() with other arguments than positional ones")
         if KEPT.intersection(function.__code__.co_names):
             raise Refused(node, f"{function.__name__}(), in which a variable is watched or read")
         for s in definition.body:
@@ -127,6 +128,15 @@ class Body:
         return found
 
 
+def _defaults(node: Any, function: types.FunctionType, count: int) -> list[Any]:
+    """The defaults of a function's last parameters, which a call does not give."""
+    missing = count - len(node.args)
+    values = (function.__defaults__ or ())[-missing:] if missing else ()
+    if len(values) != missing or any(type(value) not in (int, float, bool) for value in values):
+        raise Refused(node, f"{function.__name__}() with a default that is no number")
+    return [ast.copy_location(ast.Constant(value), node) for value in values]
+
+
 def _pass(s: Any) -> Any:
     return ast.copy_location(ast.Pass(), s)
 
@@ -152,7 +162,8 @@ class Inlining:
             body = self.inline[key] = Body(node, function, len(self.inline) + 1, self)  # type: ignore[attr-defined]
         if len(self.bodies) >= DEEPEST:
             raise Refused(node, "functions that call one another too deeply")
-        found = [self.anything(x, state) for x in node.args]  # type: ignore[attr-defined]
+        given = [*node.args, *_defaults(node, function, len(body.parameters))]
+        found = [self.anything(x, state) for x in given]  # type: ignore[attr-defined]
         kept = []
         for text, value in found:
             if isinstance(value, Number) and len(found) > 1 and not text.isidentifier():
@@ -165,6 +176,12 @@ class Inlining:
             state = state.copy()
             if not isinstance(value, Number):
                 state.env.pop(name, None)
+            if isinstance(value, Vector) and value.name:
+                if value.name == CHOSEN:
+                    raise Refused(node, f"{function.__name__}() of one array or another")
+                state.env[name] = value
+                state.sure, state.maybe = state.sure | {name}, state.maybe - {name}
+                continue
             state = self.store(target, text, value, state)  # type: ignore[attr-defined]
         line = self.line  # type: ignore[has-type]
         self.bodies.append(body)
@@ -188,9 +205,10 @@ class Inlining:
         if not isinstance(found, (Number, Vector)) or body.result in after.maybe:
             raise Refused(node, f"the result of {function.__name__}(), which may be no number")
         state.env.update(after.env)  # the other variables of the call have unique names
-        state.maybe, state.checked = after.maybe, after.checked
+        state.maybe, state.checked, state.same = after.maybe, after.checked, after.same
         if isinstance(found, Vector):
-            return "", Vector(found.elements) if found.name in body.own else found
+            own = found.name in body.own and found.name not in self.shared  # type: ignore[attr-defined]
+            return "", Vector(found.elements) if own else found
         name = self.temporary("result")  # type: ignore[attr-defined]
         self.emit(f"{name} = {body.result}")  # type: ignore[attr-defined]
         return name, found.as_value()

@@ -43,7 +43,7 @@ from .kinds import (
 from .loops import Loop
 from .plain_attributes import MISSING, plain_attribute
 from .states import Restart, State, joined
-from .vectors import Vectors, is_vector
+from .vectors import Vectors, is_short, is_vector
 
 
 class Lowered:
@@ -62,6 +62,8 @@ class Lowered:
         For each ``return``: its kind, or the constant that it returns.
     writes : set of str
         Arguments that are written.
+    copied : set of str
+        Arguments whose elements are read before the loop: what it writes must not overlap with them.
     may_fail : bool
         True if the kernel may raise an exception after it has written something.
     compares : bool
@@ -80,6 +82,7 @@ class Lowered:
         self.outputs: list[tuple[str, Any, str | None]] = []
         self.returns: list[Any] = []
         self.writes: set[str] = set()
+        self.copied: set[str] = set()
         self.may_fail = False
         self.compares = False
         self.others: dict[tuple[str, ...], tuple[Any, str, Any]] = {}
@@ -141,6 +144,7 @@ class Lowering(Inlining, Vectors, Iterations, Calls, Expressions):
 
     def run(self) -> Lowered:
         self.done = Lowered()
+        self.shared, self.changed = set(), set()
         self.taken = set(self.names_of_loop)
         self.lines: list[tuple[int, str]] = []
         self.prologue: dict[str, int] = {}
@@ -160,9 +164,11 @@ class Lowering(Inlining, Vectors, Iterations, Calls, Expressions):
         self.finish(state if end is None else end, end is not None)
         return self.done
 
-    def at_entry(self, name: str) -> Number:
-        """The number that a variable has before the loop."""
+    def at_entry(self, name: str) -> Any:
+        """The number, or the vector, that a variable has before the loop."""
         value = self.values[(name,)]
+        if is_short(value):
+            return self.vector_at_entry(name, value)
         kind = kind_of(value)
         if kind not in (INT, BOOL, FLOAT, INT64, BOOL_, FLOAT64):
             raise Refused(self.loop.node, f"'{name}' is {_described(value)}, and is assigned in the loop")
@@ -180,7 +186,7 @@ class Lowering(Inlining, Vectors, Iterations, Calls, Expressions):
             found = end.env.get(name)
             if found is None or not reached:
                 continue
-            if isinstance(found, (Array, Constant)):
+            if isinstance(found, (Array, Slice, Constant)):
                 raise Refused(self.loop.node, f"'{name}', an array or an object, is used after the loop")
             is_array = isinstance(found, (View, Vector))
             if not is_array and not found.assigned:
@@ -196,10 +202,11 @@ class Lowering(Inlining, Vectors, Iterations, Calls, Expressions):
                 flag = self.flag(name)
                 first.append((line, f"{flag} = 0"))
             if isinstance(found, Vector):
-                if found.name != name:
-                    raise Refused(self.loop.node, f"'{name}' and '{found.name}' are one array after the loop")
+                if any(name in pair for pair in end.same):
+                    raise Refused(self.loop.node, f"'{name}', one of two names of an array, is used after the loop")
                 done.outputs.append((name, len(found.elements), flag))
-                first += [(line, f"{element} = 0.0") for element in found.elements]
+                if not given:
+                    first += [(line, f"{element} = 0.0") for element in found.elements]
                 results += [(element, FLOAT, None) for element in found.elements[:-1]]
                 results.append((found.elements[-1], FLOAT, flag))
                 continue
@@ -374,12 +381,7 @@ class Lowering(Inlining, Vectors, Iterations, Calls, Expressions):
                 raise Refused(s, "a tuple")
             kept = []
             for item in value.elts:
-                text, found = self.expression(item, state)
-                if not isinstance(found, Number):
-                    raise Refused(item, "several arrays in one assignment")
-                name = self.temporary("item")
-                self.emit(f"{name} = {text}")
-                kept.append((name, found))
+                kept.append(self.kept(*self.anything(item, state)))
             for target in targets:
                 for part, (name, found) in zip(target.elts, kept):
                     state = self.store(part, name, found, state)
@@ -442,23 +444,15 @@ class Lowering(Inlining, Vectors, Iterations, Calls, Expressions):
         if not isinstance(target, ast.Name):
             raise Refused(target, f"an assignment to {ast.unparse(target)}")
         name = target.id
-        if isinstance(found, Slice):
-            raise Refused(target, f"'{name}', a part of an array that is not a whole row of it")
-        if isinstance(found, Vector) and not found.name:
+        if isinstance(found, Vector):
             state = self.assign_vector(target, found, state)
             found = state.env[name]
         state = state.copy()
-        if isinstance(found, View):
-            fixed = []
-            for k, index in enumerate(found.indices):
-                kept = self.fresh(f"{name}_index_{k}")
-                if kept != index:
-                    self.emit(f"{kept} = {index}")
-                fixed.append(kept)
-            state.env[name] = View(found.array, tuple(fixed))
+        if isinstance(found, (View, Slice)):
+            state.env[name] = self.fixed(found, name)
         elif isinstance(found, Number):
             before = state.env.get(name)
-            if isinstance(before, (View, Vector)):
+            if isinstance(before, (View, Slice, Vector)):
                 raise Refused(target, f"'{name}' is an array and a number in turn")
             value = found.as_value()
             if name in self.reals and value.form == INT:

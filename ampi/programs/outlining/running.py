@@ -126,6 +126,7 @@ class Form:
         self.floats = {k for k, (path, _, form) in enumerate(lowered.arguments) if form == FLOAT}
         names = [name for _, name, _ in lowered.arguments]
         self.written = [path for path, name, _ in lowered.arguments if name in lowered.writes]
+        self.copied = [path for path, name, _ in lowered.arguments if name in lowered.copied]
         known = {"__builtins__": {}, "max": max, "min": min}
         self.work = eval(f"lambda {', '.join(names)}: {lowered.work}", known)
         self.outside = eval(f"lambda {', '.join(names)}: {lowered.outside}", known)
@@ -160,6 +161,8 @@ class Form:
             return None
         if self.outside(*arguments):
             return self.fail_outside(values)
+        if any(np.may_share_memory(values[one], values[other]) for one in self.copied for other in self.written):
+            return None
         if self.lowered.compares and self.running.holds():
             return None
         saved: Any = ()

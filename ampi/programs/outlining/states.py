@@ -22,9 +22,11 @@ class State:
     """Names that may have no value yet."""
     checked: frozenset[tuple[str, str]] = frozenset()
     """Indices that are within the bounds of an axis."""
+    same: frozenset[frozenset[str]] = frozenset()
+    """Pairs of variables that may stand for one vector."""
 
     def copy(self) -> State:
-        return State(dict(self.env), self.sure, self.maybe, self.checked)
+        return dataclasses.replace(self, env=dict(self.env))
 
 
 def joined(a: State | None, b: State | None, lowering: Any, loop: bool = False) -> State | None:
@@ -45,7 +47,7 @@ def joined(a: State | None, b: State | None, lowering: Any, loop: bool = False) 
             env[name] = one
             continue
         env[name] = _numbers(name, one, other, lowering, loop)
-    return State(env, a.sure & b.sure, frozenset(maybe), a.checked & b.checked)
+    return State(env, a.sure & b.sure, frozenset(maybe), a.checked & b.checked, a.same | b.same)
 
 
 def _numbers(name: str, one: Number, other: Number, lowering: Any, loop: bool) -> Number:

@@ -27,6 +27,7 @@ from .kinds import (
     Slice,
     Vector,
     View,
+    is_known_array,
     number,
 )
 from .states import State
@@ -34,6 +35,8 @@ from .states import State
 LONGEST = 7
 """Most elements of a vector: NumPy adds up to seven numbers one after the other."""
 LONGEST_SLICE = 8
+CHOSEN = "a if test else b"
+"""The name of a vector that is one array or another: its elements may be read, but no name given to it."""
 
 # by names: while a tape records, some of NumPy's functions are others
 _SUMS = {"numpy.sum", "builtins.sum", "numpy.mean"}
@@ -83,8 +86,24 @@ def is_vector(found: Any) -> bool:
     return isinstance(found, (Vector, Slice)) or (isinstance(found, (Array, View)) and found.ndim == 1)
 
 
+def is_short(value: Any) -> bool:
+    """Return whether a value is an array that may be a vector with a variable for each element."""
+    return is_known_array(value) and value.ndim == 1 and value.dtype == np.float64 and 0 < len(value) <= LONGEST
+
+
 class Vectors:
-    """Lowering of vectors; a base of `lowering.Lowering`."""
+    """Lowering of vectors; a base of `lowering.Lowering`.
+
+    Attributes
+    ----------
+    shared : set of str
+        Variables that may stand for one array with another variable.
+    changed : set of str
+        Variables whose arrays change in place.
+    """
+
+    shared: set[str]
+    changed: set[str]
 
     # -------------------------------------------------------------------------------------------------- elements
 
@@ -290,6 +309,44 @@ class Vectors:
 
     # ----------------------------------------------------------------------------------------------- assignments
 
+    def vector_at_entry(self, name: str, value: Any) -> Vector:
+        """The vector that a variable has before the loop, which gives it other ones, and changes none in place."""
+        array = Array(self.argument((name,), "array"), value.dtype, value.shape)  # type: ignore[attr-defined]
+        own = self.own(name, len(value))
+        for view, element in zip(self.parts(self.loop.node, array, State({}, frozenset())), own.elements):  # type: ignore[attr-defined]
+            self.emit(f"{element} = {self.element(view)}")  # type: ignore[attr-defined]
+        self.done.copied.add(array.name)  # type: ignore[attr-defined]
+        return own
+
+    def kept(self, text: str, found: Any) -> tuple[str, Any]:
+        """A value in variables of its own, while others are assigned."""
+        if isinstance(found, Number):
+            name = self.temporary("item")  # type: ignore[attr-defined]
+            self.emit(f"{name} = {text}")  # type: ignore[attr-defined]
+            return name, found
+        if isinstance(found, Vector):
+            elements = tuple(self.kept(element, number(FLOAT64))[0] for element in found.elements)
+            return "", Vector(elements, found.name)
+        if isinstance(found, (View, Slice)):
+            return "", self.fixed(found, self.temporary("row"))  # type: ignore[attr-defined]
+        return text, found
+
+    def fixed(self, found: View | Slice, stem: str) -> View | Slice:
+        """A part of an array whose indices are variables that do not change with others."""
+        if isinstance(found, Slice):
+            first = self.fresh(f"{stem}_first")  # type: ignore[attr-defined]
+            if first != found.first:
+                self.emit(f"{first} = {found.first}")  # type: ignore[attr-defined]
+            view = self.fixed(found.view, stem)
+            return Slice(view, first, found.count)  # type: ignore[arg-type]
+        indices = []
+        for k, index in enumerate(found.indices):
+            name = self.fresh(f"{stem}_index_{k}")  # type: ignore[attr-defined]
+            if name != index:
+                self.emit(f"{name} = {index}")  # type: ignore[attr-defined]
+            indices.append(name)
+        return View(found.array, tuple(indices))
+
     def own(self, name: str, count: int) -> Vector:
         """The array of a variable, whose elements are variables of the kernel."""
         return Vector(tuple(self.fresh(f"{name}_{k}") for k in range(count)), name)  # type: ignore[attr-defined]
@@ -298,14 +355,24 @@ class Vectors:
         """Assign a new vector to a variable."""
         name = target.id
         own = self.own(name, len(vector.elements))
-        for other, found in state.env.items():
-            if other != name and isinstance(found, Vector) and found.name == name and other in self.loop.assigned:  # type: ignore[attr-defined]
-                raise Refused(target, f"'{other}' is another name of the array '{name}', which gets a new value")
         if not isinstance(state.env.get(name, own), Vector):
             raise Refused(target, f"'{name}' is an array and a number in turn")
+        if vector.name == CHOSEN:
+            raise Refused(target, f"'{name}' is one array or another")
+        body = self.bodies[-1] if self.bodies else None  # type: ignore[attr-defined]
+        is_returned = body and name == body.result and vector.name in body.own - self.shared
+        is_shared = bool(vector.name) and not is_returned
+        if is_shared:  # an array that is not changed in place may as well be two
+            self.shared |= {name, vector.name}
+            if self.shared & self.changed:
+                raise Refused(target, f"'{name}' and '{vector.name}' are names of an array that changes in place")
         self.copy_into(own.elements, vector.elements)
         state = state.copy()
         state.env[name] = own
+        state.same = frozenset(pair for pair in state.same if name not in pair)
+        if is_shared:
+            others = frozenset().union(*[pair for pair in state.same if vector.name in pair])
+            state.same |= {frozenset((name, other)) for other in others | {vector.name} if other != name}
         return state
 
     def copy_into(self, targets: tuple[str, ...], texts: Any) -> None:
@@ -340,8 +407,23 @@ class Vectors:
         for view, (text, value) in zip(self.parts(target, place, state), kept):
             self.put(target, view, text, value)  # type: ignore[attr-defined]
 
+    def place_in(self, node: ast.Subscript, found: Slice, state: State) -> View:
+        """The element that an index of a slice with a name selects."""
+        text, known = self.expression(node.slice, state)  # type: ignore[attr-defined]
+        if known.form != INT:
+            raise Refused(node, f"{ast.unparse(node.slice)} as an index is no integer")
+        name = self.temporary("index")  # type: ignore[attr-defined]
+        self.emit(f"{name} = {text}")  # type: ignore[attr-defined]
+        self.require(f"{name} >= {found.count} or {name} < -{found.count}", "IndexError")  # type: ignore[attr-defined]
+        with self.indented(f"if {name} < 0:"):  # type: ignore[attr-defined]
+            self.emit(f"{name} += {found.count}")  # type: ignore[attr-defined]
+        return View(found.view.array, (*found.view.indices, f"({found.first} + {name})"))
+
     def note_change(self, vector: Vector) -> None:
-        """Note that a vector changes in place, if a function that is being inlined has been given it."""
+        """Note that a vector changes in place, which one of before the loop may not, nor one with two names."""
+        if vector.name in self.done.copied or vector.name in self.shared:  # type: ignore[attr-defined]
+            raise Refused(self.loop.node, f"'{vector.name}', an array that changes in place, has other names")  # type: ignore[attr-defined]
+        self.changed.add(vector.name)
         if self.bodies and vector.name not in self.bodies[-1].own:  # type: ignore[attr-defined]
             self.stores += 1  # type: ignore[attr-defined]
 
