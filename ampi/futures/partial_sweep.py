@@ -110,9 +110,9 @@ class PartialSweep(Sweep):
                 if is_zero(block):
                     self.forget(storage)
             elif len(left := [box for box in boxes if not is_zero(box[1])]) < len(boxes):
-                self._replace(storage, left)
+                self._put_whole(storage, left)
 
-    def _replace(self, storage: Storage, boxes: Sequence[tuple[Region, np.ndarray]]) -> None:
+    def _put_whole(self, storage: Storage, boxes: Sequence[tuple[Region, np.ndarray]]) -> None:
         """Make these boxes the shadow of a storage."""
         self.forget(storage)
         if boxes:
@@ -176,7 +176,7 @@ class PartialSweep(Sweep):
             return region, taken_from(self, region)
         for k, (box, values) in enumerate(boxes):
             if box.offset == region.offset and box.shape == region.shape and box.strides == region.strides:
-                self._replace(storage, boxes[:k] + boxes[k + 1 :])
+                self._put_whole(storage, boxes[:k] + boxes[k + 1 :])
                 return region, None if is_zero(values) else values
         meetings = [meeting(box, region) for box, _ in boxes]
         met = [k for k, both in enumerate(meetings) if both is None or 0 not in both.shape]
@@ -197,7 +197,7 @@ class PartialSweep(Sweep):
             own = new.view(np.empty(storage.nbytes, np.uint8))
             own[...] = new.view(block)
             left.insert(0, (new, own))
-        self._replace(storage, left)
+        self._put_whole(storage, left)
         return both, values
 
     def _all_as_box(self, region: Region) -> list[tuple[Region, np.ndarray]]:
@@ -217,7 +217,7 @@ class PartialSweep(Sweep):
         if self._is_whole or not is_part(region) or values.dtype != region.dtype:
             self.add(region, values)
         elif storage not in self._shadows:
-            self._replace(storage, [(region, values)])
+            self._put_whole(storage, [(region, values)])
         elif self._is_apart(region):
             self.pieces.setdefault(storage, []).append((region, values))
             self.note(region)
