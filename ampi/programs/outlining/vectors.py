@@ -256,10 +256,10 @@ class Vectors:
             return self.cross(node, arguments, state)
         if len(arguments) == 1:
             if known == "numpy.linalg.norm":
-                text, _ = self.product(node, arguments * 2, state)
+                text, _ = self.product(node, [self.once(*arguments[0])] * 2, state)
                 return self.finite(f"math.sqrt({text})"), number(FLOAT64)  # type: ignore[attr-defined]
             elements = self.elements(node, arguments[0][1], state)
-            if known in _SUMS:
+            if known in _SUMS and len(elements) <= LONGEST:
                 self.made(node, elements)
                 text = f"({' + '.join(text for text, _ in elements)})"
                 return (f"({text} / {len(elements)})" if known == "numpy.mean" else text), number(FLOAT64)
@@ -267,6 +267,10 @@ class Vectors:
                 text, _ = self.extremes(node, _EXTREMES[known], elements, numpys=True)  # type: ignore[attr-defined]
                 return text, number(FLOAT64)
         raise Refused(node, f"{name}() of an array")
+
+    def once(self, text: str, found: Any) -> tuple[str, Any]:
+        """A vector whose elements are computed once, though they are used several times."""
+        return self.kept(text, found) if isinstance(found, Vector) and not found.name else (text, found)
 
     def product(self, node: Any, operands: list[tuple[str, Any]], state: State) -> tuple[str, Number]:
         """The scalar product of two vectors."""
@@ -279,7 +283,7 @@ class Vectors:
 
     def cross(self, node: Any, operands: list[tuple[str, Any]], state: State) -> tuple[str, Vector]:
         """The cross product of two vectors of three elements."""
-        pairs = self.together(node, operands, state)
+        pairs = self.together(node, [self.once(*operand) for operand in operands], state)
         if len(pairs) != 3:
             raise Refused(node, "a cross product of other vectors than of three elements")
         for pair in pairs:
@@ -289,8 +293,8 @@ class Vectors:
 
     def filled(self, node: Any, function: Any, arguments: list[tuple[str, Any]]) -> tuple[str, Vector]:
         """``np.zeros(3)``"""
-        (text, found), *_ = arguments
-        if len(arguments) != 1 or not isinstance(found, Number) or found.low != text or not text.strip("()").isdigit():
+        text, found = arguments[0] if len(arguments) == 1 else ("", None)
+        if not isinstance(found, Number) or found.low != text or not text.strip("()").isdigit():
             raise Refused(node, f"{ast.unparse(node)}, whose length is not in the source")
         count = int(text.strip("()"))
         if not 0 < count <= LONGEST:
