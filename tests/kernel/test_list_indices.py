@@ -212,3 +212,47 @@ def test_ranges_with_a_step_of_zero(function):
     assert ways(function, X, 0) == [ValueError] * 5
     for step in (2, -2):
         assert ways(function, X, step) == [pytest.approx(function(X, step))] * 5
+
+
+def grows_in_two_loops(x):
+    items = [x[0], x[1]]
+    k = 0
+    while items[-1] < 30.0 and k < 25:
+        k += 1
+        items.append(0.5 * items[-1] + x[2])
+    while items[-1] > 1.0 and k < 60:
+        k += 1
+        items.append(0.9 * items[-1])
+    return items[20] * items[-1]
+
+
+def test_a_list_that_grows_in_two_loops():
+    """The second loop continues with the items of the first, of which there are more than room was made for."""
+    value, gradient = ampi.value_and_grad(ampi.kernel(grows_in_two_loops))(X)
+    assert value == pytest.approx(grows_in_two_loops(X), rel=1e-13)
+    step = 1e-200
+    expected = numpy.array([grows_in_two_loops_complex(X + 1j * step * e) for e in numpy.eye(5)]) / step
+    numpy.testing.assert_allclose(gradient, expected, rtol=1e-12)
+    _, tangent = ampi.jvp(ampi.kernel(grows_in_two_loops), (X,), (X,))
+    numpy.testing.assert_allclose(tangent, expected @ X, rtol=1e-12)
+
+
+def grows_in_two_loops_complex(x):
+    """The imaginary part of the function for complex numbers, whose comparisons look at the real parts."""
+
+    class Number(complex):
+        def __lt__(self, other):
+            return self.real < other
+
+        def __gt__(self, other):
+            return self.real > other
+
+        def __add__(self, other):
+            return Number(complex(self) + other)
+
+        def __mul__(self, other):
+            return Number(complex(self) * other)
+
+        __radd__, __rmul__ = __add__, __mul__
+
+    return complex(grows_in_two_loops([Number(v) for v in x])).imag

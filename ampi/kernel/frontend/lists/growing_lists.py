@@ -148,7 +148,7 @@ class Growing:
         elif not (isinstance(room, ast.Constant) and room.value == 0):
             place = self.fresh("place")
             self.add(first, assign(new, new_list(ast.BinOp(room, ast.Add(), named(self.count)), new)))
-            old = ast.Subscript(named(self.array), named(place), ast.Load())
+            old = ast.Subscript(named(self.array), Place(named(place)), ast.Load())
             numbers = ast.Call(Known(range), [named(self.count)], [])
             self.add(first, loop(named(place, ast.Store()), numbers, [put(new, named(place), old)]))
         else:
