@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import types
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -206,11 +206,16 @@ _MOST_KNOWN = 1024
 
 def _of_calls(calls: list[Accesses]) -> _OfCalls:
     key = tuple(calls)
-    found = _known_calls.get(key)
+    return _remembered(_known_calls, _MOST_KNOWN, key, lambda: _OfCalls(key))
+
+
+def _remembered(known: dict[Any, Any], most: int, key: Any, make: Callable[[], Any]) -> Any:
+    """The value for a key, made the first time; so many are kept, then all are forgotten."""
+    found = known.get(key)
     if found is None:
-        if len(_known_calls) >= _MOST_KNOWN:
-            _known_calls.clear()
-        found = _known_calls[key] = _OfCalls(key)
+        if len(known) >= most:
+            known.clear()
+        found = known[key] = make()
     return found
 
 
@@ -287,12 +292,7 @@ _MOST_PATTERNS = 128
 
 
 def _pattern_of(key: tuple, calls: list[tuple[Path, int, _OfCalls]]) -> _Pattern:
-    found = _known_patterns.get(key)
-    if found is None:
-        if len(_known_patterns) >= _MOST_PATTERNS:
-            _known_patterns.clear()
-        found = _known_patterns[key] = _Pattern(calls)
-    return found
+    return _remembered(_known_patterns, _MOST_PATTERNS, key, lambda: _Pattern(calls))
 
 
 def found_in(strands: dict[Path, Strand], tape: Tape) -> ActivityError | None:

@@ -26,11 +26,12 @@ from .kinds import (
     Slice,
     Vector,
     View,
+    as_view,
     number,
     of_operation,
 )
 from .states import State
-from .vectors import CHOSEN
+from .vectors import CHOSEN, keys_of
 
 _OPERATORS: dict[type, str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
@@ -178,9 +179,7 @@ class Expressions:
 
     def indexed(self, node: ast.Subscript, state: State) -> View:
         """The part of an array that a subscript selects, with its indices checked."""
-        _, found = self.anything(node.value, state)
-        if isinstance(found, Array):
-            found = View(found, ())
+        found = as_view(self.anything(node.value, state)[1])
         if isinstance(found, Slice):
             return self.place_in(node, found, state)  # type: ignore[attr-defined]
         if not isinstance(found, View):
@@ -225,7 +224,7 @@ class Expressions:
         if isinstance(found, (Vector, Slice)):
             count = len(found.elements) if isinstance(found, Vector) else found.count
             return f"({count})", number(INT, magnitude=count, low=f"({count})", high=f"({count})")
-        view = View(found, ()) if isinstance(found, Array) else found
+        view = as_view(found)
         if not isinstance(view, View) or not -view.ndim <= axis < view.ndim:
             raise Refused(node, f"{ast.unparse(node)}, of what is no array")
         axis %= view.ndim
@@ -526,11 +525,6 @@ class Expressions:
                     self.lines[at] = line, f"{indent}{name} = float({text})"  # type: ignore[attr-defined]
         magnitude = max(one.magnitude, other.magnitude)
         return name, Number(one.kinds | other.kinds, frozenset(), magnitude, None, None, real)
-
-
-def keys_of(node: ast.Subscript) -> list[Any]:
-    """The indices and slices of a subscript."""
-    return list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
 
 
 def _may_emit(target: ast.Subscript) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .expressions import constants_of
-from .kinds import INT, Array, Refused, View, number
+from .kinds import INT, Refused, View, as_view, number
 from .states import State, joined
 
 MOST_ROUNDS = 40
@@ -191,9 +191,7 @@ class Iterations:
         return [self.view(iterated, state)], [target], None
 
     def view(self, node: Any, state: State) -> View:
-        _, found = self.anything(node, state)
-        if isinstance(found, Array):
-            found = View(found, ())
+        found = as_view(self.anything(node, state)[1])
         if not isinstance(found, View):
             raise Refused(node, f"a loop over {ast.unparse(node)}, which is no array and no range")
         indices = []

@@ -141,6 +141,11 @@ class Constant:
     value: Any
 
 
+def as_view(found: Any) -> Any:
+    """An array as the part of itself that has no fixed indices; anything else unchanged."""
+    return View(found, ()) if isinstance(found, Array) else found
+
+
 def number(*kinds: str, magnitude: int = SAFE, low: str | None = None, high: str | None = None) -> Number:
     return Number(frozenset(kinds), frozenset(), magnitude, low, high)
 

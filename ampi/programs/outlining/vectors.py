@@ -27,6 +27,7 @@ from .kinds import (
     Slice,
     Vector,
     View,
+    as_view,
     is_known_array,
     number,
 )
@@ -70,6 +71,11 @@ def length_of(part: ast.Slice) -> int | None:
 
 def _difference(one: Any, other: Any) -> int | None:
     return one - other if type(one) is type(other) is int and other >= 0 else None
+
+
+def keys_of(node: ast.Subscript) -> list[Any]:
+    """The indices and slices of a subscript."""
+    return list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
 
 
 def is_whole(part: Any) -> bool:
@@ -118,7 +124,7 @@ class Vectors:
         if isinstance(found, Slice):
             view = found.view
             return [View(view.array, (*view.indices, f"({found.first} + {k})")) for k in range(found.count)]
-        view = View(found, ()) if isinstance(found, Array) else found
+        view = as_view(found)
         if not isinstance(view, View) or view.ndim != 1:
             raise Refused(node, f"{ast.unparse(node)}, which is no vector")
         length = view.array.shape[-1]
@@ -129,8 +135,7 @@ class Vectors:
 
     def sliced(self, node: ast.Subscript, state: State) -> Any:
         """The part of an array that a subscript with a slice selects."""
-        keys = list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
-        *before, last = keys
+        *before, last = keys_of(node)
         if any(isinstance(key, ast.Slice) for key in before):
             raise Refused(node, ast.unparse(node))
         whole = node.value
@@ -140,7 +145,7 @@ class Vectors:
         _, found = self.anything(whole, state)  # type: ignore[attr-defined]
         if isinstance(found, Vector):
             return self._part_of(node, found, last)
-        view = View(found, ()) if isinstance(found, Array) else found
+        view = as_view(found)
         if not isinstance(view, View) or view.ndim != 1:
             raise Refused(node, f"{ast.unparse(node)}, which is no vector")
         if is_whole(last):
@@ -383,11 +388,7 @@ class Vectors:
         """Assign expressions to variables, all of which are computed first if they read one of these."""
         read = set(re.findall(r"\w+", " ".join(texts)))
         if read & set(targets):
-            kept = []
-            for text in texts:
-                kept.append(self.temporary("item"))  # type: ignore[attr-defined]
-                self.emit(f"{kept[-1]} = {text}")  # type: ignore[attr-defined]
-            texts = kept
+            texts = [self.kept(text, number(FLOAT64))[0] for text in texts]
         for name, text in zip(targets, texts):
             self.emit(f"{name} = {text}")  # type: ignore[attr-defined]
 
@@ -403,11 +404,7 @@ class Vectors:
             self.copy_into(place.elements, texts)
             self.note_change(place)
             return
-        kept = []
-        for _, (text, value) in pairs:
-            name = self.temporary("item")  # type: ignore[attr-defined]
-            self.emit(f"{name} = {text}")  # type: ignore[attr-defined]
-            kept.append((name, value))
+        kept = [self.kept(*value) for _, value in pairs]
         for view, (text, value) in zip(self.parts(target, place, state), kept):
             self.put(target, view, text, value)  # type: ignore[attr-defined]
 
@@ -436,11 +433,6 @@ class Vectors:
         elements = self.elements(s, found, state)
         if len(elements) != len(target.elts):
             raise Refused(s, f"{len(elements)} elements for {len(target.elts)} names")
-        kept = []
-        for text, value in elements:
-            name = self.temporary("item")  # type: ignore[attr-defined]
-            self.emit(f"{name} = {text}")  # type: ignore[attr-defined]
-            kept.append((name, value))
-        for part, (name, value) in zip(target.elts, kept):
+        for part, (name, value) in zip(target.elts, [self.kept(*element) for element in elements]):
             state = self.store(part, name, value, state)  # type: ignore[attr-defined]
         return state
