@@ -53,7 +53,7 @@ def getitem(self: Any, key: Any) -> Any:
         found = region.numbers[key]
         storage = region.storage
         reference = storage.tape
-    except (AttributeError, KeyError, NotImplementedError, TypeError):
+    except (AttributeError, IndexError, KeyError, NotImplementedError, TypeError):
         found = None  # the error below must not show this one as its context
     if type(found) is not _double:
         return _getitem(self, key)

@@ -331,3 +331,19 @@ def test_elements_of_structured_arrays_that_were_taken_before_the_tape(make, tmp
     path.write_text(STRUCTURED.format(make=make))
     done = subprocess.run([sys.executable, path], capture_output=True, text=True)
     assert done.returncode == 0 and float(done.stdout) == 36.0, done.stderr
+
+
+@pytest.mark.parametrize("key", [(0, 5), (-1, 5), (-6, 0), (7, 0)])
+def test_the_error_of_an_index_out_of_bounds_is_numpys(key):
+    plain = np.ones((5, 5))
+    with pytest.raises(IndexError) as expected:
+        plain[key]
+    with ampi.Tape() as tape:
+        x = tape.watch(plain.copy())
+        total = 0.0
+        for i in range(5):
+            for j in range(5):
+                total += x[i, j] * x[i - 1, j]  # now there is a table of elements
+        with pytest.raises(IndexError) as found:
+            x[key]
+    assert str(found.value) == str(expected.value)
